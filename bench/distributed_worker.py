@@ -19,9 +19,8 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from rankline.launch_config import LaunchConfig
 from rankline.recipes import recipe_named
-from training.affinity import allowed_cpus, cores_of
+from training.affinity import allowed_cpus, share_of
 from training.config import WorkersConfig
 from training.horovod_world import HorovodWorld
 from training.join import join_world
@@ -37,7 +36,6 @@ _ONE_TABLE = replace(
 )
 _LOOPBACK = "lo"
 _TABLE = "id"
-_AFFINITY = LaunchConfig.affinity
 
 
 def speed(
@@ -53,7 +51,7 @@ def speed(
         place: of the first worker among those who share the machine's cores, of which each has its own.
         num_places: how many share them.
     """
-    cores = cores_of(_AFFINITY, allowed_cpus(), rank=place + world.rank, size=num_places)
+    cores = share_of(allowed_cpus(), rank=place + world.rank, size=num_places) or os.sched_getaffinity(0)
     for thread in Path("/proc/self/task").iterdir():  # those to come inherit it
         with suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread.name), cores)

@@ -43,7 +43,8 @@ def run(
         from bench import loader_device
 
         return loader_device.run(repeats, device, num_rows=usual, batch_size=BATCH_SIZE, max_turn_s=max_turn_s)
-    from training.loader.tfrecord import notebook_dataset, write_tfrecords
+    from bench.peers.native import notebook_dataset
+    from training.loader.tfrecord import write_tfrecords
 
     buffer_bytes = usual * BYTES_PER_ROW // 10
     with scratch_directory() as directory:

@@ -13,12 +13,13 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
+from bench.peers.native import notebook_dataset
 from bench.report import Rates, Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from bench.rows import write_rows
 from bench.steps import WARMUP_STEPS, one_batch, with_loader
 from rankline.recipes import recipe_named
 from training.config import TrainConfig
-from training.loader.tfrecord import notebook_dataset, write_tfrecords
+from training.loader.tfrecord import write_tfrecords
 from training.models.mlp import MLPConfig
 from workflows.feature_spec import FeatureSpec
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankline.hosts import LOCAL, discover_hosts, parse_hosts
-from training.affinity import MODES
 from training.config import WorkersConfig
-from workflows.choices import check_at_least, check_choice
+from workflows.choices import check_at_least
 from workflows.errors import ConfigError
 
 
@@ -22,8 +21,7 @@ class LaunchConfig:
         network_interface: interface that workers talk over, such as eth0; without it the one that all hosts have.
         mpi: let MPI start the workers and exchange for them, in place of Gloo.
         threads: threads of each process, for computing and for reading; 0 divides the cores among the workers.
-        affinity: which cores each worker of a machine may use: disabled for any, socket, single, single_unique,
-            socket_unique_interleaved or socket_unique_continuous. More workers than cores may use any.
+        bind_cores: give each worker of a machine cores of its own, unless there are more workers than cores.
     """
 
     hosts: str = ""
@@ -31,11 +29,10 @@ class LaunchConfig:
     network_interface: str = ""
     mpi: bool = False
     threads: int = 0
-    affinity: str = "socket_unique_continuous"
+    bind_cores: bool = True
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, "threads")
-        check_choice(self, "affinity", self.affinity in MODES, " or ".join(MODES))
         if self.hosts and self.host_discovery_script:
             raise ConfigError("--hosts and --host-discovery-script both say where workers run. Give one of them.")
         self._named_hosts()

@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from rankline.display import CONSOLE, Display, Stages, in_a_line, say
-from training.affinity import set_affinity
+from training.affinity import allowed_cpus, share_of
 from training.config import WorkersConfig
 from training.join import join_world, num_started
 from training.observers import Observer
@@ -144,14 +144,15 @@ def limit_threads(threads: int, num_processes: int) -> None:
             os.environ.setdefault(name, str(share))
 
 
-def take_cores(affinity: str, worker: Worker) -> None:
-    """Bind a worker to cores of its own, if there are enough; call it before a framework is imported.
+def take_cores(worker: Worker) -> None:
+    """Bind a worker of several to cores of its own, if there are enough; call it before a framework is imported.
 
-    This way two workers on two cores train 8 % more rows per second.
+    Two workers on two cores train on 8 % more rows per second this way: no thread of one comes in the way of the other.
     """
-    if 1 < worker.local_size <= len(os.sched_getaffinity(0)):
-        with suppress(ConfigError):  # several processors may be one core
-            set_affinity(affinity, rank=worker.local_rank, size=worker.local_size)
+    if worker.local_size <= 1:
+        return
+    if cpus := share_of(allowed_cpus(), rank=worker.local_rank, size=worker.local_size):
+        os.sched_setaffinity(0, cpus)
 
 
 def report(**record: Any) -> None:

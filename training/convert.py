@@ -10,7 +10,6 @@ from workflows.errors import ConfigError
 from workflows.feature_spec import FILE_NAME, SOURCE_TYPES, TFRECORD, Source
 from workflows.prepared import KIND, PreparedData
 from workflows.progress import SILENT, Progress
-from workflows.spec_file import check_target
 
 _VALID = "valid"
 
@@ -43,8 +42,11 @@ def convert(
         DataError: a file does not hold what the spec says.
     """
     sizes = {_VALID: prebatch if prebatch_valid is None else prebatch_valid}
+    if to not in SOURCE_TYPES:
+        raise ConfigError(f"the format to write is {to!r}. Available: {', '.join(SOURCE_TYPES)}.")
     for size in (prebatch, *sizes.values()):
-        check_target(to, SOURCE_TYPES, size)
+        if size < 1 or (size > 1 and to != TFRECORD):
+            raise ConfigError(f"prebatch is {size}, expected at least 1, and more than that with {TFRECORD} only.")
     refuse_foreign(output, KIND)
     data = PreparedData.load(prepared)
     spec, manifest = data.spec, data.manifest

@@ -3,12 +3,12 @@
     csv       no header; the order of `features` is that of the columns; a list is one field of numbers with spaces
               between them; an empty field is a missing value, or an empty list
     parquet   columns by name
-    tfrecord  features by name, one row or a block of rows per record; see `training.loader.examples`
+    tfrecord  features by name, one row or a block of rows per record; see `training.loader.tfrecord`
 
 The chunks of a mapping are put side by side, row by row.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -233,7 +233,7 @@ def _tfrecord(
     yield from tfrecord_tables(path, list(stored.values()), counted=counted, block_rows=_BLOCK_ROWS, files=files)
 
 
-def counting_feature(features: Sequence[Feature]) -> Feature | None:
+def counting_feature(features: Iterable[Feature]) -> Feature | None:
     """Return the column whose values say how many rows a TFRecord has: no list, and if possible a required one."""
     single = (feature for feature in features if not feature.is_list)
     return min(single, key=lambda feature: feature.null_fill is not None, default=None)

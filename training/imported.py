@@ -1,12 +1,8 @@
 """import: data that somebody else prepared → prepared data of ours, so that training, export and serving work with it.
 
-NVIDIA's SIM for TensorFlow 2 has three ways to bring data. Two of them are here:
-
-    feature_spec.yaml   any files that it describes (`training.data_set`); its channels are those of our models, or
-                        of any names, and then ids are categorical, numbers continuous, or labels if the name says so
-    metadata.json       Parquet files whose columns have the document's order (`training.parquet_layout`)
-
-The third, raw files of Amazon reviews, is `rankline prepare`. A mapping `test` becomes the split `valid`.
+A `feature_spec.yaml` describes the files (`training.data_set`). Its channels are those of our models or have any other
+names. Then ids are categorical and numbers are continuous, or labels if the channel's name says so. A mapping `test`
+becomes the split `valid`.
 
 Ids are taken over as they are: 0 is padding and the largest is the cardinality, so that ours is one more. Zeros at
 either end of a history are cut off, and what is left is its length. A client sends the same ids: the workflow of such
@@ -25,11 +21,10 @@ import pyarrow.parquet as pq
 
 from training.data_set import DataSet, Reading, Rows
 from training.loader.columns import arrow_schema
-from training.parquet_layout import ANY_LENGTH, TEST, TRAIN, parquet_data_set
 from training.trimming import trimmed
 from workflows.artifacts import publish, refuse_foreign
 from workflows.datasets.raw import fingerprint_of
-from workflows.errors import ConfigError, DataError, SpecError
+from workflows.errors import DataError, SpecError
 from workflows.feature_spec import (
     CATEGORICAL,
     CONTINUOUS,
@@ -48,7 +43,7 @@ from workflows.heads import Head
 from workflows.labels import Labels, expected_labels, misfits, sums
 from workflows.operators import KnownIds, NullToEmptyList, SameLengths
 from workflows.partitions import FilesWriter, file_name, nvtabular_dataset
-from workflows.prepared import CARDINALITIES, HELDOUT, KIND, PreparedData, write_spec
+from workflows.prepared import HELDOUT, KIND, PreparedData, write_spec
 from workflows.progress import SILENT, Progress
 from workflows.spec_file import FILE_NAME, Feature
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -57,7 +52,7 @@ from workflows.workflow_store import save_workflow
 from merlin.schema import Tags  # isort: skip
 from nvtabular.ops.categorify import _emb_sz_rule  # isort: skip
 
-VALID = "valid"
+TRAIN, VALID, TEST = "train", "valid", "test"
 
 _CHANNELS = (LABEL, CATEGORICAL, CONTINUOUS, *SEQUENCE_CHANNELS)
 _FILE_ROWS, _GROUP_ROWS = 1 << 21, 1 << 15
@@ -68,27 +63,27 @@ def import_data(
     path: Path,
     output: Path,
     *,
-    num_user_features: int | None = None,
-    num_item_features: int | None = None,
     progress: Progress = SILENT,
 ) -> PreparedData:
     """Check, cut, write and publish.
 
     Args:
-        path: a feature spec, or a directory with `feature_spec.yaml` or `metadata.json`.
+        path: a feature spec, or a directory with `feature_spec.yaml`.
         output: directory of the artifact, replaced when it is whole.
-        num_user_features, num_item_features: of Parquet files with `metadata.json`; None counts them.
         progress: told bytes read; the note has rows.
 
     Raises:
         SpecError: the description is not valid, or does not fit the files; the message has the place.
         DataError: a file is damaged, a value is missing or does not fit, a label does not fit its task, a split shows
             nothing of it, or a history contradicts itself; the message has the file, and the row where there is one.
-        ConfigError: the numbers of features do not go with the data.
         ArtifactError: `output` holds something else.
     """
     refuse_foreign(output, KIND)
-    data = _opened(path, num_user_features, num_item_features)
+    if path.is_dir() and not (path / FILE_NAME).is_file():
+        raise SpecError(
+            f"{path} has no {FILE_NAME}. Describe the files in one, or prepare raw files with `rankline prepare`."
+        )
+    data = DataSet.read(path)
     mappings = mappings_of(data)
     writer = _Writer(data, mappings, progress)
     details: dict[str, Any] = {"dataset": "imported", "source": str(path), "config": {}, "dropped": {}, "noticed": {}}
@@ -101,19 +96,6 @@ def import_data(
         write_spec(spec, directory)
         _save_workflow(spec, directory)
     return PreparedData.published(output)
-
-
-def _opened(path: Path, num_user_features: int | None, num_item_features: int | None) -> DataSet:
-    if path.is_dir() and not (path / FILE_NAME).is_file():
-        if (path / CARDINALITIES).is_file():
-            return parquet_data_set(path, num_user_features, num_item_features)
-        raise SpecError(
-            f"{path} holds neither {FILE_NAME} nor {CARDINALITIES}. Expected one of them beside the data; "
-            "raw files are for `rankline prepare`."
-        )
-    if (num_user_features, num_item_features) != (None, None):
-        raise ConfigError(f"{path}: a feature spec has channels. Leave the numbers of features to {CARDINALITIES}.")
-    return DataSet.read(path)
 
 
 def mappings_of(data: DataSet) -> dict[str, str]:
@@ -215,7 +197,6 @@ class _Writer:
         self._data, self._mappings = data, mappings
         self._reading = Reading(data, list(mappings.values()), progress)
         self._histories, self._negatives = (self.spec.channels.get(channel, ()) for channel in (HISTORY, NEGATIVES))
-        self._longest = {f.name: 1 for f in self.spec.features if f.max_length == ANY_LENGTH}
 
     def write(self, split: str, directory: Path) -> Source:
         """Write a split; of validation rows also what a client would send."""
@@ -232,14 +213,10 @@ class _Writer:
                 heldout.write(table.select(columns))
         heldout.close()
         self._take_over_labels(seen, split)
-        self._take_over_lengths()
         files = tuple(path.relative_to(directory).as_posix() for path in writer.close())
         return Source(files=files, num_rows=self._reading.num_rows[self._mappings[split]])
 
     def _table(self, rows: Rows, schema: pa.Schema) -> pa.Table:
-        for name, longest in self._longest.items():
-            lengths = np.diff(rows.table[name].combine_chunks().offsets.to_numpy())
-            self._longest[name] = max(longest, int(lengths.max(initial=0)))
         lists = trimmed(rows, self._histories, self._negatives)
         columns = []
         for field in schema:
@@ -276,14 +253,6 @@ class _Writer:
         if split == TRAIN and self.spec.metadata.heads:
             fitted = tuple(labels.fitted(head) for head, labels in zip(heads, seen, strict=True))
             self.spec = replace(self.spec, metadata=replace(self.spec.metadata, heads=fitted))
-
-    def _take_over_lengths(self) -> None:
-        """Lists of which nobody says how long they may be are as long as the longest that was seen."""
-        features = (
-            replace(feature, max_length=self._longest.get(feature.name, feature.max_length))
-            for feature in self.spec.features
-        )
-        self.spec = replace(self.spec, features=tuple(features))
 
 
 def _save_workflow(spec: FeatureSpec, directory: Path) -> None:

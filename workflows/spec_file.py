@@ -6,12 +6,12 @@
     metadata:      anything else worth keeping, plain values
 
 The chunks of a mapping hold different columns of the same rows. Their files lie in the order of the rows, and their
-paths start from the directory of the YAML file. `rankline import` and `rankline transcode` take any such file;
+paths start from the directory of the YAML file. `rankline import` takes any such file;
 `workflows.feature_spec` has what the models need of one.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from workflows.errors import ConfigError, SpecError
+from workflows.errors import SpecError
 from workflows.regular_files import read_regular
 from workflows.yaml_nodes import MOST_BYTES, compose
 
@@ -348,15 +348,3 @@ def _texts(value: Any, place: str) -> tuple[str, ...]:
 def _kind(value: Any) -> str:
     kinds = {dict: "names with values", list: "a list", type(None): "empty"}
     return kinds.get(type(value), repr(value))
-
-
-def check_target(to: str, formats: Sequence[str], prebatch: int) -> None:
-    """Refuse a format to write that there is not, or rows per record where there are no records.
-
-    Raises:
-        ConfigError: `to` is none of `formats`, or `prebatch` does not go with it.
-    """
-    if to not in formats:
-        raise ConfigError(f"the format to write is {to!r}. Available: {', '.join(formats)}.")
-    if prebatch < 1 or (prebatch > 1 and to != TFRECORD):
-        raise ConfigError(f"prebatch is {prebatch}, expected at least 1, and more than that with {TFRECORD} only.")

@@ -22,7 +22,7 @@ import tf_keras as keras
 
 from training.config import TrainConfig
 from training.loader.tensorflow import KerasSequenceLoader
-from training.loader.tfrecord import notebook_dataset
+from training.loader.tfrecord import tensor_dtype
 from training.models.base import embedding_columns, keras_inputs, number_columns, scores
 from training.models.config import ModelConfig, NetworkConfig, StepConfig
 from training.models.dlrm import DLRMConfig
@@ -40,6 +40,38 @@ def hashed(spec: FeatureSpec) -> FeatureSpec:
         for feature in spec.features
     )
     return replace(spec, features=tuple(features))
+
+
+def notebook_dataset(files: Sequence[Path], spec: FeatureSpec, batch_size: int) -> Any:
+    """The reading path of NVIDIA's Criteo notebook: `make_batched_features_dataset` for one epoch.
+
+    It has a shuffle buffer of four batches, all else as TensorFlow has it. The notebook has single columns only; a list
+    column comes as `VarLenFeature`, which is what feature columns take.
+
+    Args:
+        files: TFRecord files with one row per record.
+        spec: which columns there are and what they hold.
+        batch_size: rows per batch.
+
+    Returns:
+        A `tf.data.Dataset` of (features, label): a dictionary of (N, 1) tensors, SparseTensors for lists; label (N, 1)
+        of the type in the file.
+    """
+    parsers = {
+        feature.name: tf.io.VarLenFeature(tensor_dtype(feature))
+        if feature.is_list
+        else tf.io.FixedLenFeature((1,), tensor_dtype(feature))
+        for feature in (*spec.categorical, *spec.continuous, spec.label)
+    }
+    return tf.data.experimental.make_batched_features_dataset(
+        [str(path) for path in files],
+        batch_size,
+        parsers,
+        label_key=spec.label.name,
+        num_epochs=1,
+        shuffle=True,
+        shuffle_buffer_size=4 * batch_size,
+    )
 
 
 def num_buckets(cardinality: int) -> int:

@@ -18,9 +18,6 @@ _RECIPE = typer.Argument(
 RecipeName = Annotated[str, _RECIPE]
 OptionalRecipeName = Annotated[str | None, _RECIPE]
 WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
-Prebatch = Annotated[
-    int, typer.Option("--prebatch", min=1, help="Rows per record of TFRecord files; more are faster to read.")
-]
 Repository = Annotated[Path, typer.Option("--repository", help="Where ensembles are exported to.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Train this many models, with consecutive seeds.")]
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]

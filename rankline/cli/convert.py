@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rankline.cli.arguments import Prebatch, RecipeName, WorkDir
+from rankline.cli.arguments import RecipeName, WorkDir
 from rankline.display import Stages, say
 from rankline.recipes import recipe_named
 from rankline.workspace import WORK_DIR, Workspace
@@ -16,7 +16,9 @@ def convert_command(
     recipe: RecipeName,
     *,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of {', '.join(SOURCE_TYPES)}.")],
-    prebatch: Prebatch = 1,
+    prebatch: Annotated[
+        int, typer.Option("--prebatch", min=1, help="Rows per record of TFRecord files; more are faster to read.")
+    ] = 1,
     prebatch_valid: Annotated[
         int | None, typer.Option("--prebatch-valid", min=1, help="The same for the validation rows, if not as many.")
     ] = None,

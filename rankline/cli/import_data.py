@@ -11,14 +11,10 @@ from rankline.workspace import WORK_DIR, workspace_of
 from workflows.errors import ConfigError
 from workflows.spec_file import FILE_NAME
 
-_COUNT = "With metadata.json only, to check its entries and columns."
-
 
 def import_command(
     recipe: RecipeName,
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help=f"Data with {FILE_NAME} or metadata.json beside it.")
-    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help=f"Files with a {FILE_NAME} beside them.")],
     *,
     spec: Annotated[
         Path | None, typer.Option("--spec", metavar="FILE", help="Feature spec of another name, in the directory.")
@@ -27,19 +23,11 @@ def import_command(
         str | None,
         typer.Option("--name", metavar="NAME", help="Of its artifacts, ensemble and experiment; else the recipe's."),
     ] = None,
-    num_user_features: Annotated[
-        int | None, typer.Option("--num-user-features", min=0, help=f"Columns of the user. {_COUNT}")
-    ] = None,
-    num_item_features: Annotated[
-        int | None, typer.Option("--num-item-features", min=1, help=f"Columns of an item. {_COUNT}")
-    ] = None,
     work_dir: WorkDir = WORK_DIR,
 ) -> None:
     """Encoded data of your own in place of `prepare`; then train, export and serve, with the same ids.
 
-    Either any files (CSV, Parquet, TFRecord) that a feature spec describes, or Parquet files in `train` and `test`
-    with a `metadata.json`, whose columns are the label, user features, and the item features of the item to score, of
-    the positive and of the negative history. Raw files are for `rankline prepare`.
+    A feature spec describes the files: CSV, Parquet or TFRecord. Raw files are for `rankline prepare`.
 
     **Examples**
 
@@ -48,8 +36,6 @@ def import_command(
     rankline import movielens mine --name churn
 
     rankline import amazon-din mine --spec other.yaml
-
-    rankline import amazon-sim parquet --num-user-features 1 --num-item-features 2
     """
     recipe = recipe if name is None else f"{name}={recipe}"
     prepared = workspace_of(recipe, work_dir).prepared
@@ -58,13 +44,7 @@ def import_command(
     with Stages(["import"]) as stages, stages.stage("import") as progress:
         from training.imported import import_data
 
-        data = import_data(
-            directory if spec is None else directory / spec,
-            prepared,
-            num_user_features=num_user_features,
-            num_item_features=num_item_features,
-            progress=progress,
-        )
+        data = import_data(directory if spec is None else directory / spec, prepared, progress=progress)
     rows = ", ".join(f"{source.num_rows:,} {split}" for split, source in data.spec.sources.items())
     if taken := data.manifest.details["channels"]:
         say(f"channels: {', '.join(f'{theirs} as {ours}' for theirs, ours in taken.items())}")

@@ -27,7 +27,6 @@ from rankline.cli.runs import compare_command, runs_command, ui_command
 from rankline.cli.serve import serve_command
 from rankline.cli.sync import sync_command
 from rankline.cli.train import train_command
-from rankline.cli.transcode import transcode_command
 from rankline.cli.tune import tune_command
 from rankline.cli.versions import (
     promote_command,
@@ -36,10 +35,10 @@ from rankline.cli.versions import (
     status_command,
     versions_command,
 )
+from rankline.compat.sim.command import CONTEXT, sim_command
 from rankline.display import ERRORS, in_a_line, say
 from rankline.quiet import quiet_libraries, show_all
 from rankline.recipes import available
-from rankline.sim import CONTEXT, sim_command
 from rankline.worker import refuse_several
 from workflows.errors import RanklineError
 
@@ -105,7 +104,6 @@ app.command("run", cls=RecipeCommand)(run_command)
 app.command("prepare", cls=RecipeCommand)(prepare_command)
 app.command("convert")(convert_command)
 app.command("import")(import_command)
-app.command("transcode")(transcode_command)
 app.command("sim", context_settings=CONTEXT)(sim_command)
 app.command("train", cls=RecipeCommand)(train_command)
 app.command("tune", cls=RecipeCommand)(tune_command)

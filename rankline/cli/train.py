@@ -39,7 +39,8 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
     with worker.at_work() as display:
         several, options = overrides.apply(WorkersConfig()), overrides.apply(LaunchConfig())
         limit_threads(options.threads, worker.local_size)
-        take_cores(options.affinity, worker)
+        if options.bind_cores:
+            take_cores(worker)
         from rankline import pipeline
         from training.elastic import Generation
         from workflows.prepared import PreparedData

@@ -12,11 +12,32 @@ from tests.support.command_line import rankline
 from tests.support.rounding import SCORE_ROUNDING
 
 USERS, ITEMS, CATEGORIES, WIDTH = 30, 80, 6, 8
+COLUMNS = ("label", "uid", "item", "cat", "item_pos", "cat_pos", "item_neg", "cat_neg")
+SPEC = f"""
+feature_spec:
+  label: {{dtype: int64}}
+  uid: {{dtype: int64, cardinality: {USERS}}}
+  item: {{dtype: int64, cardinality: {ITEMS}}}
+  cat: {{dtype: int64, cardinality: {CATEGORIES}}}
+  item_pos: {{dtype: int64, cardinality: {ITEMS}, dimensions: [{WIDTH}]}}
+  cat_pos: {{dtype: int64, cardinality: {CATEGORIES}, dimensions: [{WIDTH}]}}
+  item_neg: {{dtype: int64, cardinality: {ITEMS}, dimensions: [{WIDTH}]}}
+  cat_neg: {{dtype: int64, cardinality: {CATEGORIES}, dimensions: [{WIDTH}]}}
+source_spec:
+  train: [{{type: parquet, features: [{", ".join(COLUMNS)}], files: [train/part.0.parquet]}}]
+  test: [{{type: parquet, features: [{", ".join(COLUMNS)}], files: [test/part.0.parquet]}}]
+channel_spec:
+  label: [label]
+  user_features: [uid]
+  target_item_features: [item, cat]
+  positive_history: [item_pos, cat_pos]
+  negative_history: [item_neg, cat_neg]
+"""
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Parquet files as NVIDIA's SIM takes them: the meaning of a column by its place, zeros before the ids."""
+    """Parquet files with the columns of NVIDIA's SIM, zeros before the ids."""
     rng = np.random.default_rng(4)
     category = np.append(0, rng.integers(1, CATEGORIES + 1, ITEMS))
     for mapping, num_rows in (("train", 600), ("test", 200)):
@@ -29,8 +50,7 @@ def directory(tmp_path: Path) -> Path:
             columns |= {f"item_{name}": ids.tolist(), f"cat_{name}": category[ids].tolist()}
         (tmp_path / "mine" / mapping).mkdir(parents=True)
         pq.write_table(pa.table(columns), tmp_path / "mine" / mapping / "part.0.parquet")
-    sizes = [{"name": n, "value": v} for n, v in (("uid", USERS), ("item", ITEMS), ("cat", CATEGORIES))]
-    (tmp_path / "mine" / "metadata.json").write_text(json.dumps({"cardinalities": sizes}))
+    (tmp_path / "mine" / "feature_spec.yaml").write_text(SPEC)
     return tmp_path
 
 

@@ -1,39 +1,63 @@
-"""TFRecord, TensorFlow's own format, as a peer of Parquet: writing it, reading it with tf.data, and the way back.
+"""TFRecord files of `tf.train.Example`: writing them, reading them with tf.data, and the way back to Parquet.
 
-What a record looks like is said in `training.loader.examples`. Columns are found by name, in any order, and the first
-record of each file says whether a record is one row or a block of rows.
+A record has one of two layouts:
+
+    row     a single column is a list of one value, a list column a list of any length
+    block   several rows in one Example, the last of a file possibly fewer: a single column is the list of their
+            values; a list column is all their values, and `name__nnzs` says how many each row has. Without it, as in
+            files of NVIDIA's SIM for TensorFlow 2, each row has as many
+
+Integers are `int64_list`, numbers `float_list`: float64 is stored as float32, which is what models get anyway. The
+first record of each file says which layout the file has.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
 from training.loader.columns import arrow_schema, arrow_type
-from training.loader.examples import TENSOR_DTYPES, Layout, decode, list_kind, num_values, serialize
-from training.loader.stream import BatchStream, check_any_batch, check_reading
+from training.loader.stream import Batch, BatchStream, check_any_batch, check_reading
 from training.loader.tf_memory import limit_tensorflow_memory
 from workflows.artifacts import whole_file
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import Feature, FeatureSpec
-from workflows.lists import arrow_lists, offsets_of
+from workflows.lists import Ragged, arrow_lists, offsets_of
 from workflows.progress import SILENT, Progress
 from workflows.tensor_names import NNZS, VALUES
 
 SUFFIX = ".tfrecord"
 
+_LISTS = {tf.int64: ("int64_list", "Int64List"), tf.float32: ("float_list", "FloatList")}
+_ENCODED_RECORDS = 1 << 12  # at a time, since lists are padded meanwhile
 _BLOCK_ROWS = 1 << 16  # rows that are turned from one format into the other at a time
 _PARSED_ROWS = 1 << 15  # rows of blocks that are parsed at a time, where a batch has fewer
 _READ_RECORDS = 1 << 12  # records that the shuffling reader takes from one file before it turns to the next
 _OPEN_FILES = 4
 _READ_BUFFER_BYTES = 1 << 20
 _MAX_SEARCHED_RECORDS = 1 << 12  # where a list column must have appeared: many writers leave out empty lists
-_GZIP = b"\x1f\x8b\x08"
 _FRAME_BYTES = 16  # length and checksums around each record
+
+
+def tensor_dtype(feature: Feature) -> Any:
+    """The type of a feature in an Example, tf.int64 or tf.float32.
+
+    Raises:
+        DataError: an Example cannot hold it.
+    """
+    kind = np.dtype(feature.dtype).kind
+    if kind not in "fiub":
+        raise DataError(f"feature {feature.name!r} is {feature.dtype}, expected whole or float numbers.")
+    return tf.float32 if kind == "f" else tf.int64
+
+
+# --- Parquet to TFRecord and back
 
 
 def write_tfrecords(
@@ -77,6 +101,62 @@ def write_tfrecords(
                 progress.update(done, total, f"{done:,} of {total:,} rows written")
         before += stream.num_rows
     return targets
+
+
+def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path: Path) -> Iterator[bytes]:
+    """Serialized Examples of some rows; above one row each, in the block layout.
+
+    TensorFlow encodes whole columns: `tf.train.Example` makes an object per value, and takes twenty times as long.
+
+    Raises:
+        DataError: a column does not fit its feature; the message names `path`, where the rows come from.
+    """
+    lists: dict[str, Ragged] = {}
+    for feature in features:
+        lists |= _value_lists(batch[feature.name], feature, prebatch, path)
+    num_records = len(next(iter(lists.values())).offsets) - 1
+    for start, stop in pairwise([*range(0, num_records, _ENCODED_RECORDS), num_records]):
+        entries = [_entries(name, lists[name], start, stop) for name in sorted(lists)]
+        sizes = tf.fill((stop - start, 1), len(entries))
+        maps = tf.io.encode_proto(sizes, [tf.stack(entries, axis=1)], ["feature"], "tensorflow.Features")
+        yield from _messages("Example", features=maps).numpy()
+
+
+def _value_lists(column: Any, feature: Feature, prebatch: int, path: Path) -> dict[str, Ragged]:
+    """Name → the values of each record."""
+    name, is_list = feature.name, isinstance(column, Ragged) or column.ndim > 1
+    if is_list != feature.is_list:
+        expected = "lists" if feature.is_list else "single values"
+        raise DataError(f"{path}: column {name!r} does not hold {expected}, as the feature spec says.")
+    values = column.values if isinstance(column, Ragged) else column.reshape(-1)
+    dtype = tensor_dtype(feature).as_numpy_dtype
+    if not np.can_cast(values.dtype, dtype, "same_kind"):
+        raise DataError(f"{path}: column {name!r} is {values.dtype}, the feature spec says {feature.dtype}.")
+    nnzs = column.lengths if isinstance(column, Ragged) else np.full(len(column), column[:1].size)
+    records = np.minimum(np.arange(0, len(nnzs) + prebatch, prebatch), len(nnzs))
+    lists = {name: Ragged(values=values.astype(dtype, copy=False), offsets=offsets_of(nnzs)[records])}
+    if is_list and prebatch > 1:
+        lists[name + NNZS] = Ragged(values=nnzs.astype(np.int64), offsets=records)
+    return lists
+
+
+def _entries(name: str, lists: Ragged, start: int, stop: int) -> Any:
+    """Serialize a feature of the records from `start` up to `stop`, as entries of their maps."""
+    kind, message = _LISTS[tf.as_dtype(lists.values.dtype)]
+    bounds = lists.offsets[start : stop + 1]
+    values = tf.RaggedTensor.from_row_splits(lists.values[bounds[0] : bounds[-1]], bounds - bounds[0])
+    sizes = tf.cast(values.row_lengths()[:, None], tf.int32)
+    encoded = tf.io.encode_proto(sizes, [values.to_tensor()], ["value"], f"tensorflow.{message}")
+    return _messages(
+        "Features.FeatureEntry", key=tf.fill((stop - start,), name), value=_messages("Feature", **{kind: encoded})
+    )
+
+
+def _messages(kind: str, **fields: Any) -> Any:
+    """Serialize messages with one text in each field, (R,)."""
+    (num_records,) = next(iter(fields.values())).shape
+    sizes = tf.ones((num_records, len(fields)), tf.int32)
+    return tf.io.encode_proto(sizes, [text[:, None] for text in fields.values()], list(fields), f"tensorflow.{kind}")
 
 
 def parquet_from_tfrecords(
@@ -137,6 +217,15 @@ def tfrecord_tables(
         yield num_bytes, pa.table([_arrow_column(parsed, feature, path) for feature in features], schema=schema)
 
 
+def rows_per_record(files: Sequence[Path], label: Feature) -> int:
+    """Rows of a whole record: 1, or what the files were prebatched with; fewer where no file has a whole record.
+
+    Raises:
+        DataError: a file is missing or damaged, or lacks the label, a column with one value per row.
+    """
+    return _layout_of(files, [label], counted=label).block_rows
+
+
 def _arrow_column(parsed: Mapping[str, Any], feature: Feature, path: Path) -> pa.Array:
     values = parsed[feature.name + VALUES if feature.is_list else feature.name].numpy()[:, 0]
     try:
@@ -146,6 +235,244 @@ def _arrow_column(parsed: Mapping[str, Any], feature: Feature, path: Path) -> pa
     if not feature.is_list:
         return array
     return arrow_lists(array, offsets_of(parsed[feature.name + NNZS].numpy()[:, 0]))
+
+
+def _targets(files: Sequence[Path], directory: Path, suffix: str) -> list[Path]:
+    targets = [directory / (path.stem + suffix) for path in files]
+    if len(set(targets)) < len(targets):
+        raise ConfigError(f"two of the files would both be written as one in {directory}. Give them different names.")
+    return targets
+
+
+# --- Records to tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How records are to be parsed.
+
+    Attributes:
+        features: the columns to read.
+        counted: a single column of them; its values say how many rows a record has.
+        block_rows: rows of a whole record; above 1 in the block layout.
+        has_nnzs: list columns come with `name__nnzs`, as they do in the block layout.
+
+    Raises:
+        DataError: a feature has a `null_fill` that its type cannot hold.
+    """
+
+    features: tuple[Feature, ...]
+    counted: Feature
+    block_rows: int
+    has_nnzs: bool
+
+    def __post_init__(self) -> None:
+        for feature in self.features:
+            fill = self._fill(feature)
+            if fill is not None and tensor_dtype(feature) == tf.int64 and not float(fill).is_integer():
+                raise DataError(
+                    f"feature {feature.name!r} is {feature.dtype}, which cannot hold its null_fill, {fill}."
+                )
+
+    @property
+    def is_block(self) -> bool:
+        return self.has_nnzs or self.block_rows > 1
+
+    def num_records(self, num_rows: int) -> int:
+        """How many records hold about `num_rows` rows, at least one."""
+        return max(1, num_rows // self.block_rows)
+
+    def parse(self, serialized: Any) -> dict[str, Any]:
+        """Tensors of many records at once, in a graph or eagerly.
+
+        Args:
+            serialized: strings of shape (R,).
+
+        Returns:
+            `name` of shape (N, 1); for a list column `name__values` (M, 1) and `name__nnzs` (N, 1), int32. Integers
+            are int64, numbers float32.
+
+        Raises:
+            tf.errors.InvalidArgumentError: a record is not as expected; the message names the feature.
+        """
+        parsers = {feature.name: self._parser(feature) for feature in self.features}
+        if self.has_nnzs:
+            parsers |= {f.name + NNZS: tf.io.RaggedFeature(tf.int64) for f in self.features if f.is_list}
+        parsed = tf.io.parse_example(serialized, parsers)
+        tensors: dict[str, Any] = {}
+        for feature in self.features:
+            column, name = parsed[feature.name], feature.name
+            if not feature.is_list:
+                tensors[name] = self._per_row(name, column, parsed, self._fill(feature))
+                _assert_ids(tensors[name], feature)
+                continue
+            _assert_ids(column.values, feature)
+            tensors[name + VALUES] = _as_column(column.values)
+            nnzs = column.row_lengths()
+            if self.has_nnzs:
+                of_rows = parsed[name + NNZS]
+                _assert(
+                    tf.reduce_all(tf.reduce_sum(of_rows, axis=1) == tf.cast(nnzs, tf.int64)),
+                    f"feature {name!r} has another number of values than {name + NNZS!r} says",
+                )
+                nnzs = self._per_row(name + NNZS, of_rows, parsed)
+            elif self.is_block:
+                rows = parsed[self.counted.name].row_lengths()
+                _assert(
+                    tf.reduce_all(nnzs % tf.maximum(rows, 1) == 0),
+                    f"feature {name!r} has lists of different lengths in a record, expected their numbers in "
+                    f"{name + NNZS!r}",
+                )
+                nnzs = tf.repeat(nnzs // tf.maximum(rows, 1), rows)
+            tensors[name + NNZS] = _as_column(tf.cast(nnzs, tf.int32))
+        return tensors
+
+    def _parser(self, feature: Feature) -> Any:
+        dtype = tensor_dtype(feature)
+        may_lack = feature.is_list or self.is_block or self._fill(feature) is not None
+        return tf.io.RaggedFeature(dtype) if may_lack else tf.io.FixedLenFeature((1,), dtype)
+
+    def _fill(self, feature: Feature) -> float | None:
+        """The value of a column that a record lacks; None if a record cannot lack it."""
+        is_counted = self.is_block and feature.name == self.counted.name
+        return None if feature.is_list or is_counted else feature.null_fill
+
+    def _per_row(self, name: str, column: Any, parsed: Mapping[str, Any], fill: float | None = None) -> Any:
+        if not isinstance(column, tf.RaggedTensor):
+            return column
+        counted = parsed[self.counted.name]
+        rows = counted.row_lengths() if self.is_block else tf.ones_like(column.row_lengths())
+        if fill is not None:
+            lacking = tf.where(column.row_lengths() == 0, rows, 0)
+            filled = tf.fill((tf.reduce_sum(lacking),), tf.cast(fill, column.dtype))
+            column = tf.concat([column, tf.RaggedTensor.from_row_lengths(filled, lacking)], axis=1)
+        _assert(
+            tf.reduce_all((column.row_lengths() == rows) & (rows > 0)),
+            f"feature {name!r} is missing, or has another number of values than the record has rows",
+        )
+        return _as_column(column.values)
+
+
+def _assert_ids(values: Any, feature: Feature) -> None:
+    if feature.cardinality is not None:
+        in_range = tf.reduce_all((values >= 0) & (values < feature.cardinality))
+        expected = f"the feature spec says 0 to {feature.cardinality - 1}"
+        _assert(in_range, f"feature {feature.name!r} holds an id out of range, {expected}")
+
+
+def _assert(condition: Any, message: str) -> None:
+    tf.debugging.assert_equal(condition, True, message=message)
+
+
+def _as_column(values: Any) -> Any:
+    return tf.reshape(values, (-1, 1))
+
+
+def _layout_of(
+    files: Sequence[Path], features: Iterable[Feature], *, counted: Feature, beside: Sequence[Path] = ()
+) -> Layout:
+    """What the beginning of each file says.
+
+    Args:
+        files: to read.
+        features: which columns of them.
+        counted: a single column of them.
+        beside: further files that may have a list column of which these have only empty lists.
+
+    Raises:
+        DataError: a file is missing or damaged, lacks a feature, or has another layout than the first.
+    """
+    wanted = tuple({feature.name: feature for feature in features}.values())
+    lists = [feature.name for feature in wanted if feature.is_list]
+    first = {path: record for path in files for record in islice(_decoded(path), 1)}
+    with_nnzs = {path: any(name + NNZS in record for name in lists) for path, record in first.items()}
+    if len(set(with_nnzs.values())) > 1:
+        odd = next(path for path, is_block in with_nnzs.items() if not is_block)
+        raise DataError(f"{odd} has one row per record, and other files have blocks. Convert them again, together.")
+    kind = _LISTS[tensor_dtype(counted)][0]
+    layout = Layout(
+        features=wanted,
+        counted=counted,
+        block_rows=max([1, *(len(getattr(record[counted.name], kind).value) for record in first.values())]),
+        has_nnzs=any(with_nnzs.values()),
+    )
+    for path in first:
+        _parse(path, next(_records(path, 1)), layout)
+    if first:
+        _check_lists(lists, [*files, *beside])
+    return layout
+
+
+def _check_lists(lists: Sequence[str], files: Sequence[Path]) -> None:
+    """Refuse a list column that no file has. A record, and so a file, may leave out empty lists."""
+    missing, found = set(lists), set[str]()
+    for path in files:
+        for record in islice(_decoded(path), _MAX_SEARCHED_RECORDS if missing else 0):
+            found |= record.keys()
+            missing -= record.keys()
+            if not missing:
+                return
+    if missing:
+        raise DataError(f"{files[0]} lacks feature {min(missing)!r}. Available: {sorted(found)}.")
+
+
+def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The features of each record by name."""
+    from google.protobuf.message import DecodeError
+
+    for number, (record,) in enumerate(_records(path, 1), start=1):
+        try:
+            yield tf.train.Example.FromString(record).features.feature
+        except DecodeError:
+            raise DataError(f"{path}, record {number:,} is not a tf.train.Example. Give files of Examples.") from None
+
+
+def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The tensors of one file, about `block_rows` rows at a time, and how many bytes they took.
+
+    Raises:
+        DataError: the file is missing, cut off or damaged, or a record is not as expected.
+    """
+    done = 0
+    for records in _records(path, layout.num_records(block_rows)):
+        tensors = _parse(path, records, layout, before=done)
+        done += len(records)
+        yield sum(map(len, records)) + _FRAME_BYTES * len(records), tensors
+
+
+def _parse(path: Path, records: Sequence[bytes], layout: Layout, before: int = 0) -> dict[str, Any]:
+    """Parse records, or name the first that is not as expected; `before` of the file come before them."""
+    try:
+        return layout.parse(tf.constant(records))
+    except tf.errors.InvalidArgumentError as error:
+        if len(records) > 1:
+            for number, record in enumerate(records):
+                _parse(path, [record], layout, before + number)
+        raise DataError(
+            f"{path}, record {before + 1:,} is not as the feature spec says: {_reason(error)}. Correct the record or "
+            "the spec."
+        ) from None
+
+
+def _records(path: Path, at_once: int) -> Iterator[list[bytes]]:
+    try:
+        for records in tf.data.TFRecordDataset(str(path), buffer_size=_READ_BUFFER_BYTES).batch(at_once):
+            yield records.numpy().tolist()
+    except tf.errors.NotFoundError:
+        raise DataError(f"{path} does not exist. Expected a TFRecord file.") from None
+    except tf.errors.DataLossError as error:
+        raise DataError(
+            f"{path} is not a whole TFRecord file ({_reason(error)}). Write it again, without compression."
+        ) from None
+
+
+def _reason(error: Any) -> str:
+    """An error of TensorFlow without the names of its operations."""
+    message: str = error.message.rpartition("}} ")[2].partition(" [Op:")[0]
+    return message.splitlines()[0].replace("Name: <unknown>, ", "").rstrip(". ")
+
+
+# --- Records to batches
 
 
 class TFRecordLoader:
@@ -345,148 +672,3 @@ def _rebatched(dataset: Any, batch_size: int, layout: Layout) -> Any:
     marked = dataset.map(lambda rows: (False, rows))
     end = tf.data.Dataset.from_tensors((True, nothing))
     return marked.concatenate(end).scan(nothing, step).flat_map(batches)
-
-
-def rows_per_record(files: Sequence[Path], label: Feature) -> int:
-    """Rows of a whole record: 1, or what the files were prebatched with; fewer where no file has a whole record.
-
-    Args:
-        files: TFRecord files.
-        label: a column with one value per row.
-
-    Raises:
-        DataError: a file is missing or damaged, or lacks the label.
-    """
-    return _layout_of(files, [label], counted=label).block_rows
-
-
-def notebook_dataset(files: Sequence[Path], spec: FeatureSpec, batch_size: int) -> Any:
-    """The reading path of NVIDIA's Criteo notebook, for comparison; use `TFRecordLoader` for work.
-
-    It is `tf.data.experimental.make_batched_features_dataset` for one epoch with a shuffle buffer of four batches, all
-    else as TensorFlow has it. The notebook has single columns only; a list column comes as `VarLenFeature`, which is
-    what feature columns take.
-
-    Args:
-        files: TFRecord files with one row per record.
-        spec: which columns there are and what they hold.
-        batch_size: rows per batch.
-
-    Returns:
-        A `tf.data.Dataset` of (features, label): a dictionary of (N, 1) tensors, SparseTensors for lists; label (N, 1)
-        of the type in the file.
-    """
-    columns = [*spec.categorical, *spec.continuous, spec.label]
-    return tf.data.experimental.make_batched_features_dataset(
-        [str(path) for path in files],
-        batch_size,
-        {
-            feature.name: tf.io.VarLenFeature(TENSOR_DTYPES[list_kind(feature)])
-            if feature.is_list
-            else tf.io.FixedLenFeature((1,), TENSOR_DTYPES[list_kind(feature)])
-            for feature in columns
-        },
-        label_key=spec.label.name,
-        num_epochs=1,
-        shuffle=True,
-        shuffle_buffer_size=4 * batch_size,
-    )
-
-
-def _layout_of(
-    files: Sequence[Path], features: Iterable[Feature], *, counted: Feature, beside: Sequence[Path] = ()
-) -> Layout:
-    """What the beginning of each file says.
-
-    Args:
-        files: to read.
-        features: which columns of them.
-        counted: a single column of them.
-        beside: further files that may have a list column of which these have only empty lists.
-
-    Raises:
-        DataError: a file is missing or damaged, lacks a feature, or has another layout than the first.
-    """
-    wanted = tuple({feature.name: feature for feature in features}.values())
-    lists = [feature.name for feature in wanted if feature.is_list]
-    first = {path: decoded for path in files for decoded in islice(_decoded(path), 1)}
-    with_nnzs = {path: any(name + NNZS in record for name in lists) for path, record in first.items()}
-    if len(set(with_nnzs.values())) > 1:
-        odd = next(path for path, is_block in with_nnzs.items() if not is_block)
-        raise DataError(f"{odd} has one row per record, and other files have blocks. Convert them again, together.")
-    layout = Layout(
-        features=wanted,
-        counted=counted,
-        block_rows=max([1, *(num_values(record, counted.name) for record in first.values())]),
-        has_nnzs=any(with_nnzs.values()),
-    )
-    for path, record in first.items():
-        layout.check(record, _place(path, 1))
-    if first:
-        _check_lists(lists, [*files, *beside])
-    return layout
-
-
-def _check_lists(lists: Sequence[str], files: Sequence[Path]) -> None:
-    """Refuse a list column that no file has. A record, and so a file, may leave out empty lists."""
-    missing, found = set(lists), set[str]()
-    for path in files:
-        for record in islice(_decoded(path), _MAX_SEARCHED_RECORDS if missing else 0):
-            found |= record.keys()
-            missing -= record.keys()
-            if not missing:
-                return
-    if missing:
-        raise DataError(f"{files[0]} lacks feature {min(missing)!r}. Available: {sorted(found)}.")
-
-
-def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the records of a file."""
-    for number, (record,) in enumerate(_records(path, 1), start=1):
-        yield decode(record, _place(path, number))
-
-
-def _place(path: Path, number: int) -> str:
-    return f"{path}, record {number:,}"
-
-
-def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The tensors of one file, about `block_rows` rows at a time, and how many bytes they took.
-
-    Raises:
-        DataError: the file is missing, cut off or damaged, or a record is not as expected.
-    """
-    done = 0
-    for records in _records(path, layout.num_records(block_rows)):
-        try:
-            tensors = layout.parse(tf.constant(records))
-        except tf.errors.InvalidArgumentError as error:
-            for number, record in enumerate(records, start=done + 1):
-                layout.check(decode(record, _place(path, number)), _place(path, number))
-            raise DataError(f"{path} cannot be parsed: {error.message}") from None
-        done += len(records)
-        yield sum(map(len, records)) + _FRAME_BYTES * len(records), tensors
-
-
-def _records(path: Path, at_once: int) -> Iterator[list[bytes]]:
-    try:
-        for records in tf.data.TFRecordDataset(str(path), buffer_size=_READ_BUFFER_BYTES).batch(at_once):
-            yield records.numpy().tolist()
-    except tf.errors.NotFoundError:
-        raise DataError(f"{path} does not exist. Expected a TFRecord file.") from None
-    except tf.errors.DataLossError as error:
-        with path.open("rb") as file:
-            is_compressed = file.read(len(_GZIP)) == _GZIP
-        if is_compressed:
-            raise DataError(
-                f"{path} is compressed with gzip. Decompress it (gunzip), or write it uncompressed."
-            ) from None
-        reason = error.message.partition("} ")[2].partition(" [Op:")[0]
-        raise DataError(f"{path} is not a whole TFRecord file ({reason}). Write it again.") from None
-
-
-def _targets(files: Sequence[Path], directory: Path, suffix: str) -> list[Path]:
-    targets = [directory / (path.stem + suffix) for path in files]
-    if len(set(targets)) < len(targets):
-        raise ConfigError(f"two of the files would both be written as one in {directory}. Give them different names.")
-    return targets

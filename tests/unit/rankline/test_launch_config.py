@@ -72,8 +72,3 @@ def test_hosts_are_named_in_one_way() -> None:
 def test_a_script_that_nobody_would_ask_is_refused() -> None:
     with pytest.raises(ConfigError, match="--min-workers and --max-workers"):
         LaunchConfig(host_discovery_script="hosts.sh").is_asked_for(WorkersConfig(workers=2))
-
-
-def test_an_affinity_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ConfigError, match="affinity is 'all', expected disabled or socket"):
-        LaunchConfig(affinity="all")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.launch_config import LaunchConfig
 from rankline.worker import Worker, parse_record, report
 from training.config import WorkersConfig
 from training.tracking import RunLog
@@ -114,25 +113,24 @@ def test_a_process_computes_and_reads_on_its_share_of_the_cores(
 _CORES = """
 import os, sys
 from rankline.worker import Worker, take_cores
-take_cores(sys.argv[1], Worker(local_rank=int(sys.argv[2]), local_size=int(sys.argv[3])))
+take_cores(Worker(local_rank=int(sys.argv[1]), local_size=int(sys.argv[2])))
 print(*sorted(os.sched_getaffinity(0)))
 """
 
 
-def cores_taken(affinity: str, local_rank: int, local_size: int) -> set[str]:
-    command = [sys.executable, "-c", _CORES, affinity, str(local_rank), str(local_size)]
+def cores_taken(local_rank: int, local_size: int) -> set[str]:
+    command = [sys.executable, "-c", _CORES, str(local_rank), str(local_size)]
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core for both")
 def test_workers_of_a_machine_share_its_cores_out() -> None:
     every = set(map(str, os.sched_getaffinity(0)))
-    first, second = (cores_taken(LaunchConfig.affinity, rank, 2) for rank in range(2))
+    first, second = (cores_taken(rank, 2) for rank in range(2))
     assert first | second == every
     assert not first & second
-    assert cores_taken("disabled", 0, 2) == every
 
 
 @pytest.mark.parametrize("local_size", [0, 1, 100_000])
 def test_a_worker_alone_and_one_of_more_than_there_are_cores_may_use_any(local_size: int) -> None:
-    assert cores_taken(LaunchConfig.affinity, 0, local_size) == set(map(str, os.sched_getaffinity(0)))
+    assert cores_taken(0, local_size) == set(map(str, os.sched_getaffinity(0)))

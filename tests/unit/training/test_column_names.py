@@ -15,7 +15,6 @@ from sequence_rows import make_spec
 from serving.engines import engine_for
 from tests.support.rounding import SCORE_ROUNDING
 from training.frameworks import TENSORFLOW
-from training.inference import saved
 from training.models import MODELS
 from training.models.config import NetworkConfig, StepConfig
 from training.models.lightgbm import LightGBMConfig
@@ -98,7 +97,6 @@ def test_tensorflow(rows: pd.DataFrame, tmp_path: Path) -> None:
     batch = batch_of(rows)
     expected = model(batch).numpy()
     assert_scored(tmp_path / SAVED_MODEL, load_saved_model, rows, expected)
-    np.testing.assert_allclose(saved(tmp_path / SAVED_MODEL, SPEC)(batch), expected, atol=SCORE_ROUNDING)
 
 
 def test_pytorch(rows: pd.DataFrame, tmp_path: Path) -> None:

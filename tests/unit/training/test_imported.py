@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,9 +13,8 @@ import tensorflow as tf
 from serving.compile import compile_workflow
 from training.imported import import_data
 from training.loader.splits import tensorflow_loader
-from training.transcode import transcode
 from workflows.artifacts import load_manifest
-from workflows.errors import ArtifactError, ConfigError, DataError, SpecError
+from workflows.errors import ArtifactError, DataError, SpecError
 from workflows.lists import Padded
 from workflows.prepared import KIND, PreparedData
 from workflows.upstream import quiet_nvtabular
@@ -44,21 +44,6 @@ def make_rows(num_rows: int, seed: int) -> Columns:
 
 def without_padding(lists: list[list[int]]) -> list[list[int]]:
     return [[value for value in row if value] for row in lists]
-
-
-@pytest.fixture
-def parquet(tmp_path: Path) -> Path:
-    """The document's first way: metadata.json, train/ and test/, the meaning of a column by its place."""
-    directory = tmp_path / "parquet"
-    for mapping, sizes in (("train", [7, 5, 4]), ("test", [6])):
-        (directory / mapping).mkdir(parents=True)
-        for number, size in enumerate(sizes):
-            columns = make_rows(size, seed=10 * number + len(sizes))
-            table = pa.table({name: columns[name] for name in NAMES})
-            pq.write_table(table, directory / mapping / f"part.{number}.parquet")
-    cardinalities = [{"name": n, "value": v} for n, v in (("uid", USERS), ("item", ITEMS), ("cat", CATEGORIES))]
-    (directory / "metadata.json").write_text(json.dumps({"cardinalities": cardinalities}))
-    return directory
 
 
 SIM = """
@@ -148,13 +133,6 @@ def check_prepared(data: PreparedData, train: Columns, valid: Columns) -> None:
     assert data.manifest.details["rows"] == {"train": len(train["label"]), "valid": len(valid["label"])}
 
 
-@pytest.mark.parametrize("counts", [{}, {"num_user_features": 1, "num_item_features": 2}, {"num_user_features": 1}])
-def test_parquet_columns_mean_what_their_places_say(tmp_path: Path, parquet: Path, counts: dict[str, int]) -> None:
-    data = import_data(parquet, tmp_path / "data", **counts)
-    train = joined(*(make_rows(size, seed=10 * number + 3) for number, size in enumerate([7, 5, 4])))
-    check_prepared(data, train, make_rows(6, seed=1))
-
-
 def test_prebatched_records_come_with_their_remainder(tmp_path: Path, records: Path) -> None:
     data = import_data(records, tmp_path / "data")
     check_prepared(data, joined(make_rows(12, seed=12), make_rows(3, seed=3)), make_rows(5, seed=5))
@@ -162,11 +140,20 @@ def test_prebatched_records_come_with_their_remainder(tmp_path: Path, records: P
 
 @pytest.mark.parametrize("to", ["csv", "parquet"])
 def test_the_format_of_the_files_makes_no_difference(tmp_path: Path, records: Path, to: str) -> None:
-    """Histories padded on the right, too: what is transcoded and turned around is the same data."""
-    transcode(records, tmp_path / to, to)
-    direct, transcoded = import_data(records, tmp_path / "a"), import_data(tmp_path / to, tmp_path / "b")
+    for name, num_rows in (("train_0", 12), ("remainder", 3), ("test", 5)):
+        frame = pd.DataFrame({column: list(values) for column, values in make_rows(num_rows, seed=num_rows).items()})
+        if to == "csv":
+            lists = {
+                column: frame[column].map(lambda ids: " ".join(map(str, ids))) for column in frame if "seq" in column
+            }
+            frame.assign(**lists).to_csv(records / f"{name}.csv", header=False, index=False)
+        else:
+            frame.to_parquet(records / f"{name}.parquet")
+    (records / "other.yaml").write_text(SIM.replace("tfrecord", to))
+    direct = import_data(records, tmp_path / "direct")
+    other = import_data(records / "other.yaml", tmp_path / "other")
     for split in ("train", "valid"):
-        assert rows_of(direct, split) == rows_of(transcoded, split)
+        assert rows_of(direct, split) == rows_of(other, split)
 
 
 def test_a_spec_may_have_another_name_and_a_valid_mapping(tmp_path: Path, records: Path) -> None:
@@ -328,58 +315,12 @@ def test_files_that_are_cut_short_or_missing_are_named(tmp_path: Path, records: 
     with pytest.raises(SpecError, match=r"source_spec\.train\[0\]\.files\[1\]: there is no file .*remainder\.tfrecord"):
         import_data(records, tmp_path / "data")
     (records / "feature_spec.yaml").unlink()
-    with pytest.raises(SpecError, match=r"neither feature_spec\.yaml nor metadata\.json.*rankline prepare"):
+    with pytest.raises(SpecError, match=r"has no feature_spec\.yaml.*rankline prepare"):
         import_data(records, tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
-def test_parts_are_in_the_order_of_their_numbers_and_pandas_index_is_no_column(tmp_path: Path, parquet: Path) -> None:
-    for path in (parquet / "train").iterdir():
-        path.unlink()
-    parts = [make_rows(2, seed=number) for number in range(11)]
-    for number, columns in enumerate(parts):
-        frame = pa.table({name: columns[name] for name in NAMES}).to_pandas()
-        frame.index = frame.index + 7  # kept as a column of its own
-        frame.index.name = "row"
-        frame.to_parquet(parquet / "train" / f"part.{number}.parquet", index=True)
-    data = import_data(parquet, tmp_path / "data")
-    assert rows_of(data, "train") == expected(joined(*parts))
-
-
-def test_metadata_that_does_not_fit_the_files_is_refused(tmp_path: Path, parquet: Path) -> None:
-    metadata = parquet / "metadata.json"
-    good = metadata.read_text()
-
-    def attempt(**counts: int) -> None:
-        import_data(parquet, tmp_path / "data", **counts)
-
-    with pytest.raises(ConfigError, match=r"metadata\.json has 3 cardinalities, the Parquet files have 8 columns"):
-        attempt(num_user_features=2)
-    with pytest.raises(ConfigError, match="8 columns"):
-        attempt(num_item_features=1)
-    for text, kind, message in (
-        (json.dumps({"cardinalities": [{"name": "uid", "value": 5}]}), ConfigError, "has 1 cardinalities"),
-        (good.replace("20", '"many"'), SpecError, "a cardinality is 'many', expected a whole number"),
-        (good.replace("cardinalities", "sizes"), SpecError, r"cannot be read \(KeyError"),
-        ("{", SpecError, r"cannot be read \(JSONDecodeError"),
-        (good.replace("20", "12"), SpecError, "holds .*cardinality is 12"),
-    ):
-        metadata.write_text(text)
-        with pytest.raises(kind, match=message):
-            attempt()
-    metadata.write_text(good)
-    for path in (parquet / "test").iterdir():
-        path.write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=r"part\.0\.parquet is not a whole Parquet file"):
-        attempt()
-    (parquet / "test" / "part.0.parquet").unlink()
-    with pytest.raises(SpecError, match="test holds no Parquet files"):
-        attempt()
-
-
-def test_numbers_of_features_belong_to_metadata_alone(tmp_path: Path, records: Path) -> None:
-    with pytest.raises(ConfigError, match="a feature spec has channels"):
-        import_data(records, tmp_path / "data", num_user_features=1)
+def test_a_directory_that_is_no_artifact_is_not_replaced(tmp_path: Path, records: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "notes.txt").write_text("keep me")
     with pytest.raises(ArtifactError, match="not an artifact"):

@@ -14,8 +14,9 @@ import tensorflow as tf
 import typer
 from typer.testing import CliRunner
 
-from rankline.sim import CONTEXT, _check_alike, open_splits, sim_command
-from rankline.sim_options import SimOptions
+from rankline.compat.sim.batches import SplitOpener
+from rankline.compat.sim.command import CONTEXT, _check_alike, sim_command
+from rankline.compat.sim.options import SimOptions
 from tests.unit.training import conftest as ratings
 from tests.unit.training import sequence_rows
 from training.checkpoints import plain
@@ -23,7 +24,6 @@ from training.config import TrainConfig
 from training.convert import convert
 from training.models.din import DINConfig
 from training.models.sim import SIMConfig
-from training.transcode import transcode
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError, DataError, SpecError
 from workflows.feature_spec import FILE_NAME, FeatureSpec
@@ -184,7 +184,7 @@ def test_a_long_history_that_leaves_no_short_one_is_refused() -> None:
         (["--seed", "-2"], "--seed is -2, expected -1, or"),
         (["--lr", "0"], "--lr is 0.0, expected a number above 0"),
         (["--aux_mlp_dims", "8,0"], r"--aux_mlp_dims is \(8, 0\), expected whole numbers of at least 1"),
-        (["--affinity", "best"], "affinity is 'best'. Available: disabled, socket, "),
+        (["--affinity", "best"], "--affinity is 'best'. Available: disabled, socket, "),
         (["--model_type", "simm"], "no model 'simm'. Available: "),
         (["--model_type", "torch_mlp"], "'torch_mlp', expected a TensorFlow model"),
         ([], "--dataset_dir is missing"),
@@ -292,7 +292,7 @@ def test_a_checkpoint_with_more_epochs_than_asked_for_is_refused(prepared: Path,
 
     left = Checkpoint.load(half / "saved")
     replace(left, best=Best(metrics=left.best.metrics)).write(tmp_path / "cut")  # as a longer run leaves it
-    with pytest.raises(ConfigError, match="has 1 whole epochs and --epochs is 1: nothing is left.*at least 2"):
+    with pytest.raises(ConfigError, match="already has 1 complete epochs, and --epochs is 1, .*Pass --epochs 2"):
         sim(
             *SMALL, "--epochs", 1, "--dataset_dir", prepared, "--results_dir", tmp_path, "--load_checkpoint_path",
             tmp_path / "cut",
@@ -435,28 +435,9 @@ def theirs(tmp_path: Path) -> Path:
 INFER = ["--mode", "inference", "--random_weights"]
 
 
-@pytest.mark.parametrize("to", [None, "csv", "parquet", "tfrecord"])
-def test_a_spec_of_ones_own_and_what_transcode_makes_of_it_are_scored(theirs: Path, tmp_path: Path, to: str) -> None:
-    data, sizes = theirs, ["--prebatch_test_size", 48] if to == "tfrecord" else []
-    if to:
-        data = tmp_path / "transcoded"
-        transcode(theirs, data, to, prebatch=48 if sizes else 1)
-    sim(*SMALL, "--dataset_dir", data, "--results_dir", tmp_path / "results", *INFER, *sizes)
+def test_a_spec_of_ones_own_is_scored(theirs: Path, tmp_path: Path) -> None:
+    sim(*SMALL, "--dataset_dir", theirs, "--results_dir", tmp_path / "results", *INFER)
     assert steps_of(tmp_path / "results") == [[1, 1], [1, 2], []]
-    if sizes:
-        with pytest.raises(ConfigError, match="--prebatch_test_size is 24, and the valid data has 48 rows per record"):
-            sim(*SMALL, "--dataset_dir", data, *INFER, "--prebatch_test_size", 24)
-
-
-def test_the_rows_per_record_of_each_chunk_are_checked(theirs: Path, tmp_path: Path) -> None:
-    transcode(theirs, tmp_path / "made", "tfrecord", prebatch=48)
-    for name in ("a", "b"):
-        shutil.copyfile(tmp_path / "made" / "train" / "part-000.tfrecord", tmp_path / f"{name}.tfrecord")
-    (theirs.parent / FILE_NAME).write_text(SPEC.replace("csv", "tfrecord"))
-    arguments = [*SMALL, "--dataset_dir", theirs.parent, "--results_dir", tmp_path / "results", *INFER]
-    sim(*arguments, "--prebatch_test_size", 48)
-    with pytest.raises(ConfigError, match="--prebatch_test_size is 64, and the valid data has 48 rows per record"):
-        sim(*arguments, "--prebatch_test_size", 64)
 
 
 @pytest.mark.parametrize(
@@ -487,9 +468,7 @@ def test_a_directory_without_data_is_refused_with_what_is_expected(tmp_path: Pat
     with pytest.raises(ConfigError, match="nowhere is not a directory. Give one with prepared data or with"):
         sim(*SMALL, "--dataset_dir", tmp_path / "nowhere")
     (tmp_path / "metadata.json").write_text("{}")
-    with pytest.raises(
-        ConfigError, match=r"neither prepared data nor feature_spec\.yaml.*metadata.json: rankline import"
-    ):
+    with pytest.raises(ConfigError, match=r"neither prepared data nor feature_spec\.yaml.*--feature_spec"):
         sim(*SMALL, "--dataset_dir", tmp_path)
     with pytest.raises(ArtifactError, match="holds trained-model, expected prepared-data"):
         sim(*SMALL, "--dataset_dir", straight / "model")
@@ -526,7 +505,7 @@ def test_rows_that_come_in_the_same_order_are_read_once_unless_the_cache_is_disa
     tmp_path: Path, is_cached: bool
 ) -> None:
     prepared = ratings.make_prepared(tmp_path / "prepared", num_train=100, num_valid=100)
-    open_split = open_splits(SimOptions(disable_cache=not is_cached, global_batch_size=30))
+    open_split = SplitOpener(SimOptions(disable_cache=not is_cached, global_batch_size=30))
     batches = open_split(prepared, FeatureSpec.read(prepared), "valid", 99, shuffle=False, seed=0)
     first = [labels.numpy().tolist() for _, labels in batches]
     assert [len(labels) for labels in first] == [30, 30, 30, 10]
@@ -536,12 +515,6 @@ def test_rows_that_come_in_the_same_order_are_read_once_unless_the_cache_is_disa
     else:
         with pytest.raises(DataError, match="has disappeared"):
             list(batches)
-
-
-def test_the_document_says_nothing_for_no_checkpoint(prepared: Path, tmp_path: Path) -> None:
-    common = [*SMALL, "--dataset_dir", prepared, "--results_dir", tmp_path, "--mode", "inference"]
-    with pytest.raises(ConfigError, match="no model to score with"):
-        sim(*common, "--load_checkpoint_path", "")
 
 
 def test_records_with_a_feature_spec_are_imported_once_beside_the_results(

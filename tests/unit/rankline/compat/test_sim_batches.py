@@ -5,14 +5,20 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from rankline.compat.sim.batches import CachedBatches, repeated
+from tests.unit.training.conftest import make_prepared
 from training.checkpoints import Position, Reader
-from training.loader.passes import CachedBatches, repeated
 from training.loader.splits import tensorflow_loader
 from training.loader.tfrecord import TFRecordLoader, write_tfrecords
 from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec
 
 NUM_ROWS, BATCH_SIZE = 4000, 700
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_prepared(tmp_path_factory.mktemp("ratings") / "prepared")
 
 
 def loader(prepared: Path, *, shuffle: bool = True) -> Any:
@@ -30,13 +36,6 @@ def test_an_epoch_of_several_passes_has_the_orders_of_as_many_epochs(prepared: P
     assert ages(twice) == epochs[0] + epochs[1]
     assert ages(twice) == epochs[2] + epochs[3]
     assert epochs[0] != epochs[1]
-
-
-def test_one_pass_is_what_it_was(prepared: Path) -> None:
-    plain = loader(prepared)
-    assert repeated(plain, 1) is plain
-    with pytest.raises(ConfigError, match="times is 0, expected a whole number of at least 1"):
-        repeated(plain, 0)
 
 
 @pytest.mark.parametrize("batch", [0, 1, 5, 6, 7, 11])
@@ -61,7 +60,8 @@ def test_a_position_that_was_saved_while_reading_is_the_one_to_go_on_at(prepared
         repeated(loader(prepared), 2).load_state_dict(state)  # type: ignore[attr-defined]
 
 
-def test_a_loader_without_a_position_is_read_again_up_to_it(prepared: Path, spec: FeatureSpec, tmp_path: Path) -> None:
+def test_a_loader_without_a_position_is_read_again_up_to_it(prepared: Path, tmp_path: Path) -> None:
+    spec = FeatureSpec.read(prepared)
     files = write_tfrecords([prepared / "train" / "part_0.parquet"], spec, tmp_path)
 
     def twice() -> Any:
@@ -119,9 +119,3 @@ def test_a_pass_that_is_left_early_keeps_nothing() -> None:
     assert float(next(iter(kept))[0]["x"][0, 0]) == 0.0
     assert first_values(kept) == first_values(kept) == [0.0, 1.0, 2.0]
     assert counted.passes == 2
-
-
-def test_what_a_loader_gave_stays_as_it_was(prepared: Path) -> None:
-    kept = CachedBatches(loader(prepared, shuffle=False))
-    first = ages(kept)
-    assert ages(kept) == first == ages(loader(prepared, shuffle=False))

@@ -1,18 +1,18 @@
-"""The verb `sim`: the command line of NVIDIA's SIM for TensorFlow 2, its parameters, modes and log, on our training."""
+"""The verb `sim`: the parameters of the document's `main.py` on our training."""
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from rankline.compat.sim.affinity import set_affinity
+from rankline.compat.sim.options import INFERENCE, PARAMETERS, TRAIN, SimOptions
 from rankline.display import Stages, say
 from rankline.options import Overrides, with_options
-from rankline.sim_options import ALIASES, INFERENCE, TRAIN, SimOptions
 from serving.engines.tensorflow.operations import check_loaded
-from training.affinity import set_affinity
 from training.config import SessionConfig, TrainConfig
 from training.frameworks import TENSORFLOW
 from training.models import check_rows, model_named
@@ -20,21 +20,18 @@ from workflows.allocator import freed_memory_kept
 from workflows.artifacts import MANIFEST, Manifest, load_manifest, refuse_foreign
 from workflows.errors import ArtifactError, ConfigError
 from workflows.extras import require
-from workflows.feature_spec import TFRECORD, Feature, FeatureSpec
+from workflows.feature_spec import TFRECORD, FeatureSpec
 from workflows.progress import Progress
 from workflows.trained import KIND as TRAINED
 from workflows.trained import TrainedModel
 
 if TYPE_CHECKING:
+    from rankline.compat.sim.scorers import Scorer
     from training.checkpoints import Checkpoint
-    from training.inference import Scorer
     from training.observers import Observer
     from training.tracking import RunLog, TrackingConfig
-    from training.train import OpenSplit
     from training.trainers.base import Batches
-    from workflows.feature_spec import Source
     from workflows.prepared import PreparedData
-    from workflows.spec_file import Chunk
 
     Step = Callable[[Mapping[str, Any], Any], dict[str, float]]
 
@@ -43,6 +40,7 @@ CONTEXT: dict[str, Any] = {"token_normalize_func": lambda name: name.replace("_"
 
 _TRAIN, _VALID, _TEST = "train", "valid", "test"
 _MODEL, _IMPORTED = "model", "imported"
+_TRANSCODED = "data-set"  # kind of an artifact of early versions: files with a feature spec
 _SEED_BITS = 31
 _FREE = ("epochs", "learning_rate")
 _OF_THE_MODEL = ("model", "embedding_dim", "hidden", "stage_one_hidden", "aux_hidden", "short_history", "variant")
@@ -83,7 +81,6 @@ def _prepared(config: SimOptions) -> "PreparedData":
         raise ConfigError(f"--model_type is {config.model_type!r}, expected a TensorFlow model, such as sim.")
     if config.dataset_dir is None:
         raise ConfigError("--dataset_dir is missing. Give the directory of prepared data.")
-    from training.transcode import KIND as TRANSCODED
     from workflows.prepared import KIND, PreparedData  # with all datasets, and pandas
 
     directory = config.dataset_dir
@@ -91,52 +88,47 @@ def _prepared(config: SimOptions) -> "PreparedData":
         raise ConfigError(
             f"--dataset_dir: {directory} is not a directory. Give one with prepared data or with a feature spec."
         )
-    if (kind := _kind(directory)) in (None, TRANSCODED):
-        if (directory / config.feature_spec).is_file():
-            return _imported(config, directory / config.feature_spec)
-        if kind is None:
-            raise ConfigError(
-                f"--dataset_dir: {directory} holds neither prepared data nor {config.feature_spec}. Give the name of "
-                "its feature spec (--feature_spec), or import files that have a metadata.json: rankline import"
-            )
+    if _kind(directory) in (None, _TRANSCODED):
+        return _imported(config, directory / config.feature_spec)
     manifest = load_manifest(directory, KIND)
     spec = FeatureSpec.read(directory / config.feature_spec)
     if _TEST in spec.sources:
         spec = replace(spec, sources={**spec.sources, _VALID: spec.source(_TEST)})
     check_rows(spec, model_named(config.model_type)())
-    prepared = PreparedData(path=config.dataset_dir, spec=spec, manifest=manifest)
     for split in (_TRAIN, _VALID):
         source = spec.source(split)
-        _check_prebatch(config, split, source, [directory / file for file in source.files], spec.labels)
-    return prepared
+        _check_prebatch(config, split, source, directory, spec.labels)
+    return PreparedData(path=directory, spec=spec, manifest=manifest)
 
 
-def _imported(config: SimOptions, spec: Path) -> "PreparedData":
+def _imported(config: SimOptions, path: Path) -> "PreparedData":
     """Files of any kind with a feature spec, imported beside the results unless they were before."""
+    if not path.is_file():
+        raise ConfigError(
+            f"--dataset_dir: {path.parent} holds neither prepared data nor {path.name}. Give the name of its feature "
+            "spec (--feature_spec)."
+        )
     from training.data_set import DataSet
     from training.imported import import_data, mappings_of, spec_of
     from workflows.datasets.raw import fingerprint_of
     from workflows.prepared import PreparedData
 
     output = config.results_dir / _IMPORTED
-    data = DataSet.read(spec)
+    data = DataSet.read(path)
     mappings = mappings_of(data)
     check_rows(spec_of(data), model_named(config.model_type)())
     for split, mapping in mappings.items():
         for chunk in data.spec.mappings[mapping]:
-            columns = [data.spec[name] for name in chunk.features]
-            _check_prebatch(config, split, chunk, [spec.parent / file for file in chunk.files], columns)
+            _check_prebatch(config, split, chunk, path.parent, [data.spec[name] for name in chunk.features])
     if (output / MANIFEST).is_file():
         found = PreparedData.load(output)
         if found.manifest.made_from.get("files") == fingerprint_of([data.path, *data.files]):
             return found
     with Stages(["import"]) as stages, stages.stage("import") as progress:
-        return import_data(spec, output, progress=progress)
+        return import_data(path, output, progress=progress)
 
 
-def _check_prebatch(
-    config: SimOptions, split: str, source: "Source | Chunk", files: Sequence[Path], columns: Sequence[Feature]
-) -> None:
+def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path, columns: Iterable[Any]) -> None:
     """Refuse a number of rows per record other than that of the files. How it divides the batch does not matter."""
     name = "prebatch_train_size" if split == _TRAIN else "prebatch_test_size"
     expected = getattr(config, name)
@@ -152,8 +144,8 @@ def _check_prebatch(
 
     if (counted := counting_feature(columns)) is None:  # importing refuses this
         return
-    found = rows_per_record(files, counted)
-    is_one_record_each = source.num_rows is not None and source.num_rows <= found * len(files)
+    found = rows_per_record([directory / file for file in source.files], counted)
+    is_one_record_each = source.num_rows is not None and source.num_rows <= found * len(source.files)
     if found > expected or (found < expected and not is_one_record_each):
         raise ConfigError(
             f"--{name} is {expected}, and the {split} data has {found} rows per record. Give {found}, or 0 to take "
@@ -174,13 +166,14 @@ def _limit_threads(config: SimOptions) -> None:
         raise ConfigError(f"the numbers of threads can no longer be set ({error}). Start a new process.") from None
 
 
-def _precision(config: SimOptions) -> str:
-    """What mixed precision is on this machine: TensorFlow's CPU kernels add float16 up in float16."""
+def _choices(config: SimOptions, prepared: "PreparedData") -> TrainConfig:
+    """The parameters as choices of our training. TensorFlow's CPU kernels add float16 up in float16."""
     if not config.amp:
-        return "float32"
+        return config.train_config(prepared.spec, "float32")
     import tensorflow as tf
 
-    return "float16" if tf.config.list_physical_devices("GPU") else "bfloat16"
+    has_gpu = tf.config.list_physical_devices("GPU")
+    return config.train_config(prepared.spec, "float16" if has_gpu else "bfloat16")
 
 
 def _with_seed(config: SimOptions, left: "Checkpoint | None" = None) -> SimOptions:
@@ -188,39 +181,6 @@ def _with_seed(config: SimOptions, left: "Checkpoint | None" = None) -> SimOptio
     if config.seed >= 0:
         return config
     return replace(config, seed=left.config["seed"] if left else secrets.randbelow(1 << _SEED_BITS))
-
-
-def open_splits(config: SimOptions) -> "OpenSplit":
-    """Opens a split as the parameters say, in place of `Trainer.batches`; evaluation has the batches of training."""
-
-    def open_split(
-        prepared: Path,
-        spec: FeatureSpec,
-        split: str,
-        batch_size: int,  # noqa: ARG001  (training evaluates in batches of its own)
-        *,
-        shuffle: bool,
-        seed: int,
-    ) -> "Batches":
-        from training.loader.passes import CachedBatches, repeated
-        from training.loader.splits import tensorflow_loader
-
-        loader = tensorflow_loader(
-            prepared,
-            spec,
-            split,
-            config.global_batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            drop_last=config.benchmark or (shuffle and config.drop_remainder),
-            prefetch=config.prefetch_train_size if shuffle else config.prefetch_test_size,
-            num_threads=config.num_parallel_calls,
-        )
-        if shuffle:
-            return repeated(loader, max(1, config.repeat_count))
-        return loader if config.disable_cache else CachedBatches(loader)
-
-    return open_split
 
 
 def _tracking(config: SimOptions) -> "TrackingConfig":
@@ -240,29 +200,26 @@ def _params(config: SimOptions) -> dict[str, Any]:
     return {f"sim.{name}": value for name, value in asdict(config).items()}
 
 
-def _in_a_line(figures: Mapping[str, float]) -> str:
-    latencies = ", ".join(f"{name} {figures[f'latency_{name}']:.2f}" for name in ("mean", "p90", "p95", "p99"))
-    return f"{figures['throughput']:,.0f} samples/s, {latencies} ms per step"
+def _kind(path: Path) -> str | None:
+    """What an artifact is; None for something else."""
+    return Manifest.read(path).kind if (path / MANIFEST).is_file() else None
 
 
-# --- Training
+# --- Training. Each mode returns what came out, in a line.
 
 
 def _train(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
-    """Train, evaluating on both splits after each epoch.
-
-    Returns:
-        What came out, in a line.
-    """
-    from training.sim_log import SimLog, TrainingLog
+    """Train, evaluating on both splits after each epoch."""
+    from rankline.compat.sim.batches import SplitOpener
+    from rankline.compat.sim.log import SimLog, TrainingLog
     from training.train import train
 
     left = _loaded(Path(config.load_checkpoint_path)) if config.load_checkpoint_path else None
     config = _with_seed(config, left)
-    choices = config.train_config(prepared.spec, _precision(config))
-    open_split, lines = open_splits(config), list[TrainingLog]()
+    choices = _choices(config, prepared)
+    open_split, lines = SplitOpener(config), list[TrainingLog]()
     spec = choices.model.training_view(prepared.spec)
-    steps_per_epoch = len(open_split(prepared.path, spec, _TRAIN, choices.batch_size, shuffle=True, seed=0))
+    steps_per_epoch = len(open_split(prepared.path, spec, _TRAIN, shuffle=True, seed=0))
 
     def observers(run: "RunLog") -> list["Observer"]:
         if run.is_reopened:
@@ -304,13 +261,7 @@ def _loaded(path: Path) -> "Checkpoint":
 
 @contextmanager
 def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | None") -> Iterator[Path | None]:
-    """Where the run has its checkpoint: the place to save it, with what is to go on in it, or one that does not last.
-
-    Args:
-        config: names the places.
-        choices: of the run.
-        left: what is to go on, of another number of epochs, maybe.
-    """
+    """Where the run has its checkpoint: the place to save it, or a temporary one; `left` is there to go on from."""
     from training.checkpoints import KIND, plain
 
     save, load = (Path(path) if path else None for path in (config.save_checkpoint_path, config.load_checkpoint_path))
@@ -330,8 +281,8 @@ def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | No
     done = left.position.epoch - 1
     if done > config.epochs or (done == config.epochs and not left.best.weights):
         raise ConfigError(
-            f"the checkpoint {load} has {done} whole epochs and --epochs is {config.epochs}: nothing is left to train. "
-            f"Give at least {done + 1}."
+            f"the checkpoint {load} already has {done} complete epochs, and --epochs is {config.epochs}, so there is "
+            f"nothing left to train. Pass --epochs {done + 1} or more."
         )
     config.results_dir.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".sim-", dir=config.results_dir) as directory:
@@ -355,7 +306,7 @@ def _check_alike(
         return value != "float32" if name == "precision" else value
 
     if odd := [
-        f"{ALIASES.get(n, n)} {shown(n, now.get(n))!r}, there {shown(n, before.get(n))!r}"
+        f"{PARAMETERS.get(n, n)} {shown(n, now.get(n))!r}, there {shown(n, before.get(n))!r}"
         for n in names
         if now.get(n) != before.get(n)
     ]:
@@ -366,21 +317,17 @@ def _check_alike(
 
 
 def _benchmark_training(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
-    """Take steps of training and measure them; nothing is evaluated, and nothing stays.
-
-    Returns:
-        What came out, in a line.
-    """
-    from training.inference import with_rows
-    from training.sim_log import losses
+    """Take steps of training and measure them; nothing is evaluated, and nothing stays."""
+    from rankline.compat.sim.batches import SplitOpener, with_rows
+    from rankline.compat.sim.log import losses
     from training.trainers import trainer_for
 
     config = _with_seed(config)
-    choices = config.train_config(prepared.spec, _precision(config))
+    choices = _choices(config, prepared)
     spec = with_rows(choices.model.training_view(prepared.spec), _TRAIN, config.global_batch_size)
     framework = trainer_for(TENSORFLOW)
     framework.check(spec, choices)
-    batches = open_splits(config)(prepared.path, spec, _TRAIN, config.global_batch_size, shuffle=True, seed=config.seed)
+    batches = SplitOpener(config)(prepared.path, spec, _TRAIN, shuffle=True, seed=config.seed)
     with framework.deterministic() if config.deterministic else nullcontext():
         trainer = framework(spec, choices, num_steps=config.benchmark_warmup_steps + config.benchmark_steps)
         sums = (0.0, 0.0)
@@ -399,19 +346,16 @@ def _benchmark_training(config: SimOptions, prepared: "PreparedData", progress: 
 
 
 def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
-    """Score the test rows once, or as often as a benchmark asks for, and measure the steps.
-
-    Returns:
-        What came out, in a line.
-    """
-    from training.inference import score_each_size, with_rows
+    """Score the test rows once, or as often as a benchmark asks for, and measure the steps."""
+    from rankline.compat.sim.batches import SplitOpener, with_rows
+    from rankline.compat.sim.scorers import score_each_size
 
     config = _with_seed(config)
     scorer = _scorer(config, prepared)
     spec = prepared.spec.for_scoring
     if config.benchmark:
         spec = with_rows(spec, _VALID, config.global_batch_size)
-    batches = open_splits(config)(prepared.path, spec, _VALID, config.global_batch_size, shuffle=False, seed=0)
+    batches = SplitOpener(config)(prepared.path, spec, _VALID, shuffle=False, seed=0)
     if not config.benchmark:  # which has whole batches only, and steps to warm up
         score_each_size(scorer, batches)
 
@@ -424,23 +368,23 @@ def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> 
 
 def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
     """The model that the parameters name, never one that nobody trained unless they say so."""
-    from training import inference
+    from rankline.compat.sim import scorers
     from training.checkpoints import KIND as CHECKPOINT
 
-    choices = config.train_config(prepared.spec, _precision(config))
+    choices = _choices(config, prepared)
     if config.random_weights:
-        return inference.untrained(prepared.spec, choices)
+        return scorers.untrained(prepared.spec, choices)
     path = Path(config.load_checkpoint_path or config.results_dir / _MODEL)
     if not path.exists():
         raise ConfigError(
             f"there is no model to score with: {path} does not exist. Train one, correct --load_checkpoint_path, or "
-            "measure one that nobody trained with --random_weights."
+            "measure an untrained one with --random_weights."
         )
     kind = _kind(path)
     if kind == CHECKPOINT:
         checkpoint = _loaded(path)
         _check_alike(checkpoint.config, config, choices, _OF_THE_MODEL, str(path))
-        return inference.from_checkpoint(checkpoint, prepared.spec, precision=choices.precision, xla=config.xla)
+        return scorers.from_checkpoint(checkpoint, prepared.spec, precision=choices.precision, xla=config.xla)
     if config.amp or config.xla:
         raise ConfigError(
             f"{path} scores as it is served, in float32 and not compiled. Leave out --amp and --xla, or give what an "
@@ -451,28 +395,15 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
         _check_alike(trained.manifest.details["config"], config, choices, _OF_THE_MODEL, str(path))
         path = trained.saved_model
     check_loaded(path)
-    return inference.saved(path, prepared.spec)
-
-
-def _kind(path: Path) -> str | None:
-    """What an artifact is; None for something else."""
-    return Manifest.read(path).kind if (path / MANIFEST).is_file() else None
+    return scorers.saved(path, prepared.spec)
 
 
 def _measure(config: SimOptions, step: "Step", batches: "Batches", progress: Progress) -> str:
     """Take the steps of a benchmark, or of one pass, with a line in the log for each and one for all.
 
-    Args:
-        config: says how many, and where the log goes.
-        step: returns what the log is to say beside the rate.
-        batches: to take steps with.
-        progress: told about steps.
-
-    Returns:
-        What came out, in a line.
+    `step` returns what the log is to say beside the rate.
     """
-    from training.sim_log import SERIES, SimLog
-    from training.step_times import time_steps
+    from rankline.compat.sim.log import SERIES, SimLog, time_steps
     from training.tracking import tracked_run
 
     warmup, counted = config.benchmark_warmup_steps, config.benchmark_steps if config.benchmark else None
@@ -491,4 +422,5 @@ def _measure(config: SimOptions, step: "Step", batches: "Batches", progress: Pro
         figures = time_steps(take, batches, warmup_steps=warmup, num_steps=counted, tell=tell).figures()
         log.write([], figures)
         run.log_metrics({SERIES + name: figure for name, figure in figures.items()}, step=0)
-    return _in_a_line(figures)
+    latencies = ", ".join(f"{name} {figures[f'latency_{name}']:.2f}" for name in ("mean", "p90", "p95", "p99"))
+    return f"{figures['throughput']:,.0f} samples/s, {latencies} ms per step"

@@ -1,30 +1,73 @@
-"""Passes over batches: several as one epoch, and rows that stay in memory after the first."""
+"""How the document reads rows: several passes as one epoch, and rows that stay in memory after the first pass."""
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from rankline.compat.sim.options import SimOptions
 from training.loader.memory import available_bytes
+from training.loader.splits import tensorflow_loader
 from training.trainers.base import Batches
 from workflows.errors import ConfigError
+from workflows.feature_spec import FeatureSpec
 
 Batch = tuple[Mapping[str, Any], Any]
 
 _KEPT_SHARE = 0.25  # of the memory that is available
 
 
+class SplitOpener:
+    """Opens a split as the parameters say, in place of `Trainer.batches`; evaluation has the batches of training."""
+
+    def __init__(self, config: SimOptions) -> None:
+        self._config = config
+
+    def __call__(
+        self,
+        prepared: Path,
+        spec: FeatureSpec,
+        split: str,
+        batch_size: int = 0,  # noqa: ARG002  (training evaluates in batches of its own)
+        *,
+        shuffle: bool,
+        seed: int,
+    ) -> Batches:
+        config = self._config
+        loader = tensorflow_loader(
+            prepared,
+            spec,
+            split,
+            config.global_batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=config.benchmark or (shuffle and config.drop_remainder),
+            prefetch=config.prefetch_train_size if shuffle else config.prefetch_test_size,
+            num_threads=config.num_parallel_calls,
+        )
+        if shuffle:
+            return repeated(loader, max(1, config.repeat_count))
+        return loader if config.disable_cache else CachedBatches(loader)
+
+
+def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
+    """The spec with the files of a split named as often as it takes to have so many rows, for batches of any size.
+
+    Raises:
+        SpecError: there is no such split.
+    """
+    source = spec.source(split)
+    times = max(1, math.ceil(num_rows / max(1, source.num_rows)))
+    more = replace(source, files=source.files * times, num_rows=source.num_rows * times)
+    return replace(spec, sources={**spec.sources, split: more})
+
+
 def repeated(batches: Batches, times: int) -> Batches:
     """Batches whose epoch is several passes over others, each pass in the order that it would have as an epoch.
 
-    Args:
-        batches: not read yet. Where they have a position that can be saved, so has the result.
-        times: passes per epoch.
-
-    Raises:
-        ConfigError: `times` is below 1.
+    Where the others have a position that can be saved, so has the result.
     """
-    if times < 1:
-        raise ConfigError(f"times is {times}, expected a whole number of at least 1.")
     if times == 1:
         return batches
     return _PositionedPasses(batches, times) if hasattr(batches, "load_state_dict") else _Passes(batches, times)
@@ -35,18 +78,12 @@ class _Passes:
         self._batches: Any = batches
         self._times = times
         self._done = 0  # passes that the next epoch leaves out
-
-    @property
-    def num_rows(self) -> int:
-        """Rows per epoch."""
-        return self._times * int(self._batches.num_rows)
+        self.num_rows = times * batches.num_rows
 
     def __len__(self) -> int:
-        """Batches per epoch."""
         return self._times * len(self._batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The next epoch, or what is left of it."""
         done, self._done = self._done, 0
         for _ in range(done, self._times):
             yield from self._batches
@@ -67,8 +104,8 @@ class _PositionedPasses(_Passes):
         """
         if state.get("times") != self._times:
             raise ConfigError(
-                f"the saved position is of {state.get('times', 1)} passes per epoch, got {self._times}. Go on with as "
-                "many, or start anew."
+                f"the saved position is of {state.get('times', 1)} passes per epoch, got {self._times}. Pass the same "
+                "--repeat_count, or start anew."
             )
         done, batch = divmod(state["batch"], len(self._batches))
         self._batches.load_state_dict({**state, "epoch": state["epoch"] * self._times + done, "batch": batch})
@@ -76,35 +113,27 @@ class _PositionedPasses(_Passes):
 
 
 class CachedBatches:
-    """TensorFlow batches that stay in memory after the first whole pass, if they fit.
+    """TensorFlow batches, the same in each pass, that stay in memory after the first if they fit into `max_bytes`.
 
-    Args:
-        batches: the same in each pass.
-        max_bytes: they may take together; None for a quarter of the memory that is available at the first pass.
+    None is a quarter of the memory that is available at the first pass.
     """
 
     def __init__(self, batches: Batches, max_bytes: int | None = None) -> None:
         self._batches, self._max_bytes = batches, max_bytes
         self._kept: list[Batch] | None = None
-
-    @property
-    def num_rows(self) -> int:
-        """Rows per epoch."""
-        return self._batches.num_rows
+        self.num_rows = batches.num_rows
 
     def __len__(self) -> int:
-        """Batches per epoch."""
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        """One pass."""
         return self._first_pass() if self._kept is None else iter(self._kept)
 
     def _first_pass(self) -> Iterator[Batch]:
         left = int(_KEPT_SHARE * available_bytes()) if self._max_bytes is None else self._max_bytes
         kept: list[Batch] = []
         for batch in self._batches:
-            left -= sum(_num_bytes(tensor) for tensor in (*batch[0].values(), batch[1]))
+            left -= sum(math.prod(tensor.shape) * tensor.dtype.size for tensor in (*batch[0].values(), batch[1]))
             if left >= 0:
                 kept.append(batch)
             else:
@@ -112,7 +141,3 @@ class CachedBatches:
             yield batch
         if left >= 0:
             self._kept = kept
-
-
-def _num_bytes(tensor: Any) -> int:
-    return int(math.prod(tensor.shape) * tensor.dtype.size)

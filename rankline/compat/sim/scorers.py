@@ -1,4 +1,4 @@
-"""Scoring in process, to measure how fast a model is: one that was exported, one of a checkpoint, or none.
+"""Scoring in process, to measure how fast a model is: one that was exported, one of a checkpoint, or an untrained one.
 
 A model without training is never taken for a trained one: `untrained` is a function of its own. Scores are computed
 from what a client could send, so negative histories are never read.
@@ -6,7 +6,6 @@ from what a client could send, so negative histories are never read.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -27,36 +26,21 @@ Scorer = Callable[[Inputs], Any]
 
 
 def saved(path: Path, spec: FeatureSpec) -> Scorer:
-    """A SavedModel as a scorer, as it is served: in float32, and not compiled.
-
-    Args:
-        path: SavedModel directory of ours.
-        spec: the features that it takes.
+    """A SavedModel of ours as it is served: in float32, and not compiled.
 
     Raises:
         ArtifactError: no SavedModel there, or one of other features.
     """
     signature = load_signature(path, RAGGED_SIGNATURE)
-    takes, has = sorted(signature.inputs), sorted(_flat_names(spec))
-    if takes != has:
+    names = spec.for_scoring.model_dtypes
+    has = sorted(name + end for name in names for end in ((VALUES, OFFSETS) if spec[name].is_list else ("",)))
+    if (takes := sorted(signature.inputs)) != has:
         raise ArtifactError(f"{path} takes {takes}, the data has {has}. Give a model that was trained on this data.")
     return lambda inputs: _done(next(iter(signature(**_flat(spec, inputs)).values())))
 
 
-def from_checkpoint(
-    checkpoint: Checkpoint,
-    spec: FeatureSpec,
-    *,
-    precision: str = TrainConfig.precision,
-    xla: bool = TrainConfig.xla,
-) -> Scorer:
-    """The model of a training run that can go on, as a scorer.
-
-    Args:
-        checkpoint: holds the weights, and the choices about the model.
-        spec: the features that it was trained on.
-        precision: of activations; see `TrainConfig`.
-        xla: compile the dense part.
+def from_checkpoint(checkpoint: Checkpoint, spec: FeatureSpec, *, precision: str, xla: bool) -> Scorer:
+    """The model of a training run that can go on, computed in `precision` and, with `xla`, compiled.
 
     Raises:
         ArtifactError: the checkpoint is of another model.
@@ -66,21 +50,15 @@ def from_checkpoint(
     trained = _new_trainer(spec, config)
     trained.restore(checkpoint.state)
     wanted = replace(config, precision=precision, xla=xla, weight_averaging=False)
-    if wanted == config:
-        return _fitted(trained)
     trainer = _new_trainer(spec, wanted)
     trainer.set_weights(trained.weights())
-    return _fitted(trainer)
+    return lambda inputs: _done(trainer.quick_score(inputs))
 
 
 def untrained(spec: FeatureSpec, config: TrainConfig) -> Scorer:
-    """A model with random weights as a scorer, to measure its speed.
-
-    Args:
-        spec: the features.
-        config: choices about the model, and the `precision` and `xla` to score with.
-    """
-    return _fitted(_new_trainer(spec, config))
+    """A model with random weights, to measure its speed."""
+    trainer = _new_trainer(spec, config)
+    return lambda inputs: _done(trainer.quick_score(inputs))
 
 
 def score_each_size(score: Scorer, batches: Batches) -> None:
@@ -92,36 +70,14 @@ def score_each_size(score: Scorer, batches: Batches) -> None:
             score(inputs)
 
 
-def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
-    """The spec with the files of a split named as often as it takes to have so many rows, for batches of any size.
-
-    Raises:
-        SpecError: there is no such split.
-    """
-    source = spec.source(split)
-    times = max(1, ceil(num_rows / max(1, source.num_rows)))
-    more = replace(source, files=source.files * times, num_rows=source.num_rows * times)
-    return replace(spec, sources={**spec.sources, split: more})
-
-
 def _new_trainer(spec: FeatureSpec, config: TrainConfig) -> TensorFlowTrainer:
     return TensorFlowTrainer(config.model.training_view(spec), config, num_steps=1)
-
-
-def _fitted(trainer: TensorFlowTrainer) -> Scorer:
-    return lambda inputs: _done(trainer.quick_score(inputs))
 
 
 def _done(scores: Any) -> Any:
     """The scores, when they are there: a GPU computes on while Python does."""
     scores.numpy()
     return scores
-
-
-def _flat_names(spec: FeatureSpec) -> list[str]:
-    """The inputs of `RAGGED_SIGNATURE`."""
-    names = spec.for_scoring.model_dtypes
-    return [name + end for name in names for end in ((VALUES, OFFSETS) if spec[name].is_list else ("",))]
 
 
 def _flat(spec: FeatureSpec, inputs: Inputs) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The log lines of NVIDIA's SIM for TensorFlow 2 (section "Log format" of its README), in a file and in MLflow.
+"""The document's log lines (section "Log format" of its README), in a file and in MLflow.
 
 Each line is `DLLL` and a JSON object of timestamp, datetime, elapsedtime, type, step and data. `step` says what the
 data is about: [epoch, step] a step, [epoch] an epoch, [] the whole run. Epochs, and the steps of each, count from 1,
@@ -15,10 +15,14 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from training.observers import MetricLog, Observer, Series
-from training.step_times import Clock, StepTimes
+from training.trainers.base import Batches
 
 SERIES = "sim/"
 """How the names in MLflow begin; those of steps with `steps/`."""
@@ -30,15 +34,11 @@ _QUALITY = {
     "test_loss": "valid_logloss",
 }
 
+Clock = Callable[[], float]
+
 
 class SimLog:
-    """A file of log lines, each there as soon as it is written.
-
-    Args:
-        path: the file; its directory is made if it is not there.
-        append: go on with the file that is there, in place of a new one.
-        now: tells the time.
-    """
+    """A file of log lines, each there as soon as it is written; `append` goes on with an earlier file."""
 
     def __init__(self, path: Path, *, append: bool = False, now: Callable[[], datetime] = datetime.now) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,12 +52,7 @@ class SimLog:
         self._file.close()
 
     def write(self, step: Sequence[int], data: Mapping[str, float]) -> None:
-        """Write a line.
-
-        Args:
-            step: [epoch, step], [epoch] or [].
-            data: the figures by name.
-        """
+        """Write a line; `step` is [epoch, step], [epoch] or []."""
         now = self._now()
         line = {
             "timestamp": str(now.timestamp()),
@@ -70,25 +65,75 @@ class SimLog:
         self._file.write(f"DLLL {json.dumps(line)}\n")
 
 
-def quality(figures: Mapping[str, float]) -> dict[str, float]:
-    """AUC and loss on both splits under their names in the log, as far as they were measured.
+class StepTimes:
+    """Durations of consecutive steps, each with the wait for its batch.
+
+    The first `warmup_steps` do not count for throughput and latencies, as long as there are others.
+    """
+
+    def __init__(self, warmup_steps: int = 0, clock: Clock = time.perf_counter) -> None:
+        self._warmup_steps, self._clock = warmup_steps, clock
+        self._seconds: list[float] = []
+        self._rows: list[int] = []
+        self._since = clock()
+
+    def begin(self) -> None:
+        """The next step begins now; the time since the last one does not count."""
+        self._since = self._clock()
+
+    def add(self, num_rows: int) -> float:
+        """Count a step that has just ended, and return its rows per second; the next one begins."""
+        now = self._clock()
+        self._seconds.append(now - self._since)
+        self._rows.append(num_rows)
+        self._since = now
+        return num_rows / self._seconds[-1]
+
+    def figures(self) -> dict[str, float]:
+        """After at least one step: `throughput` in rows per second, `time` of all steps in seconds, and
+        `latency_mean`, `latency_p90`, `latency_p95` and `latency_p99` in milliseconds."""
+        first = self._warmup_steps if len(self._seconds) > self._warmup_steps else 0
+        seconds, num_rows = np.array(self._seconds[first:]), sum(self._rows[first:])
+        return {
+            "throughput": num_rows / float(seconds.sum()),
+            "time": sum(self._seconds),
+            "latency_mean": 1e3 * float(seconds.mean()),
+            **{f"latency_p{rank}": 1e3 * float(np.percentile(seconds, rank)) for rank in (90, 95, 99)},
+        }
+
+
+def time_steps(
+    step: Callable[[Mapping[str, Any], Any], object],
+    batches: Batches,
+    *,
+    warmup_steps: int = 0,
+    num_steps: int | None = None,
+    tell: Callable[[int, float], None] = lambda *_: None,
+    clock: Clock = time.perf_counter,
+) -> StepTimes:
+    """Take steps and time them.
 
     Args:
-        figures: metrics of an epoch, or of a trained model.
+        step: called with the inputs and labels of a batch; returns when all is done.
+        batches: at least one.
+        warmup_steps: first steps that do not count; see `StepTimes`.
+        num_steps: steps that count, over as many passes as that takes; None takes one pass in all.
+        tell: called with the number of each step, from 1, and its rows per second.
+        clock: seconds.
     """
-    return {name: figures[ours] for name, ours in _QUALITY.items() if ours in figures}
+    times = StepTimes(warmup_steps, clock)
+    total = len(batches) if num_steps is None else warmup_steps + num_steps
+    stream = chain.from_iterable(repeat(batches))
+    times.begin()
+    for number in range(1, total + 1):
+        inputs, labels = next(stream)
+        step(inputs, labels)
+        tell(number, times.add(labels.shape[0]))
+    return times
 
 
 class TrainingLog(Observer):
-    """Writes the lines of a training run, and its figures to MLflow.
-
-    Args:
-        log: gets the lines.
-        metrics: the run in MLflow.
-        steps_per_epoch: to tell the place of a step.
-        warmup_steps: first steps that do not count for throughput and latencies, as long as their epoch has others.
-        clock: seconds.
-    """
+    """Writes the lines of a training run, and its figures to MLflow."""
 
     every_step = True
 
@@ -122,7 +167,7 @@ class TrainingLog(Observer):
         self._series.after_look(step, data)
 
     def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
-        self._quality = quality(figures)
+        self._quality = _quality(figures)
         data = self._times.figures() | self._quality
         epoch = step // self._steps_per_epoch
         self._log.write([epoch], data)
@@ -131,12 +176,12 @@ class TrainingLog(Observer):
         self._times, self._is_new = StepTimes(0, self._clock), True
 
     def end(self, metrics: Mapping[str, float]) -> None:
-        """Write the line of the whole run, which ended well.
+        """Write the line of the whole run; `metrics` are the model's, for a run that had nothing left to train."""
+        self._log.write([], {"time_to_train": self._clock() - self._began, **(self._quality or _quality(metrics))})
 
-        Args:
-            metrics: of the trained model, for a run that had nothing left to train.
-        """
-        self._log.write([], {"time_to_train": self._clock() - self._began, **(self._quality or quality(metrics))})
+
+def _quality(figures: Mapping[str, float]) -> dict[str, float]:
+    return {name: figures[ours] for name, ours in _QUALITY.items() if ours in figures}
 
 
 def losses(classification: float, auxiliary: float) -> dict[str, float]:

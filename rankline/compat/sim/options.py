@@ -12,7 +12,7 @@ from workflows.feature_spec import FILE_NAME, HISTORY, FeatureSpec
 
 TRAIN, INFERENCE = "train", "inference"
 _MODES = (TRAIN, INFERENCE)
-ALIASES = {
+PARAMETERS = {
     "model": "model_type",
     "hidden": "stage_two_mlp_dims",
     "top_mlp": "stage_two_mlp_dims",
@@ -31,7 +31,7 @@ ALIASES = {
     "epochs": "epochs",
     "seed": "seed",
 }
-"""Choice of our training → what the document calls it."""
+"""Choice of our training → the document's parameter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ class SimOptions:
         """
         config = TrainConfig(model=model_named(self.model_type)(), weight_averaging=False, early_stopping_patience=0)
         taken = config.to_dict().keys() - {"model"}
-        choices = {ours: getattr(self, theirs) for ours, theirs in ALIASES.items()}
+        choices = {ours: getattr(self, theirs) for ours, theirs in PARAMETERS.items()}
         choices |= {"dropout": max(self.dropout_rate, 0.0), "precision": precision, "linear_terms": False}
         if "short_history" in taken:
             choices["short_history"] = self._short_history(spec)

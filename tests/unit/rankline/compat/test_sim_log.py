@@ -1,14 +1,14 @@
 import json
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from rankline.compat.sim.log import SimLog, StepTimes, TrainingLog, time_steps
 from tests.support.recorders import Clock, MetricRecord
-from training.sim_log import SimLog, TrainingLog, losses, quality
 
 LOOKED = {"train_loss": 0.5, "train_added_loss": 0.25, "learning_rate": 0.01}
 MEASURED = {
@@ -57,20 +57,6 @@ def test_a_line_has_what_dllogger_writes(tmp_path: Path) -> None:
             "data": {},
         },
     ]
-
-
-@given(
-    step=st.lists(st.integers(0, 10**6), max_size=2),
-    data=st.dictionaries(st.text(max_size=10), st.floats(allow_nan=False, allow_infinity=False), max_size=4),
-)
-def test_any_figures_come_back_as_they_were(
-    tmp_path_factory: pytest.TempPathFactory, step: list[int], data: dict[str, float]
-) -> None:
-    path = tmp_path_factory.mktemp("log") / "log.json"
-    with SimLog(path) as log:
-        log.write(step, data)
-    (line,) = lines_of(path)
-    assert (line["step"], line["data"]) == (step, data)
 
 
 def test_a_line_is_there_as_soon_as_it_is_written_and_a_new_log_replaces_or_goes_on(tmp_path: Path) -> None:
@@ -122,16 +108,6 @@ def test_steps_are_in_mlflow_every_few_seconds(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("num_steps", [1, 20])
-def test_a_first_epoch_within_the_warm_up_has_its_figures_nevertheless(tmp_path: Path, num_steps: int) -> None:
-    clock = Clock()
-    with SimLog(tmp_path / "log.json") as lines:
-        log = TrainingLog(lines, MetricRecord(), steps_per_epoch=num_steps, warmup_steps=20, clock=clock)
-        take(log, clock, range(1, num_steps + 1))
-        log.after_epoch(num_steps, MEASURED)
-    assert lines_of(tmp_path / "log.json")[-1]["data"]["throughput"] == pytest.approx(16.0)
-
-
 def test_the_warm_up_is_of_the_first_epoch_only(tmp_path: Path) -> None:
     clock = Clock()
     with SimLog(tmp_path / "log.json") as lines:
@@ -160,7 +136,84 @@ def test_a_run_with_nothing_left_to_learn_tells_what_the_model_is_known_to_do(tm
     assert lines_of(tmp_path / "log.json")[0]["data"] == {"time_to_train": 0.0, "test_auc": 0.7}
 
 
-def test_the_losses_add_up_and_what_was_not_measured_is_left_out() -> None:
-    assert losses(0.5, 0.0) == {"classification_loss": 0.5, "dien_aux_loss": 0.0, "total_loss": 0.5}
-    assert quality(MEASURED) == QUALITY
-    assert quality({"valid_logloss": 0.3}) == {"test_loss": 0.3}
+# --- Step times
+
+
+class Batches:
+    """Batches of some sizes, which take time to load."""
+
+    def __init__(self, clock: Clock, sizes: list[int], load_s: float = 0.0) -> None:
+        self._clock, self._sizes, self._load_s = clock, sizes, load_s
+        self.num_rows, self.passes = sum(sizes), 0
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], Any]]:
+        self.passes += 1
+        for size in self._sizes:
+            self._clock.now_s += self._load_s
+            yield {"x": np.zeros((size, 1))}, np.zeros((size, 1))
+
+
+def times_of(seconds: list[float], *, warmup_steps: int = 0, num_rows: int = 10) -> StepTimes:
+    clock = Clock()
+    times = StepTimes(warmup_steps, clock)
+    clock.now_s += 1_000
+    times.begin()
+    for duration in seconds:
+        clock.now_s += duration
+        times.add(num_rows)
+    return times
+
+
+def test_figures_are_those_of_the_steps() -> None:
+    seconds = [0.001 * number for number in range(1, 101)]
+    latencies = {f"latency_p{rank}": 1e3 * np.percentile(seconds, rank) for rank in (90, 95, 99)}
+    expected = {"throughput": 1_000 / sum(seconds), "time": sum(seconds), "latency_mean": 50.5} | latencies
+    assert times_of(seconds).figures() == pytest.approx(expected)
+
+
+def test_warmup_steps_do_not_count_for_throughput_and_latencies_but_for_the_time() -> None:
+    figures = times_of([9.0, 8.0, 0.5, 0.5], warmup_steps=2).figures()
+    assert figures["throughput"] == pytest.approx(20.0)
+    assert figures["latency_mean"] == figures["latency_p99"] == pytest.approx(500.0)
+    assert figures["time"] == pytest.approx(18.0)
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 20])
+def test_warmup_steps_count_where_there_are_no_others(num_steps: int) -> None:
+    figures = times_of([0.25] * num_steps, warmup_steps=20).figures()
+    assert figures["throughput"] == pytest.approx(40.0)
+    assert figures["latency_p95"] == pytest.approx(250.0)
+
+
+def test_a_step_is_timed_with_the_wait_for_its_batch() -> None:
+    clock = Clock()
+    batches = Batches(clock, [4, 4, 2], load_s=0.5)
+    told: list[tuple[int, float]] = []
+
+    def step(inputs: Any, labels: Any) -> None:
+        assert inputs["x"].shape == labels.shape
+        clock.now_s += 0.25
+
+    times = time_steps(step, batches, tell=lambda *what: told.append(what), clock=clock)
+    assert told == [(1, 4 / 0.75), (2, 4 / 0.75), (3, 2 / 0.75)]
+    assert times.figures()["throughput"] == pytest.approx(10 / 2.25)
+    assert batches.passes == 1
+
+
+def test_a_benchmark_takes_as_many_passes_as_its_steps_need() -> None:
+    clock = Clock()
+    batches = Batches(clock, [4, 4, 2])
+    numbers: list[int] = []
+
+    def step(*_: Any) -> None:
+        clock.now_s += 1.0 if not numbers else 0.1
+
+    times = time_steps(
+        step, batches, warmup_steps=1, num_steps=7, tell=lambda number, _: numbers.append(number), clock=clock
+    )
+    assert numbers == list(range(1, 9))
+    assert batches.passes == 3
+    assert times.figures()["latency_p99"] == pytest.approx(100.0)

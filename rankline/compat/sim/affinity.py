@@ -1,0 +1,39 @@
+"""The document's affinity modes, which NVIDIA's DeepLearningExamples share.
+
+There each process sits beside its GPU. Here one process has the whole machine, so the modes that divide the cores of a
+socket among processes leave it all of them:
+
+    disabled, socket_unique_interleaved, socket_unique_continuous   all processors
+    socket                                                          those of the first socket
+    single, single_unique                                           those of the first core
+"""
+
+import os
+from collections.abc import Sequence
+
+from training.affinity import Cpu, allowed_cpus, cores_of
+from workflows.errors import ConfigError
+
+_SOCKET, _CORE = ("socket",), ("single", "single_unique")
+MODES = ("disabled", *_SOCKET, *_CORE, "socket_unique_interleaved", "socket_unique_continuous")
+
+
+def cpus_of(mode: str, cpus: Sequence[Cpu]) -> set[int]:
+    """The numbers of the processors that a mode allows.
+
+    Raises:
+        ConfigError: no such mode.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"--affinity is {mode!r}. Available: {', '.join(MODES)}.")
+    first = min(cpus)
+    if mode in _SOCKET:
+        return {cpu.number for cpu in cpus if cpu.socket == first.socket}
+    if mode in _CORE:
+        return {cpu.number for cpu in cores_of(cpus)[0]}
+    return {cpu.number for cpu in cpus}
+
+
+def set_affinity(mode: str) -> None:
+    """Bind this thread and those that it starts from now on; call it before a framework starts its own."""
+    os.sched_setaffinity(0, cpus_of(mode, allowed_cpus()))
