@@ -4,6 +4,7 @@ An open loop sends by such a schedule whatever the server does, as users would. 
 which a request was due (Tene's "coordinated omission"; MLPerf LoadGen's server scenario).
 """
 
+import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -22,11 +23,7 @@ _COLUMN_NAMES = ("arrival_s", "time_s", "timestamp", "time", "arrival")
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantArrivals:
-    """Evenly spaced.
-
-    Attributes:
-        rate_per_s: requests in a second.
-    """
+    """Evenly spaced."""
 
     rate_per_s: float
 
@@ -34,7 +31,6 @@ class ConstantArrivals:
         _check_rate(self.rate_per_s)
 
     def times_ns(self, duration_s: float) -> Times:
-        """[num_requests] when each is due, from 0 up to `duration_s`, which is left out."""
         return _whole(np.arange(np.ceil(self.rate_per_s * duration_s)) / self.rate_per_s, duration_s)
 
 
@@ -42,9 +38,7 @@ class ConstantArrivals:
 class PoissonArrivals:
     """Independent of each other, as those of many users are: gaps are exponentially distributed.
 
-    Attributes:
-        rate_per_s: mean requests in a second.
-        seed: the same seed gives the same times.
+    The same seed gives the same times.
     """
 
     rate_per_s: float
@@ -54,7 +48,6 @@ class PoissonArrivals:
         _check_rate(self.rate_per_s)
 
     def times_ns(self, duration_s: float) -> Times:
-        """[num_requests] when each is due, from 0 up to `duration_s`, which is left out."""
         rng = np.random.default_rng(self.seed)
         # Given how many they are, the times of a Poisson process are independent and uniform.
         count = rng.poisson(self.rate_per_s * duration_s)
@@ -83,7 +76,6 @@ class TraceArrivals:
 
     @property
     def duration_s(self) -> float:
-        """From the first arrival to the last."""
         return self.times_s[-1] - self.times_s[0]
 
     @property
@@ -92,7 +84,6 @@ class TraceArrivals:
         return len(self.times_s) / max(self.duration_s, 1.0)
 
     def times_ns(self, duration_s: float) -> Times:
-        """[num_requests] when each is due, from 0 up to `duration_s`, which is left out."""
         times = np.asarray(self.times_s, np.float64)
         return _whole(times - times[0], duration_s)
 
@@ -104,12 +95,18 @@ class TraceArrivals:
             DataError: the file is missing, holds something else, or is out of order.
         """
         try:
-            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            lines = [line for line in csv.reader(path.read_text(encoding="utf-8").splitlines()) if line]
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"the trace {path} cannot be read: {error}. Give a text file of arrival times.") from None
-        column, lines = _column(lines, path)
+        column = 0
+        if lines and not (len(lines[0]) == 1 and is_number(lines[0][0])):
+            header = [name.strip().lower() for name in lines.pop(0)]
+            found = [header.index(name) for name in _COLUMN_NAMES if name in header]
+            if not found:
+                raise DataError(f"{path} has the columns {header}, expected one of {list(_COLUMN_NAMES)}.")
+            column = found[0]
         try:
-            return cls(times_s=tuple(float(line.split(",")[column]) for line in lines))
+            return cls(times_s=tuple(float(line[column]) for line in lines))
         except (ValueError, IndexError) as error:
             raise DataError(f"{path}: {error}; expected one arrival time in seconds per line.") from None
         except DataError as error:
@@ -123,17 +120,6 @@ def share(times_ns: Times, number: int, of: int) -> Times:
     """What one of several processes sends: every `of`-th arrival, so that all have the same load at any time."""
     part: Times = times_ns[number::of]
     return part
-
-
-def _column(lines: list[str], path: Path) -> tuple[int, list[str]]:
-    """The column that holds the times, and the lines after the header."""
-    header = [name.strip().strip('"').lower() for name in lines[0].split(",")] if lines else []
-    if not header or is_number(header[0] if len(header) == 1 else ""):
-        return 0, lines
-    found = [header.index(name) for name in _COLUMN_NAMES if name in header]
-    if not found:
-        raise DataError(f"{path} has the columns {header}, expected one of {list(_COLUMN_NAMES)}.")
-    return found[0], lines[1:]
 
 
 def _whole(times_s: npt.NDArray[np.float64], duration_s: float) -> Times:

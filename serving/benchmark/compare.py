@@ -57,17 +57,16 @@ class Difference:
 
     @property
     def is_latency(self) -> bool:
-        """Less is better."""
         return self.figure.endswith("_ms")
 
     def regressed(self, bound: float) -> bool:
-        """The whole interval is worse than `bound`."""
+        """Whether the whole interval is worse than `bound`."""
         if self.is_latency:
             return self.low is not None and self.low > bound
         return self.high is not None and self.high < -bound
 
     def may_have_regressed(self, bound: float) -> bool:
-        """The estimate is worse than `bound`, and its interval includes `bound`."""
+        """Whether the estimate is worse than `bound` but its interval still includes `bound`."""
         is_worse = self.change > bound if self.is_latency else self.change < -bound
         return is_worse and not self.regressed(bound)
 
@@ -93,12 +92,10 @@ class Comparison:
 
     @property
     def regressions(self) -> tuple[Difference, ...]:
-        """What got worse beyond the bound."""
         return tuple(found for found in self.differences if found.regressed(self.max_regression))
 
     @property
     def inconclusive(self) -> tuple[Difference, ...]:
-        """What got worse beyond the bound by its estimate, while its interval includes the bound."""
         return tuple(found for found in self.differences if found.may_have_regressed(self.max_regression))
 
 

@@ -128,22 +128,19 @@ class LoadConfig:
 
     @property
     def row_skew(self) -> float:
-        """By which power rows are drawn; those that were made up are all alike, for their values are not."""
+        """By which power rows are drawn; made-up ones all alike, for their values are not."""
         return 0.0 if self.inputs == GENERATED else self.skew or 0.0
 
     @property
     def value_skew(self) -> float:
-        """By which power values are drawn where inputs are generated."""
         return 1.0 if self.skew is None else self.skew
 
     @property
     def is_trace(self) -> bool:
-        """Arrivals come from a file."""
         return self.arrivals not in ("constant", "poisson")
 
     @property
     def is_closed_loop(self) -> bool:
-        """Requests are kept in flight; there is no schedule."""
         return not (self.rate or self.slo or self.is_trace)
 
     def arrivals_at(self, rate_per_s: float) -> Arrivals:

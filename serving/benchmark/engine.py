@@ -86,9 +86,6 @@ class Engine:
     def run(self, begin_ns: int) -> str:
         """Send until told to stop, until the time is up or until nothing is left to send, and wait for the answers.
 
-        Args:
-            begin_ns: when the warm-up begins.
-
         Returns:
             Why the connection ended before that; empty if it did not.
         """
@@ -107,7 +104,6 @@ class Engine:
         return self._transport.failure
 
     def _send(self, now: int) -> None:
-        """Send what is due."""
         limit = min(self._limit, self._transport.capacity)
         before, self._taken_up_ns = self._num_sent, 0
         if self._due is None:
@@ -144,7 +140,6 @@ class Engine:
                 record.held_ns += now - max(due_ns, self._full_since_ns)
 
     def _wait_s(self) -> float:
-        """Until something has to be sent."""
         full = len(self._in_flight) >= min(self._limit, self._transport.capacity)
         if self._due is None or full or self._num_sent == len(self._due):
             return _LONGEST_WAIT_S

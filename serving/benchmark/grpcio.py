@@ -50,7 +50,7 @@ class GrpcioConnection:
         call.add_done_callback(partial(self._done, key))
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        pass
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
         """Wait until the queue has something, and take all of it; UNAVAILABLE asks whether the server is there."""
@@ -64,11 +64,10 @@ class GrpcioConnection:
         return [answer for answer in answers if self._calls.pop(answer.key, None) is not None]
 
     def cancel(self, key: int) -> None:
-        """Cancel a call; an answer that is in the queue already is left out."""
+        """An answer that is in the queue already is left out."""
         self._calls.pop(key).cancel()
 
     def close(self) -> None:
-        """Close the channel."""
         self._channel.close()
 
     def _ask_live(self) -> Any:

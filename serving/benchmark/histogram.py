@@ -33,19 +33,18 @@ class LatencyHistogram:
         self.total += count
 
     def merge(self, other: "LatencyHistogram") -> None:
-        """Add what another one counted."""
         for bucket, count in other._counts.items():
             self._counts[bucket] = self._counts.get(bucket, 0) + count
         self.total += other.total
 
     @property
     def max_ns(self) -> int:
-        """The largest; 0 when there is none."""
+        """0 when there is none."""
         return self.at_rank(self.total) if self.total else 0
 
     @property
     def mean_ns(self) -> float:
-        """Their mean; 0 when there is none."""
+        """0 when there is none."""
         if not self.total:
             return 0.0
         lows, highs, counts = self._buckets()
@@ -75,7 +74,6 @@ class LatencyHistogram:
 
     @classmethod
     def decode(cls, encoded: bytes) -> "LatencyHistogram":
-        """The histogram that `encode` wrote."""
         histogram, whole = cls(), HdrHistogram.decode(encoded)
         counts = np.ctypeslib.as_array(whole.counts)
         for index in np.flatnonzero(counts).tolist():
@@ -84,19 +82,13 @@ class LatencyHistogram:
 
     @classmethod
     def merged(cls, histograms: "Iterable[LatencyHistogram]") -> "LatencyHistogram":
-        """All of them in one."""
         whole = cls()
         for histogram in histograms:
             whole.merge(histogram)
         return whole
 
     def to_log(self, comments: Iterable[str], duration_s: float) -> str:
-        """The text of a `.hdr` file: HdrHistogram's interval log with one interval.
-
-        Args:
-            comments: lines about the run.
-            duration_s: length of the interval.
-        """
+        """The text of a `.hdr` file: HdrHistogram's interval log with one interval."""
         head = [f"#[{comment}]" for comment in comments]
         names = '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"'
         line = f"0.000,{duration_s:.3f},{self.max_ns / 1e6:.3f},{self.encode().decode()}"

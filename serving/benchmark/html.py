@@ -42,7 +42,6 @@ def _how(report: BenchmarkReport) -> str:
 
 
 def _model(report: BenchmarkReport) -> Iterator[str]:
-    """Which model it was, and how good."""
     yield report.model_name if report.version is None else f"{report.model_name}, version {report.version}"
     yield from (f"{name} {number(value)}" for name, value in report.quality.items())
 
@@ -141,12 +140,10 @@ def _share_bar(shares: Mapping[str, float]) -> Markup:
 
 
 def _legend(names: Sequence[str]) -> Markup:
-    """Which colour is which."""
     return tag("ul", *(tag("li", name, class_=_colour(place)) for place, name in enumerate(names)), class_="legend")
 
 
 def _colour(place: int) -> str:
-    """A class of `_STYLE`."""
     return f"s{place % _NUM_COLOURS}"
 
 

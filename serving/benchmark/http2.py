@@ -78,7 +78,6 @@ class Http2Connection:
         self.flush()
 
     def send(self, key: int, message: bytes) -> None:
-        """Begin a call, as far as flow control allows; it goes out with the next `flush` or `poll`."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self._streams[key] = stream
         self._write(_HEADERS, _END_HEADERS, stream, self._request_headers)
@@ -87,7 +86,6 @@ class Http2Connection:
         self._push(stream, call)
 
     def flush(self) -> None:
-        """Hand what is to be sent to the operating system, as far as it takes it now."""
         try:
             while self._out and not self.failure:
                 del self._out[: self._socket.send(self._out)]
@@ -116,14 +114,12 @@ class Http2Connection:
         return answers
 
     def cancel(self, key: int) -> None:
-        """Reset the stream of a call."""
         stream = self._streams.pop(key)
         del self._calls[stream]
         self._waiting.pop(stream, None)
         self._write(_RST_STREAM, 0, stream, struct.pack(">I", _CANCEL))
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
     def _write(self, kind: int, flags: int, stream: int, payload: bytes | memoryview) -> None:
@@ -179,7 +175,6 @@ class Http2Connection:
         self.flush()  # what the frames let go
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes, at_ns: int, answers: list[Answer]) -> None:
-        """Act on one frame."""
         if kind == _DATA:
             self._give_back(len(payload))
             if call := self._calls.get(stream):

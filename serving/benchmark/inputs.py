@@ -23,7 +23,7 @@ MISSING_SHARE = 0.01
 def generate(
     known: pa.Table, schema: ModelSchema, num_rows: int, exponent: float, rng: np.random.Generator
 ) -> pa.Table:
-    """Make up rows.
+    """Make up rows of the columns that are known.
 
     Args:
         known: rows whose values are used; at least one, in one chunk, columns that the model takes.
@@ -31,9 +31,6 @@ def generate(
         num_rows: how many.
         exponent: of Zipf's law; 0 draws all values alike.
         rng: draws.
-
-    Returns:
-        A table of the same columns.
     """
     with_mask = {column.name for column in schema.columns if column.mask is not None}
     return pa.table(

@@ -138,16 +138,7 @@ def open_bench(
     check: ScoreCheck | None = None,
     process_ids: Callable[[], Sequence[int]] = tuple,
 ) -> Iterator[Bench]:
-    """What measures one model, load by load.
-
-    Args:
-        client: connected to the model.
-        rows: raw rows that requests are drawn from; columns that the model does not take are left out.
-        config: tolerance of the scores, and the seed.
-        workers: send the requests.
-        check: of the scores; None for none.
-        process_ids: of the server, if it is on this machine.
-    """
+    """What measures one model, load by load; columns of `rows` that the model does not take are left out."""
     with Statistics(client.url, client.schema.name) as statistics:
         yield Bench(
             client=client,
@@ -162,14 +153,11 @@ def open_bench(
 
 
 def _taken(client: Client, rows: pa.Table) -> pa.Table:
-    """The columns that a model takes, in one chunk."""
     taken = {column.name for column in client.schema.columns} | {tensor.name for tensor in client.schema.inputs}
     return rows.select([name for name in rows.column_names if name in taken]).combine_chunks()
 
 
 class _Program:
-    """What is measured, one after another, and what came of it until something ended it."""
-
     def __init__(self, config: LoadConfig, progress: Progress) -> None:
         self._config, self._progress = config, progress
         self.results: list[LoadResult] = []
@@ -178,7 +166,6 @@ class _Program:
         self.problem = ""
 
     def measure_floor(self, identity: Bench) -> None:
-        """Measure the client's own cost at each concurrency."""
         config = replace(self._config, time_limit_s=self._config.min_duration_s)
         for concurrency in config.concurrency:
             result = identity.measure(Load(batch_size=1, concurrency=concurrency), config)
@@ -243,11 +230,10 @@ class _Program:
 
 
 class _CutShortError(Exception):
-    """Nothing more can be measured."""
+    pass
 
 
 def _loads(batch_sizes: Sequence[int], config: LoadConfig) -> Iterator[Load]:
-    """What to measure: batch sizes by rates or by concurrency."""
     rates: Sequence[float] = config.rate
     if config.is_trace:
         trace = config.arrivals_at(0)
@@ -284,7 +270,6 @@ def _environment(config: LoadConfig) -> dict[str, str]:
 
 
 def _command() -> str:
-    """What this process was started with."""
     path = Path(sys.argv[0])
     program = ["python", "-m", path.parent.name] if path.name == "__main__.py" else [path.name]
     return shlex.join([*program, *sys.argv[1:]])

@@ -12,7 +12,6 @@ from serving.benchmark.arrivals import ConstantArrivals, Times, TraceArrivals, s
 from serving.benchmark.breakdown import Breakdown, Reading, Statistics
 from serving.benchmark.checks import Answered, ScoreCheck
 from serving.benchmark.config import LoadConfig
-from serving.benchmark.connections import connect
 from serving.benchmark.engine import Job
 from serving.benchmark.records import SLICE_S, SliceRecord
 from serving.benchmark.report import LoadResult
@@ -20,6 +19,7 @@ from serving.benchmark.requests import lay_out
 from serving.benchmark.resources import ResourceMeter
 from serving.benchmark.runs import Load, Run
 from serving.benchmark.selfcheck import bottleneck
+from serving.benchmark.transport import connect
 from serving.benchmark.windows import Windows
 from serving.benchmark.workers import Outcome, Workers
 from serving.client import Client
@@ -30,18 +30,7 @@ _CLOSED_LOOP_REQUESTS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What a measurement needs, made once for all of them.
-
-    Attributes:
-        client: connected to the model; lays out requests.
-        url: HOST:PORT of its server.
-        rows: only columns that the model takes, in one chunk.
-        workers: the client processes.
-        statistics: of the model and its steps.
-        meter: of the server's processes.
-        check: of the scores.
-        rng: draws rows.
-    """
+    """What measures one model: its client, the rows to draw from, and what looks on."""
 
     client: Client
     url: str
@@ -57,7 +46,6 @@ class Bench:
 
         Raises:
             DataError: the trace cannot be read.
-            RequestError: the rows do not fit the model.
             ServingError: no server answers, or a score is not the expected one.
         """
         due_ns, time_limit_s = _schedule(load, config)
@@ -182,5 +170,4 @@ def _schedule(load: Load, config: LoadConfig) -> tuple[Times | None, float]:
 
 
 def _part(concurrency: int | None, number: int, of: int) -> int | None:
-    """What one of several processes has in flight."""
     return None if concurrency is None else concurrency // of + (number < concurrency % of)

@@ -58,12 +58,11 @@ class Metric:
 
     @property
     def is_latency(self) -> bool:
-        """Less is better."""
         return self.name.endswith("_ms")
 
     @property
     def key(self) -> str:
-        """In what the JSON says about latencies: p50."""
+        """In what the JSON says about latencies, such as p50."""
         return self.name.removesuffix("_ms")
 
     @property
@@ -139,12 +138,7 @@ METRICS = {
 
 
 def measure_all(run: Run, refusal: str = "") -> dict[str, Estimate]:
-    """Every metric of a run by its name.
-
-    Args:
-        run: what was counted.
-        refusal: why no latency is to be reported; empty if nothing is against it.
-    """
+    """Every metric of a run by its name; with a `refusal`, no latency, and that as the reason."""
     return {
         name: Estimate(reason=refusal) if refusal and metric.is_latency else metric.measure(run)
         for name, metric in METRICS.items()

@@ -47,7 +47,7 @@ def percentile(slices: Sequence[LatencyHistogram], level: float) -> Percentile:
 
     Args:
         slices: latencies of consecutive parts of the run.
-        level: 0 to 1, both left out.
+        level: between 0 and 1.
     """
     whole = LatencyHistogram.merged(slices)
     if whole.total < (needed := samples_needed(level)):

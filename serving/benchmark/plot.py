@@ -88,7 +88,6 @@ def _draw_throughput(axes: Axes, results: Sequence[LoadResult]) -> None:
 
 
 def _draw_curves(axes: Axes, results: Sequence[LoadResult]) -> None:
-    """Latency of each share of the requests, as far as the samples go."""
     for name, (shares, values) in _curves(results).items():
         axes.plot(shares, values, label=name)
     axes.set_xscale("log")

@@ -56,7 +56,6 @@ class SliceRecord:
 
     @classmethod
     def merged(cls, records: "Iterable[SliceRecord]") -> "SliceRecord":
-        """All of them in one."""
         whole = cls()
         for record in records:
             whole.merge(record)

@@ -116,7 +116,7 @@ class LoadResult:
         return self.value("rows_per_s") or 0.0
 
     def value(self, name: str) -> float | None:
-        """Of the metric with this name; None where it is not reported."""
+        """Of a metric; None where it is not reported."""
         return self.metrics[name].value
 
     def latencies(self) -> LatencyHistogram:
@@ -258,10 +258,7 @@ class BenchmarkReport:
         return text.getvalue()
 
     def histograms(self) -> dict[str, str]:
-        """Name of a file → its text, for HdrHistogram's tools: one for each load.
-
-        A search tries a rate more than once; from the second time on, the name ends with how many times it was.
-        """
+        """Name of a file → its text for HdrHistogram's tools; a rate that was tried again has a number."""
         files: dict[str, str] = {}
         times: Counter[str] = Counter()
         for result in self.bench:

@@ -22,12 +22,7 @@ _MOST_ONE_BY_ONE = 2_000  # of those that cannot be cut out of larger ones, and 
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """What can be sent.
-
-    Attributes:
-        messages: one for each request, whose id is its number, so that an answer says what it answers.
-        draws: [num_requests, batch_size], which rows each holds.
-    """
+    """What can be sent: `draws` [num_requests, batch_size] has the rows of each message, whose id is its number."""
 
     messages: list[bytes]
     draws: npt.NDArray[np.int64]
@@ -76,11 +71,7 @@ def lay_out(
 
 
 def _check_layout(client: Client, rows: pa.Table, requests: Requests) -> None:
-    """Compare some requests with what the client makes of their rows alone.
-
-    Raises:
-        ServingError: one holds something else.
-    """
+    """Compare some requests with what the client makes of their rows alone."""
     for number in range(0, len(requests.messages), max(len(requests.messages) // _NUM_COMPARED, 1)):
         (alone,) = client.prepare(rows.take(pa.array(requests.draws[number]))).messages
         found = type(alone).FromString(requests.messages[number])

@@ -23,11 +23,7 @@ class ServerResources:
 
 
 class ResourceMeter:
-    """Looks at processes from `begin` to `end`.
-
-    Args:
-        process_ids: gives their ids; none of a server on another machine.
-    """
+    """Looks at processes from `begin` to `end`; `process_ids` gives none of a server on another machine."""
 
     def __init__(self, process_ids: Callable[[], Sequence[int]]) -> None:
         self._process_ids = process_ids
@@ -37,12 +33,11 @@ class ResourceMeter:
         self._memory_bytes = 0
 
     def begin(self) -> None:
-        """Start the measurement."""
         self._begin_s, self._memory_bytes = time.perf_counter(), 0
         self._cpu_before = self.sample()
 
     def sample(self) -> dict[int, float]:
-        """Look at the memory now; processor seconds by process."""
+        """Look at the memory now; CPU seconds by process."""
         cpu_s, memory_bytes = {}, 0
         for pid in self._process_ids():
             try:
@@ -56,12 +51,11 @@ class ResourceMeter:
         return cpu_s
 
     def end(self) -> None:
-        """End the measurement."""
         self._cpu_after = self.sample()
         self._elapsed_s = time.perf_counter() - self._begin_s
 
     def result(self) -> ServerResources | None:
-        """What was used between `begin` and `end`; None when there are no processes to look at."""
+        """None when there are no processes to look at."""
         if not self._cpu_after or not self._elapsed_s:
             return None
         used_s = sum(cpu_s - self._cpu_before.get(pid, 0.0) for pid, cpu_s in self._cpu_after.items())

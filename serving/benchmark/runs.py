@@ -58,17 +58,14 @@ class Run:
 
     @cached_property
     def whole(self) -> SliceRecord:
-        """All slices in one."""
         return SliceRecord.merged(self.slices)
 
     @property
     def duration_s(self) -> float:
-        """Length of the measurement."""
         return len(self.slices) * SLICE_S
 
     @cached_property
     def client_cost(self) -> ClientCost:
-        """What the client needed for it."""
         whole = self.whole
         return ClientCost(
             cpu_ms=sum(whole.cpu_ns.values()) / max(whole.num_answered, 1) / _NS_PER_MS,

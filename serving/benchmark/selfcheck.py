@@ -49,13 +49,7 @@ class Floor:
 
 
 def bottleneck(cost: ClientCost, mean_ms: float, num_processes: int) -> str:
-    """Why the client, and not the server, is what was measured; empty if it is not.
-
-    Args:
-        cost: of the client.
-        mean_ms: mean latency.
-        num_processes: that shared the load.
-    """
+    """Why the client, and not the server, is what was measured; empty if it is not."""
     if cost.busiest > _BUSY:
         return (
             f"the client was the bottleneck: one of its processes used {cost.busiest:.0%} of a core. "

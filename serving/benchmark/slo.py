@@ -24,12 +24,6 @@ def duration_s(rate_per_s: float, slo: Slo, config: LoadConfig) -> float:
 
 
 def measure_rate(bench: Bench, batch_size: int, rate_per_s: float, slo: Slo, config: LoadConfig) -> LoadResult:
-    """Offer a rate for `duration_s`.
-
-    Raises:
-        RequestError: the rows do not fit the model.
-        ServingError: no server answers, or a score is not the expected one.
-    """
     rate_per_s = round(rate_per_s, 1)
     seconds = duration_s(rate_per_s, slo, config)
     config = replace(config, min_duration_s=seconds, time_limit_s=seconds)
@@ -37,7 +31,6 @@ def measure_rate(bench: Bench, batch_size: int, rate_per_s: float, slo: Slo, con
 
 
 def holds_slo(result: LoadResult, slo: Slo) -> bool:
-    """The percentile is reported and under the bound, the server kept up, and few enough requests had no answer."""
     value_ms = result.value(slo.metric)
     return value_ms is not None and value_ms <= slo.bound_ms and kept_up(result, slo)
 
@@ -49,31 +42,20 @@ def kept_up(result: LoadResult, slo: Slo) -> bool:
 
 
 class SloSearch:
-    """The search for the highest rate that meets a target; what it has tested stands, however it ends.
-
-    Args:
-        slo: the target.
-        measure: offers a rate.
-        say: told what each rate reached.
-    """
+    """The search for the highest rate that meets a target; what it has tested stands, however it ends."""
 
     def __init__(self, slo: Slo, measure: Callable[[float], LoadResult], say: Callable[[str], None]) -> None:
         self._slo, self._measure, self._say = slo, measure, say
         self._tested: list[LoadResult] = []
 
     def run(self) -> SearchResult:
-        """Search, until a rate is found, or lower ones turn out to be of no use."""
         try:
             return highest_rate(self._holds, start=_FIRST_RATE)
         except _InVainError as error:
             return self.so_far(str(error))
 
     def so_far(self, ended: str) -> SearchResult:
-        """What the rates that were tested come to, where the search ended early.
-
-        Args:
-            ended: why.
-        """
+        """What the rates that were tested come to, where the search ended early."""
         tested = [(result.rate_per_s or 0.0, holds_slo(result, self._slo)) for result in self._tested]
         failed = min((rate for rate, held in tested if not held), default=None)
         held = max((rate for rate, held in tested if held and (failed is None or rate < failed)), default=None)
@@ -95,11 +77,7 @@ class SloSearch:
         return f"{metric.label} {reached}{late}"
 
     def _check_use_of_lower_rates(self) -> None:
-        """Where a queue is the reason, half the rate brings the percentile nearer; else lower rates only take longer.
-
-        Raises:
-            _InVainError: they do not.
-        """
+        """Where a queue is the reason, half the rate brings the percentile nearer; else lower rates are in vain."""
         values_ms = [result.value(self._slo.metric) for result in self._tested[-_ALIKE:]]
         found = [value_ms for value_ms in values_ms if value_ms is not None]
         if len(found) < _ALIKE or min(found[1:]) < _NEARER * found[0]:
@@ -113,4 +91,4 @@ class SloSearch:
 
 
 class _InVainError(Exception):
-    """No lower rate will meet the target."""
+    pass

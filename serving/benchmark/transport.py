@@ -6,6 +6,8 @@ Messages are bytes that are made before the run, and answers stay bytes, so that
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from workflows.errors import ConfigError
+
 OK = "OK"
 STATUS_NAMES = (
     OK, "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -21,14 +23,7 @@ CONNECT_TIMEOUT_S = 10
 
 
 class Answer(NamedTuple):
-    """What came back.
-
-    Attributes:
-        key: what `send` was given.
-        at_ns: when it was read, by the clock of the transport.
-        status: gRPC's name of it.
-        body: the message of an answer that is OK, else what the server says.
-    """
+    """What came back: gRPC's status by name, and the message of an answer that is OK, else what the server says."""
 
     key: int
     at_ns: int
@@ -48,12 +43,7 @@ class Transport(Protocol):
         """How many requests the server lets be in flight."""
 
     def send(self, key: int, message: bytes) -> None:
-        """Begin a call. It goes out at the latest with the next `poll`.
-
-        Args:
-            key: comes back with the answer; unique among the calls in flight.
-            message: the serialised request.
-        """
+        """Begin a call, which goes out at the latest with the next `poll`; `key` is unique among those in flight."""
 
     def flush(self) -> None:
         """Hand what was sent to the operating system, as far as it takes it now."""
@@ -70,3 +60,21 @@ class Transport(Protocol):
 
 Connect: TypeAlias = Callable[[], Transport]
 """Opens a connection in the process that calls it; raises ServerError where nobody answers."""
+
+
+def connect(name: str, url: str, path: str = INFER) -> Transport:
+    """Open a connection: `http2` costs the client least, `grpcio` is what a program in Python sees.
+
+    Raises:
+        ConfigError: no such transport.
+        ServerError: nobody answers.
+    """
+    if name == "http2":
+        from serving.benchmark.http2 import Http2Connection
+
+        return Http2Connection(url, path)
+    if name == "grpcio":
+        from serving.benchmark.grpcio import GrpcioConnection
+
+        return GrpcioConnection(url, path)
+    raise ConfigError(f"no transport {name!r}. Available: {', '.join(TRANSPORTS)}.")

@@ -5,34 +5,11 @@ The rule is perf_analyzer's. Unlike there, the windows before stay in the result
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from serving.benchmark.records import SLICE_S, SliceRecord
 
-NUM_WINDOWS = 3
+_NUM_WINDOWS = 3
 _FEWEST_ANSWERS = 50  # of a window; the median of less than that says little
-
-
-@dataclass(frozen=True, kw_only=True)
-class Window:
-    """Consecutive slices.
-
-    Attributes:
-        rate_per_s: answers in a second.
-        p50_ns: median latency.
-    """
-
-    rate_per_s: float
-    p50_ns: int
-
-    @classmethod
-    def of(cls, slices: Sequence[SliceRecord]) -> "Window":
-        """The window that some slices with answers make up."""
-        whole = SliceRecord.merged(slices)
-        return cls(
-            rate_per_s=whole.num_answered / (len(slices) * SLICE_S),
-            p50_ns=whole.latency.at_rank(math.ceil(whole.latency.total / 2)),
-        )
 
 
 class Windows:
@@ -43,7 +20,7 @@ class Windows:
 
     Args:
         window_s: length of a window; longer where that holds too few answers.
-        tolerance: see `agree`.
+        tolerance: largest difference between two windows that agree, as a share of the smaller figure.
     """
 
     def __init__(self, window_s: float, tolerance: float) -> None:
@@ -57,11 +34,7 @@ class Windows:
         """The last three windows agreed when the last one ended."""
 
     def follow(self, slices: Sequence[SliceRecord]) -> None:
-        """Look at slices that are over since the last time.
-
-        Args:
-            slices: all that are over, from the beginning of the run.
-        """
+        """Look at slices that are over since the last time; `slices` are all of them, from the beginning of the run."""
         self.num_answered += sum(record.num_answered for record in slices[self._num_seen :])
         self._num_seen = len(slices)
         num_windows, begin, num_latencies = len(self.bounds), self.bounds[-1][1] if self.bounds else 0, 0
@@ -71,20 +44,13 @@ class Windows:
                 self.bounds.append((begin, number + 1))
                 begin, num_latencies = number + 1, 0
         if len(self.bounds) > num_windows:
-            last = [Window.of(slices[first:end]) for first, end in self.bounds[-NUM_WINDOWS:]]
-            self.is_stable = agree(last, self._tolerance)
+            last = [slices[first:end] for first, end in self.bounds[-_NUM_WINDOWS:]]
+            self.is_stable = len(last) == _NUM_WINDOWS and _agree(last, self._tolerance)
 
 
-def agree(windows: Sequence[Window], tolerance: float) -> bool:
-    """There are three windows, and they agree.
-
-    Args:
-        windows: the last ones of a run.
-        tolerance: largest difference between two of them, as a share of the smaller figure.
-    """
-    if len(windows) < NUM_WINDOWS:
-        return False
-    return all(
-        max(figures) <= (1 + tolerance) * min(figures)
-        for figures in ([w.rate_per_s for w in windows], [w.p50_ns for w in windows])
-    )
+def _agree(windows: Sequence[Sequence[SliceRecord]], tolerance: float) -> bool:
+    """Whether throughput and median latency differ by at most `tolerance`, a share of the smaller figure."""
+    wholes = [SliceRecord.merged(slices) for slices in windows]
+    rates_per_s = [whole.num_answered / (len(slices) * SLICE_S) for whole, slices in zip(wholes, windows, strict=True)]
+    medians_ns = [whole.latency.at_rank(math.ceil(whole.latency.total / 2)) for whole in wholes]
+    return all(max(figures) <= (1 + tolerance) * min(figures) for figures in (rates_per_s, medians_ns))

@@ -44,7 +44,6 @@ def remarks(results: Sequence[LoadResult]) -> Iterator[str]:
 
 
 def checked(report: BenchmarkReport) -> str:
-    """How many scores were looked at, and how right they were."""
     if not report.num_checked:
         return "no scores were compared with expected ones"
     error = number(report.max_abs_error)
@@ -52,7 +51,6 @@ def checked(report: BenchmarkReport) -> str:
 
 
 def searched(report: BenchmarkReport) -> Iterator[str]:
-    """What a search found, for each batch size."""
     for batch_size, search in (report.searches or {}).items():
         rows = _rows(batch_size)
         tried = f"{search.num_probes} rates tested"
@@ -68,14 +66,12 @@ def searched(report: BenchmarkReport) -> Iterator[str]:
 
 
 def _of_the_client(report: BenchmarkReport, batch_size: int, failed_per_s: float) -> str:
-    """Whether a rate failed for a reason that says nothing of the server."""
     tested = [result for result in report.bench if (result.batch_size, result.rate_per_s) == (batch_size, failed_per_s)]
     is_late = any(result.problem and result.num_requests and not result.is_cut_short for result in tested)
     return ", where the client, not the server, was the limit" if is_late else ""
 
 
 def _reached(report: BenchmarkReport, batch_size: int) -> Iterator[str]:
-    """The percentile that was searched for, at each rate that was tested."""
     metric = METRICS[Slo.parse(report.slo or "").metric]
     for result in report.bench:
         if result.batch_size == batch_size and result.rate_per_s is not None:
@@ -101,7 +97,6 @@ def _not_reported(metric: Metric, results: Sequence[LoadResult]) -> Iterator[str
 
 
 def _remarked(results: Sequence[LoadResult]) -> Iterator[str]:
-    """A line for all notes that the same loads have."""
     loads: dict[str, list[str]] = {}
     for result in results:
         for note in _notes(result):

@@ -24,10 +24,9 @@ STOPPED = "stopped by Ctrl-C"
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What all processes counted.
+    """What all processes counted after the warm-up.
 
     Attributes:
-        slices: from the end of the warm-up to the end of the run.
         samples: (process, number of the message, answer).
         failure: why the run was cut short: a connection ended, or Ctrl-C; empty if it was not.
     """
@@ -70,7 +69,6 @@ class Workers:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Of the operating system."""
         return tuple(process.pid for process in self._processes)
 
     def run(
@@ -92,8 +90,7 @@ class Workers:
             on_end: called when nothing more is sent.
 
         Raises:
-            ServerError: no server answers.
-            ServingError: a process ended unexpectedly.
+            ServingError: no server answers, or a process ended unexpectedly.
         """
         pipes = self._pipes[: len(jobs)]
         for pipe, job in zip(pipes, jobs, strict=True):
@@ -205,7 +202,6 @@ def _send(pipe: Connection, message: Any) -> None:
 
 
 def _next(pipe: Connection) -> Any:
-    """What a process says, or the error that it ended with."""
     try:
         return pipe.recv()
     except (EOFError, ConnectionError):
@@ -224,7 +220,6 @@ def _ended() -> ServingError:
 
 
 def _serve(pipe: Connection) -> None:
-    """What a client process does: one job after another, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, and it ends us
     # The kernel may wake a sleeper 50 µs late to save power; a generator that sleeps until a request is due minds.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)

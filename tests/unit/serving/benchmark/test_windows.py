@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.benchmark.records import SLICE_S, SliceRecord
-from serving.benchmark.windows import Window, Windows, agree
+from serving.benchmark.windows import Windows
 
 COUNTS = st.lists(st.integers(0, 40), max_size=30)
 
@@ -15,10 +15,6 @@ def record_of(latency_ns: int, count: int) -> SliceRecord:
     return record
 
 
-def windows(*figures: tuple[float, int]) -> list[Window]:
-    return [Window(rate_per_s=rate, p50_ns=p50) for rate, p50 in figures]
-
-
 def followed(slices: list[SliceRecord], window_s: float = 1.0, *, at_once: bool = True) -> Windows:
     """Windows of a run that was looked at once, or after each slice."""
     found = Windows(window_s, tolerance=0.1)
@@ -27,12 +23,18 @@ def followed(slices: list[SliceRecord], window_s: float = 1.0, *, at_once: bool 
     return found
 
 
-def test_three_have_to_agree_in_rate_and_median() -> None:
-    settled = (100.0, 1000), (105.0, 1040), (109.0, 1090)
-    assert agree(windows(*settled), 0.1)
-    assert not agree(windows(*settled[:2]), 0.1)
-    assert not agree(windows(*settled[:2], (100.0, 1200)), 0.1)
-    assert not agree(windows(*settled[:2], (120.0, 1090)), 0.1)
+@pytest.mark.parametrize(
+    ("windows", "is_stable"),
+    [
+        ([(60, 1000), (63, 1040), (65, 1090)], True),
+        ([(60, 1000), (63, 1040)], False),
+        ([(60, 1000), (63, 1040), (60, 1200)], False),  # the median
+        ([(60, 1000), (63, 1040), (72, 1090)], False),  # the rate
+    ],
+)
+def test_three_windows_have_to_agree_in_rate_and_median(windows: list[tuple[int, int]], is_stable: bool) -> None:
+    slices = [record_of(latency_ns, count) for count, latency_ns in windows]
+    assert followed(slices, window_s=SLICE_S).is_stable == is_stable
 
 
 @given(COUNTS, st.sampled_from([0.25, 1.0]))
@@ -96,10 +98,3 @@ def test_a_slice_of_a_long_run_is_read_for_three_windows_at_most() -> None:
     assert len(found.bounds) == 20
     # New once, in the window that is open four times at most, and in three windows.
     assert Counting.num_read <= len(slices) * (1 + 4 + 3)
-
-
-def test_a_window_has_the_rate_and_median_of_its_slices() -> None:
-    first = [record_of(1000, 20), record_of(1000, 20), record_of(2000, 20), record_of(2000, 60)]
-    window = Window.of(first)
-    assert window.rate_per_s == 120
-    assert window.p50_ns == pytest.approx(2000, rel=0.001)
