@@ -51,7 +51,7 @@ from serving.benchmark.selfcheck import bottleneck
 from serving.benchmark.transport import Connect, connect
 from serving.benchmark.workers import Workers
 from serving.client import Client
-from serving.ports import Port, choose_ports
+from serving.ports import free_port
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ParityError, ServerError, ServingError
 from workflows.prepared import PreparedData
@@ -218,7 +218,7 @@ def _running(
     module: Sequence[str], log: Path, workers: int, variables: Mapping[str, str] | None = None
 ) -> Iterator[_HttpServer]:
     """A server under uvicorn on a free port, as long as the `with` block lasts."""
-    (port,) = choose_ports(Port())
+    port = free_port()
     search_path = os.pathsep.join(filter(None, (str(_PROJECT), os.environ.get("PYTHONPATH"))))
     programs = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # MLflow calls uvicorn by name
     with log.open("wb") as output:

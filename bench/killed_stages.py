@@ -29,7 +29,7 @@ from rankline.workspace import Workspace
 from serving.backends.checksums import MANIFEST_PARAMETER, check_step
 from serving.client import Client, ClientConfig
 from serving.ensemble import ExportedEnsemble, versions
-from serving.ports import LOOPBACK, Port, choose_ports
+from serving.ports import LOOPBACK, choose_ports, free_port
 from workflows.artifacts import load_manifest
 from workflows.errors import RanklineError, ServerError, ServingError
 
@@ -104,9 +104,9 @@ class Server:
 def _port() -> int:
     """One that is free, and those below and above it."""
     while True:
-        (port,) = choose_ports(Port())
+        port = free_port()
         with contextlib.suppress(ServerError):
-            choose_ports(*(Port(number=port + step) for step in (-1, 0, 1)))
+            choose_ports(before=port - 1, port=port, after=port + 1)
             return port
 
 

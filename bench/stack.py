@@ -29,7 +29,7 @@ from serving.ensemble import CONFIG, ExportedEnsemble, before, versions
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
 from serving.image import build_image
-from serving.ports import Port, choose_ports
+from serving.ports import free_port
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
 from workflows.errors import ServingError
@@ -154,7 +154,7 @@ def _num_logged(words: str) -> int:
 @contextmanager
 def _container(tag: str, *options: str) -> Iterator[str]:
     """A server in a container that starts again when it ends; HOST:PORT."""
-    (port,) = choose_ports(Port())
+    port = free_port()
     options = (*options, "--detach", "--init", "--read-only", "--restart", "unless-stopped", "--name", _NAME)
     _docker("run", *options, "--publish", f"127.0.0.1:{port}:8001", tag)
     try:

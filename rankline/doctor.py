@@ -22,7 +22,7 @@ from rankline.tracking.store import check_store, uri_of
 from rankline.workspace import WORK_DIR
 from serving.engines import engines
 from serving.native.build import cache_directory
-from serving.ports import GRPC_PORT, Port, choose_ports
+from serving.ports import GRPC_PORT, choose_ports
 from workflows.errors import RanklineError, ServerError, install_line
 from workflows.extras import tensorflow_problem
 from workflows.machine import cpu_name
@@ -117,7 +117,7 @@ def _ports() -> Check:
 
 def _is_taken(port: int) -> bool:
     try:
-        choose_ports(Port(number=port))
+        choose_ports(port=port)
     except ServerError:
         return True
     return False

@@ -70,7 +70,7 @@ class WorkerGroup:
             except EOFError:
                 raise RanklineError(f"the workers could not be started: {self._output.text().strip()}") from None
             at_end.callback(self._launched.stop)
-            self._launched.set_at_work()
+            self._launched.mark_running()
             self._at_end = at_end.pop_all()
         return self
 
@@ -106,7 +106,6 @@ class WorkerGroup:
             self._output,
             environment=self._environment,
             stop_timeout_s=_STOP_TIMEOUT_S,
-            shm_prefix=f"{home.name}-",
         )
         try:
             launched.run(shutil.which("env") or "env", "-C", str(Path.cwd()), *self._command)

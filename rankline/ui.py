@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from serving.ports import Port, choose_ports
+from serving.ports import choose_ports
 from workflows.errors import ServingError
 from workflows.tracking_uri import with_credentials
 
@@ -36,7 +36,7 @@ def serve_pages(uri: str, port: int) -> Iterator[tuple[str, Callable[[threading.
     if uri.startswith(("http://", "https://")):
         yield uri.rstrip("/"), None
         return
-    (port,) = choose_ports(Port(number=port))
+    port = choose_ports(port=port)["port"]
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "ui", "--port", str(port), "--workers", "1"]
     environment = {

@@ -40,11 +40,7 @@ class ModelControl:
     timeout_s: float
 
     def is_ready(self, server_id: str) -> bool:
-        """Whether all models are loaded, of this server and not of one that took the port before it.
-
-        Args:
-            server_id: the name that the server was given.
-        """
+        """Whether all models are loaded, of this server (by its id) and not of one that took the port before it."""
         try:
             named = self._ask(lambda stub: stub.ServerMetadata, pb.ServerMetadataRequest()).name == server_id
             return named and bool(self._ask(lambda stub: stub.ServerReady, pb.ServerReadyRequest()).ready)
@@ -60,34 +56,18 @@ class ModelControl:
             return None
 
     def load(self, model: str, config: str | None = None) -> None:
-        """Load a model, or load it again if its files have changed; the old one serves until the new one is ready.
-
-        Args:
-            model: its name.
-            config: its configuration as JSON, in place of its file.
-
-        Raises:
-            ServerError: it cannot be loaded, or the server does not answer.
-        """
+        """Load a model, see `EmbeddedServer.load`."""
         request = pb.RepositoryModelLoadRequest(model_name=model)
         if config is not None:
             request.parameters["config"].string_param = config
         self._command(lambda stub: stub.RepositoryModelLoad, request)
 
     def unload(self, model: str) -> None:
-        """Unload a model once its requests are answered; does not wait for that.
-
-        Raises:
-            ServerError: the server does not answer.
-        """
+        """Unload a model once its requests are answered; does not wait for that."""
         self._command(lambda stub: stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(model_name=model))
 
     def loaded(self) -> set[str]:
-        """Models that are loaded, also those that are about to go.
-
-        Raises:
-            ServerError: the server does not answer.
-        """
+        """Models that are loaded, also those that are about to go."""
         index = self._command(lambda stub: stub.RepositoryIndex, pb.RepositoryIndexRequest())
         return {model.name for model in index.models if model.state in _LOADED}
 

@@ -38,8 +38,6 @@ class Installation:
     """A server and what it needs.
 
     Attributes:
-        server: the program.
-        python_backend: folder of Triton's Python backend.
         stub: the program that runs a Python model.
         libraries: directories for LD_LIBRARY_PATH.
         python_trouble: why no Python model can run here; "" where they can.
@@ -53,7 +51,6 @@ class Installation:
 
 
 def backend_names() -> tuple[str, ...]:
-    """The backends that are ours, and those of engines that are installed."""
     return tuple(sorted(folder.name for folder in _own_backends()))
 
 
@@ -99,7 +96,7 @@ def _python_trouble(stub: Path) -> str:
 
 
 def need_python(models: Sequence[str], repositories: Sequence[Path], native: Collection[str]) -> bool:
-    """Whether some models, or steps of ensembles among them, run in Python.
+    """Whether some models, or steps of ensembles among them, run in Python, or have a config that cannot be read.
 
     Only then is Triton's Python backend put where it finds it: with that backend there, whoever may load models may
     have Triton run a `model.py` of their own.
@@ -108,9 +105,6 @@ def need_python(models: Sequence[str], repositories: Sequence[Path], native: Col
         models: their names.
         repositories: the first one that has a model counts.
         native: backends that have a native form here.
-
-    Returns:
-        True as well where a configuration cannot be read: Triton reports the error itself.
     """
     waiting, seen = list(models), set[str]()
     while waiting:
@@ -216,12 +210,7 @@ def make_stub_environment(target: Path) -> None:
 
 
 def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")) -> None:
-    """Remove the empty directories that Triton's Python backend made, for packed environments, and leaves behind.
-
-    Args:
-        begin, end: when the server started, in seconds of the epoch: those of other times are of others.
-        directory: where it makes them, whatever TMPDIR says.
-    """
+    """Remove the empty directories that Triton's Python backend made between two times, and leaves behind."""
     for path in directory.glob("python_env_*"):
         with suppress(OSError):  # not empty, somebody else's, or gone
             found = path.stat()

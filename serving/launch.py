@@ -1,6 +1,6 @@
 """Run a program that leaves nothing behind when it ends, is stopped, or loses its parent.
 
-    python -I -S launch.py PARENT_PID HOME SHARED_MEMORY_PREFIX STOP_TIMEOUT_S
+    python -I -S launch.py PARENT_PID HOME STOP_TIMEOUT_S
 
 A process of its own, so that it outlives a parent that is killed. It makes the directory HOME, writes an empty line to
 standard output, reads from standard input up to its end, each ended by a NUL, how many of the arguments nobody else may
@@ -9,8 +9,8 @@ output goes to standard error.
 
 SIGTERM stops the program. SIGUSR1 says that it is now at work, so that it is from then on asked to stop, and killed
 only after STOP_TIMEOUT_S, or when its own processes have ended and all its threads sleep; before, there is nothing that
-it could lose. In the end everything that the program started, its shared memory and HOME are gone, and the exit status
-is its.
+it could lose. In the end everything that the program started, shared memory that is called as HOME begins, and HOME
+are gone, and the exit status is its.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _POLL_INTERVAL_S = 0.1
 
 def main() -> None:
     """Start the program, wait for its end or for a reason to end it, and clear up."""
-    parent_pid, home, shm_prefix, stop_timeout_s = sys.argv[1:]
+    parent_pid, home, stop_timeout_s = sys.argv[1:]
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they wait until `sigtimedwait` takes them
     Path(home).mkdir(mode=0o700)
     fcntl.flock(os.open(home, os.O_RDONLY), fcntl.LOCK_SH)  # as long as we live: then nobody else clears it up
@@ -46,7 +46,7 @@ def main() -> None:
         num_hidden, *command = sys.stdin.buffer.read().split(b"\0")[:-1] or [b"0"]
         status = _run(command, int(num_hidden), home, int(parent_pid), float(stop_timeout_s)) if command else 0
     finally:
-        for segment in _SHARED_MEMORY.glob(f"{shm_prefix}*"):
+        for segment in _SHARED_MEMORY.glob(f"{Path(home).name}*"):
             segment.unlink(missing_ok=True)
         shutil.rmtree(home, ignore_errors=True)
     if status < 0:  # end as it did: by a signal

@@ -19,23 +19,14 @@ _YOUNG_S = 60.0  # in which `launch.py` has made its directory, and locked it
 
 
 def new_home(program: str) -> Path:
-    """Where a program is to have its directory; what killed ones of the same name left is removed.
-
-    Args:
-        program: a word that the name of the directory has.
-    """
+    """Where a program is to have its directory; what killed ones of the same name left is removed."""
     directory, prefix = Path(tempfile.gettempdir()), f"rankline-{program}-"
     remove_left(directory, prefix)
     return directory / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def remove_left(directory: Path, prefix: str) -> None:
-    """Remove what is left of programs whose `launch.py` was killed: its directory, and shared memory of the same name.
-
-    Args:
-        directory: has the directories.
-        prefix: of their names.
-    """
+    """Remove what killed `launch.py`s left: directories with this prefix, and shared memory of the same names."""
     for home in directory.glob(f"{prefix}*"):
         with suppress(OSError):  # another user's, or gone
             found = home.stat()
@@ -50,22 +41,20 @@ class Launched:
     """What `launch.py` runs. It has made `home` when this is made, and waits for the program.
 
     Args:
-        home: a directory that does not exist yet; the program's working directory, gone with it.
+        home: a directory that does not exist yet; the program's working directory, gone with it, as is shared memory
+            whose name begins like its.
         log: takes what the program says.
         environment: of the program.
         stop_timeout_s: how long a program at work may take to stop before it is killed.
-        shm_prefix: files in shared memory that begin like this are removed in the end.
 
     Raises:
         EOFError: `home` cannot be made; the log says why.
     """
 
-    def __init__(
-        self, home: Path, log: ServerLog, *, environment: Mapping[str, str], stop_timeout_s: float, shm_prefix: str
-    ) -> None:
+    def __init__(self, home: Path, log: ServerLog, *, environment: Mapping[str, str], stop_timeout_s: float) -> None:
         launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py"))]
         self._process = subprocess.Popen(
-            [*launcher, str(os.getpid()), str(home), shm_prefix, f"{stop_timeout_s:g}"],
+            [*launcher, str(os.getpid()), str(home), f"{stop_timeout_s:g}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log.fileno(),
@@ -98,7 +87,7 @@ class Launched:
             pipe.writelines(os.fsencode(part) + b"\0" for part in (str(len(hidden)), *command, *hidden))
         return int(self._read_line())
 
-    def set_at_work(self) -> None:
+    def mark_running(self) -> None:
         """From now on it is asked to stop before it is killed."""
         self._process.send_signal(signal.SIGUSR1)
 
@@ -107,15 +96,12 @@ class Launched:
         return self._process.poll()
 
     def wait(self) -> int:
-        """Wait until the program has ended and all is cleared up; the exit status."""
         return self._process.wait()
 
     def terminate(self) -> None:
-        """Stop the program, and do not wait for that."""
         self._process.terminate()
 
     def stop(self) -> None:
-        """Stop the program, and wait until all is cleared up."""
         with self._process as process:  # closes its pipes and waits for it
             process.terminate()
 

@@ -1,9 +1,9 @@
-"""Ports that nobody has."""
+"""Free ports on loopback."""
 
 import errno
 import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 from random import SystemRandom
 
@@ -17,58 +17,48 @@ _FIRST = 10_000  # services are known by those below
 _DRAWS = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Port:
-    """A port that is wanted.
-
-    Attributes:
-        name: what errors call it.
-        host: IP address to listen on.
-        number: 0 takes a free one.
-    """
-
-    name: str = "port"
-    host: str = LOOPBACK
-    number: int = 0
-
-
-def choose_ports(*wanted: Port) -> tuple[int, ...]:
-    """Those asked for if they are free, else any that are, none of them twice.
+def choose_ports(**wanted: int) -> dict[str, int]:
+    """Ports on loopback by name: those asked for if they are free, and free ones for 0, none of them twice.
 
     Raises:
         ServerError: one that is asked for cannot be opened.
     """
-    chosen = [port.number for port in wanted]
-    for place, port in enumerate(wanted):
-        chosen[place] = _choose(port, but=chosen)
-    return tuple(chosen)
+    chosen = dict(wanted)
+    for name, number in wanted.items():
+        chosen[name] = _choose(name, number, but=chosen.values())
+    return chosen
 
 
-def _choose(port: Port, *, but: list[int]) -> int:
+def free_port() -> int:
+    """A port on loopback that nobody listens on."""
+    return choose_ports(port=0)["port"]
+
+
+def _choose(name: str, wanted: int, *, but: Collection[int]) -> int:
     code = errno.EADDRINUSE
-    for number in [port.number] if port.number else _drawn():
+    for number in [wanted] if wanted else _drawn():
         try:
-            found = _bound(port.host, number)
+            found = _bound(number)
         except OSError as error:
             code = error.errno or 0
             if code != errno.EADDRINUSE:
                 break
         else:
-            if port.number or found not in but:
+            if wanted or found not in but:
                 return found
     is_used = code == errno.EADDRINUSE
     problem = "is already in use" if is_used else f"cannot be opened ({os.strerror(code)})"
     raise ServerError(
-        f"{port.name} {port.number} on {port.host} {problem}. "
+        f"{name} {wanted} on {LOOPBACK} {problem}. "
         f"{'Stop what uses it, or try' if is_used else 'Try'} another, or 0 for a free one."
     )
 
 
-def _bound(host: str, number: int) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+def _bound(number: int) -> int:
+    with socket.socket() as probe:
         # While another thread starts a process, that has a copy, which must not keep the port from its server.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, number))
+        probe.bind((LOOPBACK, number))
         return int(probe.getsockname()[1])
 
 

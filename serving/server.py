@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,8 @@ from serving.installation import (
 from serving.launched import Launched, new_home
 from serving.native.build import object_name
 from serving.native.objects import native_backends
-from serving.ports import LOOPBACK, Port, choose_ports
-from serving.server_log import FileLog, PipeLog, ServerLog
+from serving.ports import LOOPBACK, choose_ports
+from serving.server_log import FileLog, PipeLog, ServerLog, crash_site, failure_reason
 from workflows.errors import ConfigError, ServerError
 
 _LOGGER = logging.getLogger(__name__)
@@ -50,20 +49,8 @@ _IDLE_CPU_S = 0.5
 _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
 _SHM_BYTES = 16 << 20  # that each model instance starts with, and grows by
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
-_MODEL_FAILURES = (
-    re.compile(r"failed to load '([^']+)' version \d+: (.+?)\"?$", re.MULTILINE),
-    re.compile(r"Poll failed for model directory '([^']+)': (.+?)\"?$", re.MULTILINE),
-)
 _CRASHED_MODEL = re.compile(r"Stub process '[^']+' is not healthy")
 _TAKEN_PORT = re.compile(r"Socket '[^']*:(\d+)' already in use")
-_STATUS = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
-_FRAME = re.compile(r"^ *\d+# (.+) in (\S+)$", re.MULTILINE)
-_HANDLER_FRAMES, _MOST_PLACES = 2, 3  # the first print the stack
-_C_LIBRARY = re.compile(r"lib(c|gcc_s|stdc\+\+)\.so\b")  # whose innermost frames end the program, or copy memory
-# Errors, but for those that every start without a GPU logs.
-_ERROR = re.compile(
-    r'^E\d{4} .*?\] (?!"CudaDriverHelper has not|"?unable to create stream for)"?(.+?)"?$', re.MULTILINE
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +87,6 @@ class ServerConfig:
 
     @property
     def ports(self) -> dict[str, int]:
-        """Those asked for, by name."""
         named = {"grpc_port": self.grpc_port, "http_port": self.http_port, "metrics_port": self.metrics_port}
         return {name: number for name, number in named.items() if number is not None}
 
@@ -120,19 +106,14 @@ class Endpoints:
     http: str = ""
 
 
-class _StartError(ServerError):
-    """A start that another may follow: a signal such as SIGABRT ended tritonserver or a model's process, it hangs, or
-    another process took a port that was chosen for it.
-    """
+class _RetryableStartError(ServerError):
+    """A failed start worth retrying: a crash of the server or of a model's process, a hang, a port that was lost."""
 
 
 class EmbeddedServer:
     """A tritonserver process that lives as long as the `with` block, and never longer than this process.
 
     `launch.py` runs it and clears up after it, whether it is stopped, ends by itself or this process is killed.
-
-    Args:
-        config: how to run it.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -160,22 +141,13 @@ class EmbeddedServer:
 
     @property
     def endpoints(self) -> Endpoints:
-        """Where the server listens.
-
-        Raises:
-            ServerError: it is not running.
-        """
         if self._endpoints is None:
             raise ServerError("the embedded server is not running. Start it first.")
         return self._endpoints
 
     @property
     def pid(self) -> int:
-        """Process id of tritonserver.
-
-        Raises:
-            ServerError: it is not running.
-        """
+        """Process id of tritonserver."""
         if self._pid is None:
             raise ServerError("the embedded server is not running. Start it first.")
         return self._pid
@@ -213,15 +185,13 @@ class EmbeddedServer:
             try:
                 self._start_once(installation, may_hang=not starts_left)
                 break
-            except _StartError as error:
+            except _RetryableStartError as error:
                 if not starts_left:
                     raise
                 _LOGGER.warning("%s It is started again.", error)
 
     def _start_once(self, installation: Installation, *, may_hang: bool) -> None:
-        wanted = self.config.ports
-        chosen = choose_ports(*(Port(name=name, number=number) for name, number in wanted.items()))
-        ports = dict(zip(wanted, chosen, strict=True))
+        ports = choose_ports(**self.config.ports)
         self._begun_at = time.time()
         home = new_home("server")
         server_id = home.name
@@ -234,7 +204,6 @@ class EmbeddedServer:
                 self._log,
                 environment=environment(installation, home / "python"),
                 stop_timeout_s=_STOP_TIMEOUT_S,
-                shm_prefix=server_id,
             )
             native = native_backends()
             self._backends, self._installation = home / "backends", installation
@@ -272,10 +241,7 @@ class EmbeddedServer:
         )
 
     def restart(self, models: tuple[str, ...]) -> None:
-        """Start a server again, at the same addresses. The log of one that was ready becomes `….old`.
-
-        Args:
-            models: to load, in place of those of the config.
+        """Start a server again with other models, at the same addresses. The log of one that was ready becomes `….old`.
 
         Raises:
             ServerError: as `start`, or it was never ready. Another call tries again.
@@ -292,7 +258,7 @@ class EmbeddedServer:
         self.config = replace(self.config, models=models, **ports)
         self.start()
 
-    def why_ended(self) -> str | None:
+    def exit_reason(self) -> str | None:
         """What ended the server if it has ended by itself; None when it runs or was not started."""
         launcher, pid = self._launcher, self._pid
         if launcher is None or pid is None or _is_running(pid):
@@ -359,11 +325,7 @@ class EmbeddedServer:
         return {model for model, count in self._num_processes.items() if running[model] < count}
 
     def is_ready(self, model: str, version: int) -> bool | None:
-        """Whether the server has a version of a model ready; None where it does not answer within a second.
-
-        Raises:
-            ServerError: the server is not running.
-        """
+        """Whether the server has a version of a model ready; None where it does not answer within a second."""
         return self._running_control().is_model_ready(model, version)
 
     def interrupt(self) -> None:
@@ -373,7 +335,7 @@ class EmbeddedServer:
 
     def kill(self) -> None:
         """End a server that does not answer any more, at once; `restart` or `stop` follows."""
-        if self._pid is not None and self.why_ended() is None:
+        if self._pid is not None and self.exit_reason() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
@@ -383,7 +345,6 @@ class EmbeddedServer:
         return self._control
 
     def _count_processes(self) -> Counter[str]:
-        """How many processes of each model run."""
         found: Counter[str] = Counter()
         with contextlib.suppress(psutil.NoSuchProcess):  # the server has ended
             for child in psutil.Process(self.pid).children(recursive=True):
@@ -409,7 +370,7 @@ class EmbeddedServer:
         deadline = time.monotonic() + self.config.ready_timeout_s
         cpu_s, look_at = 0.0, time.monotonic() + _IDLE_S
         while not (control.is_ready(server_id) and _listens(self.pid, ports)):
-            self._refuse_an_end()
+            self._raise_if_exited()
             if time.monotonic() > deadline:
                 raise ServerError(
                     f"tritonserver was not ready within {self.config.ready_timeout_s:g} s{self._where()}. "
@@ -418,11 +379,11 @@ class EmbeddedServer:
             if not may_hang and time.monotonic() > look_at:
                 used_s = self._cpu_seconds_of_models()
                 if used_s is not None and used_s < cpu_s + _IDLE_CPU_S:
-                    raise _StartError(f"tritonserver hangs while starting{self._where()}. {self._reason()}")
+                    raise _RetryableStartError(f"tritonserver hangs while starting{self._where()}. {self._reason()}")
                 cpu_s, look_at = used_s or 0.0, time.monotonic() + _IDLE_S
             time.sleep(_POLL_INTERVAL_S)
-        self._refuse_an_end()
-        self._launcher.set_at_work()
+        self._raise_if_exited()
+        self._launcher.mark_running()
         with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
             if control.key in " ".join(psutil.Process(self.pid).cmdline()):
                 _LOGGER.warning("This system forbids ptrace: other users can read the server's keys in its arguments.")
@@ -439,16 +400,16 @@ class EmbeddedServer:
                 used_s += times.user + times.system
         return used_s
 
-    def _refuse_an_end(self) -> None:
+    def _raise_if_exited(self) -> None:
         assert self._launcher is not None
         if (status := self._launcher.poll()) in _CRASHES:
             name = signal.Signals(-status).name
-            raise _StartError(f"tritonserver crashed while starting ({name}){self._where()}. {self._reason()}")
+            raise _RetryableStartError(f"tritonserver crashed while starting ({name}){self._where()}. {self._reason()}")
         if status is not None:
             reason = self._reason()
             taken = _TAKEN_PORT.search(reason)
             is_lost = taken is not None and int(taken[1]) not in self.config.ports.values()
-            error = _StartError if is_lost or _CRASHED_MODEL.search(reason) else ServerError
+            error = _RetryableStartError if is_lost or _CRASHED_MODEL.search(reason) else ServerError
             raise error(f"tritonserver ended while starting{self._where()}. {reason}")
 
     def _where(self) -> str:
@@ -473,42 +434,6 @@ def _listens(pid: int, ports: Collection[int]) -> bool:
     except psutil.NoSuchProcess:
         return False
     return {found.laddr.port for found in connections if found.status == psutil.CONN_LISTEN} >= set(ports)
-
-
-def failure_reason(log: str) -> str:
-    """The cause of a failed start in a tritonserver log.
-
-    Args:
-        log: the whole log.
-
-    Returns:
-        One line for each model that could not be loaded, else the last error, else the last line.
-    """
-    if models := {name: reason for pattern in _MODEL_FAILURES for name, reason in pattern.findall(log)}:
-        return "\n".join(f"Model {name!r}: {_without_traceback(reason)}" for name, reason in models.items())
-    lines = _ERROR.findall(log) or log.strip().splitlines()
-    return str(lines[-1]) if lines else "It wrote no log."
-
-
-def crash_site(log: str) -> str:
-    """Where a tritonserver was when it crashed.
-
-    Args:
-        log: the whole log.
-
-    Returns:
-        The innermost places of its last stack that are not in C's library, each a function, where it has a name, and
-        its file; "" without a stack.
-    """
-    frames = _FRAME.findall(log.rpartition("Signal (")[2])[_HANDLER_FRAMES:]
-    frames = list(dropwhile(lambda frame: _C_LIBRARY.match(Path(frame[1]).name), frames)) or frames
-    places = [Path(file).name if name.startswith("0x") else f"{name} ({Path(file).name})" for name, file in frames]
-    return ", called by ".join(list(dict.fromkeys(places))[:_MOST_PLACES])
-
-
-def _without_traceback(reason: str) -> str:
-    message = reason.partition("\\n\\nAt:")[0]  # the log has newlines escaped
-    return _STATUS.sub("", message).removeprefix("TritonModelException: ")
 
 
 def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:

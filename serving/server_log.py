@@ -1,7 +1,9 @@
-"""What a server says: kept in a file, or only its end, which is enough to tell why it failed."""
+"""What a server says: kept in a file, or only its end, and what it says about why the server failed."""
 
 import os
+import re
 import threading
+from itertools import dropwhile
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +12,18 @@ from workflows.errors import ServerError
 _MOST_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 _LAST_WORDS_TIMEOUT_S = 0.5
+_MODEL_FAILURES = (
+    re.compile(r"failed to load '([^']+)' version \d+: (.+?)\"?$", re.MULTILINE),
+    re.compile(r"Poll failed for model directory '([^']+)': (.+?)\"?$", re.MULTILINE),
+)
+_STATUS = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
+_FRAME = re.compile(r"^ *\d+# (.+) in (\S+)$", re.MULTILINE)
+_HANDLER_FRAMES, _MOST_PLACES = 2, 3  # the first print the stack
+_C_LIBRARY = re.compile(r"lib(c|gcc_s|stdc\+\+)\.so\b")  # whose innermost frames end the program, or copy memory
+# Errors, but for those that every start without a GPU logs.
+_ERROR = re.compile(
+    r'^E\d{4} .*?\] (?!"CudaDriverHelper has not|"?unable to create stream for)"?(.+?)"?$', re.MULTILINE
+)
 
 
 class ServerLog(Protocol):
@@ -29,10 +43,7 @@ class ServerLog(Protocol):
 
 
 class FileLog:
-    """A file that stays.
-
-    Args:
-        path: made or emptied, its directory too.
+    """A file that stays; made or emptied, its directory too.
 
     Raises:
         ServerError: it cannot be written.
@@ -88,3 +99,28 @@ class PipeLog:
         with os.fdopen(reading, "rb", buffering=0) as pipe:
             while part := pipe.read(_READ_BYTES):
                 self._end = (self._end + part)[-_MOST_BYTES:]
+
+
+def failure_reason(log: str) -> str:
+    """The cause of a failed start: a line for each model that could not be loaded, else the last error or line."""
+    if models := {name: reason for pattern in _MODEL_FAILURES for name, reason in pattern.findall(log)}:
+        return "\n".join(f"Model {name!r}: {_without_traceback(reason)}" for name, reason in models.items())
+    lines = _ERROR.findall(log) or log.strip().splitlines()
+    return str(lines[-1]) if lines else "It wrote no log."
+
+
+def crash_site(log: str) -> str:
+    """Where a tritonserver was when it crashed; "" without a stack.
+
+    The innermost places of its last stack that are not in C's library, each a function, where it has a name, and its
+    file.
+    """
+    frames = _FRAME.findall(log.rpartition("Signal (")[2])[_HANDLER_FRAMES:]
+    frames = list(dropwhile(lambda frame: _C_LIBRARY.match(Path(frame[1]).name), frames)) or frames
+    places = [Path(file).name if name.startswith("0x") else f"{name} ({Path(file).name})" for name, file in frames]
+    return ", called by ".join(list(dict.fromkeys(places))[:_MOST_PLACES])
+
+
+def _without_traceback(reason: str) -> str:
+    message = reason.partition("\\n\\nAt:")[0]  # the log has newlines escaped
+    return _STATUS.sub("", message).removeprefix("TritonModelException: ")

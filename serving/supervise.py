@@ -21,13 +21,7 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0  # between two tries to switch 
 
 
 class Follower:
-    """Switches to what becomes the active version on disk.
-
-    Args:
-        ensemble: the active version.
-        report: is given a line for each event.
-        clock: seconds.
-    """
+    """Switches to what becomes the active version on disk; `report` is given a line for each event."""
 
     def __init__(
         self, ensemble: ExportedEnsemble, report: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
@@ -69,18 +63,13 @@ class Follower:
             self._report_trouble(f"version {wanted} cannot be loaded, version {old.version} stays active: {error}")
 
     def _report_trouble(self, line: str) -> None:
-        """Report it once, not at every step."""
         if line != self._trouble:
             self._report(line)
         self._trouble = line
 
 
 class Backoff:
-    """When to start again what ended: at once if it ran for a while before, else after pauses that double.
-
-    Args:
-        clock: seconds.
-    """
+    """When to start again what ended: at once if it ran for a while before, else after pauses that double."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -89,15 +78,10 @@ class Backoff:
 
     @property
     def is_due(self) -> bool:
-        """Whether the pause is over."""
         return self._clock() >= self._start_s
 
     def note_end(self) -> float:
-        """Record an end or a failed start.
-
-        Returns:
-            Seconds until the next start.
-        """
+        """Record an end or a failed start; returns the seconds until the next start."""
         now_s, longest_s = self._clock(), _LONGEST_PAUSE_AFTER_START_S
         if self._running_since_s is not None:
             longest_s = _LONGEST_PAUSE_AFTER_RUN_S
@@ -108,7 +92,6 @@ class Backoff:
         return pause_s
 
     def note_start(self) -> None:
-        """It has been started."""
         self._running_since_s = self._clock()
 
 
@@ -153,7 +136,6 @@ class Supervisor:
         self._backoff.note_start()
 
     def run(self, stop: threading.Event) -> None:
-        """Look twice a second until `stop` is set."""
         while not stop.wait(INTERVAL_S):
             self.step()
 
@@ -174,10 +156,7 @@ class Supervisor:
             self._follower.step(self.switch_to)
 
     def _look_for_down(self) -> set[str]:
-        """Steps that have lost a process and are not yet back; the ensemble, where the server does not have it ready.
-
-        The server may end meanwhile; the next step finds that.
-        """
+        """Steps that have lost a process, and the ensemble if the server does not have it ready."""
         self._down = (self._down | self._server.dead_models()) & set(self.serving.steps)
         is_ready = self._server.is_ready(self.serving.name, self.serving.version)
         self._num_misses = self._num_misses + 1 if is_ready is None else 0
@@ -234,7 +213,7 @@ class Supervisor:
         """Report the end of a server that has ended, or hangs, and plan its start."""
         if self._is_ended:
             return
-        reason = self._server.why_ended()
+        reason = self._server.exit_reason()
         if reason is None and self._num_misses > _MOST_MISSES:
             reason = f"tritonserver did not answer {self._num_misses} checks in a row."
             self._server.kill()  # it would not end if it was asked to
@@ -283,19 +262,12 @@ class Supervisor:
         self._report(f"{model} is back")
 
     def _report_trouble(self, what: str, trouble: str) -> None:
-        """Report it once, not at every step."""
         if self._troubles.get(what) != trouble:
             self._report(f"{what} {trouble}")
         self._troubles[what] = trouble
 
 
 def config_of(ensemble: ExportedEnsemble, *, port: int = 0, **choices: object) -> ServerConfig:
-    """How to serve an ensemble and nothing else.
-
-    Args:
-        ensemble: any of its versions; the active one is served.
-        port: gRPC port; metrics use the next one. 0 picks free ports.
-        choices: further fields of `ServerConfig`.
-    """
+    """How to serve an ensemble and nothing else; metrics have the next port, `choices` are fields of `ServerConfig`."""
     ports: dict[str, Any] = {"grpc_port": port, "metrics_port": port and port + 1}
     return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **ports, **choices)  # type: ignore[arg-type]

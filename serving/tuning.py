@@ -153,14 +153,13 @@ def space(
 
 
 def name_of(config: ExportConfig) -> str:
-    """What tells a configuration from the others of a search."""
     delay = f", delay {config.batch_delay_ms:g} ms" if config.batch_delay_ms else ""
     steps = "" if config.fused is None else ", one step" if config.fused else ", two steps"
     return f"{config.engine}{steps}, {config.instances}x{config.threads} threads{delay}"
 
 
 def _shares(base: ExportConfig, num_cores: int, only: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Instances and threads of each that the cores suffice for, in powers of two."""
+    """Instances and threads that the cores suffice for, in powers of two."""
     powers = [2**power for power in range(num_cores.bit_length()) if 2**power <= num_cores]
     for instances in powers if "instances" in only else (base.instances,):
         for threads in powers if "threads" in only else (base.threads,):

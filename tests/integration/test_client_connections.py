@@ -359,7 +359,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_request(repository: Pat
             answers = [pool.submit(client.predict, HELD) for client in clients]
             gate.wait_for(len(clients))
             in_time = pool.submit(asyncio.run, ask(server.endpoints.http, over_http))
-            wait_until(lambda: server.why_ended() is not None)
+            wait_until(lambda: server.exit_reason() is not None)
         server.restart(server.config.models)
         assert [answer.result().tolist() for answer in answers] == [HELD["x"]] * len(clients)
         assert in_time.result().tolist() == [1]

@@ -20,7 +20,7 @@ import pytest
 from serving import server as server_module
 from serving.benchmark.identity import BACKENDS
 from serving.client import Client
-from serving.ports import Port, choose_ports
+from serving.ports import choose_ports
 from serving.server import EmbeddedServer, ServerConfig
 from tests.support.tiny_models import identity_config, write_model
 from tests.support.waiting import wait_until
@@ -79,9 +79,9 @@ def test_cleans_up_after_a_server_that_was_killed(identity: ServerConfig) -> Non
     server = EmbeddedServer(identity)
     server.start()
     process_ids = server.process_ids()
-    assert server.why_ended() is None
+    assert server.exit_reason() is None
     os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its model process and shared memory
-    wait_until(lambda: "tritonserver was ended by SIGKILL" in (server.why_ended() or ""))
+    wait_until(lambda: "tritonserver was ended by SIGKILL" in (server.exit_reason() or ""))
     assert leftovers() == before
     server.stop()
     assert alive(process_ids) == []
@@ -251,10 +251,10 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     ports: list[int] = []
     with ThreadPoolExecutor() as pool, ExitStack() as at_end:
 
-        def choose_and_lose(*wanted: Port) -> tuple[int, ...]:
-            chosen = choose_ports(*wanted)
+        def choose_and_lose(**wanted: int) -> dict[str, int]:
+            chosen = choose_ports(**wanted)
             if not ports:
-                ports.append(chosen[1])
+                ports.append(list(chosen.values())[1])
                 other = at_end.enter_context(HTTPServer(("127.0.0.1", ports[0]), AlwaysReady))
                 pool.submit(other.serve_forever, poll_interval=0.05)
                 at_end.callback(other.shutdown)

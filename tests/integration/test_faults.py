@@ -226,7 +226,7 @@ def test_a_client_that_goes_away_in_the_middle_disturbs_nobody(config: ServerCon
             except grpc.RpcError as error:
                 if error.code() != grpc.StatusCode.UNAVAILABLE:
                     raise
-                wait_until(lambda: "SIGSEGV" in (server.why_ended() or ""))
+                wait_until(lambda: "SIGSEGV" in (server.exit_reason() or ""))
                 server.restart(server.config.models)
                 stub.ServerReady(service_pb2.ServerReadyRequest(), wait_for_ready=True)
     pytest.fail(f"the server crashed in each of {_MOST_CRASHES} rounds.")

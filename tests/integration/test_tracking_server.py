@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from rankline.ui import serve_pages
-from serving.ports import Port, choose_ports
+from serving.ports import free_port
 from tests.support.command_line import rankline
 from tests.support.relay import relay_to
 from tests.support.specs import scalar_spec
@@ -29,7 +29,7 @@ class Server:
 
     def __init__(self, directory: Path) -> None:
         self._store = f"sqlite:///{directory / 'server.db'}"
-        (self._port,) = choose_ports(Port())
+        self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._running = ExitStack()
 

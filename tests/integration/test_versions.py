@@ -371,7 +371,7 @@ def test_a_server_is_started_again_however_often_it_ends_and_its_start_fails(
                 supervisor.step()
             answers += client.predict({"x": [0]}).tolist()
         os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: server.why_ended() is not None)
+        wait_until(lambda: server.exit_reason() is not None)
         with socket.create_server(("127.0.0.1", port)):  # somebody takes its place
             for _ in range(4):
                 now_s += 10

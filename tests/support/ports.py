@@ -2,10 +2,9 @@
 
 import pytest
 
-from serving.ports import Port, choose_ports
+from serving import ports
 
 
 @pytest.fixture
 def free_port() -> int:
-    """A port on loopback that nobody listens on."""
-    return choose_ports(Port())[0]
+    return ports.free_port()

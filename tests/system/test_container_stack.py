@@ -26,7 +26,7 @@ from bench import stack as bench_stack
 from serving.client import Client, ClientConfig, ClientTls
 from serving.engines import engine_for
 from serving.ensemble import ExportedEnsemble, versions
-from serving.ports import Port, choose_ports
+from serving.ports import choose_ports
 from tests.support.command_line import RANKLINE, commands, rankline, typed
 from tests.support.container_engine import container_engine
 from tests.support.deployment import CONTAINER, ROOT, allowed_files
@@ -80,9 +80,7 @@ class Stack:
 
     def choose(self, **more: str) -> None:
         """Write .env as the document says, with free ports and further variables."""
-        names = ("GRPC", "MLFLOW", "GRAFANA", "TLS")
-        chosen = choose_ports(*(Port(name=name) for name in names))
-        self.ports.update(zip(names, chosen, strict=True))
+        self.ports.update(choose_ports(GRPC=0, MLFLOW=0, GRAFANA=0, TLS=0))
         given = {f"RANKLINE_{name}_PORT": str(port) for name, port in self.ports.items()}
         text = re.sub(r"PASSWORD=$", "PASSWORD=p@ss/word", (ROOT / ".env.example").read_text(), flags=re.MULTILINE)
         lines = [f"{name}={value}" for name, value in {**given, **more}.items()]

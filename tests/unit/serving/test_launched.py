@@ -15,13 +15,8 @@ SHOWS_ITSELF = "import sys; print(sys.argv[1:]); print(open('/proc/self/cmdline'
 def run(tmp_path: Path, *command: str, hidden: tuple[str, ...]) -> list[str]:
     """The lines that a program says."""
     log = FileLog(tmp_path / "log")
-    launched = Launched(
-        tmp_path / "home",
-        log,
-        environment=dict(os.environ),
-        stop_timeout_s=5,
-        shm_prefix=f"rankline-test-{os.getpid()}",
-    )
+    home = tmp_path / f"rankline-test-{os.getpid()}"
+    launched = Launched(home, log, environment=dict(os.environ), stop_timeout_s=5)
     launched.run(*command, hidden=hidden)
     assert launched.wait() == 0
     launched.stop()
@@ -46,7 +41,7 @@ def test_what_a_killed_launcher_left_goes_with_the_next_start(tmp_path: Path) ->
     segment = Path("/dev/shm", f"{killed.name}-0")
     segment.touch()
     log = FileLog(tmp_path / "log")
-    launched = Launched(running, log, environment=dict(os.environ), stop_timeout_s=5, shm_prefix=running.name)
+    launched = Launched(running, log, environment=dict(os.environ), stop_timeout_s=5)
     for home in (killed, young):
         home.mkdir()
     for home in (running, killed):

@@ -1,17 +1,16 @@
+import errno
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from serving.ports import Port, choose_ports
+from serving.ports import choose_ports
 from workflows.errors import ServerError
-
-ANY = Port(name="any", host="127.0.0.1")
 
 
 def test_no_port_is_chosen_twice_and_none_that_a_connection_could_be_given() -> None:
-    chosen = choose_ports(*(ANY for _ in range(100)))
+    chosen = choose_ports(**{f"port_{number}": 0 for number in range(100)}).values()
     assert len(set(chosen)) == 100
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert first <= 10_000 or all(10_000 <= port < first for port in chosen)
@@ -24,7 +23,7 @@ def test_where_connections_are_given_any_port_or_nobody_says_which_servers_are_t
     if said:
         (tmp_path / "range").write_text(said)
     monkeypatch.setattr("serving.ports._OF_CONNECTIONS", tmp_path / "range")
-    assert len({*choose_ports(ANY, ANY), 0}) == 3
+    assert len({*choose_ports(one=0, other=0).values(), 0}) == 3
 
 
 def test_a_process_that_was_started_meanwhile_keeps_none_from_its_server() -> None:
@@ -38,22 +37,27 @@ def test_a_process_that_was_started_meanwhile_keeps_none_from_its_server() -> No
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "socket", Copied)
-        chosen = choose_ports(ANY, ANY, ANY)
+        chosen = choose_ports(one=0, other=0, third=0).values()
     try:
         assert len(copies) == 3
         for number in chosen:
-            with socket.create_server((ANY.host, number)):  # with SO_REUSEADDR, as servers do
+            with socket.create_server(("127.0.0.1", number)):  # with SO_REUSEADDR, as servers do
                 pass
     finally:
         for copy in copies:
             os.close(copy)
 
 
-def test_one_that_cannot_be_had_is_told() -> None:
+def test_one_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(ServerError, match="grpc_port .* on 127.0.0.1 is already in use. Stop what uses it"),
     ):
-        choose_ports(Port(name="grpc_port", host="127.0.0.1", number=taken.getsockname()[1]))
-    with pytest.raises(ServerError, match="any 0 on 192.0.2.1 cannot be opened .* Try another"):
-        choose_ports(Port(name="any", host="192.0.2.1"))
+        choose_ports(grpc_port=taken.getsockname()[1])
+
+    def refuse(number: int) -> int:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr("serving.ports._bound", refuse)
+    with pytest.raises(ServerError, match="any 80 on 127.0.0.1 cannot be opened .* Try another"):
+        choose_ports(any=80)

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from serving.installation import find_installation
-from serving.server import ServerConfig, crash_site, failure_reason
+from serving.server import ServerConfig
+from serving.server_log import crash_site, failure_reason
 from workflows.errors import ConfigError, ServerError
 
 # Lines of release 24.10, shortened.
