@@ -20,18 +20,10 @@ _LEAST_S = 1e-3  # a pause that took longer than it should leaves no time, and 0
 
 
 class Core:
-    """One model over one connection.
-
-    Args:
-        url: for messages.
-        model_name: an ensemble or a model.
-        config: timeouts, and what is sent again after which pauses.
-        transport: to the server.
-        sleep: waits for some seconds.
-        clock: seconds since some moment.
+    """One model over one connection; `sleep` waits for some seconds, and `clock` counts them.
 
     Attributes:
-        schema: what the model takes and gives, once connected.
+        schema: the model's inputs and outputs, once connected.
     """
 
     schema: ModelSchema
@@ -49,7 +41,7 @@ class Core:
         self._transport, self._sleep, self._clock = transport, sleep, clock
 
     async def connect(self) -> None:
-        """Ask the server what the model takes; ends the connection where that fails.
+        """Ask the server what the model takes; closes the connection where that fails.
 
         Raises:
             ServerError: no server answers at the address.
@@ -95,13 +87,9 @@ class Core:
         timeout_s: float,
         may_retry: Callable[[CallError, float], bool],
     ) -> Any:
-        """Call until there is an answer.
+        """Call until there is an answer, `timeout_s` for all calls and pauses together.
 
-        Args:
-            method: of the transport.
-            argument: of it.
-            timeout_s: of all calls and pauses together.
-            may_retry: whether a failure allows another call, so many seconds after the first one began.
+        `may_retry` says whether a failure allows another call, so many seconds after the first one began.
         """
         begin_s, attempt, left_s = self._clock(), 0, timeout_s
         while True:

@@ -19,12 +19,7 @@ _TLS_TROUBLE = ("handshake failed", "erification", "[SSL", "[X509")
 
 
 class CallError(Exception):
-    """A call that was not answered, whatever carried it.
-
-    Args:
-        status: gRPC's name of the status.
-        details: the server's or the transport's words.
-    """
+    """A call that was not answered: gRPC's name of the status, and the words of the server or transport."""
 
     def __init__(self, status: str, details: str) -> None:
         super().__init__(status, details)
@@ -59,14 +54,7 @@ def is_restricted(details: str) -> bool:
 
 
 def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) -> ServingError:
-    """The exception for a failed call.
-
-    Args:
-        failure: of the call.
-        url: of the server.
-        model_name: what was asked.
-        timeout_s: how long was waited.
-    """
+    """The exception for a failed call."""
     details = failure.details
     if failure.status == CLOSED:
         return ServerError(f"the client of {url} is closed ({details}). Make another one.")

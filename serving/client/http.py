@@ -112,21 +112,19 @@ class HttpTransport(ABC):
 
 
 class BlockingHttpTransport(HttpTransport):
-    """A connection for each thread that uses it."""
+    """A connection for each thread that uses it, as gevent's sockets belong to a thread."""
 
     def __init__(self, url: str, config: ClientConfig) -> None:
         super().__init__(config)
         self._url = url
-        self._local = threading.local()
         self._lock = threading.Lock()
-        self._clients: list[Any] = []
+        self._clients: dict[threading.Thread, Any] = {}
 
     async def close(self) -> None:
         with self._lock:
-            clients, self._clients = self._clients, []
-        for client in clients:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
             client.close()
-        self._local = threading.local()
 
     async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
         try:
@@ -145,11 +143,12 @@ class BlockingHttpTransport(HttpTransport):
             raise CallError(UNAVAILABLE, str(error)) from error
 
     def _kept(self) -> Any:
-        """The client of this thread."""
-        client = getattr(self._local, "client", None)
+        """The client of this thread; those of threads that have ended are closed when a new one is made."""
+        thread = threading.current_thread()
+        client = self._clients.get(thread)
         if client is None:
             tls = self._config.tls
-            self._local.client = client = triton.InferenceServerClient(
+            client = triton.InferenceServerClient(
                 self._url,
                 connection_timeout=None,
                 network_timeout=None,
@@ -157,13 +156,15 @@ class BlockingHttpTransport(HttpTransport):
                 ssl_options=_ssl_options(tls),
             )
             with self._lock:
-                self._clients.append(client)
+                ended = [self._clients.pop(other) for other in list(self._clients) if not other.is_alive()]
+                self._clients[thread] = client
+            for other in ended:
+                other.close()
         return client
 
     def _drop(self) -> None:
-        client, self._local.client = self._local.client, None
         with self._lock:
-            self._clients.remove(client)
+            client = self._clients.pop(threading.current_thread())
         client.close()
 
 

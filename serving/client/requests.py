@@ -38,10 +38,6 @@ class PreparedRequest:
 def check(columns: Columns, schema: ModelSchema) -> None:
     """Check rows against a model that no server may have loaded yet.
 
-    Args:
-        columns: see `Client.predict`.
-        schema: of the model.
-
     Raises:
         RequestError: see `prepare`.
     """
@@ -57,7 +53,7 @@ def prepare(
         columns: see `Client.predict`.
         schema: of the model.
         encode: makes a message of tensors.
-        max_message_bytes: messages with more are split as far as they have rows; gRPC takes none of 2 GiB.
+        max_message_bytes: larger messages are split as far as they have rows; gRPC takes none of 2 GiB.
 
     Raises:
         RequestError: a column is missing, unknown, of another length, or its values do not fit.
@@ -82,14 +78,7 @@ def prepare_ranking(
     *,
     max_message_bytes: int = 1 << 30,
 ) -> PreparedRequest:
-    """Check one row and its candidates against the model and lay them out for the wire.
-
-    Args:
-        row: see `Client.rank`.
-        candidates: see `Client.rank`.
-        schema: of the model.
-        encode: makes a message of tensors.
-        max_message_bytes: see `prepare`.
+    """Check one row and its candidates against the model and lay them out; arguments as of `Client.rank` and `prepare`.
 
     Raises:
         RequestError: the model takes one candidate per row, there are none, or see `prepare`.
@@ -126,7 +115,7 @@ def join_scores(answers: Iterable[Array], schema: ModelSchema, request: Prepared
         request: what was asked.
 
     Returns:
-        [num_rows], or [num_rows, width] where there is more than one value per row; of several outputs side by side.
+        As `Client.predict` or `Client.rank`.
 
     Raises:
         ServerError: an answer does not fit the server's description of the model.
@@ -152,11 +141,7 @@ def _is_flat(part: Array, output: Tensor, request: PreparedRequest) -> bool:
 
 
 def decode(content: bytes, shape: Sequence[int], tensor: Tensor) -> Array:
-    """The bytes of an output as an array.
-
-    Raises:
-        ValueError, struct.error: they do not fit.
-    """
+    """The bytes of an output as an array. Raises ValueError or struct.error where they do not fit."""
     is_text = tensor.numpy_dtype.hasobject
     values: Array = deserialize_bytes_tensor(content) if is_text else np.frombuffer(content, tensor.numpy_dtype)
     return values.reshape(tuple(shape))
@@ -186,7 +171,6 @@ def _lay_out(given: Mapping[str, Any], schema: ModelSchema) -> list[Dense | List
 
 
 def _some(names: Iterable[str]) -> str:
-    """Show all names, or the first few of many."""
     first = list(names)
     return str(first) if len(first) <= _MAX_NAMES else f"{first[:5]} and {len(first) - 5} more"
 
@@ -202,7 +186,6 @@ def _candidates_among(laid_out: Sequence[Dense | ListRows]) -> list[Dense]:
 
 
 def _num_candidates(laid_out: Sequence[Dense | ListRows]) -> int:
-    """Candidates per row."""
     counts = {rows.name: rows.shape[1] for rows in _candidates_among(laid_out)}
     if len(set(counts.values())) > 1:
         raise RequestError(f"rows have {counts} candidates, expected the same number of each.")
@@ -210,7 +193,6 @@ def _num_candidates(laid_out: Sequence[Dense | ListRows]) -> int:
 
 
 def _row_of(row: Any, schema: ModelSchema) -> Mapping[str, Any]:
-    """The values of one row, without candidates."""
     if not schema.candidates:
         raise RequestError(f"model {schema.name!r} takes one candidate per row. Predict a row for each.")
     if not isinstance(row, Mapping):
@@ -221,7 +203,6 @@ def _row_of(row: Any, schema: ModelSchema) -> Mapping[str, Any]:
 
 
 def _candidates_of(candidates: Any, schema: ModelSchema) -> dict[str, Any]:
-    """Columns of candidates."""
     if isinstance(candidates, Mapping | pa.Table):
         return dict(columns_of(candidates, schema))
     if len(schema.candidates) > 1:
@@ -265,11 +246,7 @@ def _parts(
 
 
 def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
-    """Return the columns of rows by name.
-
-    Args:
-        rows: of any type that `Client.predict` takes.
-        schema: says which columns hold lists.
+    """Columns by name of rows of any type that `Client.predict` takes; the schema says which hold lists.
 
     Raises:
         RequestError: rows are of another type.

@@ -37,13 +37,7 @@ _LARGEST = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float16, n
 
 @dataclass
 class WireTensor:
-    """A tensor of a request.
-
-    Attributes:
-        schema: the input.
-        shape: with the rows first.
-        values: of all rows, in C order.
-    """
+    """A tensor of a request: the values of all rows in C order, and a shape with the rows first."""
 
     schema: Tensor
     shape: tuple[int, ...]
@@ -57,13 +51,7 @@ class WireTensor:
 
 @dataclass(frozen=True)
 class Dense:
-    """Rows of one shape.
-
-    Attributes:
-        schema: the input.
-        values: of all rows.
-        shape: with the rows first.
-    """
+    """Rows of one shape, which has the rows first."""
 
     schema: Tensor
     values: Flat
@@ -95,7 +83,6 @@ class ListRows:
     """Lists, which are padded to the longest of the rows that are sent together.
 
     Attributes:
-        column: the inputs.
         elements: values of all lists.
         lengths: int64 [num_rows]; `MISSING_LIST` for a missing one.
         offsets: int64 [num_rows + 1], where each list begins and ends in `elements`.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import psutil
 import pytest
 
 from serving.client import AsyncClient, Client, ClientConfig
@@ -160,3 +161,17 @@ def test_headers_go_with_every_request(proxy: Proxy, is_async: bool) -> None:
     assert ask(proxy, is_async, headers={"Authorization": "Bearer t"}) == [7.0]
     assert [headers["Authorization"] for headers in proxy.seen] == ["Bearer t"] * 2
     assert "Bearer" not in repr(ClientConfig(headers={"Authorization": "Bearer t"}))
+
+
+def test_threads_that_have_ended_leave_no_connections(proxy: Proxy) -> None:
+    def num_connections() -> int:
+        connections = psutil.Process().net_connections("tcp")
+        return sum(bool(found.raddr) and found.raddr.port == proxy.server_port for found in connections)
+
+    with Client(proxy.url, "m") as client:
+        for _ in range(5):
+            thread = threading.Thread(target=client.predict, args=({"x": [1.0]},))
+            thread.start()
+            thread.join()
+        assert num_connections() <= 2  # this thread's and the last one's
+        assert client.predict({"x": [1.0]}).tolist() == [7.0]
