@@ -302,8 +302,8 @@ def _results(measured: Mapping[Load, Turns]) -> dict[str, dict[str, float]]:
             name = _name(load)
             figures[f"p50_ms@{name}"] = statistics.median(turn.p50_ms for turn in of_side)
             p99 = percentile([turn.latency for turn in of_side], 0.99)
-            if p99.value_ns is not None:  # else too few samples
-                figures[f"p99_ms@{name}"] = p99.value_ns / 1e6
+            if p99.value is not None:  # else too few samples
+                figures[f"p99_ms@{name}"] = p99.value / 1e6
             figures[f"rows_per_s@{name}"] = load.batch_size * statistics.median(t.requests_per_s for t in of_side)
     return results
 

@@ -11,7 +11,6 @@ from typing import Any
 from rankline.servers import server_for
 from serving.benchmark.checks import ScoreCheck
 from serving.benchmark.config import LoadConfig, Slo
-from serving.benchmark.load import open_bench
 from serving.benchmark.measurement import Bench
 from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.report import LoadResult
@@ -66,9 +65,7 @@ class Trials:
             names = [column.name for column in client.schema.columns if column.name in self._rows.column_names]
             rows = self._rows.select(names)
             check = ScoreCheck(client.predict(rows), client.schema.outputs, _LOAD.tolerance, version=ensemble.version)
-            bench = stack.enter_context(
-                open_bench(client, rows, _LOAD, self._workers, check, process_ids=server.process_ids)
-            )
+            bench = stack.enter_context(Bench(client, rows, _LOAD, self._workers, check, server.process_ids))
             yield lambda rate_per_s, duration_s: self._measure(bench, rate_per_s, duration_s)
 
     def _in_engine(self, config: ExportConfig) -> CheckedExport:

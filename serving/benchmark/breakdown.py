@@ -97,10 +97,7 @@ class Statistics:
         config = self._ask(self._client.get_model_config, model_name).config
         self._steps = [step.model_name for step in config.ensemble_scheduling.step] or [model_name]
 
-    def __enter__(self) -> "Statistics":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._client.close()
 
     def read(self) -> Reading:

@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from serving.benchmark.metrics import METRICS, Estimate
+from serving.benchmark.metrics import METRICS
+from serving.benchmark.percentiles import Estimate
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult

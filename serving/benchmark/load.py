@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from serving.benchmark.breakdown import Statistics
 from serving.benchmark.checks import ScoreCheck
 from serving.benchmark.config import GENERATED, LoadConfig, Slo
 from serving.benchmark.inputs import generate
-from serving.benchmark.measurement import Bench
+from serving.benchmark.measurement import Bench, taken_columns
 from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.resources import ResourceMeter
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
@@ -81,7 +78,7 @@ def measure(
     busy = busyness()
     if busy:
         progress.update(0, 1, f"the machine is busy: {busy}")
-    rows = _taken(client, rows)
+    rows = taken_columns(client, rows)
     if config.inputs == GENERATED:
         rng = np.random.default_rng(config.seed)
         rows = generate(rows, client.schema, _NUM_GENERATED, config.value_skew, rng).combine_chunks()
@@ -91,9 +88,9 @@ def measure(
         program = _Program(config, progress)
         if identity is not None:
             any_number = pa.table({tensor.name: np.arange(4096) for tensor in identity.schema.inputs})
-            with open_bench(identity, any_number, config, workers) as bench:
+            with Bench(identity, any_number, config, workers) as bench:
                 program.measure_floor(bench)
-        with open_bench(client, rows, config, workers, check, process_ids) as bench:
+        with Bench(client, rows, config, workers, check, process_ids) as bench:
             program.run(bench, batch_sizes)
     return BenchmarkReport(
         model_name=client.schema.name,
@@ -127,34 +124,6 @@ def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:
             f"batch size {max(batch_sizes)} is larger than the model takes ({limit}). "
             "Choose smaller ones, or export with a larger max_batch_size."
         )
-
-
-@contextmanager
-def open_bench(
-    client: Client,
-    rows: pa.Table,
-    config: LoadConfig,
-    workers: Workers,
-    check: ScoreCheck | None = None,
-    process_ids: Callable[[], Sequence[int]] = tuple,
-) -> Iterator[Bench]:
-    """What measures one model, load by load; columns of `rows` that the model does not take are left out."""
-    with Statistics(client.url, client.schema.name) as statistics:
-        yield Bench(
-            client=client,
-            url=client.url,
-            rows=_taken(client, rows),
-            workers=workers,
-            statistics=statistics,
-            meter=ResourceMeter(process_ids),
-            check=check or ScoreCheck(None, client.schema.outputs, config.tolerance),
-            rng=np.random.default_rng(config.seed),
-        )
-
-
-def _taken(client: Client, rows: pa.Table) -> pa.Table:
-    taken = {column.name for column in client.schema.columns} | {tensor.name for tensor in client.schema.inputs}
-    return rows.select([name for name in rows.column_names if name in taken]).combine_chunks()
 
 
 class _Program:

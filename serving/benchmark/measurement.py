@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -28,18 +27,38 @@ from workflows.errors import ServerError
 _CLOSED_LOOP_REQUESTS = 20_000
 
 
-@dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What measures one model: its client, the rows to draw from, and what looks on."""
+    """Measures one model, load by load, as long as the `with` block lasts.
 
-    client: Client
-    url: str
-    rows: pa.Table
-    workers: Workers
-    statistics: Statistics
-    meter: ResourceMeter
-    check: ScoreCheck
-    rng: np.random.Generator
+    Args:
+        client: connected to the model; lays out requests.
+        rows: raw rows that requests are drawn from; columns that the model does not take are left out.
+        config: tolerance of the scores, and the seed.
+        workers: the client processes.
+        check: of the scores; None for none.
+        process_ids: of the server, if it is on this machine.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        rows: pa.Table,
+        config: LoadConfig,
+        workers: Workers,
+        check: ScoreCheck | None = None,
+        process_ids: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
+        self._client, self._rows, self._workers = client, taken_columns(client, rows), workers
+        self._statistics = Statistics(client.url, client.schema.name)
+        self._meter = ResourceMeter(process_ids)
+        self._check = check or ScoreCheck(None, client.schema.outputs, config.tolerance)
+        self._rng = np.random.default_rng(config.seed)
+
+    def __enter__(self) -> "Bench":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._statistics.close()
 
     def measure(self, load: Load, config: LoadConfig) -> LoadResult:
         """Measure one load.
@@ -52,12 +71,12 @@ class Bench:
         num_processes = min(config.processes, load.concurrency or config.processes)
         wanted = _CLOSED_LOOP_REQUESTS if due_ns is None else len(due_ns)
         requests = lay_out(
-            self.client, self.rows, load.batch_size, wanted, self.rng, config.row_skew, num_takers=num_processes
+            self._client, self._rows, load.batch_size, wanted, self._rng, config.row_skew, num_takers=num_processes
         )
         jobs = [
             Job(
                 process=number,
-                connect=partial(connect, config.transport, self.url),
+                connect=partial(connect, config.transport, self._client.url),
                 messages=requests.messages[number::num_processes],
                 warmup_s=config.warmup_s,
                 time_limit_s=time_limit_s,
@@ -70,14 +89,14 @@ class Bench:
         ]
         readings: list[Reading | None] = []
         windows = Windows(config.window_s, config.stability)
-        outcome = self.workers.run(
+        outcome = self._workers.run(
             jobs,
-            on_begin=lambda: self._look(readings, self.meter.begin),
+            on_begin=lambda: self._look(readings, self._meter.begin),
             is_enough=lambda slices: self._is_enough(slices, windows, config),
-            on_end=lambda: self._look(readings, self.meter.end),
+            on_end=lambda: self._look(readings, self._meter.end),
         )
         numbered = ((message * num_processes + process, process, body) for process, message, body in outcome.samples)
-        self.check.compare(
+        self._check.compare(
             Answered(number=number, process=process, rows=requests.draws[number], body=body)
             for number, process, body in numbered
         )
@@ -86,13 +105,13 @@ class Bench:
     def _look(self, readings: list[Reading | None], look_at_processes: Callable[[], None]) -> None:
         """Read the statistics; a server that has just died gives none, and what was measured before is kept."""
         try:
-            readings.append(self.statistics.read())
+            readings.append(self._statistics.read())
         except ServerError:
             readings.append(None)
         look_at_processes()
 
     def _is_enough(self, slices: Sequence[SliceRecord], windows: Windows, config: LoadConfig) -> bool:
-        self.meter.sample()
+        self._meter.sample()
         windows.follow(slices)
         return (
             not config.is_trace
@@ -112,7 +131,7 @@ class Bench:
         return LoadResult.of_run(
             run,
             is_stable=windows.is_stable,
-            server=self.meter.result(),
+            server=self._meter.result(),
             breakdown=self._breakdown(run, *readings),
             problem=_failure(run, outcome) or refusal or _lateness(run, config),
             is_refused=bool(refusal) and config.slo is None,  # a rate that meets a target with a late client, meets it
@@ -122,13 +141,19 @@ class Bench:
     def _breakdown(self, run: Run, before: Reading | None, after: Reading | None) -> Breakdown | None:
         if before is None or after is None or not run.whole.latency.total:
             return None
-        return self.statistics.breakdown(
+        return self._statistics.breakdown(
             before,
             after,
             num_requests=run.whole.num_answered,
             latency_ms=run.whole.latency.mean_ns / 1e6,
             client_ms=run.client_cost.latency_ms,
         )
+
+
+def taken_columns(client: Client, rows: pa.Table) -> pa.Table:
+    """The columns that a model takes, in one chunk."""
+    taken = {column.name for column in client.schema.columns} | {tensor.name for tensor in client.schema.inputs}
+    return rows.select([name for name in rows.column_names if name in taken]).combine_chunks()
 
 
 def _failure(run: Run, outcome: Outcome) -> str:

@@ -7,28 +7,12 @@ names a metric of its own.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from serving.benchmark.percentiles import mean_interval, percentile
+from serving.benchmark.percentiles import Estimate, mean_interval, percentile
 from serving.benchmark.records import SLICE_S
 from serving.benchmark.runs import Run
 
 OPEN, CLOSED = "open", "closed"
 _NS_PER_MS = 1e6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """What a run says about a metric.
-
-    Attributes:
-        value: None where the run cannot say.
-        low, high: bounds at 95 % confidence; None where the samples give none.
-        reason: why there is no value; empty if there is one, or if nothing was answered.
-    """
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +67,7 @@ def latency_percentile(level: float, *, is_compared: bool = False, is_drawn: boo
 
     def measure(run: Run) -> Estimate:
         found = percentile([record.latency for record in run.slices], level)
-        return Estimate(
-            value=_ms(found.value_ns), low=_ms(found.low_ns), high=_ms(found.high_ns), reason=found.not_reported
-        )
+        return Estimate(value=_ms(found.value), low=_ms(found.low), high=_ms(found.high), reason=found.reason)
 
     return Metric(
         name=f"{label.replace('.', '')}_ms",
@@ -145,5 +127,5 @@ def measure_all(run: Run, refusal: str = "") -> dict[str, Estimate]:
     }
 
 
-def _ms(value_ns: int | None) -> float | None:
+def _ms(value_ns: float | None) -> float | None:
     return None if value_ns is None else value_ns / _NS_PER_MS

@@ -26,24 +26,23 @@ _FEWEST_INDEPENDENT = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Percentile:
-    """One percentile of latency.
+class Estimate:
+    """What a run says about a figure.
 
     Attributes:
-        value_ns: the estimate; None when it is not reported.
-        low_ns, high_ns: the true one lies between them with the confidence of `CONFIDENCE`; None when the samples do
-            not bound it.
-        not_reported: why there is no value; empty if there is one.
+        value: None where the run cannot say.
+        low, high: bounds with the confidence of `CONFIDENCE`; None where the samples give none.
+        reason: why there is no value; empty if there is one, or if nothing was answered.
     """
 
-    value_ns: int | None = None
-    low_ns: int | None = None
-    high_ns: int | None = None
-    not_reported: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: str = ""
 
 
-def percentile(slices: Sequence[LatencyHistogram], level: float) -> Percentile:
-    """A percentile of all samples of a run.
+def percentile(slices: Sequence[LatencyHistogram], level: float) -> Estimate:
+    """A percentile of all samples of a run, in nanoseconds.
 
     Args:
         slices: latencies of consecutive parts of the run.
@@ -51,15 +50,15 @@ def percentile(slices: Sequence[LatencyHistogram], level: float) -> Percentile:
     """
     whole = LatencyHistogram.merged(slices)
     if whole.total < (needed := samples_needed(level)):
-        return Percentile(not_reported=f"{whole.total:,} samples, at least {needed:,} required")
+        return Estimate(reason=f"{whole.total:,} samples, at least {needed:,} required")
     value_ns = whole.at_rank(math.ceil(level * whole.total))
     num_independent = int(whole.total / _overdispersion(slices, value_ns, level))
     low, high = interval_ranks(num_independent, level)
     scale = whole.total / max(num_independent, 1)
-    return Percentile(
-        value_ns=value_ns,
-        low_ns=min(whole.at_rank(max(math.floor(low * scale), 1)), value_ns) if low >= 1 else None,
-        high_ns=max(whole.at_rank(min(math.ceil(high * scale), whole.total)), value_ns)
+    return Estimate(
+        value=value_ns,
+        low=min(whole.at_rank(max(math.floor(low * scale), 1)), value_ns) if low >= 1 else None,
+        high=max(whole.at_rank(min(math.ceil(high * scale), whole.total)), value_ns)
         if high <= num_independent
         else None,
     )

@@ -11,7 +11,8 @@ from typing import Any
 
 from serving.benchmark.breakdown import Breakdown
 from serving.benchmark.histogram import LatencyHistogram
-from serving.benchmark.metrics import METRICS, Estimate, measure_all
+from serving.benchmark.metrics import METRICS, measure_all
+from serving.benchmark.percentiles import Estimate
 from serving.benchmark.resources import ServerResources
 from serving.benchmark.runs import Load, Run
 from serving.benchmark.search import SearchResult

@@ -8,7 +8,7 @@ from rich.console import Console
 from rankline.report_tables import print_comparison, print_report
 from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.compare import compare
-from serving.benchmark.metrics import Estimate
+from serving.benchmark.percentiles import Estimate
 from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult

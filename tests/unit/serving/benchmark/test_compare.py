@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.benchmark.compare import Difference, compare
-from serving.benchmark.metrics import Estimate
+from serving.benchmark.percentiles import Estimate
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult

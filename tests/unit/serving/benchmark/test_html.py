@@ -10,7 +10,7 @@ import pytest
 
 from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.html import to_html
-from serving.benchmark.metrics import Estimate
+from serving.benchmark.percentiles import Estimate
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.resources import ServerResources
 from serving.benchmark.runs import Load

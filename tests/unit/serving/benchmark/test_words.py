@@ -3,7 +3,7 @@ from dataclasses import replace
 from typing import Any
 
 from serving.benchmark.histogram import LatencyHistogram
-from serving.benchmark.metrics import Estimate
+from serving.benchmark.percentiles import Estimate
 from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
