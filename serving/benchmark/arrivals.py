@@ -1,4 +1,4 @@
-"""When requests are due: at a constant rate, as a Poisson process, or as a trace file says.
+"""Schedules of requests: at a constant rate, as a Poisson process, or from a trace file.
 
 An open loop sends by such a schedule whatever the server does, as users would. Latency is then counted from the time at
 which a request was due (Tene's "coordinated omission"; MLPerf LoadGen's server scenario).
@@ -23,7 +23,7 @@ _COLUMN_NAMES = ("arrival_s", "time_s", "timestamp", "time", "arrival")
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantArrivals:
-    """Evenly spaced."""
+    """Evenly spaced requests."""
 
     rate_per_s: float
 
@@ -36,7 +36,7 @@ class ConstantArrivals:
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonArrivals:
-    """Independent of each other, as those of many users are: gaps are exponentially distributed.
+    """Independent requests, such as those of many users: the gaps are exponentially distributed.
 
     The same seed gives the same times.
     """
@@ -56,7 +56,7 @@ class PoissonArrivals:
 
 @dataclass(frozen=True, kw_only=True)
 class TraceArrivals:
-    """Times that were recorded somewhere.
+    """Recorded times.
 
     Attributes:
         times_s: in order, at least one; the first is when the run begins.
@@ -80,7 +80,7 @@ class TraceArrivals:
 
     @property
     def rate_per_s(self) -> float:
-        """Mean requests in a second; of a trace that is shorter than one, as if it lasted one."""
+        """Mean requests per second; a trace shorter than a second counts as one second."""
         return len(self.times_s) / max(self.duration_s, 1.0)
 
     def times_ns(self, duration_s: float) -> Times:
@@ -117,7 +117,7 @@ Arrivals: TypeAlias = ConstantArrivals | PoissonArrivals | TraceArrivals
 
 
 def share(times_ns: Times, number: int, of: int) -> Times:
-    """What one of several processes sends: every `of`-th arrival, so that all have the same load at any time."""
+    """The arrivals that one of several processes sends: every `of`-th, so that all have the same load at any time."""
     part: Times = times_ns[number::of]
     return part
 

@@ -60,7 +60,7 @@ class Breakdown:
     remainder_ms: float
 
     def parts_ms(self) -> dict[str, float]:
-        """Name → milliseconds, in the order in which a request meets them."""
+        """Name → milliseconds, in the order in which a request passes the parts."""
         steps = {
             f"{model}, {name.removesuffix('_ms')}": value
             for model, times in self.steps.items()

@@ -1,4 +1,4 @@
-"""Scores that come back under load are compared with the expected ones: a fast wrong answer is no answer."""
+"""Compares scores under load with the expected ones: a fast wrong answer is no answer."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Answered:
 
 
 class ScoreCheck:
-    """Compares answers, and keeps how many there were and how far off the worst was.
+    """Compares answers, and counts them and the largest error.
 
     Args:
         expected: [num_rows], what the model scores each row; None compares nothing.
@@ -54,7 +54,7 @@ class ScoreCheck:
         self.max_abs_error = 0.0
 
     def compare(self, answers: Iterable[Answered]) -> None:
-        """Look at some answers.
+        """Compare some answers.
 
         Raises:
             ServingError: one is off by more than the tolerance, holds other rows than were asked for, or is the answer
@@ -99,7 +99,7 @@ class ScoreCheck:
             )
 
     def _scores(self, response: Any, num_rows: int) -> npt.NDArray[Any]:
-        """All values of an answer, row after row."""
+        """All scores of an answer, row by row."""
         contents = ((response.raw_output_contents[place_of(response, o.name)], o.numpy_dtype) for o in self._outputs)
         parts = [np.frombuffer(content, dtype) for content, dtype in contents]
         return parts[0] if len(parts) == 1 else side_by_side([part.reshape(num_rows, -1) for part in parts]).reshape(-1)

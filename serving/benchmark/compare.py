@@ -1,4 +1,4 @@
-"""Two reports side by side: how much each figure changed, how sure that is, and what regressed beyond a bound.
+"""Compares two reports: how much each figure changed, how certain that is, and what regressed beyond a limit.
 
 The bounds of a ratio follow from those of its two figures on the scale of logarithms (Zou and Donner, 2008,
 doi:10.1002/sim.3095): of two independent runs, the squared distances to the bounds that count add up.
@@ -20,7 +20,7 @@ _HOW = "command"  # of the environment; how it was asked for explains no differe
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How a figure changed.
+    """The change of one figure.
 
     Attributes:
         load: name of the load.

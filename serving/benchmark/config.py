@@ -1,4 +1,4 @@
-"""How much load, of which kind, and for how long."""
+"""Configuration of the load."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 @dataclass(frozen=True, kw_only=True)
 class Slo:
-    """A bound that a percentile of latency has to stay under.
+    """An upper bound for a percentile of latency.
 
     Attributes:
         metric: name of the percentile in `METRICS`.
@@ -128,7 +128,7 @@ class LoadConfig:
 
     @property
     def row_skew(self) -> float:
-        """By which power rows are drawn; made-up ones all alike, for their values are not."""
+        """Zipf exponent for drawing rows; generated rows are drawn evenly, since their values are skewed already."""
         return 0.0 if self.inputs == GENERATED else self.skew or 0.0
 
     @property
@@ -144,7 +144,7 @@ class LoadConfig:
         return not (self.rate or self.slo or self.is_trace)
 
     def arrivals_at(self, rate_per_s: float) -> Arrivals:
-        """The schedule for one rate; a trace has its own.
+        """The schedule for a rate; a trace has its own rate.
 
         Raises:
             DataError: the trace cannot be read.

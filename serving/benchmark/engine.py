@@ -23,7 +23,7 @@ Report = Callable[[dict[int, SliceRecord], int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What one process is to send.
+    """The load of one process.
 
     Attributes:
         process: which of the client processes this is for.
@@ -84,7 +84,7 @@ class Engine:
         self._full_since_ns: int | None = None  # from when no more could be in flight until all that was due is sent
 
     def run(self, begin_ns: int) -> str:
-        """Send until told to stop, until the time is up or until nothing is left to send, and wait for the answers.
+        """Send until told to stop, the time is up or nothing is left to send, then wait for the answers.
 
         Returns:
             Why the connection ended before that; empty if it did not.
@@ -146,7 +146,7 @@ class Engine:
         return min((self._due[self._num_sent] - self._clock()) / 1e9, _LONGEST_WAIT_S)
 
     def _turn(self, wait_s: float) -> None:
-        """Wait for answers, count them, give up what is too old, and report a slice that is over."""
+        """Wait for answers, count them, give up late requests, and report a slice that is over."""
         for answer in self._transport.poll(wait_s):
             self._count(answer)
         now = self._clock()

@@ -1,4 +1,4 @@
-"""The transport of the Python client: grpcio, which needs about ten times the processor time of `http2`."""
+"""The transport of the Python client: grpcio, which takes about ten times the CPU time of `http2`."""
 
 import queue
 import time
@@ -39,7 +39,7 @@ class GrpcioConnection:
 
     @property
     def failure(self) -> str:
-        """Why the server is taken for gone; empty while it answers."""
+        """Why the server is considered gone; empty while it answers."""
         if self._live.done() and self._live.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             return "the server closed the connection and refuses new ones"
         return ""
@@ -53,7 +53,7 @@ class GrpcioConnection:
         pass
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait until the queue has something, and take all of it; UNAVAILABLE asks whether the server is there."""
+        """Wait for an answer and take all that are there; UNAVAILABLE triggers a check that the server is alive."""
         answers = []
         with suppress(queue.Empty):
             answers.append(self._answers.get(timeout=max(timeout_s, 1e-6)))
@@ -64,7 +64,7 @@ class GrpcioConnection:
         return [answer for answer in answers if self._calls.pop(answer.key, None) is not None]
 
     def cancel(self, key: int) -> None:
-        """An answer that is in the queue already is left out."""
+        """Cancel a call; `poll` skips an answer that has already arrived."""
         self._calls.pop(key).cancel()
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ _STEP_BITS = 10  # buckets from one power of two to the next: 1,024, the first p
 
 
 class LatencyHistogram:
-    """Counts of nanoseconds. Every figure that is read from it is at most 0.1 % above the recorded one."""
+    """Counts of nanoseconds. Values read from it are at most 0.1 % above the recorded ones."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}  # by number of the bucket
@@ -25,7 +25,7 @@ class LatencyHistogram:
         """How many were recorded."""
 
     def record(self, value_ns: int, count: int = 1) -> None:
-        """Count one, or several; what is below 0 or above an hour is taken for 0 or an hour."""
+        """Count a value; values below 0 or above an hour count as 0 or an hour."""
         value_ns = min(max(value_ns, 0), _LONGEST_NS)
         octave = max(value_ns.bit_length() - _STEP_BITS - 1, 0)
         bucket = (octave << _STEP_BITS) + (value_ns >> octave)
@@ -39,12 +39,12 @@ class LatencyHistogram:
 
     @property
     def max_ns(self) -> int:
-        """0 when there is none."""
+        """The largest value; 0 without any."""
         return self.at_rank(self.total) if self.total else 0
 
     @property
     def mean_ns(self) -> float:
-        """0 when there is none."""
+        """The mean; 0 without any value."""
         if not self.total:
             return 0.0
         lows, highs, counts = self._buckets()
@@ -56,12 +56,12 @@ class LatencyHistogram:
         return int(values[np.searchsorted(np.cumsum(counts), rank)])
 
     def above(self, value_ns: int) -> int:
-        """How many are larger than a value that was read from a histogram."""
+        """Number of values above one that was read from a histogram."""
         values, counts = self.counts()
         return int(counts[values > value_ns].sum())
 
     def counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Distinct values in ascending order, and how often each was recorded."""
+        """Distinct values in ascending order, and the count of each."""
         _, highs, counts = self._buckets()
         return highs, counts
 
@@ -100,7 +100,7 @@ class LatencyHistogram:
     __hash__ = None  # type: ignore[assignment]
 
     def _buckets(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Lowest and highest value of each bucket that holds something, in ascending order, and its count."""
+        """Lowest and highest value of each bucket that is not empty, in ascending order, and its count."""
         numbers = np.asarray(sorted(self._counts), np.int64)
         octaves = np.maximum((numbers >> _STEP_BITS) - 1, 0)
         steps = numbers - (octaves << _STEP_BITS)

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no script, no font, no picture from elsewhere."""
+"""The report as a self-contained HTML page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -86,7 +86,7 @@ def _breakdowns(results: Sequence[LoadResult]) -> Iterator[Markup]:
 
 
 def _coarse(breakdown: Breakdown) -> dict[str, float]:
-    """Client, network, queue, each model's work, remainder; milliseconds."""
+    """Milliseconds of client, network, queue, each model and the remainder."""
     steps = breakdown.steps
     return {
         "client": breakdown.client_ms,
@@ -108,7 +108,7 @@ def _circumstances(report: BenchmarkReport) -> Iterator[Markup]:
 
 
 def _all_of(result: LoadResult) -> Markup:
-    """All that the JSON says of a load but the histogram, which is the curve, under the names it has there."""
+    """All JSON fields of a load but the histogram, which is drawn as the curve."""
     plain = result.to_dict()
     del plain["histogram"]
     return tag("details", tag("summary", result.load.words), _pairs(dict(_flat(plain))))
@@ -130,7 +130,7 @@ def _figure(cell: Cell) -> Markup:
 
 
 def _share_bar(shares: Mapping[str, float]) -> Markup:
-    """A bar cut in proportion to some figures; what is not above 0 has no part of it."""
+    """A bar with a part for each positive figure, in proportion."""
     parts = (
         tag("span", class_=_colour(place), style=f"flex-grow:{value:.4f}", title=f"{name}: {value:.3f}")
         for place, (name, value) in enumerate(shares.items())

@@ -1,4 +1,4 @@
-"""gRPC's unary calls straight over HTTP/2: a tenth of what grpcio costs, so that the client is not what is measured.
+"""Unary gRPC calls directly over HTTP/2, at a tenth of grpcio's cost, so that the client is not what is measured.
 
 What goes out is the same for every request but for the message, so it is put together from bytes made once. Of HTTP/2
 (RFC 9113) there is what a client of a gRPC server needs: flow control both ways, settings, ping, reset and goodbye.
@@ -95,7 +95,7 @@ class Http2Connection:
             self._fail(f"the connection broke: {error}")
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait until something comes in, and act on it; a connection that has ended answers all of its calls."""
+        """Wait until something arrives, and process it; a connection that has ended answers all of its calls."""
         self.flush()
         answers: list[Answer] = []
         if not self.failure:
@@ -215,7 +215,7 @@ class Http2Connection:
         answers.append(Answer(call.key, at_ns, status, body))
 
     def _decode(self, block: bytes) -> dict[str, str]:
-        """Headers; without a table, the same bytes always mean the same."""
+        """Decode headers; without a table, the same bytes always mean the same."""
         found = self._blocks.get(block)
         if found is None:
             try:
@@ -255,7 +255,7 @@ class Http2Connection:
 
 
 def _request_headers(url: str, path: str) -> bytes:
-    """A header block without compression: each name and value as a literal that nobody need remember."""
+    """A header block without compression: each name and value as a literal that is not indexed."""
     headers = {
         ":method": "POST", ":scheme": "http", ":path": path, ":authority": url,
         "te": "trailers", "content-type": "application/grpc", "user-agent": "rankline-bench",

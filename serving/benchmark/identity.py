@@ -1,4 +1,4 @@
-"""A model that returns its input: what a request to it takes is the cost of Triton, gRPC and the client alone."""
+"""A model that returns its input: a request to it costs what Triton, gRPC and the client cost."""
 
 import shutil
 from pathlib import Path

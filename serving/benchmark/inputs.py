@@ -1,4 +1,4 @@
-"""Rows made up for a load, of values that each column is known to have: popular ones often, some that nobody has seen.
+"""Generates rows from the known values of each column: popular ones often, and a few that were never seen.
 
 Held-out rows repeat what was; made-up ones meet the server with combinations that no cache can know. Columns are drawn
 independently of each other. A column's values are ranked by how often the known rows have them, and drawn by Zipf's law
@@ -23,7 +23,7 @@ MISSING_SHARE = 0.01
 def generate(
     known: pa.Table, schema: ModelSchema, num_rows: int, exponent: float, rng: np.random.Generator
 ) -> pa.Table:
-    """Make up rows of the columns that are known.
+    """Generate rows.
 
     Args:
         known: rows whose values are used; at least one, in one chunk, columns that the model takes.
@@ -42,7 +42,7 @@ def generate(
 
 
 def zipf(rng: np.random.Generator, num_ranks: int, shape: int | tuple[int, ...], exponent: float) -> Any:
-    """Ranks from 0, whose share falls with the rank to the power of `exponent`: int64 of a shape."""
+    """Ranks from 0 with Zipf-distributed frequencies: int64 of a shape."""
     shares = np.cumsum(np.arange(1, num_ranks + 1) ** -exponent)
     ranks = np.searchsorted(shares, rng.random(shape) * shares[-1], side="right")
     return np.minimum(ranks, num_ranks - 1)
@@ -80,7 +80,7 @@ def _values(
 
 
 def _unseen(distinct: pa.Array, count: int, rng: np.random.Generator) -> pa.Array | None:
-    """Values above the highest, or longer than the longest; None where the type has no such ones, as floats."""
+    """Values above the highest or longer than the longest known one; None for types without them, e.g. floats."""
     kind, numbers = distinct.type, rng.integers(0, 1 << 31, count)
     if pa.types.is_integer(kind) and distinct.null_count < len(distinct):
         dtype, highest = np.dtype(kind.to_pandas_dtype()), pc.max(distinct).as_py()

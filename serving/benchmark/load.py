@@ -1,4 +1,4 @@
-"""The benchmark: closed loops, open loops, or a search for the highest rate, over batch sizes.
+"""The benchmark: closed loops, open loops, or a search for the highest rate, for each batch size.
 
 How it is done: `requests` lays out rows, `workers` start processes in which an `engine` sends them, `windows` say when
 a run has settled, `report` sums up. This file says what is measured and in which order.
@@ -108,7 +108,7 @@ def measure(
 
 
 def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:
-    """Refuse batch sizes that cannot be measured, before anything is started for them.
+    """Refuse batch sizes that cannot be measured before anything is started.
 
     Args:
         batch_sizes: rows per request.
@@ -150,7 +150,7 @@ class _Program:
             )
 
     def run(self, bench: Bench, batch_sizes: Sequence[int]) -> None:
-        """Measure all that the config asks for, until Ctrl-C, an error or the end of a connection."""
+        """Measure all configured loads, until Ctrl-C, an error or the end of a connection."""
         try:
             if self._config.slo is not None:
                 for batch_size in batch_sizes:

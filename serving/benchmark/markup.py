@@ -1,4 +1,4 @@
-"""HTML from nested calls: plain text is escaped, so that no text of a report becomes markup."""
+"""HTML from nested calls; plain text is escaped, so that no text of a report becomes markup."""
 
 from html import escape
 
@@ -27,7 +27,7 @@ details{margin:.3rem 0}summary{cursor:pointer}
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
@@ -56,6 +56,6 @@ _HEAD = Markup(
 
 
 def page(title: str, *content: str) -> str:
-    """A whole page, light or dark as the reader has it, that refers to nothing outside."""
+    """A self-contained page in the reader's light or dark scheme."""
     head = tag("head", _HEAD, tag("title", title), Markup(f"<style>{_STYLE}</style>"))
     return f"<!doctype html>\n{tag('html', head, tag('body', *content), lang='en')}\n"

@@ -1,4 +1,4 @@
-"""One measurement: lay out requests, have the client processes send them, look at the server meanwhile, sum up."""
+"""One measurement: lay out requests, send them from the client processes, observe the server, and sum up."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -103,7 +103,7 @@ class Bench:
         return self._sum_up(load, config, outcome, readings, num_processes)
 
     def _look(self, readings: list[Reading | None], look_at_processes: Callable[[], None]) -> None:
-        """Read the statistics; a server that has just died gives none, and what was measured before is kept."""
+        """Read the statistics; a server that has just died returns none, and earlier measurements are kept."""
         try:
             readings.append(self._statistics.read())
         except ServerError:
@@ -151,13 +151,13 @@ class Bench:
 
 
 def taken_columns(client: Client, rows: pa.Table) -> pa.Table:
-    """The columns that a model takes, in one chunk."""
+    """The columns that the model takes, in one chunk."""
     taken = {column.name for column in client.schema.columns} | {tensor.name for tensor in client.schema.inputs}
     return rows.select([name for name in rows.column_names if name in taken]).combine_chunks()
 
 
 def _failure(run: Run, outcome: Outcome) -> str:
-    """Why the run says less than it should; empty if it does not."""
+    """Why the run is incomplete; empty if it is not."""
     if outcome.failure:
         return f"{outcome.failure} after {run.duration_s:g} s; the figures are from before that."
     if run.whole.latency.total:
@@ -171,7 +171,7 @@ def _failure(run: Run, outcome: Outcome) -> str:
 
 
 def _lateness(run: Run, config: LoadConfig) -> str:
-    """What to say of requests without an answer, but in a search, which offers more than can be done."""
+    """The problem with requests that timed out; not in a search, which offers too high rates on purpose."""
     num_late = run.whole.errors["DEADLINE_EXCEEDED"]
     if not num_late or config.slo is not None:
         return ""
@@ -182,7 +182,7 @@ def _lateness(run: Run, config: LoadConfig) -> str:
 
 
 def _schedule(load: Load, config: LoadConfig) -> tuple[Times | None, float]:
-    """When requests are due from the beginning of the warm-up, and the longest time that is measured."""
+    """When requests are due, counted from the beginning of the warm-up, and the longest measurement."""
     limit_s = math.ceil(config.time_limit_s / SLICE_S) * SLICE_S
     if load.rate_per_s is None:
         return None, limit_s

@@ -1,4 +1,4 @@
-"""What is measured of a load: a line in `METRICS` for each metric.
+"""The metrics of a load, one line in `METRICS` each.
 
 JSON, CSV, page, terminal, pictures, comparison, the bound of a search and MLflow all go by this table; none of them
 names a metric of its own.
@@ -17,7 +17,7 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """Something measured of each load.
+    """A metric of each load.
 
     Attributes:
         name: in JSON, CSV and MLflow: p50_ms, rows_per_s. Ends with its unit, and ms is a latency: less is better, and
@@ -46,12 +46,12 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """In what the JSON says about latencies, such as p50."""
+        """Name among the latencies in the JSON: p50."""
         return self.name.removesuffix("_ms")
 
     @property
     def label(self) -> str:
-        """For reading, without the unit: p99.9."""
+        """Display name without the unit: p99.9."""
         return self.title.removesuffix(" ms") or self.key
 
     @property
@@ -120,7 +120,7 @@ METRICS = {
 
 
 def measure_all(run: Run, refusal: str = "") -> dict[str, Estimate]:
-    """Every metric of a run by its name; with a `refusal`, no latency, and that as the reason."""
+    """All metrics of a run by name; with a `refusal`, latencies have it as the reason for no value."""
     return {
         name: Estimate(reason=refusal) if refusal and metric.is_latency else metric.measure(run)
         for name, metric in METRICS.items()

@@ -1,4 +1,4 @@
-"""Percentiles with distribution-free confidence intervals; one that has too few samples for them is not reported.
+"""Percentiles with distribution-free confidence intervals; those with too few samples are not reported.
 
 The interval of a percentile lies between two order statistics. How many of n independent samples are below the true
 percentile is binomial, whatever the distribution of latency, which says which two (Conover, Practical Nonparametric
@@ -27,7 +27,7 @@ _FEWEST_INDEPENDENT = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a run says about a figure.
+    """A figure estimated from a run.
 
     Attributes:
         value: None where the run cannot say.
@@ -42,7 +42,7 @@ class Estimate:
 
 
 def percentile(slices: Sequence[LatencyHistogram], level: float) -> Estimate:
-    """A percentile of all samples of a run, in nanoseconds.
+    """Estimate a percentile of all samples of a run, in nanoseconds.
 
     Args:
         slices: latencies of consecutive parts of the run.
@@ -65,7 +65,7 @@ def percentile(slices: Sequence[LatencyHistogram], level: float) -> Estimate:
 
 
 def samples_needed(level: float) -> int:
-    """Fewest samples of which the largest exceeds the percentile, and the smallest does not, with enough confidence."""
+    """Fewest samples that bound the percentile on both sides with enough confidence."""
     return math.ceil(math.log(_TAIL) / math.log(max(level, 1 - level)))
 
 
@@ -104,7 +104,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _num_independent(off: npt.NDArray[np.float64]) -> float:
-    """How many independent values say as much about their mean as a series of deviations from it."""
+    """Number of independent values that determine their mean as well as this series of deviations."""
     squares = float(off @ off)
     alike = max(float(off[1:] @ off[:-1]) / squares, 0.0) if squares else 0.0
     return max(len(off) * (1 - alike) / (1 + alike), min(_FEWEST_INDEPENDENT, len(off)))
@@ -117,7 +117,7 @@ def _student_t(freedom: float) -> float:
 
 
 def _overdispersion(slices: Sequence[LatencyHistogram], value_ns: int, level: float) -> float:
-    """How many times the variance of a binomial the number of samples above the percentile may have; at least 1."""
+    """Variance of the number of samples above the percentile as a multiple of a binomial's; at least 1."""
     totals = np.asarray([histogram.total for histogram in slices])
     above = np.asarray([histogram.above(value_ns) for histogram in slices])
     totals, above = totals[totals > 0], above[totals > 0]

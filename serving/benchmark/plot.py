@@ -1,4 +1,4 @@
-"""The benchmark as pictures: latency and throughput over the load, and the latency of every share of requests."""
+"""Charts of a benchmark: latency and throughput over the load, and the distribution of latency."""
 
 import io
 import math
@@ -45,7 +45,7 @@ def write_plot(report: BenchmarkReport, path: Path) -> None:
 
 
 def svg_pictures(report: BenchmarkReport) -> Iterator[str]:
-    """The same as SVG elements for a page, which take its colour of text and refer to nothing outside."""
+    """The charts as SVG elements for a page, in its text colour and without external references."""
     if not any(result.num_requests for result in report.bench):
         return
     for draw in _PICTURES:
@@ -105,14 +105,14 @@ _PICTURES: Sequence[Callable[[Any, Sequence[LoadResult]], None]] = (_draw_latenc
 
 
 def _varying(results: Sequence[LoadResult]) -> str:
-    """The figure of the load to draw others over: a key of `_AXES`."""
+    """The property of the load that is the horizontal axis, a key of `_AXES`."""
     if any(result.rate_per_s is not None for result in results):
         return "rate_per_s"
     return "concurrency" if len({result.concurrency for result in results}) > 1 else "batch_size"
 
 
 def _series(results: Sequence[LoadResult], key: str) -> Mapping[str, Sequence[LoadResult]]:
-    """Some results that differ in `key` only, in its order, under the batch size where that differs too."""
+    """Some results in the order of `key`, grouped by batch size where that varies too."""
     found: dict[str, list[LoadResult]] = {}
     for result in sorted(results, key=lambda result: float(getattr(result, key))):
         found.setdefault("" if key == "batch_size" else f"{result.batch_size:,} rows", []).append(result)
@@ -120,7 +120,7 @@ def _series(results: Sequence[LoadResult], key: str) -> Mapping[str, Sequence[Lo
 
 
 def _curves(results: Sequence[LoadResult]) -> dict[str, tuple[list[float], list[float]]]:
-    """Name of some loads → 1 / (1 - share), and milliseconds. What reports no latency has no curve."""
+    """Name of some loads → 1 / (1 - share), and milliseconds. Loads without reported latency have no curve."""
     found = {}
     for result in _some(results):
         values, counts = result.latencies().counts()
@@ -135,7 +135,7 @@ def _curves(results: Sequence[LoadResult]) -> dict[str, tuple[list[float], list[
 
 
 def _some(items: Sequence[_Item]) -> Sequence[_Item]:
-    """At most `_MOST_SHOWN` of them, evenly chosen."""
+    """At most `_MOST_SHOWN` of the items, evenly spaced."""
     return items[:: -(-len(items) // _MOST_SHOWN) or 1]
 
 
@@ -149,7 +149,7 @@ def _scale(axes: Axes, results: Sequence[LoadResult], key: str) -> None:
 
 
 def _scale_heights(axes: Axes) -> None:
-    """A logarithmic axis, or a word in place of the lines where there is nothing that has a logarithm."""
+    """Set a logarithmic axis, or write a note where no value is positive."""
     heights = np.concatenate([[], *(np.asarray(line.get_ydata(), float) for line in axes.lines)])
     if (heights > 0).any():  # never where a value is missing
         axes.set_yscale("log")
@@ -158,7 +158,7 @@ def _scale_heights(axes: Axes) -> None:
 
 
 def _apart(values: Sequence[float]) -> list[float]:
-    """Of ascending values, those whose ticks do not cover each other."""
+    """The ascending values whose tick labels do not overlap."""
     if not values:
         return []
     least = math.log(values[-1] / values[0]) / (_MOST_SHOWN + 1)

@@ -1,4 +1,4 @@
-"""What client processes count while they send, slice by slice of the run."""
+"""Counts of the client processes, slice by slice of the run."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ SLICE_S = 0.25
 
 @dataclass(kw_only=True)
 class SliceRecord:
-    """One part of the run. Requests belong to the slice in which they were due, answers to the one they came in.
+    """One slice of a run. Requests belong to the slice in which they were due, answers to the one they arrived in.
 
     Attributes:
         latency: of the requests that were due and answered without an error. In an open loop it counts from the
@@ -42,7 +42,7 @@ class SliceRecord:
     samples: list[tuple[int, bytes]] = field(default_factory=list)
 
     def merge(self, other: "SliceRecord") -> None:
-        """Add what another process counted in this slice, or the same one later. Samples stay with their reader."""
+        """Add the counts of another process, or later ones of the same. Samples stay with their reader."""
         self.latency.merge(other.latency)
         self.lag.merge(other.lag)
         self.held_ns += other.held_ns

@@ -1,4 +1,4 @@
-"""What a benchmark found, as numbers that can be kept."""
+"""The report of a benchmark, and its JSON and CSV."""
 
 import csv
 import io
@@ -81,7 +81,7 @@ class LoadResult:
         is_refused: bool = False,
         is_cut_short: bool = False,
     ) -> "LoadResult":
-        """Sum up a run; where it `is_refused`, latency is not reported because of `problem`."""
+        """Summarise a run; where it `is_refused`, latency is not reported because of `problem`."""
         whole, cost = run.whole, run.client_cost
         return cls(
             **asdict(run.load),
@@ -117,14 +117,14 @@ class LoadResult:
         return self.value("rows_per_s") or 0.0
 
     def value(self, name: str) -> float | None:
-        """Of a metric; None where it is not reported."""
+        """The value of a metric; None where it is not reported."""
         return self.metrics[name].value
 
     def latencies(self) -> LatencyHistogram:
         return LatencyHistogram.decode(self.histogram.encode())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: each metric under its own name, intervals and reasons of all latencies together."""
+        """Plain values: each metric under its name, intervals and reasons of all latencies together."""
         plain = asdict(self)
         del plain["metrics"]
         found = [(METRICS[name], estimate) for name, estimate in self.metrics.items()]
@@ -182,7 +182,7 @@ class BenchmarkReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Everything for which the run should not count as passed."""
+        """All reasons not to count the run as passed."""
         found = [f"{result.load.name}: {result.problem}" for result in self.bench if self._has_problem(result)]
         found += [
             f"rows_{size}: no tested rate met {self.slo}"
@@ -192,7 +192,7 @@ class BenchmarkReport:
         return (*found, *([self.problem] if self.problem else []))
 
     def _has_problem(self, result: LoadResult) -> bool:
-        """A search tries rates that are too high; of those that failed, only the lowest says something about it."""
+        """Whether a problem counts: a search tries rates that are too high, so only its lowest failed rate does."""
         if not result.problem or self.slo is None or result.is_cut_short:
             return bool(result.problem)
         search = (self.searches or {}).get(result.batch_size)
@@ -204,7 +204,7 @@ class BenchmarkReport:
 
     @classmethod
     def from_dict(cls, document: Any, source: str) -> "BenchmarkReport":
-        """What `to_dict` gave, read back; more than that is passed over, so `rankline run --json` is read too.
+        """Read what `to_dict` returned; other keys are ignored, so the JSON of `rankline run` works too.
 
         Args:
             document: plain values.
@@ -259,7 +259,7 @@ class BenchmarkReport:
         return text.getvalue()
 
     def histograms(self) -> dict[str, str]:
-        """Name of a file → its text for HdrHistogram's tools; a rate that was tried again has a number."""
+        """Name of a file → its text for HdrHistogram's tools; a rate that was measured again gets a number."""
         files: dict[str, str] = {}
         times: Counter[str] = Counter()
         for result in self.bench:
@@ -273,7 +273,7 @@ class BenchmarkReport:
 
 
 def _flat(result: LoadResult) -> dict[str, Any]:
-    """One line of the CSV: the figures of a load as in the JSON, without nested values."""
+    """One line of the CSV: the figures of the JSON without nested values."""
     figures = result.to_dict()
     nested = {"errors", "server", "breakdown", "intervals_ms", "withheld", "histogram"}
     server = figures["server"] or {}
@@ -292,7 +292,7 @@ def _flat(result: LoadResult) -> dict[str, Any]:
 
 
 def _estimates(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What an entry of `bench` says of each metric, under the names of `Estimate`'s fields."""
+    """The metrics of an entry of `bench` under the names of `Estimate`'s fields."""
     found: dict[str, dict[str, Any]] = {}
     for name, metric in METRICS.items():
         if name not in entry:

@@ -1,4 +1,4 @@
-"""Requests laid out before a run: rows drawn from a table, another draw for each request, as bytes for the wire."""
+"""Serialised requests, laid out before a run from rows that are drawn from a table."""
 
 import math
 from collections.abc import Container, Iterator
@@ -22,7 +22,7 @@ _MOST_ONE_BY_ONE = 2_000  # of those that cannot be cut out of larger ones, and 
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """What can be sent: `draws` [num_requests, batch_size] has the rows of each message, whose id is its number."""
+    """Messages, whose ids are their numbers; `draws` [num_requests, batch_size] are the rows of each."""
 
     messages: list[bytes]
     draws: npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ def lay_out(
 
 
 def _check_layout(client: Client, rows: pa.Table, requests: Requests) -> None:
-    """Compare some requests with what the client makes of their rows alone."""
+    """Compare some requests with what the client makes of their rows."""
     for number in range(0, len(requests.messages), max(len(requests.messages) // _NUM_COMPARED, 1)):
         (alone,) = client.prepare(rows.take(pa.array(requests.draws[number]))).messages
         found = type(alone).FromString(requests.messages[number])
@@ -81,7 +81,7 @@ def _check_layout(client: Client, rows: pa.Table, requests: Requests) -> None:
 
 
 def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: float = 0.0) -> npt.NDArray[np.int64]:
-    """Numbers of rows.
+    """Draw row numbers.
 
     Args:
         rng: draws.
@@ -101,12 +101,12 @@ def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: 
 
 
 def can_be_cut(schema: ModelSchema) -> bool:
-    """Whether requests can be cut out of a larger one: no row is filled up to the width of the longest beside it."""
+    """Whether requests can be cut out of a larger one: no row is padded to the longest beside it."""
     return all(-1 not in tensor.dims for tensor in (*schema.inputs, *schema.optional_inputs))
 
 
 def _parts(entry: Any, content: bytes, count: int) -> list[bytes]:
-    """A tensor's content in `count` parts of as many elements; a text has its length before it, in four bytes."""
+    """A tensor's content in `count` equal parts; a text follows its length in four bytes."""
     if entry.datatype != "BYTES":
         size = len(content) // count
         return [content[number * size : (number + 1) * size] for number in range(count)]
@@ -119,7 +119,7 @@ def _parts(entry: Any, content: bytes, count: int) -> list[bytes]:
 
 
 def _cut(message: Any, first: int, count: int, batch_size: int, masks: Container[str]) -> Iterator[bytes]:
-    """`count` requests of `batch_size` rows, from number `first` on, out of one that holds all their rows.
+    """Cut `count` requests of `batch_size` rows, from number `first` on, out of one that holds all their rows.
 
     A mask is left out of the requests that lack nothing, as the client does.
     """

@@ -1,4 +1,4 @@
-"""Processor time and memory of the server's processes while it is measured."""
+"""CPU time and memory of the server's processes during a measurement."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class ServerResources:
 
 
 class ResourceMeter:
-    """Looks at processes from `begin` to `end`; `process_ids` gives none of a server on another machine."""
+    """Observes processes from `begin` to `end`; a server on another machine has no `process_ids`."""
 
     def __init__(self, process_ids: Callable[[], Sequence[int]]) -> None:
         self._process_ids = process_ids
@@ -37,7 +37,7 @@ class ResourceMeter:
         self._cpu_before = self.sample()
 
     def sample(self) -> dict[int, float]:
-        """Look at the memory now; CPU seconds by process."""
+        """Update the largest memory; returns CPU seconds by process."""
         cpu_s, memory_bytes = {}, 0
         for pid in self._process_ids():
             try:
@@ -55,7 +55,7 @@ class ResourceMeter:
         self._elapsed_s = time.perf_counter() - self._begin_s
 
     def result(self) -> ServerResources | None:
-        """None when there are no processes to look at."""
+        """The resources used; None without processes."""
         if not self._cpu_after or not self._elapsed_s:
             return None
         used_s = sum(cpu_s - self._cpu_before.get(pid, 0.0) for pid, cpu_s in self._cpu_after.items())

@@ -1,4 +1,4 @@
-"""One load, and what was counted under it."""
+"""A load, and the counts of its run."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +27,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        """For paths and metrics: rows_16, rows_16/concurrency_8, rows_16/rate_500."""
+        """Name in paths and metrics: rows_16, rows_16/concurrency_8, rows_16/rate_500."""
         rows = f"rows_{self.batch_size}"
         if self.rate_per_s is not None:
             return f"{rows}/rate_{self.rate_per_s:.0f}"
@@ -35,12 +35,12 @@ class Load:
 
     @property
     def series(self) -> str:
-        """What is in front of the name of a curve over the rows of a request: nothing, concurrency_8/, rate_500/."""
+        """Prefix of a curve over the rows of a request: nothing, concurrency_8/, rate_500/."""
         return "".join(f"{part}/" for part in self.name.split("/")[1:])
 
     @property
     def words(self) -> str:
-        """For reading: rows 16, concurrency 8."""
+        """Display name: rows 16, concurrency 8."""
         return self.name.replace("_", " ").replace("/", ", ")
 
 

@@ -1,4 +1,4 @@
-"""The highest rate that holds a bound: bracket it, halve the bracket, then confirm what was found."""
+"""Searches for the highest rate that meets a target: bracket it, bisect, and confirm the result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _HIGHEST_RATE = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """What a search came to.
+    """The result of a search.
 
     Attributes:
         rate_per_s: highest rate that held, each time; None when not even one request per second did.
@@ -71,7 +71,7 @@ def highest_rate(
 def _bracket(
     probe: Callable[[float], bool], start: float, lowest: float, step: float
 ) -> tuple[float | None, float | None]:
-    """A rate that holds and the next one, which does not."""
+    """A rate that holds, and the next one, which does not."""
     rate = start
     if probe(rate):
         while rate < _HIGHEST_RATE:

@@ -1,4 +1,4 @@
-"""Whether it was the client that was measured: its own cost, and when to refuse a figure because of it."""
+"""Checks whether the client was the bottleneck, and what it costs."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ _LAG_MS = 1.0  # less is the kernel's doing
 
 @dataclass(frozen=True, kw_only=True)
 class ClientCost:
-    """What a request costs the client.
+    """The client's cost of a request.
 
     Attributes:
         cpu_ms: processor time for one request.
@@ -27,7 +27,7 @@ class ClientCost:
 
     @property
     def latency_ms(self) -> float:
-        """What the client adds to the latency of a request."""
+        """The client's share of a request's latency."""
         return self.send_ms + (self.lag_mean_ms or 0.0)
 
 
@@ -49,7 +49,7 @@ class Floor:
 
 
 def bottleneck(cost: ClientCost, mean_ms: float, num_processes: int) -> str:
-    """Why the client, and not the server, is what was measured; empty if it is not."""
+    """Why the client rather than the server was measured; empty if it was not."""
     if cost.busiest > _BUSY:
         return (
             f"the client was the bottleneck: one of its processes used {cost.busiest:.0%} of a core. "

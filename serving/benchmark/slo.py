@@ -1,4 +1,4 @@
-"""A promise of latency: whether a rate meets it, and the search for the highest rate that does."""
+"""Latency targets: whether a rate meets one, and the search for the highest rate that does."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ _NEARER = 0.8
 
 
 def duration_s(rate_per_s: float, slo: Slo, config: LoadConfig) -> float:
-    """`min_duration_s`, or as long as the percentile needs to be reported."""
+    """`min_duration_s`, or longer if the percentile needs more samples."""
     return max(config.min_duration_s, 1.2 * samples_needed(slo.level) / rate_per_s)
 
 
@@ -36,13 +36,13 @@ def holds_slo(result: LoadResult, slo: Slo) -> bool:
 
 
 def kept_up(result: LoadResult, slo: Slo) -> bool:
-    """What was offered was answered, but for as many requests as the percentile leaves out."""
+    """Whether nearly all offered requests were answered, as many as the percentile requires."""
     num_failed = sum(result.errors.values()) + result.num_unsent
     return num_failed <= (1 - slo.level) * result.num_due and result.num_requests >= _KEPT_UP * result.num_due
 
 
 class SloSearch:
-    """The search for the highest rate that meets a target; what it has tested stands, however it ends."""
+    """The search for the highest rate that meets a target; tested rates count however it ends."""
 
     def __init__(self, slo: Slo, measure: Callable[[float], LoadResult], say: Callable[[str], None]) -> None:
         self._slo, self._measure, self._say = slo, measure, say
@@ -55,7 +55,7 @@ class SloSearch:
             return self.so_far(str(error))
 
     def so_far(self, ended: str) -> SearchResult:
-        """What the rates that were tested come to, where the search ended early."""
+        """The result of the tested rates, where the search ended early."""
         tested = [(result.rate_per_s or 0.0, holds_slo(result, self._slo)) for result in self._tested]
         failed = min((rate for rate, held in tested if not held), default=None)
         held = max((rate for rate, held in tested if held and (failed is None or rate < failed)), default=None)
@@ -77,7 +77,7 @@ class SloSearch:
         return f"{metric.label} {reached}{late}"
 
     def _check_use_of_lower_rates(self) -> None:
-        """Where a queue is the reason, half the rate brings the percentile nearer; else lower rates are in vain."""
+        """If a queue is the reason, half the rate lowers the percentile; otherwise lower rates are in vain."""
         values_ms = [result.value(self._slo.metric) for result in self._tested[-_ALIKE:]]
         found = [value_ms for value_ms in values_ms if value_ms is not None]
         if len(found) < _ALIKE or min(found[1:]) < _NEARER * found[0]:

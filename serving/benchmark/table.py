@@ -1,4 +1,4 @@
-"""The table of a report, the same on the terminal, on the page and in a container: a row for each load."""
+"""The table of a report for the terminal, the page and the container: a row for each load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ KEYS = ("rows", "offered/s", "in flight")
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One figure, or what tells loads apart.
+    """A figure, or a property of the load.
 
     Attributes:
         text: for narrow columns; latencies have two places.
@@ -40,7 +40,7 @@ def columns(results: Sequence[LoadResult]) -> dict[str, list[Cell]]:
 
 
 def number(value: object) -> str:
-    """A value for reading: four digits of a fraction, all digits of a count, a dash for None."""
+    """Format a value: four digits of a fraction, all digits of a count, a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""How requests get to the server and answers back, as the load generator sees it.
+"""The load generator's connections to a server.
 
 Messages are bytes that are made before the run, and answers stay bytes, so that sending costs little.
 """
@@ -40,16 +40,16 @@ class Transport(Protocol):
 
     @property
     def capacity(self) -> int:
-        """How many requests the server lets be in flight."""
+        """Number of requests that the server accepts in flight."""
 
     def send(self, key: int, message: bytes) -> None:
         """Begin a call, which goes out at the latest with the next `poll`; `key` is unique among those in flight."""
 
     def flush(self) -> None:
-        """Hand what was sent to the operating system, as far as it takes it now."""
+        """Hand the data to the operating system, as much as it takes now."""
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait until something comes in, at most `timeout_s`."""
+        """Wait until something arrives, at most `timeout_s`."""
 
     def cancel(self, key: int) -> None:
         """Give up a call; no answer will come for it."""

@@ -1,4 +1,4 @@
-"""Whether a run has settled: three windows in a row agree in throughput and in median latency.
+"""Whether a run is stable: its last three windows agree in throughput and median latency.
 
 The rule is perf_analyzer's. Unlike there, the windows before stay in the result: what was slow is not thrown away.
 """
@@ -13,7 +13,7 @@ _FEWEST_ANSWERS = 50  # of a window; the median of less than that says little
 
 
 class Windows:
-    """Cuts a run into windows while it goes on. What it costs does not grow with the length of the run.
+    """Cuts a run into windows while it goes on, at a cost that does not grow with its length.
 
     An answer is counted where it was due, so late ones still change slices that are over: the last windows are read
     anew when another one ends.
@@ -34,7 +34,7 @@ class Windows:
         """The last three windows agreed when the last one ended."""
 
     def follow(self, slices: Sequence[SliceRecord]) -> None:
-        """Look at slices that are over since the last time; `slices` are all of them, from the beginning of the run."""
+        """Process the slices that ended since the last call; `slices` are all from the beginning of the run."""
         self.num_answered += sum(record.num_answered for record in slices[self._num_seen :])
         self._num_seen = len(slices)
         num_windows, begin, num_latencies = len(self.bounds), self.bounds[-1][1] if self.bounds else 0, 0

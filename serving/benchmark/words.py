@@ -1,4 +1,4 @@
-"""What a report says in words, the same on the page, on the terminal and in a container."""
+"""Sentences about a report for the page, the terminal and the container."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +23,7 @@ def conclusion(report: BenchmarkReport) -> str:
 
 
 def _figures_of(result: LoadResult) -> str:
-    """Such as "1 row: p50 1.4 ms, 719 rows/s"."""
+    """Figures of a load: “1 row: p50 1.4 ms, 719 rows/s”."""
     named = [f"{_rows(result.batch_size)}"]
     named += [f"at {number(result.rate_per_s)} requests/s"] if result.rate_per_s is not None else []
     named += [f"{result.concurrency} in flight"] if (result.concurrency or 1) > 1 else []
@@ -37,7 +37,7 @@ def _rows(batch_size: int) -> str:
 
 
 def remarks(results: Sequence[LoadResult]) -> Iterator[str]:
-    """What a reader of the figures has to know, beside what is in `problem`; what holds for several loads once."""
+    """Remarks on the figures beside each `problem`, said once for all loads that they apply to."""
     for metric in METRICS.values():
         yield from _not_reported(metric, results)
     yield from _remarked(results)
@@ -81,7 +81,7 @@ def _reached(report: BenchmarkReport, batch_size: int) -> Iterator[str]:
 
 
 def _not_reported(metric: Metric, results: Sequence[LoadResult]) -> Iterator[str]:
-    """Why loads have no value of a metric, said once for all of them; a load's `problem` is not said again."""
+    """Why loads have no value of a metric, said once for all of them; a load's `problem` is not repeated."""
     loads: dict[str, list[LoadResult]] = {}
     for result in results:
         if (reason := result.metrics[metric.name].reason) and reason != result.problem:

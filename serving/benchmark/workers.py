@@ -1,4 +1,4 @@
-"""Client processes. Each has its own connection and runs its part of the load; what they count is added up here."""
+"""Client processes with a connection each, and the sum of their counts."""
 
 import ctypes
 import gc
@@ -24,7 +24,7 @@ STOPPED = "stopped by Ctrl-C"
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What all processes counted after the warm-up.
+    """The counts of all processes after the warm-up.
 
     Attributes:
         samples: (process, number of the message, answer).
@@ -37,7 +37,7 @@ class Outcome:
 
 
 class Workers:
-    """Processes that wait for jobs as long as the `with` block lasts. They import no gRPC, Arrow or TensorFlow.
+    """Processes that run jobs as long as the `with` block lasts. They import no gRPC, Arrow or TensorFlow.
 
     Args:
         num_processes: how many, at least 1.
@@ -110,7 +110,7 @@ class Workers:
 
 
 class _Gathering:
-    """Adds up what the processes tell until all are done."""
+    """Adds up the reports of the processes until all are done."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ def _run_job(pipe: Connection, job: Job) -> None:
 
 
 class _Orders:
-    """Whether the parent has said when to stop, looked up now and then."""
+    """Checks now and then whether the parent has ordered to stop."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe

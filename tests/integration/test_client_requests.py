@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 
 from serving.client import Client
@@ -46,25 +44,6 @@ def test_any_number_of_rows(client: Client, num_rows: int) -> None:
     assert scores.dtype == np.int64
 
 
-def test_arrow_pandas_and_lists_are_the_same(client: Client) -> None:
-    for columns in ({"x": [1, 2]}, pa.table({"x": [1, 2]}), pd.DataFrame({"x": [1, 2]}), {"x": np.array([[1], [2]])}):
-        np.testing.assert_array_equal(client.predict(columns), [1, 2])
-
-
-def test_lists_of_any_length_are_one_column(server: EmbeddedServer) -> None:
-    lists, weight = [[1, 2, 2], [], [0]], [1.0, 2.0, 3.0]
-    with Client(server.endpoints.grpc, "table") as client:
-        for ids in (lists, pa.array(lists), pd.Series(lists)):
-            np.testing.assert_array_equal(client.predict({"ids": ids, "weight": weight}), [210, 0, 3])
-        padded = {"ids__values": [[1, 2, 2], [0, 0, 0], [0, 0, 0]], "ids__nnzs": [3, 0, 1], "weight": weight}
-        np.testing.assert_array_equal(client.predict(padded), [210, 0, 3])
-
-
-def test_narrow_integers_are_widened(client: Client) -> None:
-    for column in (np.array([1, 2], np.int32), pa.array([1, 2], pa.int32()), pd.array([1, 2], "Int16")):
-        np.testing.assert_array_equal(client.predict({"x": column}), [1, 2])
-
-
 def test_a_proxy_is_not_asked_for_what_stays_on_this_machine(server: EmbeddedServer) -> None:
     code = (
         "import sys; from serving.client import Client\n"
@@ -77,11 +56,6 @@ def test_a_proxy_is_not_asked_for_what_stays_on_this_machine(server: EmbeddedSer
         command = [sys.executable, "-c", code, url]
         result = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
         assert (result.stdout, result.returncode) == ("7 8\n", 0), result.stderr
-
-
-def test_what_is_no_table_is_refused(client: Client) -> None:
-    with pytest.raises(RequestError, match="rows are a list, expected a table, a mapping from names"):
-        client.predict([1, 2])
 
 
 def test_an_answer_with_other_rows_than_the_request_is_refused(tmp_path: Path) -> None:
@@ -102,26 +76,6 @@ def test_an_answer_with_other_rows_than_the_request_is_refused(tmp_path: Path) -
         pytest.raises(ServerError, match="answer of model 'identity' does not fit its output 'y': 6 rows for 3"),
     ):
         client.predict({"x": [1, 2, 3]})
-
-
-def test_missing_and_unknown_columns_are_named(client: Client) -> None:
-    with pytest.raises(RequestError, match=r"missing \['x'\] for model 'identity'\. Expected \['x'\], got \['X'\]"):
-        client.predict({"X": [1]})
-    with pytest.raises(RequestError, match=r"unknown \['z'\]"):
-        client.predict({"x": [1], "z": [1]})
-
-
-def test_wrong_type_says_got_and_expected(client: Client) -> None:
-    with pytest.raises(RequestError, match="'x' has values of type string, expected INT64"):
-        client.predict({"x": ["1"]})
-
-
-def test_columns_of_different_length_are_refused(server: EmbeddedServer) -> None:
-    with (
-        Client(server.endpoints.grpc, "table") as client,
-        pytest.raises(RequestError, match=r"differ in length: .*'weight': 1"),
-    ):
-        client.predict({"ids__values": [[1], [2]], "ids__nnzs": [1, 1], "weight": [1.0]})
 
 
 def test_unknown_model_lists_the_available_ones(server: EmbeddedServer) -> None:

@@ -39,12 +39,10 @@ ROWS = pa.table({"x": np.arange(1000), "label": np.zeros(1000)})
 STALL_MS = 1000
 SCRIPTS = {
     "constant": {"delay_ms": "50"},
-    "bimodal": {"delay_ms": "40", "slow_every": "5", "slow_ms": "120"},
     **{f"stalls_{n}": {"delay_ms": "2", "stall_at": "100", "stall_ms": str(STALL_MS)} for n in range(2)},
     "hangs": {"delay_ms": "2", "stall_at": "50", "stall_ms": "600"},
     "steady": {"delay_ms": "20"},
 }
-INSTANCES = {"bimodal": 4}  # each keeps to the script by itself
 QUICK = {
     "warmup_s": 0.2,
     "min_duration_s": 1.0,
@@ -60,10 +58,6 @@ def one_at_a_time(message: Any) -> None:
     message.ClearField("dynamic_batching")
 
 
-def few_may_wait(message: Any) -> None:
-    message.dynamic_batching.default_queue_policy.max_queue_size = 2
-
-
 def sleep_config(name: str, **script: str) -> ModelConfig:
     x, y = (Tensor(name=name, dtype="int64") for name in "xy")
     return ModelConfig(
@@ -73,7 +67,6 @@ def sleep_config(name: str, **script: str) -> ModelConfig:
         outputs=(y,),
         max_batch_size=8,
         parameters=script,
-        instances=INSTANCES.get(name, 1),
     )
 
 
@@ -91,7 +84,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     for name, script in SCRIPTS.items():
         write_model(repository, sleep_config(name, **script), one_at_a_time)
     write_model(repository, masked_config())
-    write_model(repository, sleep_config("refuses", delay_ms="20"), few_may_wait)
     backends = (BACKENDS, OWN_BACKENDS)
     with EmbeddedServer(ServerConfig(repositories=(repository,), backends=backends)) as running:
         yield running
@@ -131,32 +123,6 @@ def latencies_ms(due_ms: np.ndarray, service_ms: np.ndarray) -> np.ndarray:
         free_ms = max(free_ms, due) + service
         found.append(free_ms - due)
     return np.asarray(found)
-
-
-def test_a_closed_loop_keeps_so_many_in_flight(target: Target) -> None:
-    config = LoadConfig(**{**QUICK, "concurrency": (1, 4)})
-    for result in target.report("constant", config).bench:
-        assert result.concurrency is not None
-        assert at_level_ms(result, 0.5) >= 0.99 * result.concurrency * 50  # the others are before it
-        # No more either. Little's law: the latencies add up to the time, times how many are in flight, but for those at
-        # both ends; and to less where a busy machine lets the client wait between an answer and the next request.
-        in_flight_ms = result.concurrency * 1e3 * result.duration_s
-        both_ends_ms = 2 * result.concurrency * result.latencies().max_ns / 1e6
-        assert result.num_requests * result.latencies().mean_ns / 1e6 <= in_flight_ms + both_ends_ms
-
-
-def loop_of(kind: str, model: str) -> dict[str, Any]:
-    """A load for which there is an instance that idles."""
-    return {"concurrency": (INSTANCES[model],)} if kind == "closed" else {"rate": (40,), "arrivals": "constant"}
-
-
-@pytest.mark.parametrize("kind", ["closed", "open"])
-def test_two_kinds_of_requests_show_in_the_percentiles(target: Target, kind: str) -> None:
-    config = LoadConfig(**{**QUICK, "min_duration_s": 2.0, "time_limit_s": 2.0}, **loop_of(kind, "bimodal"))
-    result = target.result("bimodal", config)
-    assert at_level_ms(result, 0.5) >= 0.99 * 40
-    assert at_level_ms(result, 0.9) >= 0.99 * 120
-    assert result.latencies().mean_ns / 1e6 >= 0.9 * (4 * 40 + 120) / 5  # a run may end in mid-script
 
 
 def test_a_stall_shows_in_the_open_loop_as_queueing_and_hides_in_the_closed_loop(target: Target) -> None:
@@ -208,13 +174,6 @@ def test_the_parts_of_the_time_add_up(target: Target) -> None:
     assert result.server.num_processes == len(target.server.process_ids())
     assert result.server.memory_bytes > 1 << 20
     assert 0 <= result.server.cpu_cores < 1  # it sleeps
-
-
-def test_refused_requests_are_counted_by_status(target: Target) -> None:
-    result = target.result("refuses", LoadConfig(**QUICK, rate=(400,), arrivals="constant"))
-    assert set(result.errors) == {"UNAVAILABLE"}
-    assert result.errors["UNAVAILABLE"] + result.num_requests + result.num_unsent == result.num_due
-    assert result.num_requests > 0
 
 
 def test_requests_without_an_answer_in_time_are_counted_and_a_problem(target: Target) -> None:
@@ -293,15 +252,6 @@ def numbered(client: Client, rows: pa.Table, number: int) -> bytes:
     (message,) = client.prepare(rows).messages
     message.id = str(number)
     return bytes(message.SerializeToString())
-
-
-def test_requests_cut_out_of_a_block_are_those_that_the_client_makes(target: Target) -> None:
-    with Client(target.server.endpoints.grpc, "identity") as client:
-        rows = ROWS.select(["x"])
-        requests = lay_out(client, rows, 5, 100, np.random.default_rng(0))
-        assert requests.draws.shape == (100, 5)
-        for number, (message, rows_of_it) in enumerate(zip(requests.messages, requests.draws, strict=True)):
-            assert message == numbered(client, rows.take(pa.array(rows_of_it)), number)
 
 
 def test_requests_that_lack_values_say_so_and_the_others_do_not(target: Target) -> None:

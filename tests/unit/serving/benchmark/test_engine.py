@@ -138,14 +138,6 @@ def test_a_closed_loop_keeps_its_number_in_flight(service_ms: list[int], concurr
         assert abs(whole.latency.max_ns / MS - concurrency * service_ms[0]) <= 0.001 * whole.latency.max_ns / MS
 
 
-def test_a_stall_is_in_the_open_loop_and_not_in_the_closed_one() -> None:
-    service_ms = [1] * 100 + [1000] + [1] * 5000
-    open_loop = merged(run(Simulation(service_ms), job(range(0, 4000, 10), time_limit_s=4.0))).latency
-    closed = merged(run(Simulation(service_ms), job(concurrency=1, time_limit_s=4.0))).latency
-    assert open_loop.at_rank(int(0.9 * open_loop.total)) > 500 * MS
-    assert closed.at_rank(int(0.99 * closed.total)) < 2 * MS
-
-
 def test_the_warm_up_is_before_slice_zero() -> None:
     slices = run(Simulation([1]), job(range(0, 1000, 10), warmup_s=0.5, time_limit_s=0.5))
     assert {number: record.num_due for number, record in slices.items() if record.num_due} == {

@@ -70,11 +70,6 @@ def test_a_quarter_of_a_second_takes_little_memory() -> None:
     assert len(pickle.dumps(histogram_of(list(range(1_000_000, 2_000_000, 2000))))) < 10_000
 
 
-def test_an_empty_one_merges_and_travels() -> None:
-    assert LatencyHistogram.merged([LatencyHistogram(), histogram_of([7])]).total == 1
-    assert LatencyHistogram.decode(LatencyHistogram().encode()).total == 0
-
-
 def test_the_file_is_read_by_the_library() -> None:
     text = histogram_of([1_000_000, 2_000_000]).to_log(["movielens"], duration_s=3.0)
     assert text.startswith("#[movielens]\n#[Histogram log format version 1.3]\n")

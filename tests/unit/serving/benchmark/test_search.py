@@ -36,10 +36,3 @@ def test_a_rate_that_held_by_luck_is_not_confirmed() -> None:
     found = highest_rate(holds, start=160)
     assert found.rate_per_s is not None
     assert found.rate_per_s <= 100
-
-
-@given(st.lists(st.booleans(), min_size=400, max_size=400))
-def test_ends_whatever_is_measured(answers: list[bool]) -> None:
-    measured = iter(answers)
-    found = highest_rate(lambda rate: next(measured, False), start=100)
-    assert found.rate_per_s is None or found.rate_per_s >= 1

@@ -59,12 +59,6 @@ def test_lower_rates_that_are_no_nearer_to_the_bound_end_the_search(problem: str
     assert all(("bottleneck" in said) == bool(problem) for said in tested.said)
 
 
-def test_a_p99_that_only_jumps_about_ends_the_search_before_low_rates_take_minutes() -> None:
-    p99_ms = {100: 11.35, 50: 18.17, 25: 12.77}  # of a busy machine
-    tested = OfRates(p99_ms.__getitem__)
-    assert "p99 is no lower at lower rates" in tested.search.run().ended
-
-
 def test_a_queue_that_lower_rates_shorten_is_followed_down_to_the_rate_that_holds() -> None:
     tested = OfRates(lambda rate: rate * 2)
     found = tested.search.run()

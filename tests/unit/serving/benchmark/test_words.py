@@ -3,7 +3,6 @@ from dataclasses import replace
 from typing import Any
 
 from serving.benchmark.histogram import LatencyHistogram
-from serving.benchmark.percentiles import Estimate
 from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
@@ -25,15 +24,6 @@ def test_what_is_not_reported_is_said_once_for_all_loads() -> None:
         "p99.9 not reported: 160 to 400 samples, at least 3,688 required",
     ]
     assert next(remarks([few, many])) == "p99 not reported for rows 1: 180 samples, at least 368 required"
-
-
-def test_another_reason_is_said_for_the_loads_that_it_holds_for() -> None:
-    odd = Estimate(reason="too odd")
-    one, other = (replace(found, metrics={**found.metrics, "mean_ms": odd}) for found in (result(), result(500)))
-    strange = replace(other, metrics={**other.metrics, "mean_ms": Estimate(reason="too strange")}, batch_size=2)
-    assert list(remarks([one, strange]))[:2] == [
-        "mean not reported for rows 1: too odd", "mean not reported for rows 2: too strange"
-    ]  # fmt: skip
 
 
 def test_what_the_problem_says_is_no_remark_too() -> None:
@@ -113,12 +103,6 @@ def test_the_conclusion_is_the_first_load_the_fastest_one_and_the_state_of_the_m
     )
     assert conclusion(report_of(one)) == f"1 row: {expected[0]}"
     assert conclusion(report_of()) == "nothing was measured"
-
-
-def test_the_conclusion_of_a_rate_has_a_late_percentile() -> None:
-    rate = result_of(Load(batch_size=1, rate_per_s=500.0, arrivals="poisson"), range(1, 401))
-    assert conclusion(report_of(rate)).startswith("1 row, at 500 requests/s: p50 200")
-    assert "p99 396" in conclusion(report_of(rate))
 
 
 def test_a_search_that_found_no_rate_says_what_was_reached_at_each() -> None:

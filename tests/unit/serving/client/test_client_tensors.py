@@ -97,12 +97,6 @@ def test_floats_are_rounded_and_stay_finite(values: list[float]) -> None:
         np.testing.assert_array_equal(to_tensor(values, FP32)[:, 0], expected)
 
 
-def test_rows_of_objects_become_rows() -> None:
-    texts = np.array([["a", "é"], ["", "b"]], dtype=object)
-    tensor = Tensor(name="words", dtype="object", dims=(-1,))
-    np.testing.assert_array_equal(to_tensor(texts, tensor), [[b"a", "é".encode()], [b"", b"b"]])
-
-
 @pytest.mark.parametrize(
     ("values", "tensor", "message"),
     [
@@ -111,22 +105,14 @@ def test_rows_of_objects_become_rows() -> None:
         ([1], TEXT, "'title' has values of type int64, expected BYTES"),
         ([1.5], INT64, "'userId' does not fit INT64: .*1.5"),
         ([2**40], INT32, "'userId' does not fit INT32: .*1099511627776"),
-        (np.array([2**63], np.uint64), INT64, "'userId' does not fit INT64"),
-        ([1, "a"], INT64, "'userId' is not a column of INT64: .*'a'"),
-        ([object()], INT64, "'userId' is not a column of INT64"),
         ([2**70], INT64, "'userId' is not a column of INT64: .*too large"),
         ([1, -(2**63) - 1], INT64, "'userId' is not a column of INT64: .*too large"),
         (np.array([[1, "a"]], dtype=object), PAIRS, "'pair' is not a column of INT64: .*'a'"),
-        (np.array([[2**70, 1]], dtype=object), PAIRS, "'pair' is not a column of INT64: .*too large"),
-        (np.array([[1j, 1]]), PAIRS, "'pair' is not a column of INT64"),
-        (np.array(5), INT64, "'userId' is not a column of INT64"),
         ([1.0, -1e39], FP32, "'price' does not fit FP32: -1e[+]39 would become infinite"),
         (5, INT64, "'userId' is not a column of INT64"),
         ("5", INT64, "'userId' is the single value '5', expected a column"),
         ([1, None, None], INT64, "'userId' has 2 nulls, and INT64 cannot hold them"),
-        (pd.Series([1.0, np.nan]), INT64, "'userId' has 1 nulls"),
         ([[1], [1, 2]], LISTS, r"'genres' has ragged lists \(1 to 2 values, 0 nulls\)"),
-        ([[1], None], LISTS, r"'genres' has ragged lists \(1 to 1 values, 1 nulls\)"),
         ([[1, 2]], INT64, r"'userId' has rows of shape \[2\], expected \[1\]"),
         ([1, 2], LISTS, r"'genres' has rows of shape \[\], expected \[-1\]"),
         ([[1, 2, 3]], PAIRS, r"'pair' has rows of shape \[3\], expected \[2\]"),
