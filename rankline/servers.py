@@ -1,4 +1,4 @@
-"""Who a call asks: a server that runs somewhere, one of its own for as long as it lasts, or nobody but this process."""
+"""Chooses whom a command asks: a running server, a server of its own, or this process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,7 +31,7 @@ class Server:
 
 @contextmanager
 def client_for(repository: Path, url: str | None, tls_root: Path | None = None) -> Iterator["Client"]:
-    """A client of the server at `url`, or of an exported ensemble in this process, which a line says.
+    """A client of the server at `url`, or of an exported ensemble in this process, which a note says.
 
     Args:
         repository: of the ensemble, called as the ensemble is; it is read where there is no `url`.

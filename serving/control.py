@@ -27,7 +27,7 @@ _LONGEST_MESSAGE_BYTES = 1 << 20  # of an error: a traceback may be longer than 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelControl:
-    """Model control of one server.
+    """The model control of one server.
 
     Attributes:
         address: HOST:PORT of its gRPC protocol.
@@ -40,7 +40,7 @@ class ModelControl:
     timeout_s: float
 
     def is_ready(self, server_id: str) -> bool:
-        """Whether all models are loaded, of this server (by its id) and not of one that took the port before it."""
+        """Whether all models are loaded. The id tells this server from one that had the port before."""
         try:
             named = self._ask(lambda stub: stub.ServerMetadata, pb.ServerMetadataRequest()).name == server_id
             return named and bool(self._ask(lambda stub: stub.ServerReady, pb.ServerReadyRequest()).ready)
@@ -48,7 +48,7 @@ class ModelControl:
             return False
 
     def is_model_ready(self, model: str, version: int) -> bool | None:
-        """Whether a version of a model is ready; None where the server does not answer."""
+        """Whether a version of a model is ready; None if the server does not answer."""
         request = pb.ModelReadyRequest(name=model, version=str(version))
         try:
             return bool(self._ask(lambda stub: stub.ModelReady, request).ready)
@@ -63,11 +63,11 @@ class ModelControl:
         self._command(lambda stub: stub.RepositoryModelLoad, request)
 
     def unload(self, model: str) -> None:
-        """Unload a model once its requests are answered; does not wait for that."""
+        """Unload a model once its requests are answered, without waiting for that."""
         self._command(lambda stub: stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(model_name=model))
 
     def loaded(self) -> set[str]:
-        """Models that are loaded, also those that are about to go."""
+        """Models that are loaded, including those about to be unloaded."""
         index = self._command(lambda stub: stub.RepositoryIndex, pb.RepositoryIndexRequest())
         return {model.name for model in index.models if model.state in _LOADED}
 
@@ -85,7 +85,7 @@ class ModelControl:
             return call(request, timeout=timeout_s, metadata=((GRPC_KEY_HEADER, self.key),))
 
     def _channel(self) -> Any:
-        """A connection of its own for each call, so that none waits for gRPC to try a lost one again."""
+        """A new connection for each call, so that no call waits for gRPC to reconnect a lost one."""
         silence_ms = max(1_000, round(self.timeout_s * _SILENCE * 1e3))
         options = [
             ("grpc.enable_http_proxy", 0),  # the server is on this machine
@@ -101,6 +101,6 @@ class ModelControl:
 
 
 def _reason(details: str) -> str:
-    """The message of the model itself where there is one, without its traceback."""
+    """The model's own message if there is one, without its traceback."""
     text = details.partition("\n\nAt:")[0].rpartition("TritonModelException: ")[2]
     return _NATIVE.sub("", text).strip().removesuffix(";") or "the server gave no reason."

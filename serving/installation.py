@@ -1,4 +1,4 @@
-"""The Triton that is on this machine, and a folder of backends and a Python that its model processes run in.
+"""Triton's installation on this machine, and the directory of backends and the Python environment of its models.
 
 The wheel `nvidia-pytriton` holds the server and its Python backend. A folder with a `model.py` becomes a backend beside
 the Python backend, so models with `backend: "nvtabular"` are served by the folder under `serving/backends`, and those
@@ -35,7 +35,7 @@ STUB = "triton_python_backend_stub"
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """A server and what it needs.
+    """Files of an installed server.
 
     Attributes:
         stub: the program that runs a Python model.
@@ -55,7 +55,7 @@ def backend_names() -> tuple[str, ...]:
 
 
 def find_installation() -> Installation:
-    """Locate the server, and see whether its stub can run under this interpreter.
+    """Locate the server, and check whether its stub can run under this interpreter.
 
     Raises:
         ServerError: not installed, or incomplete.
@@ -134,7 +134,7 @@ def _config_of(model: str, repositories: Sequence[Path]) -> Any:
 
 
 def assemble_backends(target: Path, further: tuple[Path, ...], native: Mapping[str, Path]) -> None:
-    """Make a backend directory: our folders, and further ones; `add_python_backend` adds what runs those in Python.
+    """Make a backend directory of our folders and further ones, without the Python backend.
 
     Files that Triton loads are copied (some MB), not linked: it refuses a library that "escapes backend directory".
 
@@ -159,7 +159,7 @@ def assemble_backends(target: Path, further: tuple[Path, ...], native: Mapping[s
 
 
 def add_python_backend(backends: Path, installation: Installation) -> None:
-    """Put Triton's Python backend with its stub beside the others, unless it is there or cannot run."""
+    """Add Triton's Python backend with its stub, unless it is there already or cannot run."""
     target = backends / PYTHON_BACKEND
     if installation.python_trouble or target.exists():
         return
@@ -210,7 +210,7 @@ def make_stub_environment(target: Path) -> None:
 
 
 def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")) -> None:
-    """Remove the empty directories that Triton's Python backend made between two times, and leaves behind."""
+    """Remove the empty directories that Triton's Python backend left behind between two times."""
     for path in directory.glob("python_env_*"):
         with suppress(OSError):  # not empty, somebody else's, or gone
             found = path.stat()
@@ -219,7 +219,7 @@ def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")
 
 
 def environment(installation: Installation, stub_environment: Path) -> dict[str, str]:
-    """Ours, with the stub's `python3` first on PATH and libraries in the order that it needs.
+    """Our environment variables with the stub's `python3` first on PATH, and libraries in the order that it needs.
 
     The interpreter's own library directory comes first: with another libpython of the same version, extension modules
     fail with `undefined symbol`.

@@ -114,7 +114,7 @@ def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) 
 
 
 def _lead_to_environment(pid: int, num_hidden: int) -> None:
-    """Let the last arguments of a program that has not begun be what its environment has for them."""
+    """Point the last arguments of a program that has not begun to values in its environment."""
     word = struct.Struct("=L" if struct.calcsize("P") == 4 else "=Q")
     with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
 
@@ -137,7 +137,7 @@ def _lead_to_environment(pid: int, num_hidden: int) -> None:
 
 
 def _watch(pid: int, parent_pid: int) -> bool:
-    """Wait until the program has ended, SIGTERM comes or the parent is gone; tell whether it can be asked to stop.
+    """Wait until the program has ended, SIGTERM arrives or the parent is gone; returns whether it can be asked to stop.
 
     The parent is looked for because its death signal would come with the end of the thread that started us.
     """
@@ -168,7 +168,6 @@ def _ask_to_stop(pid: int, timeout_s: float) -> None:
 
 
 def _has_died(pid: int) -> bool:
-    """It has ended; its parent may have heard of it or not."""
     try:
         return _stat(Path(f"/proc/{pid}"))[0] == "Z"
     except OSError:
@@ -176,7 +175,7 @@ def _has_died(pid: int) -> bool:
 
 
 def _sleeps(pid: int) -> bool:
-    """No thread of the program runs or could run: what it was told of the end of a process is dealt with."""
+    """Whether no thread of the program runs or could run, so it has handled the end of its processes."""
     try:
         return all(_stat(thread)[0] == "S" for thread in Path(f"/proc/{pid}/task").iterdir())
     except OSError:  # a thread has ended since it was listed
@@ -184,7 +183,7 @@ def _sleeps(pid: int) -> bool:
 
 
 def _end_all() -> dict[int, int]:
-    """Kill all children and what they leave, until there is nobody; the exit status of each."""
+    """Kill all descendants until none is left; returns the exit status of each."""
     ended: dict[int, int] = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -196,7 +195,7 @@ def _end_all() -> dict[int, int]:
 
 
 def _children(parent_pid: int) -> Iterator[int]:
-    """Also those that have ended and that their parent has not yet heard of."""
+    """Children of a process, including zombies."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended since it was listed
             if int(_stat(process)[1]) == parent_pid:
@@ -204,12 +203,12 @@ def _children(parent_pid: int) -> Iterator[int]:
 
 
 def _stat(process: Path) -> list[str]:
-    """Its state, its parent, and so on: what is behind the name in `proc(5)`."""
+    """The fields of `proc(5)` stat after the name: state, parent, and so on."""
     return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
 def _has_ended(pid: int) -> bool:
-    """Look without reaping, so that the id stays ours."""
+    """Check without reaping, so that the id stays ours."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -1,4 +1,4 @@
-"""A program that never outlives this process: `launch.py` runs it and clears up after it."""
+"""Runs a program through `launch.py`, so that it never outlives this process."""
 
 import os
 import secrets
@@ -19,14 +19,14 @@ _YOUNG_S = 60.0  # in which `launch.py` has made its directory, and locked it
 
 
 def new_home(program: str) -> Path:
-    """Where a program is to have its directory; what killed ones of the same name left is removed."""
+    """A directory for a program; leftovers of killed programs of the same name are removed."""
     directory, prefix = Path(tempfile.gettempdir()), f"rankline-{program}-"
     remove_left(directory, prefix)
     return directory / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def remove_left(directory: Path, prefix: str) -> None:
-    """Remove what killed `launch.py`s left: directories with this prefix, and shared memory of the same names."""
+    """Remove what killed launchers left: directories with this prefix, and shared memory of the same names."""
     for home in directory.glob(f"{prefix}*"):
         with suppress(OSError):  # another user's, or gone
             found = home.stat()
@@ -38,7 +38,7 @@ def remove_left(directory: Path, prefix: str) -> None:
 
 
 class Launched:
-    """What `launch.py` runs. It has made `home` when this is made, and waits for the program.
+    """A launcher that has made `home` and waits for its program.
 
     Args:
         home: a directory that does not exist yet; the program's working directory, gone with it, as is shared memory
@@ -88,11 +88,11 @@ class Launched:
         return int(self._read_line())
 
     def mark_running(self) -> None:
-        """From now on it is asked to stop before it is killed."""
+        """From now on ask the program to stop before killing it."""
         self._process.send_signal(signal.SIGUSR1)
 
     def poll(self) -> int | None:
-        """The exit status when the program has ended and all is cleared up, negative for a signal; None before."""
+        """The exit status once the program has ended and everything is removed, negative for a signal; None before."""
         return self._process.poll()
 
     def wait(self) -> int:

@@ -18,7 +18,7 @@ _DRAWS = 100
 
 
 def choose_ports(**wanted: int) -> dict[str, int]:
-    """Ports on loopback by name: those asked for if they are free, and free ones for 0, none of them twice.
+    """Choose ports on loopback by name: the given ones if they are free, or free ones for 0, all different.
 
     Raises:
         ServerError: one that is asked for cannot be opened.
@@ -63,7 +63,7 @@ def _bound(number: int) -> int:
 
 
 def _drawn() -> list[int]:
-    """Some that no connection is given before their server opens them, which takes seconds; at last 0, any."""
+    """Candidates outside the range of outgoing connections, which could take one meanwhile; then any."""
     first = int(_OF_CONNECTIONS.read_text(encoding="ascii").split()[0]) if _OF_CONNECTIONS.exists() else 0
     numbers = range(_FIRST, first)
     return [*SystemRandom().sample(numbers, min(_DRAWS, len(numbers))), *[0] * _DRAWS]

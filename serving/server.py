@@ -1,4 +1,4 @@
-"""A real Triton on this machine: started, watched over, stopped.
+"""Starts, watches and stops a real Triton on this machine.
 
 with EmbeddedServer(ServerConfig(repositories=(Path("model_repository/movielens"),), models=("movielens",))) as server:
     client = Client(server.endpoints.grpc, "movielens")
@@ -55,7 +55,7 @@ _TAKEN_PORT = re.compile(r"Socket '[^']*:(\d+)' already in use")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """How to run a server.
+    """Configuration of a server.
 
     Attributes:
         repositories: Triton model repositories.
@@ -93,7 +93,7 @@ class ServerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoints:
-    """Where a running server listens.
+    """Addresses of a running server.
 
     Attributes:
         grpc: HOST:PORT for the client.
@@ -241,7 +241,7 @@ class EmbeddedServer:
         )
 
     def restart(self, models: tuple[str, ...]) -> None:
-        """Start a server again with other models, at the same addresses. The log of one that was ready becomes `….old`.
+        """Start again with other models at the same addresses, keeping the log of a server that was ready as `….old`.
 
         Raises:
             ServerError: as `start`, or it was never ready. Another call tries again.
@@ -259,7 +259,7 @@ class EmbeddedServer:
         self.start()
 
     def exit_reason(self) -> str | None:
-        """What ended the server if it has ended by itself; None when it runs or was not started."""
+        """Why the server ended by itself; None while it runs or before it was started."""
         launcher, pid = self._launcher, self._pid
         if launcher is None or pid is None or _is_running(pid):
             return None
@@ -295,7 +295,7 @@ class EmbeddedServer:
         self._num_processes[model] = self._count_processes()[model]  # another one may be dead
 
     def _add_python_for(self, *models: str) -> None:
-        """Put the Python backend where Triton finds it if models need it; without names, all of the repositories."""
+        """Add the Python backend if models need it; without names, consider all models of the repositories."""
         assert self._backends is not None
         assert self._installation is not None
         native = [folder.name for folder in self._backends.iterdir() if (folder / object_name(folder.name)).is_file()]
@@ -320,7 +320,7 @@ class EmbeddedServer:
             time.sleep(_POLL_INTERVAL_S)
 
     def dead_models(self) -> set[str]:
-        """Loaded models that have lost a process; Triton does not start it again. Native ones have none to lose."""
+        """Loaded models that have lost a process, which Triton does not restart. Native models have no process."""
         running = self._count_processes()
         return {model for model, count in self._num_processes.items() if running[model] < count}
 
@@ -329,12 +329,12 @@ class EmbeddedServer:
         return self._running_control().is_model_ready(model, version)
 
     def interrupt(self) -> None:
-        """End the server without waiting for it, so that `start` or `load` in another thread fails; `stop` follows."""
+        """End the server without waiting, so that `start` or `load` in another thread fails; call `stop` afterwards."""
         if (launcher := self._launcher) is not None:
             launcher.terminate()
 
     def kill(self) -> None:
-        """End a server that does not answer any more, at once; `restart` or `stop` follows."""
+        """Kill a server that no longer answers; call `restart` or `stop` afterwards."""
         if self._pid is not None and self.exit_reason() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -355,7 +355,7 @@ class EmbeddedServer:
         return found
 
     def stop(self) -> None:
-        """Stop the server, its model processes and what they left in shared memory; nothing to do when stopped."""
+        """Stop the server and its model processes, and remove their shared memory. Does nothing when stopped."""
         if self._launcher is not None:
             self._launcher.stop()
             remove_environments(self._begun_at, self._ready_at or time.time())
@@ -389,7 +389,7 @@ class EmbeddedServer:
                 _LOGGER.warning("This system forbids ptrace: other users can read the server's keys in its arguments.")
 
     def _cpu_seconds_of_models(self) -> float | None:
-        """What the processes of models have used, as the server's own grows with each question; None without any."""
+        """CPU seconds of the models' processes; None without any. The server's own grow with each readiness check."""
         processes = self.process_ids()[1:]
         if not processes:
             return None
@@ -428,7 +428,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _listens(pid: int, ports: Collection[int]) -> bool:
-    """Whether a process has opened all ports: Triton opens HTTP and metrics after gRPC, and ends where one is taken."""
+    """Whether a process listens on all ports. Triton opens HTTP and metrics after gRPC, and exits if one is taken."""
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.NoSuchProcess:
@@ -437,7 +437,7 @@ def _listens(pid: int, ports: Collection[int]) -> bool:
 
 
 def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
-    """The repositories, by a link where a path has more than letters and digits: Triton would tear it at a blank."""
+    """The repositories, linked if their path holds more than letters and digits: Triton would split it at a blank."""
     for number, repository in enumerate(repositories):
         path = repository.absolute()
         if not _PLAIN_PATH.fullmatch(str(path)):
@@ -448,7 +448,7 @@ def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
 
 
 def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], *, shm_prefix: str) -> list[str]:
-    """Everything but the ports, the keys and the repositories; hardened after Triton's deployment guide."""
+    """All options but ports, keys and repositories, hardened after Triton's deployment guide."""
     names = sorted({PYTHON_BACKEND} | {folder.name for folder in backends.iterdir()})
     return [
         f"--backend-directory={backends}",

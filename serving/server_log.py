@@ -1,4 +1,4 @@
-"""What a server says: kept in a file, or only its end, and what it says about why the server failed."""
+"""Logs of a server, in a file or in memory, and the reason of a failure in them."""
 
 import os
 import re
@@ -27,19 +27,19 @@ _ERROR = re.compile(
 
 
 class ServerLog(Protocol):
-    """Where a process writes what it says."""
+    """Receives the output of a process."""
 
     def fileno(self) -> int:
-        """To be given to the process as its standard error."""
+        """The file descriptor to give to the process as its standard error."""
 
     def release(self) -> None:
-        """The process has it, and is now the only one who writes."""
+        """Called when the process holds the descriptor and is the only writer."""
 
     def text(self) -> str:
-        """What it has said so far, or the end of it."""
+        """The output so far, or the end of it."""
 
     def close(self) -> None:
-        """The process has ended."""
+        """Called when the process has ended."""
 
 
 class FileLog:
@@ -88,7 +88,7 @@ class PipeLog:
         os.close(self._writing)
 
     def text(self) -> str:
-        """See `ServerLog`; waits a moment for the last words of a process that has ended."""
+        """Wait a moment for the last output of a process that has ended, and return all of it."""
         self._reader.join(_LAST_WORDS_TIMEOUT_S)
         return self._end.decode("utf-8", errors="replace")
 

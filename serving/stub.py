@@ -1,4 +1,4 @@
-"""The program that runs a Python model, made fit for NumPy 2.
+"""Patches the program that runs Python models for NumPy 2.
 
 `nvidia-pytriton` 0.7 is compiled with pybind11 2.10, which takes the size of an array's items from where NumPy 1 kept
 it, 32 bytes into a dtype. NumPy 2 has its flags there, and the size 8 bytes further: every array would be taken for

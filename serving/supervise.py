@@ -1,4 +1,4 @@
-"""What a server that stays up needs: it switches to new versions, and comes back when it or a model's process ended."""
+"""Keeps a server up: switches it to new versions, and restarts it or a model's process that ended."""
 
 import math
 import threading
@@ -21,7 +21,7 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0  # between two tries to switch 
 
 
 class Follower:
-    """Switches to what becomes the active version on disk; `report` is given a line for each event."""
+    """Switches to the version that becomes active on disk; `report` receives a line for each event."""
 
     def __init__(
         self, ensemble: ExportedEnsemble, report: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
@@ -34,7 +34,7 @@ class Follower:
         self._trouble = ""
 
     def step(self, switch_to: Callable[[ExportedEnsemble], None]) -> None:
-        """Look once.
+        """Check once.
 
         A version that was refused is tried again after pauses that grow: its files may not have been copied whole, the
         disk did not answer, or memory was short. It is reported again where the reason is another one.
@@ -69,7 +69,7 @@ class Follower:
 
 
 class Backoff:
-    """When to start again what ended: at once if it ran for a while before, else after pauses that double."""
+    """Decides when to restart: at once after a long run, else after pauses that double."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -96,7 +96,7 @@ class Backoff:
 
 
 class Supervisor:
-    """Looks after a server of one ensemble.
+    """Looks after the server of one ensemble.
 
     A new version is loaded beside the active one: its steps first, so that one that cannot be loaded changes
     nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request
@@ -140,7 +140,7 @@ class Supervisor:
             self.step()
 
     def step(self) -> None:
-        """Look once, and act. Returns at once in a pause between two starts."""
+        """Check once, and act. Returns at once during a pause between two starts."""
         self._look_for_end()
         if self._is_ended and not self._start_again():
             return
@@ -165,7 +165,7 @@ class Supervisor:
         return set(self._down)
 
     def switch_to(self, new: ExportedEnsemble) -> None:
-        """Make another version the active one; no request fails.
+        """Make another version the active one without failing a request.
 
         Raises:
             ServerError: it cannot be loaded. The old one goes on.
@@ -195,7 +195,7 @@ class Supervisor:
             self._report(f"version {old.version} still takes memory: {error}")
 
     def _go_back(self) -> None:
-        """Undo a takeover that failed, in the order in which there is always an ensemble whose steps are loaded.
+        """Undo a failed switch in an order that always leaves an ensemble with loaded steps.
 
         One whose loading took too long may still become the active one, so the steps of the rejected version go only
         when the server has said that it has the old ensemble.
@@ -210,7 +210,7 @@ class Supervisor:
         self._server.unload(*sorted(steps))
 
     def _look_for_end(self) -> None:
-        """Report the end of a server that has ended, or hangs, and plan its start."""
+        """Detect that the server has ended or hangs, and schedule its restart."""
         if self._is_ended:
             return
         reason = self._server.exit_reason()
@@ -223,7 +223,7 @@ class Supervisor:
             self._report(f"{reason} Starting it again{f' in {pause_s:g} s' if pause_s else ''}.")
 
     def _start_again(self) -> bool:
-        """Start a server that has ended, if the pause is over; whether it runs."""
+        """Restart a server that has ended if the pause is over; returns whether it runs."""
         if not self._backoff.is_due:
             return False
         try:
@@ -268,6 +268,6 @@ class Supervisor:
 
 
 def config_of(ensemble: ExportedEnsemble, *, port: int = 0, **choices: object) -> ServerConfig:
-    """How to serve an ensemble and nothing else; metrics have the next port, `choices` are fields of `ServerConfig`."""
+    """The config to serve one ensemble; metrics use the next port, `choices` are fields of `ServerConfig`."""
     ports: dict[str, Any] = {"grpc_port": port, "metrics_port": port and port + 1}
     return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **ports, **choices)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Which way of serving a model takes the most requests per second under a bound of latency.
+"""Searches for the way of serving a model that takes the most requests per second within a latency bound.
 
 Configurations are measured one after another, and the rate to beat rises: one that does not meet the target near the
 best rate so far is dropped after a single short measurement. The best few are measured again, for longer.
@@ -56,7 +56,7 @@ Serve: TypeAlias = Callable[[ExportConfig], AbstractContextManager[Measure]]
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How closely a trial measures; all but the seconds of each measurement go to `highest_rate`."""
+    """How closely a trial measures: seconds of each measurement, and parameters of `highest_rate`."""
 
     duration_s: float
     step: float
@@ -70,7 +70,7 @@ LONG = Effort(duration_s=3.0, step=1.25, resolution=0.05, confirmations=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A configuration, and what its measurements said.
+    """A configuration and its measurements.
 
     Attributes:
         config: what was served.
@@ -88,7 +88,7 @@ class Trial:
 
     @property
     def last(self) -> Reading | None:
-        """At the highest rate that met the target; of one that was dropped, what it was dropped for."""
+        """The measurement at the highest rate that met the target, or the one for which the trial was dropped."""
         held = [one for one in self.readings if one.holds and one.rate_per_s == self.rate_per_s]
         return next(reversed(held or self.readings), None)
 
@@ -104,7 +104,7 @@ class Trial:
 def space(
     own: ExportConfig, engines: Sequence[Engine], bound_ms: float, num_cores: int, only: Collection[str] = VARIED
 ) -> list[ExportConfig]:
-    """The configurations to try: the own one first, then those that differ from it in little.
+    """The configurations to try: the current one first, then those that differ least from it.
 
     Args:
         own: keeps what is not varied.

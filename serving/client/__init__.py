@@ -1,4 +1,4 @@
-"""Rows in, scores out; names and types come from the server's own description of the model.
+"""The client: rows in, scores out. Names and types come from the server's description of the model.
 
     with Client("127.0.0.1:8001", "movielens") as client:
         scores = client.predict({"userId": [1, 2], "movieId": [31, None]})

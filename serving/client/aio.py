@@ -52,7 +52,7 @@ class AsyncClient:
 
     @property
     def schema(self) -> ModelSchema:
-        """What the model takes and gives."""
+        """The model's inputs and outputs."""
         return self._core.schema
 
     async def predict(self, columns: Columns) -> Array:

@@ -1,4 +1,4 @@
-"""The choices of a client."""
+"""Configuration of a client."""
 
 import ipaddress
 import os
@@ -38,7 +38,7 @@ class ClientTls:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig:
-    """How to talk to a server.
+    """Timeouts, retries, encryption and transport of a client.
 
     Attributes:
         timeout_s: longest wait for the answer to a message, with all that it was sent again.

@@ -1,4 +1,4 @@
-"""What both clients do: learn what a model takes, send, wait before a retry, and explain what failed."""
+"""The part that both clients share: describe the model, send, pause before a retry, and explain failures."""
 
 import random
 import time
@@ -112,7 +112,7 @@ class Core:
 
 
 def run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run a coroutine that never gives up control, as over a blocking transport, without an event loop.
+    """Run a coroutine that never suspends, as over a blocking transport, without an event loop.
 
     Raises:
         RuntimeError: it gave up control.

@@ -1,4 +1,4 @@
-"""What went wrong with a call → an exception that says what to do.
+"""Turns failed calls into exceptions that say what to do.
 
 Triton 24.10 answers `UNAVAILABLE` (HTTP: 503) to much that has nothing in common, so its words have to be read. An
 ensemble puts "in ensemble 'NAME', " before those of its step.
@@ -19,7 +19,7 @@ _TLS_TROUBLE = ("handshake failed", "erification", "[SSL", "[X509")
 
 
 class CallError(Exception):
-    """A call that was not answered: gRPC's name of the status, and the words of the server or transport."""
+    """A failed call, with gRPC's status name and the words of the server or the transport."""
 
     def __init__(self, status: str, details: str) -> None:
         super().__init__(status, details)
@@ -27,29 +27,29 @@ class CallError(Exception):
 
     @property
     def is_unknown_model(self) -> bool:
-        """The server is there, and the model is not."""
+        """Whether the server answers but lacks the model."""
         return _UNKNOWN_MODEL in self.details
 
     @property
     def is_lost(self) -> bool:
-        """No server has answered, or one that has not loaded its models yet; or a proxy has given the request up."""
+        """Whether no server with loaded models has answered, or a proxy gave up the request."""
         is_there = self.is_busy or is_restricted(self.details)
         is_reset = self.status == "INTERNAL" and _RESET in self.details
         return (self.status == UNAVAILABLE or self.is_unknown_model or is_reset) and not is_there
 
     @property
     def is_busy(self) -> bool:
-        """The server's queue was full, or the request waited in it for too long."""
+        """Whether the server's queue was full, or the request waited in it for too long."""
         return self.status == UNAVAILABLE and (_QUEUE_FULL in self.details or _QUEUE_TIMEOUT in self.details)
 
     @property
     def is_late(self) -> bool:
-        """No answer came in time."""
+        """Whether the deadline passed."""
         return self.status == DEADLINE_EXCEEDED
 
 
 def is_restricted(details: str) -> bool:
-    """Whether the server restricts the protocol to those who have its key."""
+    """Whether the server restricts the protocol to clients with its key."""
     return _RESTRICTED in details
 
 
@@ -90,7 +90,7 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
 
 
 def _remedy(details: str) -> str:
-    """What to do about a server that could not be reached."""
+    """Advice for a server that could not be reached."""
     if any(word in details for word in _TLS_TROUBLE):
         return "Check that it uses TLS, and that the given root has signed its certificate for this host name."
     if _NOT_CONNECTED in details and any(word in details for word in _HUNG_UP):

@@ -1,4 +1,4 @@
-"""Triton's protocol over HTTP, through tritonclient: for where gRPC does not get through."""
+"""Triton's HTTP protocol through tritonclient, for networks that gRPC does not get through."""
 
 import os
 import threading
@@ -51,7 +51,7 @@ os.register_at_fork(after_in_child=gevent.reinit)  # or else it waits for thread
 
 
 class HttpTransport(ABC):
-    """Implements `Transport` but for what depends on the library below."""
+    """Implements `Transport` except for the calls themselves."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
@@ -106,7 +106,7 @@ class HttpTransport(ABC):
 
     @property
     def _headers(self) -> dict[str, str]:
-        """What goes with every request; made anew, since tritonclient writes into it."""
+        """Headers of a request; a new mapping each time, since tritonclient modifies it."""
         key = {} if self._config.key is None else {KEY_HEADER: self._config.key}
         return {**self._config.headers, **key}
 
@@ -143,7 +143,7 @@ class BlockingHttpTransport(HttpTransport):
             raise CallError(UNAVAILABLE, str(error)) from error
 
     def _kept(self) -> Any:
-        """The client of this thread; those of threads that have ended are closed when a new one is made."""
+        """The client of this thread. Making a new one closes those of threads that have ended."""
         thread = threading.current_thread()
         client = self._clients.get(thread)
         if client is None:
@@ -169,7 +169,7 @@ class BlockingHttpTransport(HttpTransport):
 
 
 def failed(error: InferenceServerException) -> CallError:
-    """Return the failure that the server, or a proxy in front of it, answered."""
+    """The failure that the server, or a proxy in front of it, answered."""
     status, page = str(error.status()), error.debug_details()
     if page is not None:
         return CallError(_STATUS_OF_PAGE.get(status, NOT_TRITON), f"status {status}: {' '.join(page.split())[:100]}")

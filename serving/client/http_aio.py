@@ -15,7 +15,7 @@ from workflows.errors import in_short
 
 
 class AsyncHttpTransport(HttpTransport):
-    """Connections of the running event loop."""
+    """Connections in the running event loop."""
 
     def __init__(self, url: str, config: ClientConfig) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Rows → what is sent: columns checked against the model, cut to what the server takes."""
+"""Turns rows into messages: checked against the model, and split at what the server takes."""
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class PreparedRequest:
 
 
 def check(columns: Columns, schema: ModelSchema) -> None:
-    """Check rows against a model that no server may have loaded yet.
+    """Check rows against a model without a server.
 
     Raises:
         RequestError: see `prepare`.
@@ -212,7 +212,7 @@ def _candidates_of(candidates: Any, schema: ModelSchema) -> dict[str, Any]:
 
 
 def _wanted(given: Mapping[str, Any], schema: ModelSchema) -> list[ColumnSchema]:
-    """The columns of a request, where lists and masks may also be given as the tensors that they become."""
+    """The columns of a request; lists and masks may also be given as the tensors they become."""
     wanted: list[ColumnSchema] = []
     for column in schema.columns:
         tensors = [column.values]
@@ -230,7 +230,7 @@ def _wanted(given: Mapping[str, Any], schema: ModelSchema) -> list[ColumnSchema]
 def _parts(
     tensors: Callable[[int, int], list[WireTensor]], count: int, step: int, max_message_bytes: int
 ) -> Iterator[list[WireTensor]]:
-    """The tensors of each message: of `step` rows, halved until they go into one."""
+    """The tensors of each message: `step` rows, halved until they fit."""
 
     def halved(start: int, stop: int) -> Iterator[list[WireTensor]]:
         part = tensors(start, stop)
@@ -246,7 +246,7 @@ def _parts(
 
 
 def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
-    """Columns by name of rows of any type that `Client.predict` takes; the schema says which hold lists.
+    """Columns by name, from rows of any type that `Client.predict` takes; the schema says which hold lists.
 
     Raises:
         RequestError: rows are of another type.
@@ -272,7 +272,7 @@ def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
 
 
 def _is_row(columns: Mapping[str, Any], schema: ModelSchema) -> bool:
-    """Whether these are the values of one row: single ones, except in columns that hold lists."""
+    """Whether these are the values of one row: scalars, except in columns that hold lists."""
     lists = {column.name for column in schema.columns if column.lengths is not None}
     several = {
         name for name, value in columns.items() if hasattr(value, "__iter__") and not isinstance(value, str | bytes)

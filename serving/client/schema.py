@@ -1,4 +1,4 @@
-"""What a model takes and gives, as the server describes it."""
+"""The inputs and outputs of a model, as the server describes it."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ from workflows.tensors import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSchema:
-    """What is given as one column of a request.
+    """A column of a request.
 
     Attributes:
         name: column name.
@@ -38,7 +38,7 @@ class ColumnSchema:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSchema:
-    """What a model takes and gives.
+    """The inputs and outputs of a model.
 
     Attributes:
         name: model name.
@@ -83,7 +83,7 @@ class ModelSchema:
         )
 
     def by_output(self, scores: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Output → its part of what `Client.predict` gave: [num_rows], or [num_rows, width] of several values."""
+        """Output → its part of the scores: [num_rows], or [num_rows, width] of several values."""
         if len(self.outputs) == 1:
             return {self.outputs[0].name: scores}
         ends = np.cumsum([output.dims[0] for output in self.outputs])[:-1]
@@ -91,7 +91,7 @@ class ModelSchema:
         return {output.name: part[:, 0] if output.is_scalar else part for output, part in parts}
 
     def score_columns(self, scores: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Return the same by column, named as `workflows.heads.score_names` says."""
+        """The scores by column, named as `workflows.heads.score_names` says."""
         columns: dict[str, npt.NDArray[Any]] = {}
         for output, part in self.by_output(scores).items():
             classes = self.classes.get(output, ())
@@ -111,7 +111,7 @@ class ModelSchema:
 
     @cached_property
     def columns(self) -> tuple[ColumnSchema, ...]:
-        """What a caller gives, in the order of the inputs: `NAME__values` with `NAME__nnzs` is one column `NAME`."""
+        """The columns of a request, in the order of the inputs: `NAME__values` with `NAME__nnzs` is one column `NAME`."""
         required = {tensor.name for tensor in self.inputs}
         inputs = {tensor.name: tensor for tensor in (*self.inputs, *self.optional_inputs)}
         lengths = {

@@ -67,7 +67,7 @@ class Client:
 
     @property
     def schema(self) -> ModelSchema:
-        """What the model takes and gives."""
+        """The model's inputs and outputs."""
         return self._connected.schema
 
     def predict(self, columns: Columns) -> Array:

@@ -1,4 +1,4 @@
-"""A column → the tensors of an input: types checked, missing values marked, lists padded.
+"""Turns a column into the tensors of an input: checks types, marks missing values, pads lists.
 
 Integers of any width are taken where no value changes, so are floats without a fraction where integers are taken.
 Floats are rounded to the precision of the input, and refused where they would become infinite. Booleans, decimals,
@@ -37,7 +37,7 @@ _LARGEST = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float16, n
 
 @dataclass
 class WireTensor:
-    """A tensor of a request: the values of all rows in C order, and a shape with the rows first."""
+    """A tensor of a request: values in C order, and a shape with the rows first."""
 
     schema: Tensor
     shape: tuple[int, ...]
@@ -45,13 +45,13 @@ class WireTensor:
 
     @cached_property
     def data(self) -> Array:
-        """As it is sent: numbers in C order; strings as uint8, each behind its length."""
+        """The bytes to send: numbers in C order; strings as uint8, each after its length."""
         return _wire(self.values)
 
 
 @dataclass(frozen=True)
 class Dense:
-    """Rows of one shape, which has the rows first."""
+    """Rows of one shape, whose first dimension is the rows."""
 
     schema: Tensor
     values: Flat
@@ -59,7 +59,7 @@ class Dense:
 
     @property
     def name(self) -> str:
-        """Of the input."""
+        """Name of the input."""
         return self.schema.name
 
     @property
@@ -68,7 +68,7 @@ class Dense:
         return self.shape[0]
 
     def tensors(self, start: int, stop: int) -> Iterator[WireTensor]:
-        """Some of the rows."""
+        """The tensors of some rows."""
         num_rows, *row_shape = self.shape
         if (start, stop) == (0, num_rows):
             yield WireTensor(self.schema, self.shape, self.values)
@@ -95,7 +95,7 @@ class ListRows:
 
     @property
     def name(self) -> str:
-        """Of the column."""
+        """Name of the column."""
         return self.column.name
 
     @property
@@ -104,7 +104,7 @@ class ListRows:
         return len(self.lengths)
 
     def tensors(self, start: int, stop: int) -> Iterator[WireTensor]:
-        """Some of the rows: padded values, and how many of them each row has."""
+        """The tensors of some rows: padded values, and their number in each row."""
         assert self.column.lengths is not None
         lengths = self.lengths[start:stop]
         (width,) = self.column.values.dims
@@ -204,7 +204,7 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
 
 
 def _exact(values: Any, tensor: Tensor) -> Array | None:
-    """Return a list of Python's own numbers as an array; None if it is anything else, or a number does not fit."""
+    """A list of Python numbers as an array; None for anything else, or if a number does not fit."""
     kinds, dtype = set(map(type, values)) if isinstance(values, list) else set(), tensor.numpy_dtype
     if kinds != {float if dtype.kind == "f" else int} or dtype not in _LARGEST:
         return None
@@ -213,7 +213,7 @@ def _exact(values: Any, tensor: Tensor) -> Array | None:
 
 
 def _convert(values: Any, tensor: Tensor) -> tuple[Flat, tuple[int, ...], Array | None]:
-    """All single values, the shape of a row, () when it is a single value, and which values are there if not all."""
+    """All scalar values, the shape of a row (() for a scalar), and which values are valid if not all."""
     column, row_shape = _flatten(values, tensor)
     column = _cast(column, tensor)
     valid = None
@@ -243,7 +243,7 @@ def _flatten(values: Any, tensor: Tensor) -> tuple[pa.Array, tuple[int, ...]]:
 
 
 def _without_pandas(values: Any) -> Any:
-    """The array of a Series whose type NumPy has: Arrow would look at it for far longer."""
+    """The array of a Series with a NumPy type, since Arrow would take far longer."""
     is_plain = isinstance(getattr(values, "dtype", None), np.dtype) and hasattr(values, "to_numpy")
     return values.to_numpy() if is_plain else values
 
@@ -285,7 +285,7 @@ def _cast(column: pa.Array, tensor: Tensor) -> pa.Array:
 
 
 def _remedy(column: pa.Array, name: str) -> str:
-    """What to give in place of texts; empty for other types."""
+    """Advice for a column of texts; empty for other types."""
     if not is_text(column.type):
         return ""
     first = next((str(value) for value in column if value.is_valid), "")
@@ -298,14 +298,14 @@ def _remedy(column: pa.Array, name: str) -> str:
 
 
 def _first_overflow(column: pa.Array, cast: pa.Array) -> str:
-    """The first finite value that a cast made infinite; empty if there is none."""
+    """The first finite value that became infinite in a cast; empty if there is none."""
     before, after = (array.to_numpy(zero_copy_only=False).astype(np.float64) for array in (column, cast))
     overflown = before[np.isfinite(before) & np.isinf(after)]
     return str(overflown[0]) if overflown.size else ""
 
 
 def _padded(elements: Flat, lengths: Array, width: int) -> Flat:
-    """Lists one after another in rows of `width`, with zeros or empty strings behind each."""
+    """Consecutive lists as rows of `width`, padded with zeros or empty strings."""
     if isinstance(elements, np.ndarray):
         return pad(elements, lengths, width).reshape(-1)
     sizes, data = _text(elements)
@@ -329,7 +329,7 @@ def _text(strings: pa.LargeBinaryArray) -> tuple[Array, Array]:
 
 
 def _framed(sizes: Array, data: Array) -> Array:
-    """Strings as Triton takes them: each behind its size, four bytes with the lowest first."""
+    """Strings as Triton takes them: each after its size in four bytes, little-endian."""
     framed = np.empty(_SIZE_BYTES * len(sizes) + len(data), np.uint8)
     begins = np.cumsum(sizes) - sizes + _SIZE_BYTES * np.arange(len(sizes))
     is_size = np.zeros(len(framed), np.bool_)

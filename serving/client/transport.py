@@ -1,4 +1,4 @@
-"""What carries requests to a server and answers back, and the choice of it.
+"""The interface of transports, and the choice of one.
 
 A transport is written once for both clients, in coroutines. Those of a blocking one never give up control, so `Client`
 runs them to their end at once (`core.run`); those of the others wait in the event loop.
