@@ -60,7 +60,7 @@ def test_a_row_that_is_none_is_named_by_its_line_whatever_shard_it_is_in(tmp_pat
     text[30] = line(30, fields=7)
     (tmp_path / "train.txt").write_text("".join(text), encoding="ascii")
     shards = streamed(tmp_path, 1000).shards
-    with pytest.raises(DataError, match=r"train\.txt, line 31 has 7 columns, expected 40"):
+    with pytest.raises(DataError, match=r"train\.txt, line 31: 7 cells, expected 40"):
         for shard in shards:
             list(shard.batches())
 
@@ -71,7 +71,7 @@ def test_a_file_that_grew_is_refused_by_its_last_shard(tmp_path: Path) -> None:
     with (tmp_path / "day_0").open("a", encoding="ascii") as file:
         file.write(line(40))
     assert len(list(shards[0].batches())) == 1
-    with pytest.raises(DataError, match="day_0 has 41 rows, and had 40 when it was first read"):
+    with pytest.raises(DataError, match="day_0 has 5 rows where it had 4 when it was first read"):
         list(shards[-1].batches())
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from workflows.datasets.table.config import ISO, ColumnConfig, FilesConfig, Format, Type
-from workflows.datasets.table.files import READ_ERRORS, Extent, read, unreadable
+from workflows.datasets.table.files import Extent, read
 from workflows.datasets.table.typed import NUMBER, ValueFaultError, times_of, typed_column
 from workflows.plain_values import holds_lists, is_text, plain_values
 from workflows.progress import SILENT, Progress
@@ -178,16 +178,13 @@ def profile(
     rng = np.random.default_rng(0)
     for extent in extents:
         types = {name: pa.string() if config.format == "csv" else None for name in names[extent.path]}
-        try:
-            for batch in read(extent, config, types):
-                # Not every n-th row: where rows of a user follow each other, no two of them would be in the sample.
-                rows = None if share >= 1 else pa.array(np.flatnonzero(rng.random(batch.num_rows) < share))
-                for name, column in columns.items():
-                    column.add(batch.column(name) if name in types else pa.nulls(batch.num_rows), rows)
-                done += batch.num_rows
-                progress.update(done, total, f"{done:,} rows")
-        except READ_ERRORS as error:
-            raise unreadable(extent.path, error, config) from None
+        for batch in read(extent, config, types):
+            # Not every n-th row: where rows of a user follow each other, no two of them would be in the sample.
+            rows = None if share >= 1 else pa.array(np.flatnonzero(rng.random(batch.num_rows) < share))
+            for name, column in columns.items():
+                column.add(batch.column(name) if name in types else pa.nulls(batch.num_rows), rows)
+            done += batch.num_rows
+            progress.update(done, total, f"{done:,} rows")
     assert config.format is not None
     return Profile(
         columns={name: column.built(name, config.format, done) for name, column in columns.items()},

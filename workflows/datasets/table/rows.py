@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from workflows.datasets.raw import RawData, Shard, StreamedRows
 from workflows.datasets.table.config import EPOCHS, ColumnConfig, FilesConfig, Format, LabelConfig, TableConfig
 from workflows.datasets.table.files import (
-    READ_ERRORS,
     Extent,
     Types,
     find_files,
@@ -24,7 +23,6 @@ from workflows.datasets.table.files import (
     names_in,
     read,
     scan,
-    unreadable,
     with_format,
 )
 from workflows.datasets.table.typed import (
@@ -127,6 +125,15 @@ class _Reading:
         except ValueFaultError as fault:
             raise self._refusal(name, fault, path, done) from None
 
+    def as_found(self, batch: pa.RecordBatch, sent: pa.RecordBatch) -> pa.Table:
+        """Return a batch as it is in the files, with numbers that were read as text as numbers."""
+        table = pa.Table.from_batches([batch])
+        for number, field in enumerate(batch.schema):
+            wanted = self.types.get(field.name)
+            if self.files.format == "csv" and is_text(field.type) and wanted in (pa.int64(), pa.float64()):
+                table = table.set_column(number, field.name, sent[field.name])
+        return table
+
     def _column(self, name: str, values: pa.Array) -> pa.Array:
         column = self.columns[name]
         return typed_column(values if column.type == "string" else self._present(values), column)
@@ -222,10 +229,10 @@ class TableRequests:
         extents = scan([path], reading.files).extents
         total, done = sum(extent.num_rows for extent in extents), 0
         for extent in extents:
-            for batch in _read(reading, extent, types):
+            for batch in read(extent, reading.files, types):
                 sent = reading.typed(batch, path, done)
                 done += batch.num_rows
-                yield pa.Table.from_batches([batch]), pa.Table.from_batches([sent]), done / total
+                yield reading.as_found(batch, sent), pa.Table.from_batches([sent]), done / total
 
     def format_of(self, path: Path) -> Format:
         """By the ending of its name, else as the files that were trained on."""
@@ -297,47 +304,9 @@ def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[P
 def _typed_batches(reading: _Reading, extents: Sequence[Extent]) -> Iterator[pa.RecordBatch]:
     for extent in extents:
         done = 0
-        for batch in _read(reading, extent, reading.types):
+        for batch in read(extent, reading.files, reading.types):
             yield reading.typed(batch, extent.path, extent.first_row + done)
             done += batch.num_rows
-        if done != extent.num_rows:
-            raise DataError(
-                f"{extent.path} has {done} rows where it had {extent.num_rows} when it was first read. "
-                "Leave it as it is."
-            )
-
-
-def _read(reading: _Reading, extent: Extent, types: Types) -> Iterator[pa.RecordBatch]:
-    done = 0
-    try:
-        try:
-            for batch in read(extent, reading.files, types):
-                yield batch
-                done += batch.num_rows
-        except pa.ArrowInvalid:
-            if reading.files.format != "csv":
-                raise
-            yield from _read_numbers_as_text(reading, extent, types, done)
-    except READ_ERRORS as error:
-        raise unreadable(extent.path, error, reading.files) from None
-
-
-def _read_numbers_as_text(reading: _Reading, extent: Extent, types: Types, done: int) -> Iterator[pa.RecordBatch]:
-    """The rows after the first `done`: Arrow's reader takes no 36.0 for a whole number, nor says where a fault is.
-
-    Raises:
-        DataError: a text is not a number; the message has file, row and column.
-    """
-    numbers = {name: kind for name, kind in types.items() if kind in (pa.int64(), pa.float64())}
-    begin = 0
-    for batch in read(extent, reading.files, {**types, **dict.fromkeys(numbers, pa.string())}):
-        rest = batch.slice(max(0, done - begin))
-        if rest.num_rows:
-            first = extent.first_row + begin + batch.num_rows - rest.num_rows
-            columns = dict(zip(rest.schema.names, rest.columns, strict=True))
-            columns |= {name: reading.column(name, columns[name], extent.path, first) for name in numbers}
-            yield pa.RecordBatch.from_pydict(columns)
-        begin += batch.num_rows
 
 
 def _text_type(column: ColumnConfig, files: FilesConfig) -> pa.DataType | None:

@@ -78,7 +78,7 @@ def test_a_large_file_is_cut_at_ends_of_lines_and_read_alike(tmp_path: Path) -> 
     (tmp_path / "rows.csv").write_text("id,n,label\n" + lines)
     config = with_format(FilesConfig(files=("rows.csv",)), [tmp_path / "rows.csv"])
     scanned = scan([tmp_path / "rows.csv"], config, shard_bytes=10_000)
-    assert len(scanned.extents) == 1  # blocks of some megabytes are counted whole
+    assert len(scanned.extents) > 1
     rows = rows_of(read_table(table_config("rows.csv"), tmp_path))
     assert rows["n"] == list(range(5_000))
 
