@@ -8,8 +8,6 @@ F. Maxwell Harper and Joseph A. Konstan: The MovieLens Datasets: History and Con
 """
 
 import csv
-import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -32,8 +30,6 @@ RATINGS_SCHEMA = pa.schema(
 )  # fmt: skip
 CATALOG_SCHEMA = pa.schema({MOVIE_ID: pa.int64(), TITLE: pa.string(), GENRES: pa.list_(pa.string())})
 
-# Arrow's own list, which _find_fault must share with it.
-_NULLS = pa_csv.ConvertOptions().null_values
 _UNIT_SEPARATOR = "\x1f"
 _ROOT = "https://files.grouplens.org/datasets/movielens"
 MOVIELENS_ARCHIVES = {
@@ -223,32 +219,41 @@ _LAYOUTS = (
 
 
 def _read(file: _TextFile) -> pa.Table:
-    """Read the columns of `file.schema` at the speed of Arrow; what it refuses is looked for again line by line."""
     try:
         if file.path.stat().st_size == 0:
             raise DataError(f"{file.path} is empty, expected rows. Fetch or write it again.")
-        columns = file.columns or _header(file)
-        table = pa_csv.read_csv(
-            _single_character_delimited(file),
-            read_options=pa_csv.ReadOptions(column_names=file.columns, encoding=file.encoding),
-            parse_options=pa_csv.ParseOptions(
-                delimiter=_UNIT_SEPARATOR if len(file.delimiter) > 1 else file.delimiter,
-                quote_char='"' if file.delimiter == "," else False,
-            ),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=file.schema, include_columns=file.schema.names, null_values=_NULLS
-            ),
-        )
+        if file.columns is None:
+            _check_header(file)
+        try:
+            table = _read_csv(file, use_threads=True)
+        except pa.ArrowInvalid:
+            table = _read_csv(file, use_threads=False)  # then Arrow's message says which row it is
     except pa.ArrowInvalid as error:
-        raise DataError(_find_fault(file, columns) or f"{file.path} cannot be read ({error}).") from None
+        raise DataError(
+            f"{file.path}: {str(error).splitlines()[0]}. Correct or remove the row; if the file was cut off, fetch it "
+            "again."
+        ) from None
     except OSError as error:
         raise DataError(f"{file.path} cannot be read ({error.strerror or error}).") from None
     if table.num_rows == 0:
         raise DataError(f"{file.path} has a header and no rows. Fetch or write it again.")
     for name in (f.name for f in file.schema if pa.types.is_floating(f.type)):
         if pc.all(pc.is_finite(table[name])).as_py() is False:
-            raise DataError(_find_fault(file, columns) or f"{file.path}: a {name} is too large. Correct it.")
+            row = pc.index(pc.is_finite(table[name]), False).as_py() + 1
+            raise DataError(f"{file.path}, row {row}: {name} is not a finite number of 32 bits. Correct it.")
     return table
+
+
+def _read_csv(file: _TextFile, *, use_threads: bool) -> pa.Table:
+    return pa_csv.read_csv(
+        _single_character_delimited(file),
+        read_options=pa_csv.ReadOptions(column_names=file.columns, encoding=file.encoding, use_threads=use_threads),
+        parse_options=pa_csv.ParseOptions(
+            delimiter=_UNIT_SEPARATOR if len(file.delimiter) > 1 else file.delimiter,
+            quote_char='"' if file.delimiter == "," else False,
+        ),
+        convert_options=pa_csv.ConvertOptions(column_types=file.schema, include_columns=file.schema.names),
+    )
 
 
 def _single_character_delimited(file: _TextFile) -> str | pa.BufferReader:
@@ -259,8 +264,7 @@ def _single_character_delimited(file: _TextFile) -> str | pa.BufferReader:
     return pa.BufferReader(content)
 
 
-def _header(file: _TextFile) -> tuple[str, ...]:
-    """Column names in the first line, which must hold those of the schema."""
+def _check_header(file: _TextFile) -> None:
     with file.path.open(encoding="utf-8-sig", errors="replace", newline="") as stream:
         found = next(csv.reader(stream), [])
     for name in file.schema.names:
@@ -273,45 +277,3 @@ def _header(file: _TextFile) -> tuple[str, ...]:
             f"{file.path} has no column {name!r}. Found {', '.join(found)}; expected {', '.join(file.schema.names)} in "
             "the first line."
         )
-    return tuple(found)
-
-
-def _find_fault(file: _TextFile, columns: tuple[str, ...]) -> str | None:
-    """What is wrong with the first line that does not fit, for a file that Arrow refused."""
-    with file.path.open("rb") as stream:
-        for number, raw in enumerate(stream, start=1):
-            where = f"{file.path}, line {number}"
-            try:
-                line = raw.decode(file.encoding).rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                bad = raw[error.start : error.end].hex(" ")
-                return f"{where}: the bytes {bad} are not {file.encoding.upper()}. Save the file in that encoding."
-            if not line or (number == 1 and file.columns is None):
-                continue
-            quoted = file.delimiter == "," and '"' in line
-            fields = next(csv.reader([line])) if quoted else line.split(file.delimiter)
-            if len(fields) != len(columns):
-                return (
-                    f"{where} has {len(fields)} fields, expected {len(columns)} ({', '.join(columns[:5])}"
-                    f"{', …' * (len(columns) > 5)}). Fetch the file again if it was cut off, else correct the line."
-                )
-            for name, text in zip(columns, fields, strict=True):
-                if name in file.schema.names and (expected := _expectation(file.schema.field(name).type, text)):
-                    return f"{where}: {name} is {text!r}, expected {expected}. Correct the line or remove it."
-    return None
-
-
-def _expectation(dtype: pa.DataType, text: str) -> str | None:
-    """What should stand in place of `text`, if it is no value of `dtype`."""
-    text = text.strip()
-    if text in _NULLS or pa.types.is_string(dtype):
-        return None
-    if pa.types.is_boolean(dtype):
-        return None if text in ("0", "1") else "0 or 1"
-    if pa.types.is_integer(dtype):
-        fits = re.fullmatch(r"-?[0-9]+", text) and -(2**63) <= int(text) < 2**63
-        return None if fits else "a whole number of 64 bits"
-    try:
-        return None if math.isfinite(float(text)) else "a finite number"
-    except ValueError:
-        return "a number"

@@ -19,7 +19,6 @@ MEANT = {
     "sped": "speed",
     "speet": "speed",
     "lable": "label",  # two are swapped
-    "acu": "auc",
     "bacth_sise": "batch_size",  # two mistakes in a long word
     "insances_": "instances",
 }
