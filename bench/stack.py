@@ -117,14 +117,15 @@ def _change(
         while not _num_logged(" is active"):
             time.sleep(_LOOK_S)
         with asking(url, name, rows) as asked:
-            for _ in range(repeats):
+            for number in range(repeats):
+                if number:
+                    time.sleep(_STANDS_AFTER_S)
                 _until_logged(" is active", export)
                 _until_logged(" is active", lambda: before(path).activate())
                 _until_logged(" cannot be served", lambda: _break_newest(path))
                 before(path).activate()
                 for killed, script in _KILLS.items():
                     away_s[killed].append(_away_s(url, name, script))
-                time.sleep(_STANDS_AFTER_S)
     return asked, away_s
 
 

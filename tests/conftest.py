@@ -6,6 +6,7 @@ The two profiles that gate a change draw the same examples each time, so that no
 """
 
 import gc
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,12 @@ def _default_signals() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Once MLflow is imported."""
+    """Weights that a test leaves to chance are the same each time, alone and behind whatever other tests."""
     if "mlflow.store.db.utils" in sys.modules:
         make_stores_quickly()
+    state = random.getstate()  # of which others make names that nobody else may have
+    if (keras := sys.modules.get("tf_keras")) is not None:
+        keras.utils.set_random_seed(0)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
+    random.setstate(state)

@@ -349,10 +349,13 @@ def hostile_models(directory: Path, marker: str) -> dict[str, Path]:
 def test_a_saved_model_that_does_more_than_compute_is_refused_unrun(runtime: str, tmp_path: Path) -> None:
     marker = tmp_path / "it ran"
     config = replace(KINDS["tensorflow"].config, inputs=(WEIGHT,), runtime=runtime)
-    for name, path in hostile_models(tmp_path / "made", str(marker)).items():
+    models = hostile_models(tmp_path / "made", str(marker))
+    if runtime:  # by the check that tests/unit/serving/foreign tries; each model takes a process with TensorFlow
+        models = {"SaveV2_first": models["SaveV2_first"]}
+    for name, path in models.items():
         shutil.copytree(path, write_model(tmp_path / "repository", replace(config, name=name)) / "model.savedmodel")
     reasons = reasons_of_refusal(tmp_path / "repository")
-    assert set(reasons) == {"WriteFile", "SaveV2", "SaveV2_first", "MergeV2Checkpoints"}
+    assert set(reasons) == set(models)
     for name, reason in reasons.items():
         operation = name.partition("_")[0]
         assert re.search(rf"runs the operations \[.*'{operation}'.*\], which do more than compute", reason), reason

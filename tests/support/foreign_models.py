@@ -55,11 +55,7 @@ LISTS: Mapping[str, tuple[Input, ...]] = {
 }
 LAYOUTS = {
     **{f"singles {name}": inputs for name, inputs in SINGLES.items()},
-    **{
-        f"{name}, lists {kind}": (*inputs, *SINGLES["[rows, 1]"])
-        for kind, inputs in LISTS.items()
-        for name in ("[rows, 1]",)
-    },
+    **{f"[rows, 1], lists {kind}": (*inputs, *SINGLES["[rows, 1]"]) for kind, inputs in LISTS.items()},
 }
 
 

@@ -41,6 +41,7 @@ SHORTER = {
     "rankline run ": "--batch-sizes 1 --work-dir other --repository other/repository",
     "rankline tune movielens --slo": "--slo p99=10s --only engine --time-limit-s 10 --no-promote",  # on any machine
     "rankline tune ": "--epochs 1 --trials 2",
+    "rankline train ": "--epochs 1",
 }
 UNTIL_CTRL_C = ("rankline serve", "rankline ui")
 BRIEFLY = ("--min-duration-s", "1.5", "--time-limit-s", "1.5", "--window-s", "0.25")
@@ -402,18 +403,13 @@ def assert_refused(workplace: Workplace, message: str, *arguments: str) -> None:
     [
         (["run", "movie-lens"], r"no recipe 'movie-lens'\. Did you mean 'movielens' by .*\? Available: movielens"),
         (["run", "movielens", "--data-dir", "nowhere"], "nowhere"),
-        (["run", "movielens", "--data-dir", "ml-latest-small", "--download", "ml-1m"], "Choose one"),
         (["prepare", "movielens", "--data-dir", "ml-latest-small", "--valid-share", "2"], r"valid_share is 2\.0"),
         (["train", "movielens", "--optimizer", "magic"], r"optimizer is 'magic'. Available:"),
         (["train", "movielens", "--work-dir", "elsewhere"], "elsewhere/movielens/prepared does not exist"),
         (["bench", "--batch-sizes", "1,big"], "expected whole numbers separated by commas"),
-        (["run", "movielens", "--batch-sizes", "0"], r"batch.sizes are \[0\]|batch size"),
         (["run", "movielens", "--batch-sizes", "100000"], "100000 is larger than the model takes .65536."),
         (["run", "movielens", "--json", "/proc/result.json"], "/proc/"),
-        (["run", "movielens", "--download", "ml-2m"], "no archive 'ml-2m' of movielens. Available: ml-latest-small"),
-        (["predict"], "--userId 1 --movieId 31, or --input FILE"),
         (["predict", "--input", "rows.xyz"], "the format of 'rows.xyz' is not known"),
-        (["predict", "--userId", "1", "--movieId", "31", "--format", "xls"], "--format is 'xls'. Available: csv"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told_in_a_line(
@@ -513,20 +509,10 @@ def test_ctrl_c_while_measuring_stops_the_server(workplace: Workplace) -> None:
     wait_until_ended(children)
 
 
-BAD_RATINGS = {
-    "no rows": ("userId,movieId,rating,timestamp\n", r"ratings\.csv.*no rows|ratings\.csv.*empty"),
-    "other case": ("userid,movieId,rating,timestamp\n1,1,4.0,1\n", "userid.*userId|userId.*userid"),
-    "a rating that is no number": ("userId,movieId,rating,timestamp\n1,1,good,1\n", "good"),
-    "no rating column": ("userId,movieId,timestamp\n1,1,1\n", "rating"),
-}
-
-
-@pytest.mark.parametrize("fault", BAD_RATINGS)
-def test_bad_ratings_are_refused_and_what_was_there_stays(workplace: Workplace, tmp_path: Path, fault: str) -> None:
-    content, message = BAD_RATINGS[fault]
-    (tmp_path / "ratings.csv").write_text(content)
+def test_bad_ratings_are_rejected_and_what_was_there_stays(workplace: Workplace, tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,good,1\n")
     (tmp_path / "movies.csv").write_text("movieId,title,genres\n1,A,Drama\n")
-    assert_refused(workplace, message, "prepare", "movielens", "--data-dir", str(tmp_path))
+    assert_refused(workplace, "good", "prepare", "movielens", "--data-dir", str(tmp_path))
 
 
 def test_an_ensemble_that_would_run_other_code_is_not_served(workplace: Workplace, tmp_path: Path) -> None:

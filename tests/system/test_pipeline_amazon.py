@@ -1,6 +1,5 @@
 """Amazon reviews through the command line: every command of docs/amazon.md, a real MLflow store and a real server."""
 
-import gzip
 import json
 import re
 import shlex
@@ -145,13 +144,11 @@ def test_bad_lines_are_counted_and_too_many_of_them_stop(directory: Path, tmp_pa
     (tmp_path / "reviews.json").write_text("\n".join([*lines, "{broken", ""]))
     done = rankline("prepare", "amazon-sim", "--data-dir", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "1" in done.stdout
-    with gzip.open(tmp_path / "reviews.json.gz", "wt") as file:
-        file.write("no json\n" * 500)
-    (tmp_path / "reviews.json").unlink()
+    assert "dropped 1 (malformed line: reviews.json, line 61" in done.stdout
+    (tmp_path / "reviews.json").write_text("no json\n" * 500)
     done = rankline("prepare", "amazon-sim", "--data-dir", str(tmp_path), cwd=directory)
     assert done.returncode == 1
-    assert "reviews.json.gz" in done.stderr
+    assert "reviews.json: 500 of 500 lines are malformed" in done.stderr
     assert (directory / PREPARED / "manifest.json").read_bytes() == before
 
 
@@ -160,8 +157,7 @@ def test_nobody_with_enough_reviews_is_an_error_that_says_so(tmp_path: Path) -> 
     (tmp_path / "reviews.json").write_text(json.dumps(review) + "\n")
     done = rankline("prepare", "amazon-din", "--data-dir", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 1
-    assert "5" in done.stderr
-    assert not (tmp_path / "work" / "amazon-din").exists() or not list((tmp_path / "work" / "amazon-din").iterdir())
+    assert "none of 1 users has 5 interactions or more" in done.stderr
 
 
 def test_the_commands_of_the_document_work(directory: Path, tmp_path: Path) -> None:

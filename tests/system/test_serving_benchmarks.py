@@ -70,7 +70,7 @@ def test_serving_benchmark_as_the_readme_names_it(tmp_path: Path, monkeypatch: p
 @pytest.mark.usefixtures("made_once")
 def test_tuner_is_compared_with_an_exhaustive_search() -> None:
     coarse = Effort(duration_s=0.25, step=16.0, resolution=16.0, confirmations=0)
-    report = tune.run(1, slo="p99=10s", varied=("engine",), time_limit_s=1, effort=coarse)
+    report = tune.run(1, slo="p99=10s", varied=("fused",), time_limit_s=1, effort=coarse)
     check_report(report, sides=["tuner", "exhaustive"], ratios=["tuned_over_exhaustive", "time_over_exhaustive"])
     assert [figures["configurations"] for figures in report.results.values()] == [1, 2]
 

@@ -6,8 +6,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is impor
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before PyTorch is: its threads would spin on busy machines
 
 import json
-import random
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,6 @@ import pytest
 from tests.unit.training.keras_policy import policy
 from workflows.artifacts import publish
 from workflows.feature_spec import Feature, FeatureSpec, Source, SpecMetadata
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Weights that a test leaves to chance are the same each time, alone and behind whatever other tests."""
-    state = random.getstate()  # of which others make names that nobody else may have
-    if (keras := sys.modules.get("tf_keras")) is not None:
-        keras.utils.set_random_seed(0)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(0)
-    random.setstate(state)
-
 
 NUM_USERS, NUM_MOVIES, NUM_GENRES = 60, 40, 8
 
