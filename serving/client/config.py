@@ -51,8 +51,7 @@ class ClientConfig:
             wrong address is told at once.
         transport: "grpc" or "http".
         tls: encrypts the connection.
-        key: opens protocols that the server restricts.
-        headers: sent with every request, such as those that a proxy asks for.
+        headers: sent with every request, such as those that a proxy asks for, or that open a restricted protocol.
     """
 
     timeout_s: float = 30.0
@@ -62,7 +61,6 @@ class ClientConfig:
     connect_timeout_s: float = 0.0
     transport: str = GRPC
     tls: ClientTls | None = None
-    key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:

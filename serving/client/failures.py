@@ -70,7 +70,9 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
             "Send less at a time, or try again later."
         )
     if is_restricted(details):
-        return RequestError(f"{url} restricts this to those who have its key ({details}). Give the client the key.")
+        return RequestError(
+            f"{url} restricts this to clients with its key ({details}). Pass the key in ClientConfig(headers=...)."
+        )
     if failure.status in (UNAUTHENTICATED, PERMISSION_DENIED):
         return RequestError(
             f"{url}, or a proxy in front of it, asks for other credentials ({details}). Give them, such as "

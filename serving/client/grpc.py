@@ -15,7 +15,6 @@ from serving.client.failures import CLOSED, CallError
 from serving.client.requests import decode
 from serving.client.schema import ModelSchema
 from serving.client.tensors import Array, WireTensor
-from serving.control import GRPC_KEY_HEADER
 from workflows.errors import ServerError
 from workflows.tensors import Tensor
 
@@ -60,11 +59,8 @@ class GrpcTransport:
         if is_async:
             _open.add(self)
         self._options: dict[str, Any] = {}
-        headers = {name.lower(): value for name, value in config.headers.items()}
-        if config.key is not None:
-            headers[GRPC_KEY_HEADER] = config.key
-        if headers:
-            self._options["metadata"] = tuple(headers.items())
+        if config.headers:
+            self._options["metadata"] = tuple((name.lower(), value) for name, value in config.headers.items())
         channels = grpc.aio if is_async else grpc
         credentials, options = _credentials(config), _channel_options(url, config)
         self._channel = (

@@ -25,7 +25,6 @@ from serving.client.failures import (
 )
 from serving.client.schema import ModelSchema
 from serving.client.tensors import Array, WireTensor
-from serving.control import KEY_HEADER
 from workflows.errors import in_short
 from workflows.tensors import Tensor
 
@@ -107,8 +106,7 @@ class HttpTransport(ABC):
     @property
     def _headers(self) -> dict[str, str]:
         """Headers of a request; a new mapping each time, since tritonclient modifies it."""
-        key = {} if self._config.key is None else {KEY_HEADER: self._config.key}
-        return {**self._config.headers, **key}
+        return dict(self._config.headers)
 
 
 class BlockingHttpTransport(HttpTransport):

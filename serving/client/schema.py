@@ -111,7 +111,7 @@ class ModelSchema:
 
     @cached_property
     def columns(self) -> tuple[ColumnSchema, ...]:
-        """The columns of a request, in the order of the inputs; `NAME__values` and `NAME__nnzs` make one column."""
+        """The columns of a request, in the order of the inputs; `NAME__values` and `NAME__nnzs` are one, `NAME`."""
         required = {tensor.name for tensor in self.inputs}
         inputs = {tensor.name: tensor for tensor in (*self.inputs, *self.optional_inputs)}
         lengths = {

@@ -138,6 +138,18 @@ def a_version_may_be_copied_while_it_is_active(directory: Path) -> None:
         wait_until(lambda: image.is_healthy and offset_of(client) == 60)
 
 
+def a_state_that_cannot_be_written_ends_nothing(directory: Path) -> None:
+    with serving(directory) as (image, repository, client), under_load():
+        blocked = directory / "image/state/pointer"
+        blocked.unlink()
+        blocked.mkdir()
+        publish_tiny(repository, 20)
+        wait_until(lambda: "config.pbtxt cannot be copied to" in image.said[-1])
+        assert (offset_of(client), image.is_healthy) == (10, True)
+        blocked.rmdir()
+        wait_until(lambda: offset_of(client) == 20)
+
+
 def a_start_with_a_broken_version_serves_another(directory: Path) -> None:
     """The version before it: a later one was never promoted."""
     repository = directory / "models"
@@ -284,6 +296,7 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
         exports_and_rollbacks_fail_no_request,
         only_what_export_writes_is_served,
         a_version_may_be_copied_while_it_is_active,
+        a_state_that_cannot_be_written_ends_nothing,
         a_start_with_a_broken_version_serves_another,
         killed_processes_come_back_and_clients_lose_nothing,
     )

@@ -50,10 +50,6 @@ def test_pauses_double_and_spread() -> None:
     assert config.pause_s(9_999, 1.0) == LONGEST_PAUSE_S
 
 
-def test_a_key_is_not_shown() -> None:
-    assert "secret" not in repr(ClientConfig(key="secret"))
-
-
 @pytest.mark.parametrize("transport", ["grpc", "http"])
 def test_nobody_at_the_address(transport: str) -> None:
     with pytest.raises(ServerError, match="no Triton server answers at 127.0.0.1:1 "):
