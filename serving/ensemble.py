@@ -97,25 +97,24 @@ class ExportedEnsemble:
                 that is not ours.
         """
         name = _name_in(path)
-        is_pointed_to = version is None
-        version = active_version(path, name) if version is None else version
+        # Read once: another version may become the active one at any time.
+        active = None
+        if version is None:
+            config, active = path / name / CONFIG, _config_bytes(path / name)
+            version = _version_in(_parsed(active, config), config)
         if version not in (numbers := _numbers(path / name)):
             raise ArtifactError(f"{path} has no version {version}. Available: {', '.join(map(str, numbers))}.")
         directory = path / name / str(version)
         manifest = Manifest.read(directory)
         steps = _read_steps(path, directory)
-        if is_pointed_to and _config_bytes(path / name) != _config_bytes(directory):
+        if active is not None and active != _config_bytes(directory):
             raise ArtifactError(
                 f"{path / name / CONFIG} is not what version {version} says. Roll back, or export again."
             )
         return cls(path=path, name=name, version=version, steps=steps, manifest=manifest)
 
     def check_made_from(self, prepared: Manifest) -> None:
-        """Refuse prepared data that the model was not trained on.
-
-        Raises:
-            ArtifactError: it is other data.
-        """
+        """Refuse prepared data that the model was not trained on."""
         origin = self.manifest.made_from.get(prepared.kind, "that is not known")
         if origin != prepared.fingerprint:
             raise ArtifactError(
@@ -124,20 +123,12 @@ class ExportedEnsemble:
             )
 
     def check_fingerprint(self, expected: str | None) -> None:
-        """Refuse another version than the one that was meant; None takes any.
-
-        Raises:
-            ArtifactError: its fingerprint is another one.
-        """
+        """Refuse another version than the one that was meant; None takes any."""
         if expected is not None:
             self.manifest.check_fingerprint(expected, self.path / self.name / str(self.version))
 
     def check_files(self) -> None:
-        """Compare all its files with the manifest, as the backends do when they load them.
-
-        Raises:
-            ArtifactError: one is missing, damaged or not in the manifest.
-        """
+        """Compare all its files with the manifest, as the backends do when they load them."""
         files = self.manifest.files
         for step in self.steps:
             check_step_files(self.path / step, files)
@@ -171,11 +162,7 @@ class ExportedEnsemble:
             then()
 
     def use(self) -> Use:
-        """Keep exports from deleting this version for as long as the object lives that is returned.
-
-        Raises:
-            ArtifactError: one has deleted it.
-        """
+        """Keep exports from deleting this version for as long as the object lives that is returned."""
         try:
             return Use(self.path / self.name / str(self.version))
         except OSError:
@@ -183,21 +170,17 @@ class ExportedEnsemble:
 
     @property
     def is_active(self) -> bool:
-        """Whether this is the active version."""
         return active_version(self.path, self.name) == self.version
 
     @property
     def model_config(self) -> Any:
-        """Its `inference.ModelConfig`, as a server describes it."""
         return _read_config(self.path / self.name / str(self.version) / CONFIG)
 
     def step_config(self, step: str) -> Any:
-        """The `inference.ModelConfig` of one of its steps."""
         return _read_config(self.path / step / CONFIG)
 
     @property
     def num_bytes(self) -> int:
-        """Size of its steps on disk."""
         files = (file for step in self.steps for file in (self.path / step).rglob("*"))
         return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -208,12 +191,10 @@ class ExportedEnsemble:
 
     @property
     def run_id(self) -> str:
-        """MLflow run that trained the model."""
         return str(self.manifest.details["run_id"])
 
     @property
     def tracking_uri(self) -> str:
-        """MLflow store of that run."""
         return found_uri(str(self.manifest.details["tracking_uri"]), self.path)
 
     @property
@@ -231,20 +212,12 @@ def _deleted(ensemble: ExportedEnsemble) -> ArtifactError:
 
 
 def versions(path: Path) -> list[ExportedEnsemble]:
-    """All versions of the ensemble in a model repository, oldest first.
-
-    Raises:
-        ArtifactError: there is none, or a description is damaged.
-    """
+    """All versions of the ensemble in a model repository, oldest first."""
     return [ExportedEnsemble.load(path, number) for number in version_numbers(path)]
 
 
 def version_numbers(path: Path) -> list[int]:
-    """Numbers of these versions, of which nothing is read.
-
-    Raises:
-        ArtifactError: there is no ensemble.
-    """
+    """Numbers of these versions, of which nothing is read."""
     return _numbers(path / _name_in(path))
 
 
@@ -267,11 +240,7 @@ def active_runs(repository: Path) -> frozenset[str]:
 
 
 def before(path: Path) -> ExportedEnsemble:
-    """The version that was active before the active one.
-
-    Raises:
-        ArtifactError: there is none.
-    """
+    """The version that was active before the active one."""
     active = ExportedEnsemble.load(path)
     numbers = _numbers(path / active.name)
     earlier = [number for number in numbers if number < active.version]
@@ -286,15 +255,15 @@ def before(path: Path) -> ExportedEnsemble:
 
 
 def active_version(path: Path, name: str) -> int:
-    """Number of the active version.
-
-    Raises:
-        ArtifactError: the ensemble's config does not name one.
-    """
+    """Number of the active version."""
     config = path / name / CONFIG
-    numbers = _read_config(config).version_policy.specific.versions
+    return _version_in(_read_config(config), config)
+
+
+def _version_in(config: Any, path: Path) -> int:
+    numbers = config.version_policy.specific.versions
     if len(numbers) != 1:
-        raise ArtifactError(f"{config} names the versions {list(numbers)}, expected one. Export again.")
+        raise ArtifactError(f"{path} names the versions {list(numbers)}, expected one. Export again.")
     return int(numbers[0])
 
 
@@ -328,12 +297,7 @@ def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[
 
 @dataclass(frozen=True, kw_only=True)
 class NewVersion:
-    """A version that is being written.
-
-    Attributes:
-        directory: takes the steps, and `NAME/N/config.pbtxt`.
-        number: N.
-    """
+    """A version that is being written."""
 
     directory: Path
     number: int
@@ -569,11 +533,19 @@ def _refuse_entries(directory: Path, expected: set[str]) -> None:
 
 
 def _config_bytes(directory: Path) -> bytes:
-    return read_regular(directory / CONFIG, _MOST_CONFIG_BYTES)
+    path = directory / CONFIG
+    try:
+        return read_regular(path, _MOST_CONFIG_BYTES)
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read ({error}). Export again.") from None
 
 
 def _read_config(path: Path) -> Any:
+    return _parsed(_config_bytes(path.parent), path)
+
+
+def _parsed(content: bytes, path: Path) -> Any:
     try:
-        return text_format.Parse(read_regular(path, _MOST_CONFIG_BYTES).decode(), pb.ModelConfig())
-    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        return text_format.Parse(content.decode(), pb.ModelConfig())
+    except (UnicodeDecodeError, text_format.ParseError) as error:
         raise ArtifactError(f"{path} cannot be read ({error}). Export again.") from None

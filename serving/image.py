@@ -35,28 +35,14 @@ _REMEDIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """An image that was built.
-
-    Attributes:
-        tag: its name.
-        num_bytes: unpacked.
-    """
+    """An image that was built."""
 
     tag: str
     num_bytes: int
 
 
 def build_image(ensemble: ExportedEnsemble, tag: str | None = None) -> Image:
-    """Build it with the container engine that `docker` speaks to.
-
-    Args:
-        ensemble: the version.
-        tag: None for rankline-NAME:VERSION.
-
-    Raises:
-        ConfigError: the version needs Python to be served.
-        ExportError: there is no engine that will do, or the build fails.
-    """
+    """Build it with the container engine that `docker` speaks to."""
     library = _library_of(ensemble)
     tag = tag or f"rankline-{ensemble.name}:{ensemble.version}"
     _check_engine()
@@ -78,7 +64,8 @@ def _check_engine() -> None:
     version, _, architecture = _docker(
         "version", "--format", "{{.Server.Version}} {{.Server.Arch}}", advice=_ENGINE_ADVICE
     ).partition(" ")
-    if int(version.partition(".")[0]) < _LEAST_ENGINE:
+    release = version.partition(".")[0]
+    if not release.isdecimal() or int(release) < _LEAST_ENGINE:
         raise ExportError(
             f"the engine is {version}, expected {_LEAST_ENGINE} or later. Upgrade it "
             "(https://docs.docker.com/engine/install)."
@@ -117,7 +104,6 @@ def _labels(ensemble: ExportedEnsemble) -> dict[str, str]:
 
 
 def _copy_sources(target: Path) -> None:
-    """What the Dockerfile needs of this package, installed or not."""
     package = Path(__file__).parent
     for pattern in (*_SOURCES, *_CPP):
         for path in package.glob(pattern):
@@ -127,7 +113,6 @@ def _copy_sources(target: Path) -> None:
 
 
 def _copy_version(ensemble: ExportedEnsemble, target: Path) -> int:
-    """The version alone, in /models; when it was exported, in seconds."""
     models = target / _MODELS
     version = Path(ensemble.name, str(ensemble.version))
     for step in (version, *map(Path, ensemble.steps)):

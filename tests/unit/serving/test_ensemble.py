@@ -3,12 +3,14 @@
 import errno
 import os
 import shutil
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import serving.ensemble
 from serving.ensemble import (
     ExportedEnsemble,
     active_runs,
@@ -27,6 +29,7 @@ from workflows.artifacts import Manifest, sha256_of
 from workflows.errors import ArtifactError
 from workflows.tensors import Tensor
 
+CONFIG_AWK = Path(serving.ensemble.__file__).parent / "container/bin/config.awk"
 X, Y = Tensor(name="x", dtype="int64"), Tensor(name="y", dtype="int64")
 
 
@@ -376,32 +379,62 @@ def test_files_that_triton_would_run_are_refused(tmp_path: Path, place: str) -> 
         ExportedEnsemble.load(tmp_path / "m")
 
 
-@pytest.mark.parametrize(
-    ("file", "line", "message"),
-    [
-        ("m/config.pbtxt", 'backend: "python"', "is not what version 1 says"),
-        ("m_transform_v1/config.pbtxt", 'runtime: "../evil.so"', "is not as `rankline export` writes it"),
-        ("m_transform_v1/config.pbtxt", 'default_model_filename: "run.py"', "is not as `rankline export` writes it"),
-        (
-            "m_transform_v1/config.pbtxt",
-            'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "env.tar.gz" } }',
-            "is not as `rankline export` writes it",
-        ),
-        (
-            "m_transform_v1/config.pbtxt",
-            'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "evil.so" } }',
-            "is not as `rankline export` writes it",
-        ),
-        ("m/1/config.pbtxt", "model_repository_agents { agents { } }", "is not as `rankline export` writes it"),
-        ("m/1/config.pbtxt", 'runtime: "evil.so"', "is not as `rankline export` writes it"),
-    ],
-)
-def test_configs_that_would_run_other_code_are_refused(tmp_path: Path, file: str, line: str, message: str) -> None:
+def parameter(key: str, value: str) -> str:
+    return f'parameters {{\n  key: "{key}"\n  value {{\n    string_value: "{value}"\n  }}\n}}\n'
+
+
+FOREIGN_LINES = [
+    ("m_transform_v1", 'runtime: "../evil.so"'),
+    ("m_transform_v1", 'default_model_filename: "run.py"'),
+    ("m_transform_v1", parameter("EXECUTION_ENV_PATH", "env.tar.gz")),
+    ("m_transform_v1", parameter("TRITON_BATCH_STRATEGY_PATH", "evil.so")),
+    ("m/1", "model_repository_agents {\n}"),
+    ("m/1", 'runtime: "evil.so"'),
+]
+
+
+@pytest.mark.parametrize(("directory", "line"), FOREIGN_LINES)
+def test_configs_that_would_run_other_code_are_refused(tmp_path: Path, directory: str, line: str) -> None:
     export(tmp_path / "m")
-    with (tmp_path / "m" / file).open("a") as config:
+    with (tmp_path / "m" / directory / "config.pbtxt").open("a") as config:
         config.write(line)
-    with pytest.raises(ArtifactError, match=message):
+    with pytest.raises(ArtifactError, match="is not as `rankline export` writes it"):
         ExportedEnsemble.load(tmp_path / "m")
+
+
+@pytest.mark.skipif(shutil.which("awk") is None, reason="the container reads configs by awk")
+@pytest.mark.parametrize(("directory", "line"), [*FOREIGN_LINES, ("m/1", ""), ("m_transform_v1", "")])
+def test_the_container_refuses_the_same_configs(tmp_path: Path, directory: str, line: str) -> None:
+    export(tmp_path / "m")
+    config = (tmp_path / "m" / directory / "config.pbtxt").read_text()
+    done = subprocess.run(
+        ["awk", "-v", "manifest=m/1/manifest.json", "-f", CONFIG_AWK, "-"],
+        input=config + line,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) == (line == "")
+    assert line or done.stdout == config
+
+
+def test_a_pointer_that_was_changed_is_refused(tmp_path: Path) -> None:
+    export(tmp_path / "m")
+    with (tmp_path / "m/m/config.pbtxt").open("a") as config:
+        config.write('backend: "python"')
+    with pytest.raises(ArtifactError, match="is not what version 1 says"):
+        ExportedEnsemble.load(tmp_path / "m")
+
+
+def test_a_version_that_is_promoted_while_another_is_opened_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(tmp_path / "m")
+    first = ExportedEnsemble.load(tmp_path / "m")
+    export(tmp_path / "m")
+    read = Manifest.read
+    monkeypatch.setattr(Manifest, "read", lambda path: (first.activate(), read(path))[1])
+    assert ExportedEnsemble.load(tmp_path / "m").version == 2
 
 
 def test_a_step_that_would_run_other_code_is_refused(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ ANSWERS = "[ $1 != version ] || { echo 26.1.5 amd64; exit 0; }"
     ("docker", "message"),
     [
         ("echo 20.10.24 amd64", r"the engine is 20.10.24, expected 25 or later\. Upgrade it"),
+        ("echo dev-build amd64", r"the engine is dev-build, expected 25 or later"),
         ("echo 26.1.5 arm64", r"the engine runs on arm64, expected amd64, .*Let DOCKER_HOST name"),
         ("echo Cannot connect to the Docker daemon. >&2; exit 1", r"Cannot connect .*\. Start Docker Engine 25"),
         ("echo permission denied while trying to connect >&2; exit 1", r"have root add you to its group"),
