@@ -30,7 +30,7 @@ FORMAT_VERSION = 1
 CALLED: dict[str, str] = {}
 """Name of a recipe → what it was asked for by, such as its file, which is what a command to make something takes."""
 
-_LONGEST_NAME = 255  # what Linux takes for one part of a path
+_LONGEST_NAME = 255  # bytes that Linux takes for one part of a path
 _MOST_MANIFEST_BYTES = 8 << 20  # of some 50,000 files; JSON takes 25 times as much in memory
 _PACKAGES = (
     "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "torch", "pyarrow", "numpy", "mlflow",
@@ -40,8 +40,6 @@ _PACKAGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class FileRecord:
-    """One file of an artifact."""
-
     sha256: str
     num_bytes: int
 
@@ -69,7 +67,6 @@ class Manifest:
     created_at: str = ""
 
     def to_json(self) -> str:
-        """Render as the text of `manifest.json`."""
         document = {
             "format_version": FORMAT_VERSION,
             "kind": self.kind,
@@ -124,11 +121,6 @@ class Manifest:
             )
 
     def _check_types(self) -> None:
-        """Refuse what no `to_json` writes.
-
-        Raises:
-            TypeError, ValueError: a part is of another type, or a file lies elsewhere.
-        """
         texts = [self.kind, self.fingerprint, self.created_at]
         for name, mapping in (("made_from", self.made_from), ("details", self.details), ("versions", self.versions)):
             if not isinstance(mapping, dict):
@@ -140,7 +132,8 @@ class Manifest:
             if type(record.num_bytes) is not int or record.num_bytes < 0:
                 raise TypeError(f"{name} has {record.num_bytes!r} bytes")
             parts = Path(name).parts
-            if Path(name).is_absolute() or ".." in parts or not name.isprintable() or len(name) > _LONGEST_NAME:
+            is_long = any(len(part.encode()) > _LONGEST_NAME for part in parts)
+            if Path(name).is_absolute() or ".." in parts or not name.isprintable() or is_long:
                 raise ValueError(f"{name!r:.200} is not the path of a file of it")
 
 

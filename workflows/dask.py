@@ -1,8 +1,9 @@
 """The workers of a Dask cluster do the work of `prepare`: those of a scheduler that runs, or some on this machine.
 
-Only paths and statistics go over the network. Raw files, and the directory that is written to, are on a file system
-that all workers see under the same paths. Before the work begins it is made sure that they do, and that all run the
-same software as this process. A worker that dies costs the tasks that it was at: Dask gives them to another one.
+Only paths, statistics and the fitted workflow go over the network. Raw files, and the directory that is written to, are
+on a file system that all workers see under the same paths. Before the work begins it is made sure that they do, and
+that all run the same software as this process. A worker that dies costs the tasks that it was at: Dask gives them to
+another one.
 
 Whoever may talk to a scheduler may run code on its workers: keep it in a network of your own, or give it certificates.
 Workers on this machine have some of their own.
@@ -74,7 +75,6 @@ def open_pool(config: DaskConfig, shared: Path) -> Iterator[Pool]:
 
 @contextmanager
 def _cluster(config: DaskConfig, shared: Path) -> Iterator[tuple[str, Client]]:
-    """The address of a scheduler with workers, and a client of it."""
     if not config.is_local:
         with _connected(config, config.dask, None) as client:
             yield config.dask, client
@@ -226,7 +226,6 @@ class _Workers:
             self._on_workers(_forget)
 
     def _on_workers(self, function: Any, *args: Any) -> Mapping[str, Any]:
-        """Call a function in each worker; worker → result or exception."""
         found: Mapping[str, Any] = self._within(self._client._run, function, *args, on_error="return")
         return found
 
@@ -379,7 +378,6 @@ def _read_text(path: Path) -> str:
 
 
 def _forget(dask_worker: Any) -> None:
-    """Drop the vocabularies that NVTabular keeps."""
     vars(dask_worker).pop("worker_cache", None)
 
 

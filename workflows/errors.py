@@ -58,7 +58,10 @@ class MissingExtraError(RanklineError):
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(f"{feature} needs an extra that is missing: {install_line(extra)}")
-        self.extra = extra
+        self.feature, self.extra = feature, extra
+
+    def __reduce__(self) -> tuple[type["MissingExtraError"], tuple[str, str]]:
+        return type(self), (self.feature, self.extra)
 
 
 def install_line(extra: str) -> str:

@@ -16,8 +16,9 @@ from workflows.allocator import freed_memory_kept
 from workflows.artifacts import publish
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData
+from workflows.durable import staging_for
 from workflows.encodings import EncodingConfig, RowsConfig, SequenceConfig
-from workflows.encodings.base import STAGES, Job, scratch_beside
+from workflows.encodings.base import STAGES, Job
 from workflows.encodings.histories import HistoryEncoding
 from workflows.encodings.rows import RowEncoding
 from workflows.errors import ConfigError
@@ -89,7 +90,9 @@ def prepare(
         progress.update(number + share, len(STAGES), f"{share:.0%} of {len(raw.rows):,} rows {stage}")
 
     with publish(output, KIND, made_from={dataset.name: raw.fingerprint}, details=details) as directory:
-        with scratch_beside(directory) as scratch, quiet_nvtabular(), freed_memory_kept():
+        # A worker that is lost may still write into the scratch directory, but never into an artifact.
+        scratch_name = output.resolve().with_name(f"{output.name}.scratch")
+        with staging_for(scratch_name) as scratch, quiet_nvtabular(), freed_memory_kept():
             job = Job(directory=directory, scratch=scratch, partition_rows=partition_rows, pool=pool, report=report)
             workflow = with_stable_hashes(dataset.graph(raw, config, choices))
             check_loadable(workflow)

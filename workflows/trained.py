@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from workflows.artifacts import Manifest, load_manifest
+from workflows.artifacts import MANIFEST, Manifest, load_manifest
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
 from workflows.heads import output_names
@@ -71,7 +71,6 @@ class TrainedModel:
 
     @property
     def model_path(self) -> Path:
-        """The model itself, a file or a directory."""
         return self.path / self.format
 
     @property
@@ -104,6 +103,8 @@ class TrainedModel:
         """
         manifest = load_manifest(path, KIND)
         details = manifest.details
+        if missing := {"format", "run_id", "tracking_uri", "metrics"} - details.keys():
+            raise ArtifactError(f"{path / MANIFEST} lacks {', '.join(sorted(missing))}. Train the model again.")
         return cls(
             path=path,
             format=details["format"],

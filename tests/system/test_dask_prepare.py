@@ -187,7 +187,7 @@ def test_ctrl_c_ends_the_workers_and_leaves_nothing_behind(tmp_path: Path) -> No
             stderr=errors,
         )
     try:
-        wait_until(lambda: any(work.glob("criteo-dlrm/.fit.*/shards/*/train")))
+        wait_until(lambda: any(work.glob("criteo-dlrm/.prepared.scratch.*/shards/*/train")))
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         assert process.wait() != 0
         wait_until(lambda: not processes_of_session(process.pid))

@@ -1,10 +1,8 @@
 """What `prepare` asks of an encoding, and what it hands to it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from workflows.feature_spec import FeatureSpec
@@ -66,10 +64,3 @@ class Encoding(Protocol):
             DataError: a label does not fit its task, or a split shows nothing of it.
             SpecError: the workflow does not make the columns that the encoding needs.
         """
-
-
-@contextmanager
-def scratch_beside(directory: Path) -> Iterator[Path]:
-    """A directory for what is not whole. A worker that is lost may still write there, but never into an artifact."""
-    with TemporaryDirectory(dir=directory.parent, prefix=".fit.", ignore_cleanup_errors=True) as scratch:
-        yield Path(scratch)

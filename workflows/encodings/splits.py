@@ -115,7 +115,10 @@ def split_rows(
         if by_time and time is None:
             raise ConfigError("the rows have no time, so they cannot be split by it. Split at random.")
         if by_time:
-            parts = time_split(rows[time].to_numpy(), config.valid_share)
+            times = rows[time]
+            if times.null_count:  # one without a time is of the oldest
+                times = times.cast(pa.float64(), safe=False).fill_null(-np.inf)
+            parts = time_split(times.to_numpy(), config.valid_share)
         else:
             parts = random_split(len(rows), config.valid_share, config.split_seed)
         for name, part in zip(("train", "valid"), parts, strict=True):

@@ -26,6 +26,14 @@ def test_a_published_artifact_loads_with_its_files_and_origin(tmp_path: Path) ->
     assert manifest.versions["python"]
 
 
+def test_a_deeply_nested_file_of_a_long_path_loads(tmp_path: Path) -> None:
+    folders = "/".join(["f" * 60] * 6)
+    with publish(tmp_path / "deep", "thing") as staging:
+        (staging / folders).mkdir(parents=True)
+        (staging / folders / "file").write_text("content")
+    assert list(load_manifest(tmp_path / "deep", "thing").files) == [f"{folders}/file"]
+
+
 def test_equal_contents_have_equal_fingerprints_and_others_do_not(tmp_path: Path) -> None:
     first, second, third = make(tmp_path / "a"), make(tmp_path / "b"), make(tmp_path / "c", "two")
     assert first.fingerprint == second.fingerprint

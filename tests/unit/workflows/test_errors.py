@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from workflows.errors import ArtifactError, DataError
+from workflows.errors import ArtifactError, DataError, MissingExtraError
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,9 @@ from workflows.errors import ArtifactError, DataError
 def test_what_a_library_said_is_quoted_as_a_person_would(message: str, shown: str) -> None:
     assert str(DataError(message)) == shown
     assert str(pickle.loads(pickle.dumps(ArtifactError(message)))) == shown
+
+
+def test_a_missing_extra_crosses_a_process_boundary() -> None:
+    error = MissingExtraError("serving", "cpu")
+    copied = pickle.loads(pickle.dumps(error))
+    assert (str(copied), copied.extra) == (str(error), "cpu")

@@ -24,3 +24,8 @@ def test_it_says_which_format_it_has_and_where_the_model_is(tmp_path: Path) -> N
 
 def test_a_format_of_another_package_is_taken_as_it_is(tmp_path: Path) -> None:
     assert TrainedModel.load(artifact(tmp_path / "m", format="model.jax")).format == "model.jax"
+
+
+def test_a_manifest_without_its_details_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"manifest\.json lacks format\. Train the model again"):
+        TrainedModel.load(artifact(tmp_path / "m"))

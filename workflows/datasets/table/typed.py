@@ -51,7 +51,6 @@ class ValueFaultError(Exception):
 
 
 def type_of(column: ColumnConfig) -> pa.DataType:
-    """Of a column once it is read."""
     return pa.list_(TYPES[column.type]) if column.is_list else TYPES[column.type]
 
 
@@ -188,10 +187,14 @@ def _texts(values: pa.Array) -> pa.Array:
     if pa.types.is_boolean(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_decimal(kind):
         return values.cast(pa.string())
     plain = _plain(values, "text")
-    if pa.types.is_floating(plain.type):  # whole numbers that could be missing are floats in many files
-        whole = pc.all(pc.equal(plain, pc.trunc(plain))).as_py()
-        plain = plain.cast(pa.int64()) if whole else plain
-    return plain.cast(pa.string())
+    texts = plain.cast(pa.string())
+    if not pa.types.is_floating(plain.type):
+        return texts
+    # Whole numbers that could be missing are floats in many files. Each value decides alone, or its text would depend
+    # on the values that were read with it.
+    is_whole = pc.and_(pc.equal(plain, pc.trunc(plain)), pc.less(pc.abs(plain), 2.0**63))
+    whole = pc.if_else(is_whole, plain, None).cast(pa.int64()).cast(pa.string())
+    return pc.coalesce(whole, pc.if_else(pc.is_nan(plain), None, texts))
 
 
 def _booleans(texts: pa.Array) -> pa.Array:

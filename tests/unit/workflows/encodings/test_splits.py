@@ -183,3 +183,13 @@ def test_a_stream_in_any_order_is_split_by_its_times():
     same = stream_of(pa.table({"time": [3] * 50}))
     with pytest.raises(ConfigError, match="no time parts them"):
         parts_of(same, RowsConfig(split="time"), time="time")
+
+
+def test_rows_without_a_time_train_whether_in_memory_or_streamed():
+    rows = pa.table({"time": pa.array([None, 5, 1, None, 4, 2], pa.int64())})
+    config = RowsConfig(split="time", valid_share=1 / 3)
+    stream = StreamedRows(schema=rows.schema, periods=(len(rows),), batches=rows.to_batches)
+    for raw in (rows, stream):
+        by = split_by_column(raw, config, "time", None)
+        parts = [part for name, part in split_rows(raw, config, "time", by) if name == "valid"]
+        assert sorted(pa.concat_tables(parts)["time"].to_pylist()) == [4, 5]

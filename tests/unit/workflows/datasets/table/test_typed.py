@@ -29,6 +29,8 @@ DAY = 86_400_000_000
         (pa.array(["a", None, "a"]).dictionary_encode(), {}, ["a", None, "a"]),
         (pa.array([5, None]), {}, ["5", None]),
         (pa.array([5.0, None]), {}, ["5", None]),
+        (pa.array([36.0, 36.5, float("nan"), 1e300]), {}, ["36", "36.5", None, "1e+300"]),  # each by itself
+        (pa.array([2.0**62, -(2.0**62)]), {}, ["4611686018427387904", "-4611686018427387904"]),
         (pa.array([date(2024, 1, 2)]), {}, ["2024-01-02"]),
         (pa.nulls(2), {}, [None, None]),
         (pa.array(["a| b||", "", None]), {"role": "multihot"}, [["a", "b"], [], None]),
