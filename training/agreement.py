@@ -1,13 +1,12 @@
 """What all workers of a run must agree on before it begins, and what worker 0 shares with the others."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from training.checkpoints import Best, Checkpoint, Position
+from training.checkpoints import Checkpoint
 from training.config import SessionConfig, TrainConfig, WorkersConfig
+from training.tracking import rankline_version
 from training.world import World
 from workflows.artifacts import code_fingerprint, versions
 from workflows.errors import ConfigError
@@ -40,7 +39,7 @@ def check_same(
         return
     mine = {
         "prepared data": fingerprint[:12],
-        "rankline": _version(),
+        "rankline": rankline_version(),
         "code": code_fingerprint(*(Path(__file__).parents[1] / name for name in _CODE)),
         **{name: str(found) for name, found in versions().items() if name in ("tensorflow-cpu", "tensorflow", "numpy")},
         **{
@@ -69,39 +68,11 @@ def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint
     """
     if world.size == 1:
         return checkpoint
-    mine = None
-    if checkpoint is not None:
-        mine = {
-            "config": dict(checkpoint.config),
-            "fingerprint": checkpoint.fingerprint,
-            "run_id": checkpoint.run_id,
-            "position": asdict(checkpoint.position),
-            "num_batches": checkpoint.num_batches,
-            "order": dict(checkpoint.order),
-            "best": dict(checkpoint.best.metrics),
-            "chosen": dict(checkpoint.chosen),
-        }
-    shared: Mapping[str, Any] | None = world.all_gather_object(mine)[0]
+    mine = checkpoint and (checkpoint.header | {"state": []}, checkpoint.fingerprint)
+    shared: tuple[dict[str, Any], str] | None = world.all_gather_object(mine)[0]
     if shared is None or world.rank == 0:
         return checkpoint
-    order = dict(shared["order"])
-    if "global_rank" in order:  # else the order is one that no loader can take up
-        order["global_rank"] = world.rank
-    return Checkpoint(
-        config=shared["config"],
-        fingerprint=shared["fingerprint"],
-        run_id=shared["run_id"],
-        position=Position(**shared["position"]),
-        num_batches=shared["num_batches"],
-        order=order,
-        best=Best(metrics=shared["best"]),
-        state={},
-        chosen=shared["chosen"],
-    )
-
-
-def _version() -> str:
-    try:
-        return version("rankline")
-    except PackageNotFoundError:
-        return "unknown"
+    header, fingerprint = shared
+    if "global_rank" in header["order"]:  # else the order is one that no loader can take up
+        header["order"]["global_rank"] = world.rank
+    return Checkpoint.of(header, fingerprint, state=(), best=())

@@ -9,7 +9,7 @@ read, and which are mapped into memory, not copied:
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,9 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The epoch that is kept so far.
+    """The epoch that is kept so far: its metrics and `epoch`, empty before the first one, and its weights.
 
-    Attributes:
-        metrics: validation metrics, and `epoch`; empty before the first one.
-        weights: see `Trainer.weights`; empty where they are not needed yet.
+    The weights, see `Trainer.weights`, are empty where they are not needed yet.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -76,31 +74,28 @@ class Checkpoint:
         config: choices of the run, as JSON has them.
         fingerprint: of the prepared data.
         run_id: MLflow run.
-        position: where it is.
         num_batches: batches per epoch.
-        order: what the order of the rows follows from, see `Reader.order`.
+        chosen: metrics of the epoch that a part of the training rows chose, and `epoch`, if this is the run after it.
+        position: where it is.
+        order: the shuffle state of the loader, see `Reader.order`.
         best: the epoch that is kept so far.
         state: see `Trainer.state`.
-        chosen: metrics of the epoch that a part of the training rows chose, and `epoch`, if this is the run after it.
     """
 
     config: Mapping[str, Any]
     fingerprint: str
     run_id: str
-    position: Position
     num_batches: int
-    order: Mapping[str, Any]
-    best: Best
-    state: Mapping[str, Array]
     chosen: Mapping[str, float] = field(default_factory=dict)
+    position: Position = field(default_factory=Position)
+    order: Mapping[str, Any] = field(default_factory=dict)
+    best: Best = field(default_factory=Best)
+    state: Mapping[str, Array] = field(default_factory=dict)
 
-    def write(self, path: Path) -> None:
-        """Put the checkpoint at `path`, whole or not at all; an earlier one is there until then.
-
-        Raises:
-            ArtifactError: `path` holds something else.
-        """
-        details = {
+    @property
+    def header(self) -> dict[str, Any]:
+        """All but the arrays, as JSON has it."""
+        return {
             "config": dict(self.config),
             "run_id": self.run_id,
             "position": asdict(self.position),
@@ -110,7 +105,31 @@ class Checkpoint:
             "state": list(self.state),
             "chosen": dict(self.chosen),
         }
-        with publish(path, KIND, made_from={PREPARED: self.fingerprint}, details=details) as staging:
+
+    @classmethod
+    def of(
+        cls, header: Mapping[str, Any], fingerprint: str, *, state: Sequence[Array], best: Sequence[Array]
+    ) -> "Checkpoint":
+        """The checkpoint with a header and its arrays, in the order of the header's names."""
+        return cls(
+            config=header["config"],
+            fingerprint=fingerprint,
+            run_id=header["run_id"],
+            position=Position(**header["position"]),
+            num_batches=header["num_batches"],
+            order=header["order"],
+            best=Best(metrics=header["best"], weights=best),
+            state=dict(zip(header["state"], state, strict=True)),
+            chosen=header.get("chosen", {}),
+        )
+
+    def write(self, path: Path) -> None:
+        """Put the checkpoint at `path`, whole or not at all; an earlier one is there until then.
+
+        Raises:
+            ArtifactError: `path` holds something else.
+        """
+        with publish(path, KIND, made_from={PREPARED: self.fingerprint}, details=self.header) as staging:
             _write_arrays(staging / "state", self.state.values())
             _write_arrays(staging / "best", self.best.weights)
 
@@ -127,18 +146,8 @@ class Checkpoint:
             )
         try:
             manifest = load_manifest(path, KIND)
-            details = manifest.details
-            return cls(
-                config=details["config"],
-                fingerprint=manifest.made_from[PREPARED],
-                run_id=details["run_id"],
-                position=Position(**details["position"]),
-                num_batches=details["num_batches"],
-                order=details["order"],
-                best=Best(metrics=details["best"], weights=_read_arrays(path / "best")),
-                state=dict(zip(details["state"], _read_arrays(path / "state"), strict=True)),
-                chosen=details.get("chosen", {}),
-            )
+            state, best = _read_arrays(path / "state"), _read_arrays(path / "best")
+            return cls.of(manifest.details, manifest.made_from[PREPARED], state=state, best=best)
         except (ArtifactError, OSError, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
                 f"the checkpoint cannot be read: {error} Delete {path}, and train without --resume."
@@ -184,34 +193,16 @@ class Checkpoints:
     Args:
         path: the directory.
         every: steps between two checkpoints; 0 writes none.
-        config: choices of the run.
-        fingerprint: of the prepared data.
-        run_id: MLflow run.
-        last_step: step of the checkpoint that the run goes on from.
-        num_batches: batches per epoch.
-        chosen: see `Checkpoint`.
+        first: the run as it is before its first step.
+        last_step: step of the checkpoint that is there; None if there is none of this run.
         world: the workers.
     """
 
     def __init__(
-        self,
-        path: Path,
-        every: int,
-        *,
-        config: TrainConfig,
-        fingerprint: str,
-        run_id: str,
-        last_step: int | None,
-        num_batches: int,
-        chosen: Mapping[str, float],
-        world: World = SOLO,
+        self, path: Path, every: int, first: Checkpoint, *, last_step: int | None, world: World = SOLO
     ) -> None:
-        self.path = path
-        self.last_step = last_step
-        """Step of the checkpoint that is there; None if there is none of this run."""
-        self.every = every
-        self._config, self._fingerprint, self._run_id = plain(config), fingerprint, run_id
-        self._num_batches, self._chosen, self._world = num_batches, chosen, world
+        self.path, self.every, self.last_step = path, every, last_step
+        self._first, self._world = first, world
 
     def is_due(self, step: int) -> bool:
         """Whether one is to be written after this step."""
@@ -220,17 +211,7 @@ class Checkpoints:
     def write(self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, Array]) -> None:
         """Put a new checkpoint in the place of the last one; all workers call this, and worker 0 writes."""
         if self._world.rank == 0:
-            Checkpoint(
-                config=self._config,
-                fingerprint=self._fingerprint,
-                run_id=self._run_id,
-                position=position,
-                num_batches=self._num_batches,
-                order=order,
-                best=best,
-                state=state,
-                chosen=self._chosen,
-            ).write(self.path)
+            replace(self._first, position=position, order=order, best=best, state=state).write(self.path)
         self.last_step = position.step
 
     def remove(self) -> None:

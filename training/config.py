@@ -1,7 +1,7 @@
 """The choices of a training run. Importing this file imports no framework."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -18,6 +18,10 @@ HOLDOUTS = ("inner", "valid")
 DEVICES = ("auto", "cpu", "cuda")
 ROWWISE_TABLE_LR_SCALE = 320.0
 """What `table_lr_scale` is for "rowwise_adagrad" unless it is given: its accumulators shrink the steps."""
+_OF_STEPS = (
+    "optimizer", "learning_rate", "learning_rate_decay", "warmup_steps", "decay_start_step", "table_lr_scale",
+    "weight_decay", "weight_averaging",
+)  # fmt: skip
 _SLOTS = {"adagrad": 1, "adam": 2, "lazy_adam": 2}
 """What an optimizer remembers of each weight."""
 LAG_FACTOR = 10
@@ -88,6 +92,24 @@ class TrainConfig(StepConfig):
     def chooses_inside(self) -> bool:
         """Whether a part of the training rows chooses the epoch."""
         return self.epoch_holdout == "inner" and self.early_stopping_patience > 0 and self.epochs > 1
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The choices that the model reads: for MLflow."""
+        unread = () if self.model.framework.learns_in_steps else _OF_STEPS
+        return {name: value for name, value in self.to_dict().items() if name not in unread}
+
+    def check_read(self, given: Iterable[str]) -> None:
+        """Refuse choices that the model would not read.
+
+        Raises:
+            ConfigError: one of `given` is a choice of runs that the model ignores.
+        """
+        if ignored := sorted(self.to_dict().keys() - self.params.keys() & set(given)):
+            raise ConfigError(
+                f"model {self.model.name!r} is not fitted in steps and has no use for {', '.join(ignored)}. Leave "
+                f"{'it' if len(ignored) == 1 else 'them'} out."
+            )
 
     def with_choices(self, **choices: Any) -> "TrainConfig":
         """The run with other choices, of its own or of its model, by name.

@@ -15,6 +15,7 @@ class Framework:
         trainer: `module:class` of its `training.trainers.base.Trainer`.
         module: Python module of the framework.
         extra: extra in pyproject.toml that brings it.
+        learns_in_steps: whether each step changes the model and its loss; if not, they change at the end of an epoch.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Framework:
     trainer: str
     module: str
     extra: str
+    learns_in_steps: bool = True
 
 
 TENSORFLOW = Framework(
@@ -44,6 +46,7 @@ LIGHTGBM = Framework(
     trainer="training.trainers.lightgbm:LightGBMTrainer",
     module="lightgbm",
     extra="lightgbm",
+    learns_in_steps=False,
 )
 RANKLINE = Framework(
     name="rankline",
@@ -51,5 +54,6 @@ RANKLINE = Framework(
     trainer="training.trainers.tables:TablesTrainer",
     module="tensorflow",
     extra="cpu",
+    learns_in_steps=False,
 )
 """Rankline's own arithmetic; TensorFlow writes what is served."""

@@ -169,8 +169,6 @@ def observers_of(session: SessionConfig, framework: Framework, directory: Path, 
         log: the run in MLflow.
     """
     observers: list[Observer] = [Series(log)]
-    if session.profile_steps and framework.name not in _PROFILERS:
-        raise ConfigError(f"profile_steps is given, and there is no profiler for {framework.name}. Leave it out.")
     if session.tensorboard or session.profile_steps:
         observers.append(TensorBoard(directory))
     if session.profile_steps:

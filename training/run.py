@@ -166,7 +166,8 @@ class TrainingRun:
             if self._span.every_epoch or self._is_last:
                 for split in self._data.evaluated:
                     scored |= self._evaluate(split)
-        epoch, figures = self._at.epoch, trained | scored
+        # Of several heads, scored training rows have a `train_loss`, too.
+        epoch, figures = self._at.epoch, scored | trained
         self._log.log_metrics(figures, step=epoch)
         self._observer.after_epoch(self._at.step, figures)
         if scored:
@@ -230,19 +231,25 @@ class TrainingRun:
             RanklineError: the loss is not finite any more.
         """
         now, at = _Sums(self._throughput.mark(), self._finite_loss_sum(), self._trainer.added_sum()), self._at
+        note = f"epoch {at.epoch}/{self._span.epochs}, {self._throughput.since(began):,.0f} rows/s"
+        if self._config.model.framework.learns_in_steps or at.batch == len(self._data.train):
+            self._observer.after_look(at.step, self._figures(now, last))
+            note += f", loss {self._epoch_loss(now):.4f}"
+        self._show(note + (self._reached(self._last) if self._last is not None else ""))
+        return now
+
+    def _figures(self, now: "_Sums", last: "_Sums") -> dict[str, float]:
+        """What the steps between two reports say; the loss of a whole epoch where steps have none of their own."""
         num_rows = now.mark.num_rows - last.mark.num_rows
+        of_steps = (now.loss_sum - last.loss_sum) / num_rows
         figures = {
-            "train_loss": (now.loss_sum - last.loss_sum) / num_rows,
+            "train_loss": of_steps if self._config.model.framework.learns_in_steps else self._epoch_loss(now),
             "train_added_loss": (now.added_sum - last.added_sum) / num_rows,
-            "learning_rate": self._config.learning_rate * float(self._schedule.factor(at.step - 1)),
+            "learning_rate": self._config.learning_rate * float(self._schedule.factor(self._at.step - 1)),
         }
         if self._throughput.is_warm:
             figures["train_samples_per_s"] = self._throughput.since(last.mark)
-        self._observer.after_look(at.step, figures)
-        rate, loss = self._throughput.since(began), self._epoch_loss(now)
-        reached = self._reached(self._last) if self._last is not None else ""
-        self._show(f"epoch {at.epoch}/{self._span.epochs}, {rate:,.0f} rows/s, loss {loss:.4f}{reached}")
-        return now
+        return figures
 
     def _epoch_loss(self, sums: "_Sums") -> float:
         return (sums.loss_sum - self._at.loss_sum) / self._epoch_rows()

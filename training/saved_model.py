@@ -14,18 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from training.frames import score_frame
+from training.frames import Arrays, FrameScorer
 from training.graph_cut import split_at_features
 from training.layers import DenseFeatures, Lists
 from training.layers.sequence_features import PaddedLists, SequenceFeatures
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
 from workflows.heads import output_names
-from workflows.lists import padded_rows
 from workflows.signatures import Signature, name_inputs
 from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES, argument_names
 
@@ -66,23 +64,15 @@ def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Signature:
     return Signature(signatures[name])
 
 
-def _load_pyfunc(data_path: str) -> "_FrameScorer":
+def _load_pyfunc(data_path: str) -> FrameScorer:
     """What MLflow calls to load a logged model, as its loader modules must."""
-    return _FrameScorer(load_signature(Path(data_path)))
+    signature = load_signature(Path(data_path))
 
+    def score(arrays: Arrays) -> dict[str, Any]:
+        inputs = {name: tf.constant(arrays[name], dtype=spec.dtype) for name, spec in signature.inputs.items()}
+        return {name: output.numpy() for name, output in signature(**inputs).items()}
 
-class _FrameScorer:
-    """Scores data frames with encoded ids, lists as one array per row; the interface that MLflow asks for."""
-
-    def __init__(self, signature: Signature) -> None:
-        self._signature = signature
-
-    def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        specs = self._signature.inputs
-        columns = dict.fromkeys(name.removesuffix(VALUES).removesuffix(NNZS) for name in specs)
-        arrays = padded_rows(frame[list(columns)])
-        inputs = {name: tf.constant(arrays[name], dtype=spec.dtype) for name, spec in specs.items()}
-        return score_frame({name: output.numpy() for name, output in self._signature(**inputs).items()})
+    return FrameScorer(signature.inputs, score)
 
 
 class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types

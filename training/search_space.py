@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from training.config import TrainConfig
-from training.frameworks import PYTORCH, TENSORFLOW
 from workflows.errors import ConfigError
 from workflows.spelling import did_you_mean
 
@@ -94,7 +93,7 @@ def search_space(config: TrainConfig, only: tuple[str, ...] = ()) -> dict[str, V
     Raises:
         ConfigError: one that is named is not in the tables, or the model does not have it.
     """
-    found = _OF_STEPS if config.model.framework in (TENSORFLOW, PYTORCH) else {}
+    found = _OF_STEPS if config.model.framework.learns_in_steps else {}
     of_model = {field.name for field in fields(config.model)}
     made = {name: values(getattr(config, name)) for name, values in found.items()}
     made |= {name: values(getattr(config.model, name)) for name, values in _OF_MODELS.items() if name in of_model}

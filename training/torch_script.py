@@ -8,22 +8,20 @@ nnzs[i] values. It gives float32 (N, 1), or a tuple with an output per head, and
 import inspect
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
-from training.frames import score_frame
+from training.frames import Arrays, FrameScorer
 from training.torch_heads import outputs_of
 from workflows.errors import ExportError
 from workflows.feature_spec import FeatureSpec
 from workflows.heads import output_names
-from workflows.lists import padded_rows
 from workflows.tensor_names import NNZS, SCORE, VALUES, argument_names
 from workflows.torch_script import input_names, load_torch_script
 from workflows.trained import OUTPUTS
@@ -56,26 +54,18 @@ def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None
     traced.save(str(path), _extra_files={OUTPUTS: json.dumps(output_names(spec.heads))})
 
 
-def _load_pyfunc(data_path: str) -> "_FrameScorer":
+def _load_pyfunc(data_path: str) -> FrameScorer:
     """What MLflow calls to load a logged model, as its loader modules must."""
     model, outputs = load_torch_script(Path(data_path), torch, remedy="Train again.")
-    return _FrameScorer(model, outputs or [SCORE])  # older files name none
+    names = input_names(model)
 
-
-class _FrameScorer:
-    """Scores data frames with encoded ids, lists as one array per row; the interface that MLflow asks for."""
-
-    def __init__(self, model: Any, outputs: Sequence[str]) -> None:
-        self._model, self._outputs = model, outputs
-
-    def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        names = input_names(self._model)
-        columns = dict.fromkeys(name.removesuffix(VALUES).removesuffix(NNZS) for name in names)
-        arrays = padded_rows(frame[list(columns)])
+    def score(arrays: Arrays) -> dict[str, Any]:
         with torch.inference_mode():
-            scores = self._model(*(torch.from_numpy(_typed(arrays[name])) for name in names))
-        outputs = scores if isinstance(scores, tuple) else (scores,)
-        return score_frame(dict(zip(self._outputs, (output.numpy() for output in outputs), strict=True)))
+            scores = model(*(torch.from_numpy(_typed(arrays[name])) for name in names))
+        parts = scores if isinstance(scores, tuple) else (scores,)
+        return dict(zip(outputs or [SCORE], (part.numpy() for part in parts), strict=True))  # older files name none
+
+    return FrameScorer(names, score)
 
 
 def _typed(array: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from training.agreement import check_same, shared_checkpoint
-from training.checkpoints import FREE, Checkpoint, Checkpoints, Reader, checkpoint_path, refuse_to_replace
+from training.checkpoints import FREE, Checkpoint, Checkpoints, Reader, checkpoint_path, plain, refuse_to_replace
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation, resized
 from training.frameworks import Framework
@@ -48,6 +48,7 @@ _EVALUATION_BATCH_SIZE = 16_384
 _LONG_ROWS_EVALUATION_BATCH_SIZE = 4_096  # of rows with histories, 16,384 of which take 2.4 GB
 _NUM_EXAMPLE_ROWS = 3
 _SHORT_DIGEST = 12  # as messages show it
+_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 class OpenSplit(Protocol):
@@ -112,10 +113,9 @@ def train(
         RanklineError: the loss, a weight or a score is not finite any more; the message has the step, the batch and the
             last checkpoint.
     """
-    with world.propagating_errors():
-        job = _checked(
-            prepared, output, config, session or SessionConfig(), workers or WorkersConfig(), world, checkpoint
-        )
+    session = session or SessionConfig()
+    with world.propagating_errors(), _visible_devices(session):
+        job = _checked(prepared, output, config, session, workers or WorkersConfig(), world, checkpoint)
         opening = partial(
             _opened, job, open_split or partial(job.trainer_type.batches, rank=world.rank, size=world.size)
         )
@@ -197,6 +197,22 @@ def rehearse(
             return {}
 
 
+@contextmanager
+def _visible_devices(session: SessionConfig) -> Iterator[None]:
+    """In the block a run on the CPU sees no GPU: both frameworks look when they first need a device."""
+    if session.device != "cpu":
+        yield
+        return
+    before = os.environ.get(_VISIBLE_DEVICES)
+    os.environ[_VISIBLE_DEVICES] = ""
+    try:
+        yield
+    finally:
+        del os.environ[_VISIBLE_DEVICES]
+        if before is not None:
+            os.environ[_VISIBLE_DEVICES] = before
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Job:
     """What a run is to do, after it was checked.
@@ -254,8 +270,6 @@ def _checked(
     if world.rank == 0:
         refuse_foreign(output, KIND)
     framework = config.model.framework
-    if session.device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # both frameworks look when they first need a device
     data = prepared if isinstance(prepared, PreparedData) else PreparedData.load(prepared)
     whole = workers.of_world(config, world.size)
     job = _Job(
@@ -280,6 +294,8 @@ def _checked(
             f"device is 'cuda', and {framework.name} sees no GPU here. Leave it out, or see what nvidia-smi lists, and "
             f"whether this {framework.name} is one with CUDA."
         )
+    if session.device == "cpu" and job.trainer_type.sees_gpu():
+        raise ConfigError(f"device is 'cpu', and {framework.name} has opened the GPU already. Start a new process.")
     job.trainer_type.check(job.spec, whole, num_workers=world.size)
     return job
 
@@ -392,17 +408,16 @@ class _Fitting:
         )
         counts = _num_parameters(trainer)
         self._log.log_params({f"num_parameters.{part}": count for part, count in counts.items()})
-        last_step = self._checkpoints.last_step if self._checkpoints else resumed.position.step if resumed else None
-        self._checkpoints = Checkpoints(
-            job.checkpoint,
-            job.checkpoint_every,
-            config=job.config,
+        first = Checkpoint(
+            config=plain(job.config),
             fingerprint=job.fingerprint,
             run_id=self._log.run_id,
-            last_step=last_step,
             num_batches=len(data.train),
             chosen=chosen,
-            world=job.world,
+        )
+        last_step = self._checkpoints.last_step if self._checkpoints else resumed.position.step if resumed else None
+        self._checkpoints = Checkpoints(
+            job.checkpoint, job.checkpoint_every, first, last_step=last_step, world=job.world
         )
         run = TrainingRun(
             trainer,
@@ -479,7 +494,7 @@ def _observed(job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Obs
 def _log_inputs(job: _Job, log: RunLog) -> None:
     """Record choices and data."""
     num_rows = {split: job.spec.source(split).num_rows for split in ("train", "valid")}
-    log.log_params(job.config.to_dict() | _prepare_params(job.data) | _workers_params(job))
+    log.log_params(job.config.params | _prepare_params(job.data) | _workers_params(job))
     rows = f"{num_rows['train']:,} training rows, {num_rows['valid']:,} validation rows."
     source = job.data.manifest.details.get("source")
     log.note(f"{source}: {rows}" if source else rows)

@@ -70,11 +70,18 @@ class Recipe:
         )
 
     def with_overrides(self, overrides: Overrides) -> "Recipe":
+        """The recipe with options of the command line in place of its own values.
+
+        Raises:
+            ConfigError: an option is out of its range, or the model would not read it.
+        """
+        train = overrides.apply(self.train)
+        train.check_read(overrides.values)
         return replace(
             self,
             prepare=overrides.apply(self.prepare),
             encoding=overrides.apply(self.encoding),
-            train=overrides.apply(self.train),
+            train=train,
             serving=overrides.apply(self.serving),
             unchanged=self.unchanged or self.train,
         )

@@ -15,6 +15,8 @@ from workflows.extras import require
 
 VARIABLE = "TF_MEMORY_ALLOCATION"
 
+_given: dict[str, tuple[str, int]] = {}  # GPU → what the variable was, and the limit that was set
+
 
 def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
     """Limit TensorFlow on each GPU that it sees, if the variable is set; call this before TensorFlow is used.
@@ -34,21 +36,20 @@ def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict
     amount = _parse(text)
     limits = {}
     for number, gpu in enumerate(tf.config.list_physical_devices("GPU")):
-        free_mb = _free_mb(_nvml_index(number, environment)) if amount < 1 else 0
-        limits[gpu.name] = limit = limit_mb(amount, free_mb)
-        wanted = [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
-        try:
-            tf.config.set_logical_device_configuration(gpu, wanted)
-        except RuntimeError:
-            devices = tf.config.get_logical_device_configuration(gpu) or []
-            present = [device.memory_limit for device in devices]
-            # What is free has changed since an earlier loader set its share, so any limit will do for a share.
-            if len(present) != 1 or present[0] is None or (amount >= 1 and present != [limit]):
+        if gpu.name not in _given or _given[gpu.name][0] != text:
+            free_mb = _free_mb(_nvml_index(number, environment)) if amount < 1 else 0
+            limit = limit_mb(amount, free_mb)
+            try:
+                tf.config.set_logical_device_configuration(
+                    gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
+                )
+            except RuntimeError:
                 raise ConfigError(
                     f"{VARIABLE} is {text!r}, but TensorFlow has already taken its memory. Make the first loader, or "
                     "call limit_tensorflow_memory, before any tensor."
                 ) from None
-            limits[gpu.name] = int(present[0])
+            _given[gpu.name] = text, limit
+        limits[gpu.name] = _given[gpu.name][1]
     return limits
 
 

@@ -64,6 +64,5 @@ def _explained(heads: Sequence[Head], split: str) -> Iterator[None]:
     except ValueError as error:
         expected = " and ".join(dict.fromkeys(map(expected_labels, heads))).replace("0 or 1", "0 and 1")
         raise DataError(
-            f"the {split} data cannot be measured: {error} Prepare it again, with the labels {expected} and rows of "
-            f"{'both' if len(heads) == 1 else 'all'}."
+            f"the {split} data cannot be measured: {error} Prepare it again, with rows of each label: {expected}."
         ) from None

@@ -224,19 +224,27 @@ def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
 
 
 def code_version() -> str:
-    """Rankline's version, and where this is a Git checkout its commit, with "-dirty" where files were changed."""
+    """Rankline's version, and in a Git checkout of it the commit, with "-dirty" where files were changed."""
+    source = Path(__file__).resolve()
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--exclude", "*"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_GIT_S,
-        )
-        commit = f", commit {described.stdout.strip()}"
+        _git("ls-files", "--error-unmatch", source.name, cwd=source.parent)  # else it is a repository around ours
+        commit = f", commit {_git('describe', '--always', '--dirty', '--exclude', '*', cwd=source.parent)}"
     except (OSError, subprocess.SubprocessError):  # no Git, or no checkout
         commit = ""
-    return f"rankline {version('rankline')}{commit}"
+    return f"rankline {rankline_version()}{commit}"
+
+
+def rankline_version() -> str:
+    """The installed version, or "unknown" where Rankline runs from its files alone."""
+    try:
+        return version("rankline")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _git(*arguments: str, cwd: Path) -> str:
+    done = subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, check=True, timeout=_GIT_S)
+    return done.stdout.strip()
 
 
 def _signature(spec: FeatureSpec) -> "ModelSignature":

@@ -151,8 +151,7 @@ def test_the_batch_may_differ_where_the_number_of_workers_does(tmp_path: Path) -
 
 def checkpoints(output: Path, *, every: int = 7, last_step: int | None = None) -> Checkpoints:
     path = checkpoint_path(output)
-    about: dict[str, Any] = {"config": CONFIG, "fingerprint": "f" * 64, "run_id": "r", "num_batches": 10, "chosen": {}}
-    return Checkpoints(path, every, last_step=last_step, **about)
+    return Checkpoints(path, every, checkpoint(position=Position()), last_step=last_step)
 
 
 def test_a_checkpoint_is_due_every_so_many_steps(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_the_format_of_the_files_makes_no_difference(tmp_path: Path, records: Pa
             lists = {
                 column: frame[column].map(lambda ids: " ".join(map(str, ids))) for column in frame if "seq" in column
             }
-            frame.assign(**lists).to_csv(records / f"{name}.csv", header=False, index=False)
+            frame[NAMES].assign(**lists).to_csv(records / f"{name}.csv", header=False, index=False)
         else:
             frame.to_parquet(records / f"{name}.parquet")
     (records / "other.yaml").write_text(SIM.replace("tfrecord", to))

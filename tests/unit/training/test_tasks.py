@@ -1,5 +1,6 @@
 """Several labels, of every task, some of them missing, through both trainers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import torch
 from several_heads import HEADS, make_prepared
 from sklearn import metrics as sklearn_metrics
 
-from training.config import TrainConfig
+from training.config import SessionConfig, TrainConfig
 from training.losses import loss_of
 from training.metrics import losses_of, measured_as, metric_names, objective_of, qualities, quality
 from training.metrics.rows import ScoredRows
 from training.models.mlp import MLPConfig
 from training.models.mmoe import MMoEConfig
 from training.models.torch_mlp import TorchMLPConfig
+from training.observers import Observer
 from training.torch_heads import loss_of as torch_loss_of
 from training.tracking import TrackingConfig
 from training.train import train
@@ -189,3 +191,27 @@ def test_names_tell_heads_apart_and_one_head_needs_none() -> None:
         "rmse",
         "loss",
     ]
+
+
+def test_training_loss_of_several_heads_keeps_its_name_beside_scored_training_rows(
+    prepared_heads: Path, tmp_path: Path, work: Path
+) -> None:
+    logged: list[dict[str, float]] = []
+
+    class Epochs(Observer):
+        def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
+            logged.append(dict(figures))
+
+    config = TrainConfig(model=MLPConfig(), batch_size=64, epochs=1, early_stopping_patience=0)
+    for evaluate_train in (False, True):
+        train(
+            prepared_heads,
+            tmp_path / "model",
+            config,
+            session=SessionConfig(evaluate_train=evaluate_train),
+            tracking=TrackingConfig(directory=work, experiment="heads"),
+            observers=lambda _: [Epochs()],
+        )
+    without, scored = logged
+    assert scored["train_loss"] == without["train_loss"]
+    assert "train_rating_auc" in scored

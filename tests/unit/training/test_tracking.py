@@ -1,12 +1,15 @@
 import os
+import subprocess
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import mlflow
 import pytest
 
 from tests.support.waiting import wait_until
-from training.tracking import TrackingConfig, delivery, tracked_run
+from training import tracking
+from training.tracking import TrackingConfig, code_version, delivery, rankline_version, tracked_run
 from workflows.errors import ArtifactError, ConfigError
 from workflows.tracking_uri import file_of
 
@@ -153,3 +156,25 @@ def test_a_run_that_is_gone_goes_on_as_a_new_one_with_a_note(config: TrackingCon
 def test_an_error_of_the_store_is_not_taken_for_a_run_that_is_gone(config: TrackingConfig) -> None:
     with pytest.raises(ArtifactError, match="Invalid value"), tracked_run(config, resumed_id="no id at all"):
         pass
+
+
+def test_code_version_names_no_commit_of_another_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = code_version()
+    source = tmp_path / "site-packages" / "tracking" / "__init__.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("")
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
+        identity = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+        subprocess.run(["git", *identity, *command], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    assert code_version() == expected  # whatever the working directory
+    monkeypatch.setattr(tracking, "__file__", str(source))
+    assert code_version() == f"rankline {rankline_version()}"
+
+
+def test_version_is_unknown_without_an_installed_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(tracking, "version", missing)
+    assert code_version().startswith("rankline unknown")

@@ -19,7 +19,8 @@ from training.models.torch_mlp import TorchMLPConfig
 from training.saved_model import load_signature
 from training.tracking import TrackingConfig
 from training.train import train
-from training.trainers.tensorflow import _Average
+from training.trainers.tensorflow import TensorFlowTrainer, _Average
+from training.trainers.torch import TorchTrainer
 from training.validation import ValidationScores
 from workflows.artifacts import load_manifest
 from workflows.auc import exact_auc
@@ -225,7 +226,7 @@ def test_validation_data_of_one_class_is_refused(new_prepared: Any, tmp_path: Pa
         return table.set_column(table.schema.get_field_index("rating"), "rating", ones)
 
     prepared = new_prepared(tmp_path / "prepared", num_train=200, num_valid=200, change=all_liked)
-    with pytest.raises(DataError, match="validation data cannot be measured.*with the labels 0 and 1 and rows of both"):
+    with pytest.raises(DataError, match="validation data cannot be measured.*with rows of each label: 0 and 1"):
         train(prepared, tmp_path / "model", TrainConfig(epochs=1), tracking=tracking)
 
 
@@ -240,13 +241,41 @@ def test_a_run_on_a_gpu_is_refused_where_there_is_none(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_on_the_cpu_hides_gpus_from_its_process(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracking: TrackingConfig
+@pytest.mark.parametrize("before", ["0", None])
+def test_run_on_the_cpu_hides_gpus_while_it_lasts(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracking: TrackingConfig, before: str | None
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    session = SessionConfig(device="cpu")
-    train(prepared, tmp_path / "model", replace(CONFIG, epochs=1), session=session, tracking=tracking)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    if before is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    seen: list[str | None] = []
+    train(
+        prepared,
+        tmp_path / "model",
+        replace(CONFIG, epochs=1),
+        session=SessionConfig(device="cpu"),
+        tracking=tracking,
+        observers=lambda _: seen.append(os.environ.get("CUDA_VISIBLE_DEVICES")) or (),
+    )
+    assert seen == [""]
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == before
+
+
+@pytest.mark.parametrize("trainer", [TensorFlowTrainer, TorchTrainer])
+def test_run_on_the_cpu_is_refused_after_the_gpu_was_opened(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracking: TrackingConfig, trainer: Any
+) -> None:
+    monkeypatch.setattr(trainer, "sees_gpu", lambda: True)
+    model = CONFIG.model if trainer is TensorFlowTrainer else TorchMLPConfig()
+    with pytest.raises(ConfigError, match="device is 'cpu', and .* has opened the GPU already. Start a new process"):
+        train(
+            prepared,
+            tmp_path / "model",
+            replace(CONFIG, model=model),
+            session=SessionConfig(device="cpu"),
+            tracking=tracking,
+        )
 
 
 def test_wrong_inputs_are_refused_before_anything_is_recorded(tmp_path: Path, prepared: Path) -> None:

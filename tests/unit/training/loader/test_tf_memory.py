@@ -1,10 +1,13 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from training.loader import tf_memory
 from training.loader.tf_memory import VARIABLE, limit_mb, limit_tensorflow_memory
 from workflows.errors import ConfigError
 
@@ -54,3 +57,27 @@ def test_the_limit_is_what_tensorflow_has(text: str) -> None:
     assert asked == found != "[]"
     if text == "1024":
         assert set(found.strip("[]").split(", ")) == {"1024"}
+
+
+@pytest.mark.parametrize("text", ["1024", "0.25"])
+def test_a_limit_stands_for_later_loaders_and_another_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    gpu = SimpleNamespace(name="/physical_device:GPU:9")
+    set_already: list[Any] = []
+
+    def configure(_: Any, devices: Any) -> None:
+        if set_already:
+            raise RuntimeError("Virtual devices cannot be modified after being initialized")
+        set_already.extend(devices)
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [gpu])
+    monkeypatch.setattr(tf.config, "set_logical_device_configuration", configure)
+    monkeypatch.setattr(tf_memory, "_free_mb", lambda gpu: 4096)
+    monkeypatch.setattr(tf_memory, "_given", {})
+    first = limit_tensorflow_memory({VARIABLE: text})
+    monkeypatch.setattr(tf_memory, "_free_mb", lambda gpu: 100)
+    assert limit_tensorflow_memory({VARIABLE: text}) == first == {gpu.name: 1024}
+    with pytest.raises(ConfigError, match="TensorFlow has already taken its memory"):
+        limit_tensorflow_memory({VARIABLE: "0.5"})
+    monkeypatch.setattr(tf_memory, "_given", {})  # TensorFlow was started by somebody else
+    with pytest.raises(ConfigError, match="TensorFlow has already taken its memory"):
+        limit_tensorflow_memory({VARIABLE: text})

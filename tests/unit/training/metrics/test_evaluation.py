@@ -115,19 +115,19 @@ KINDS = Head("kind", task=MULTICLASS, classes=("a", "b", "c"))
             [0, 0.5],
             CLICK,
             "the test data cannot be measured: labels hold values other than 0 and 1. "
-            "Prepare it again, with the labels 0 and 1 and rows of both.",
+            "Prepare it again, with rows of each label: 0 and 1.",
         ),
         (
             [0, 3],
             [KINDS],
             "the test data cannot be measured: labels hold values other than the numbers of 3 classes. "
-            "Prepare it again, with the labels 0 to 2 and rows of both.",
+            "Prepare it again, with rows of each label: 0 to 2.",
         ),
         (
             [[1, 5], [0, 1]],
             [*CLICK, KINDS],
             "the test data cannot be measured: labels hold values other than the numbers of 3 classes. "
-            "Prepare it again, with the labels 0 and 1 and 0 to 2 and rows of all.",
+            "Prepare it again, with rows of each label: 0 and 1 and 0 to 2.",
         ),
     ],
 )

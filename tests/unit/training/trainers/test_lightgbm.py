@@ -1,5 +1,6 @@
 """Forests of LightGBM: what they learn, and that ONNX says the same of any number."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from training.metrics.evaluation import evaluate
 from training.models.lightgbm import LightGBMConfig
 from training.models.lightgbm.network import Forests
 from training.models.lightgbm.onnx import to_onnx
+from training.observers import Observer
 from training.onnx_model import _load_pyfunc
 from training.tracking import TrackingConfig
 from training.train import train
@@ -184,3 +186,33 @@ def test_without_lightgbm_the_line_that_installs_it_is_said(monkeypatch: pytest.
 def test_choices_out_of_range_are_refused(choices: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(choices))):
         LightGBMConfig(**choices)
+
+
+def test_reports_have_the_loss_of_each_epoch_once(prepared_heads: Path, tmp_path: Path, work: Path) -> None:
+    looks: list[float] = []
+    epochs: list[float] = []
+
+    class Losses(Observer):
+        every_step = True
+
+        def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+            looks.append(figures["train_loss"])
+
+        def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
+            epochs.append(figures["train_loss"])
+
+    config = replace(CONFIG, batch_size=100, early_stopping_patience=0)
+    tracking = TrackingConfig(directory=work, experiment="forests")
+    train(prepared_heads, tmp_path / "model", config, tracking=tracking, observers=lambda _: [Losses()])
+    assert looks == epochs
+    assert 0 < epochs[1] < epochs[0] < 5
+
+
+def test_choices_about_steps_are_neither_recorded_nor_accepted() -> None:
+    recorded = CONFIG.params
+    assert {"trees", "epochs", "batch_size", "seed"} <= recorded.keys()
+    assert not {"learning_rate", "optimizer", "weight_averaging"} & recorded.keys()
+    CONFIG.check_read(["trees", "epochs"])
+    with pytest.raises(ConfigError, match="'lightgbm' is not fitted in steps and has no use for learning_rate. Leave"):
+        CONFIG.check_read(["learning_rate", "trees"])
+    assert TrainConfig().params == TrainConfig().to_dict()
