@@ -57,7 +57,7 @@ release: setup ## check version, changelog and metadata; wheel, source and SBOM 
 	@scripts/release.sh
 
 lock: setup ## renew constraints.txt from pyproject.toml
-	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra onnx --extra lightgbm --extra xgboost --extra tune --extra horovod --extra dev --universal --python-version 3.10 \
+	@$(BIN)/uv pip compile pyproject.toml --group pinned --extra cpu --extra torch --extra onnx --extra lightgbm --extra xgboost --extra tune --extra horovod --extra dev --universal --python-version 3.10 \
 		--annotation-style line --no-header --quiet --output-file constraints.txt --upgrade
 
 clean: ## remove the environment and the caches, keep work/ and model_repository/

@@ -23,7 +23,7 @@ from rankline.workspace import WORK_DIR
 from serving.engines import engines
 from serving.native.build import cache_directory
 from serving.ports import GRPC_PORT, choose_ports
-from workflows.errors import RanklineError, ServerError, install_line
+from workflows.errors import PINNED, RanklineError, ServerError, install_line
 from workflows.extras import tensorflow_problem
 from workflows.machine import cpu_name
 
@@ -215,8 +215,8 @@ def _checks() -> Iterator[Callable[[], Check]]:
             yield _package(engine.module, extra=engine.extra, required=engine.extra == _DEFAULT_EXTRA)
     yield from (
         _horovod,
-        _package("nvtabular"),
-        _package("merlin.systems"),
+        _package("nvtabular", extra=PINNED),
+        _package("merlin.systems", extra=PINNED),
         _package("mlflow"),
         _store,
         _server,

@@ -80,5 +80,5 @@ echo "setup: installing into .venv with $(.venv/bin/python --version) (extras: $
 [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check "$uv_pin"
 # uv has a name of its own for pip's folder of wheels, such as a PyTorch without CUDA.
 [ -z "${PIP_FIND_LINKS:-}" ] || export UV_FIND_LINKS="${UV_FIND_LINKS:-$PIP_FIND_LINKS}"
-.venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e ".[$extras]"
+.venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e ".[$extras]" --group pinned
 touch "$wanted-$sum"

@@ -26,7 +26,7 @@ from serving.engines import engines
 from serving.model_config import PYTHON_RUNTIME
 from serving.native.build import object_name
 from serving.stub import fit_for_numpy
-from workflows.errors import ServerError
+from workflows.errors import PINNED, ServerError, install_line
 
 _BACKENDS = Path(__file__).parent / "backends"
 PYTHON_BACKEND = "python"
@@ -64,7 +64,7 @@ def find_installation() -> Installation:
         raise ServerError(f"the embedded server runs on Linux only, this is {sys.platform}. Use a Triton container.")
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
-        raise ServerError("nvidia-pytriton is not installed, and it carries tritonserver: pip install nvidia-pytriton")
+        raise ServerError(f"nvidia-pytriton is not installed, which brings tritonserver: {install_line(PINNED)}")
     package = Path(spec.origin).parent
     triton, stub = (
         package / "tritonserver",
@@ -72,7 +72,7 @@ def find_installation() -> Installation:
     )
     server = triton / "bin" / "tritonserver"
     if not server.is_file():
-        raise ServerError(f"{server} is missing: pip install --force-reinstall nvidia-pytriton")
+        raise ServerError(f"{server} is missing: pip install --force-reinstall --no-deps nvidia-pytriton==0.7.0")
     return Installation(
         server=server,
         python_backend=triton / "backends" / "python",

@@ -6,6 +6,17 @@ without a traceback and exits with status 1.
 
 import re
 
+PINNED = "pinned"
+PINNED_PACKAGES = (
+    "nvtabular==23.8.0",
+    "merlin-core==23.8.0",
+    "merlin-dataloader==23.8.0",
+    "merlin-systems==23.8.0",
+    "tensorflow-metadata==1.21.0",
+    "nvidia-pytriton==0.7.0",
+    "tf_keras==2.21.0",
+)
+"""The group of that name in pyproject.toml: packages that are installed without what they declare."""
 _TWO_STOPS = re.compile(r"(?<=[^\s./])\.(\)?)\.(?=\s|$)")
 """One at the end of a quotation and one after it, not what is in a path."""
 
@@ -53,11 +64,11 @@ class MissingExtraError(RanklineError):
 
     Args:
         feature: what was asked for.
-        extra: name of the extra in pyproject.toml that brings it.
+        extra: name of the extra in pyproject.toml that brings it, or `PINNED`.
     """
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs an extra that is missing: {install_line(extra)}")
+        super().__init__(f"{feature} needs packages that are not installed: {install_line(extra)}")
         self.feature, self.extra = feature, extra
 
     def __reduce__(self) -> tuple[type["MissingExtraError"], tuple[str, str]]:
@@ -65,8 +76,10 @@ class MissingExtraError(RanklineError):
 
 
 def install_line(extra: str) -> str:
-    """The command that installs an extra in the versions that were tried together."""
-    return f"python -m rankline.requirements {extra} | pip install --no-deps -r /dev/stdin"
+    """Return the command that installs an extra, or the packages of `PINNED`."""
+    if extra == PINNED:
+        return f"pip install --no-deps {' '.join(PINNED_PACKAGES)}"
+    return f"pip install 'rankline[{extra}]'"
 
 
 class WorkersError(RanklineError):

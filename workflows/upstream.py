@@ -30,7 +30,11 @@ import dask
 import pandas as pd
 from google.protobuf import descriptor  # noqa: F401  # before Merlin: this process keeps the fast form, too
 
+from workflows.errors import PINNED
+from workflows.extras import require
 from workflows.imports import LoadHook, stand_ins
+
+require("nvtabular", feature="a workflow of NVTabular", extra=PINNED)
 
 _VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 _TENSORFLOW = "merlin.core.compat.tensorflow"

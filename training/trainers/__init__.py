@@ -2,8 +2,9 @@
 
 from importlib import import_module
 
-from training.frameworks import Framework
+from training.frameworks import TENSORFLOW, Framework
 from training.trainers.base import Trainer
+from workflows.errors import PINNED
 from workflows.extras import require
 
 
@@ -15,6 +16,8 @@ def trainer_for(framework: Framework) -> type[Trainer]:
         RanklineError: it is TensorFlow, of another version or twice.
     """
     require(framework.module, feature="training", extra=framework.extra)
+    if framework is TENSORFLOW:
+        require("tf_keras", feature="training with TensorFlow", extra=PINNED)
     module, name = framework.trainer.split(":")
     trainer: type[Trainer] = getattr(import_module(module), name)
     return trainer

@@ -6,14 +6,23 @@ from pathlib import Path
 import pytest
 
 from tests.support.packages import leave_installed
-from workflows.errors import MissingExtraError, RanklineError
+from workflows.errors import PINNED, PINNED_PACKAGES, MissingExtraError, RanklineError
 from workflows.extras import require, tensorflow_problem
 
 
-def test_a_missing_extra_prints_its_install_line() -> None:
-    line = r"python -m rankline\.requirements cpu \| pip install --no-deps -r /dev/stdin"
-    with pytest.raises(MissingExtraError, match=f"training needs an extra that is missing: {line}"):
-        require("no_such_module_anywhere", feature="training", extra="cpu")
+@pytest.mark.parametrize(
+    ("extra", "line"),
+    [("cpu", "pip install 'rankline[cpu]'"), (PINNED, "pip install --no-deps nvtabular==23.8.0 merlin-core==23.8.0")],
+)
+def test_missing_package_prints_the_line_that_installs_it(extra: str, line: str) -> None:
+    with pytest.raises(MissingExtraError, match=re.escape(f"training needs packages that are not installed: {line}")):
+        require("no_such_module_anywhere", feature="training", extra=extra)
+
+
+def test_pinned_packages_are_those_of_the_dependency_group() -> None:
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    group = text.partition("\npinned = [")[2].partition("\n]")[0]
+    assert tuple(re.findall(r'^\s*"([^"]+)"', group, re.MULTILINE)) == PINNED_PACKAGES
 
 
 def test_an_extra_that_is_there_is_no_obstacle_and_is_not_imported() -> None:
@@ -46,7 +55,7 @@ def test_another_tensorflow_is_told_before_it_is_imported(
         require("tensorflow", feature="training 'mlp'", extra="cpu")
     told = str(error.value)
     assert told.startswith("training 'mlp': ")
-    assert told.endswith(", then python -m rankline.requirements cpu | pip install --no-deps -r /dev/stdin")
+    assert told.endswith(", then pip install 'rankline[cpu]'")
     found = re.search(message, told)
     assert found
     assert any(line.startswith(f"tensorflow-cpu=={found[1]};") for line in requires("rankline") or ())

@@ -304,7 +304,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "tf2onnx", None)  # type: ignore[arg-type]  # how Python says that it is not there
     with pytest.raises(
         MissingExtraError,
-        match=r"the engine onnx needs an extra that is missing: python -m rankline\.requirements onnx \|",
+        match=r"the engine onnx needs packages that are not installed: pip install 'rankline\[onnx\]'",
     ):
         ONNX.convert(trained, tmp_path / "model.onnx")
 

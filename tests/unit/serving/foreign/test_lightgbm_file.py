@@ -294,5 +294,5 @@ def test_a_head_of_another_width_is_refused(tmp_path: Path) -> None:
 
 def test_without_lightgbm_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("workflows.extras.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match="requirements lightgbm"):
+    with pytest.raises(MissingExtraError, match=r"rankline\[lightgbm\]"):
         lightgbm_file.Model(tmp_path)

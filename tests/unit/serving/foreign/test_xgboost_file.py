@@ -403,5 +403,5 @@ def test_ubjson_nested_without_end_is_refused() -> None:
 
 def test_without_xgboost_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("workflows.extras.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match="requirements xgboost"):
+    with pytest.raises(MissingExtraError, match=r"rankline\[xgboost\]"):
         xgboost_file.Model(tmp_path)
