@@ -46,8 +46,7 @@ from bench.report import Rates, Report, median_ratio, scratch_directory
 from rankline.workspace import Workspace
 from serving.benchmark.histogram import LatencyHistogram
 from serving.benchmark.percentiles import percentile
-from serving.benchmark.runs import Load
-from serving.benchmark.selfcheck import bottleneck
+from serving.benchmark.runs import Load, bottleneck
 from serving.benchmark.transport import Connect, connect
 from serving.benchmark.workers import Workers
 from serving.client import Client

@@ -16,9 +16,8 @@ from serving.benchmark.metrics import METRICS as MEASURED
 from serving.benchmark.metrics import Metric
 from serving.benchmark.report import FORMAT_VERSION, BenchmarkReport, LoadResult
 from serving.benchmark.resources import ServerResources
-from serving.benchmark.runs import Load
+from serving.benchmark.runs import Floor, Load
 from serving.benchmark.search import SearchResult
-from serving.benchmark.selfcheck import Floor
 from training.metrics import METRICS
 from training.models import MODELS
 

@@ -9,8 +9,7 @@ from rankline.display import heading, print_whole
 from serving.benchmark.compare import Comparison, Difference
 from serving.benchmark.percentiles import CONFIDENCE
 from serving.benchmark.report import BenchmarkReport
-from serving.benchmark.table import KEYS, Cell, columns, number
-from serving.benchmark.words import checked, conclusion, remarks
+from serving.benchmark.summary import KEYS, Cell, checked, columns, conclusion, number, remarks
 
 _MOST_COLUMNS = 4
 _MOST_REMARKS = 3

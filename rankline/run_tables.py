@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from rankline.display import heading, print_whole
-from serving.benchmark.table import number
+from serving.benchmark.summary import number
 from workflows.words import quality_figure, quality_interval
 
 if TYPE_CHECKING:

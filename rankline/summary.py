@@ -10,7 +10,7 @@ from rankline.display import heading, plain_table, print_whole
 from rankline.doctor import Check
 from rankline.report_tables import print_short_report
 from rankline.workspace import REPOSITORY, WORK_DIR
-from serving.benchmark.words import conclusion
+from serving.benchmark.summary import conclusion
 from workflows.words import quality_figure
 
 if TYPE_CHECKING:

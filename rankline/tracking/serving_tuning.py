@@ -21,7 +21,7 @@ from rankline.serving_trials import Trials
 from rankline.tracking.search_run import ends_as_block
 from serving.benchmark.config import Slo
 from serving.benchmark.load import check_batch_sizes
-from serving.benchmark.table import number
+from serving.benchmark.summary import number
 from serving.engines import Engine, engine_for, engines_for
 from serving.export_config import ExportConfig, num_cores
 from serving.tuning import VARIED, Reading, Trial, name_of, search, space

@@ -8,8 +8,7 @@ from serving.benchmark.markup import Markup, joined, page, tag
 from serving.benchmark.percentiles import CONFIDENCE
 from serving.benchmark.plot import svg_pictures
 from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.table import Cell, columns, number
-from serving.benchmark.words import checked, conclusion, remarks
+from serving.benchmark.summary import Cell, checked, columns, conclusion, number, remarks
 
 _NUM_COLOURS = 8
 

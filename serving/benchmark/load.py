@@ -21,9 +21,8 @@ from serving.benchmark.config import GENERATED, LoadConfig, Slo
 from serving.benchmark.inputs import generate
 from serving.benchmark.measurement import Bench, taken_columns
 from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.runs import Load
+from serving.benchmark.runs import Floor, Load
 from serving.benchmark.search import SearchResult
-from serving.benchmark.selfcheck import Floor
 from serving.benchmark.slo import SloSearch, duration_s, measure_rate
 from serving.benchmark.workers import STOPPED, Workers
 from serving.client import Client

@@ -16,8 +16,7 @@ from serving.benchmark.records import SLICE_S, SliceRecord
 from serving.benchmark.report import LoadResult
 from serving.benchmark.requests import lay_out
 from serving.benchmark.resources import ResourceMeter
-from serving.benchmark.runs import Load, Run
-from serving.benchmark.selfcheck import bottleneck
+from serving.benchmark.runs import Load, Run, bottleneck
 from serving.benchmark.transport import connect
 from serving.benchmark.windows import Windows
 from serving.benchmark.workers import Outcome, Workers

@@ -14,9 +14,8 @@ from serving.benchmark.histogram import LatencyHistogram
 from serving.benchmark.metrics import METRICS, measure_all
 from serving.benchmark.percentiles import Estimate
 from serving.benchmark.resources import ServerResources
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.runs import Floor, Load, Run
 from serving.benchmark.search import SearchResult
-from serving.benchmark.selfcheck import Floor
 from workflows.errors import ArtifactError
 
 FORMAT_VERSION = 2

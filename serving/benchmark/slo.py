@@ -10,7 +10,7 @@ from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult, highest_rate
-from serving.benchmark.table import number
+from serving.benchmark.summary import number
 
 _FIRST_RATE = 100.0
 _KEPT_UP = 0.95  # of the offered rate; less is answered only by a server that falls behind

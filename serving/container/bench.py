@@ -12,8 +12,7 @@ from pathlib import Path
 
 from serving.benchmark.load import check_batch_sizes, measure
 from serving.benchmark.report import BenchmarkReport
-from serving.benchmark.table import columns
-from serving.benchmark.words import checked, remarks
+from serving.benchmark.summary import checked, columns, remarks
 from serving.client import Client
 from workflows.auc import exact_auc
 from workflows.errors import RanklineError

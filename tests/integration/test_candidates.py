@@ -259,14 +259,6 @@ def test_rows_may_hold_several_each_and_more_than_fit_into_one_request(client: C
         np.testing.assert_allclose(scores[number], client.rank(row, items), atol=SCORE_ROUNDING)
 
 
-def test_more_candidates_than_the_server_takes_are_split(client: Client) -> None:
-    items = [ITEMS[number % 40] for number in range(1000)]
-    assert len(client.prepare_ranking(row_of(1), items).messages) == 4
-    np.testing.assert_allclose(
-        client.rank(row_of(1), items), np.tile(client.rank(row_of(1), ITEMS), 25), atol=SCORE_ROUNDING
-    )
-
-
 def test_every_transport_and_asyncio_rank_alike(client: Client, server: EmbeddedServer) -> None:
     items: list[Any] = [*ITEMS, None, "never"]
     expected = client.rank(row_of(2), items)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -289,14 +288,6 @@ def test_a_path_may_have_blanks_and_quotes(tmp_path: Path) -> None:
     config = ServerConfig(repositories=(repository,), backends=(BACKENDS,))
     with EmbeddedServer(config) as server, Client(server.endpoints.grpc, "identity") as client:
         assert client.predict({"x": [7]}).tolist() == [7]
-
-
-def test_port_in_use_is_named(identity: ServerConfig) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        config = ServerConfig(repositories=identity.repositories, metrics_port=port)
-        with pytest.raises(ServerError, match=f"metrics_port {port} on 127.0.0.1 .*in use"):
-            EmbeddedServer(config).start()
 
 
 def test_missing_repository_and_backends_are_named(tmp_path: Path, identity: ServerConfig) -> None:

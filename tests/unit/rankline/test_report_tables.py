@@ -10,9 +10,8 @@ from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.compare import compare
 from serving.benchmark.percentiles import Estimate
 from serving.benchmark.report import LoadResult
-from serving.benchmark.runs import Load
+from serving.benchmark.runs import Floor, Load
 from serving.benchmark.search import SearchResult
-from serving.benchmark.selfcheck import Floor
 from tests.support.reports import report_of, result_of
 
 STEP = StepTimes(queue_ms=1, input_ms=2, infer_ms=3, output_ms=4)

@@ -13,11 +13,9 @@ from serving.benchmark.html import to_html
 from serving.benchmark.percentiles import Estimate
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.resources import ServerResources
-from serving.benchmark.runs import Load
+from serving.benchmark.runs import Floor, Load
 from serving.benchmark.search import SearchResult
-from serving.benchmark.selfcheck import Floor
-from serving.benchmark.table import number
-from serving.benchmark.words import conclusion, remarks
+from serving.benchmark.summary import conclusion, number, remarks
 from tests.support.reports import report_of, result_of
 
 VOID = {"meta"}

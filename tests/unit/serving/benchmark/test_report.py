@@ -13,9 +13,8 @@ from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.percentiles import Estimate
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.resources import ServerResources
-from serving.benchmark.runs import Load
+from serving.benchmark.runs import Floor, Load
 from serving.benchmark.search import SearchResult
-from serving.benchmark.selfcheck import Floor
 from tests.support.reports import report_of, result_of
 
 

@@ -6,8 +6,7 @@ from serving.benchmark.histogram import LatencyHistogram
 from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
-from serving.benchmark.table import number
-from serving.benchmark.words import checked, conclusion, remarks, searched
+from serving.benchmark.summary import checked, conclusion, number, remarks, searched
 from tests.support.reports import report_of, result_of
 
 

@@ -1,4 +1,4 @@
-from serving.benchmark.selfcheck import ClientCost, bottleneck
+from serving.benchmark.runs import ClientCost, bottleneck
 
 
 def cost(busiest: float, lag_mean_ms: float | None = None, held_mean_ms: float = 0.0) -> ClientCost:
