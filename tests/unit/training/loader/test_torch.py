@@ -1,5 +1,4 @@
 import gc
-import sys
 import warnings
 import weakref
 from pathlib import Path
@@ -237,13 +236,6 @@ def test_it_feeds_the_notebooks_model_and_epoch_function(prepared: Path) -> None
     losses = [process_epoch(loader, model, train=True, optimizer=optimizer, amp=False)[0] for _ in range(4)]
     assert losses[-1] < 0.8 * losses[0]
     assert dataset.num_rows_processed == 4 * 4000
-
-
-def test_importing_it_imports_no_tensorflow() -> None:
-    import subprocess
-
-    check = "import sys, training.loader.torch; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
 def test_a_restarted_dataset_goes_on_with_exactly_the_batches_that_were_left(prepared: Path) -> None:
