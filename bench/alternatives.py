@@ -44,10 +44,11 @@ from bench.models import MERLIN_MODEL, ROWS, export_with_merlin, infer_request, 
 from bench.peers import fastapi_app
 from bench.report import Rates, Report, median_ratio, scratch_directory
 from rankline.workspace import Workspace
+from serving.benchmark.connections import connect
 from serving.benchmark.histogram import LatencyHistogram
 from serving.benchmark.percentiles import percentile
 from serving.benchmark.runs import Load, bottleneck
-from serving.benchmark.transport import Connect, connect
+from serving.benchmark.transport import Connect
 from serving.benchmark.workers import Workers
 from serving.client import Client
 from serving.ports import free_port

@@ -33,10 +33,11 @@ from bench.closed_loop import keep_in_flight
 from bench.report import Report, medians_of, scratch_directory
 from serving.benchmark import identity
 from serving.benchmark.config import LoadConfig
+from serving.benchmark.connections import connect
 from serving.benchmark.load import measure
 from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load
-from serving.benchmark.transport import TRANSPORTS, connect
+from serving.benchmark.transport import TRANSPORTS
 from serving.benchmark.workers import Workers
 from serving.client import AsyncClient, Client
 from serving.server import EmbeddedServer, ServerConfig

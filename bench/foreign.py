@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from bench import notebook
 from bench.report import Report, scratch_directory
 from bench.sides import asks, check_same_scores, laid_out, laid_out_for_merlin, latencies
-from serving.benchmark.transport import connect
+from serving.benchmark.connections import connect
 from serving.export_config import ExportConfig
 from serving.foreign.export import export_foreign
 from serving.server import EmbeddedServer, ServerConfig

@@ -42,9 +42,9 @@ from rankline import pipeline
 from rankline.display import Stages
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
+from serving.benchmark.connections import connect
 from serving.benchmark.identity import BACKENDS, NAME, NATIVE_NAME, write_identity, write_native_identity
 from serving.benchmark.runs import Load
-from serving.benchmark.transport import connect
 from serving.benchmark.workers import Workers
 from serving.ensemble import ExportedEnsemble
 from serving.export import export_ensemble

@@ -4,7 +4,7 @@ config       how much load, of which kind, for how long
 arrivals     when requests of an open loop are due
 inputs       rows generated from the known values of columns
 requests     rows → serialised requests, before the run
-transport    unary gRPC calls as bytes: `http2`, our own, or `grpcio`
+transport    unary gRPC calls as bytes: `http2`, our own, or `grpcio`; `connections` opens them
 engine       one process: sends, waits, counts
 workers      several of them
 records      their counts in slices of the run; `histogram` holds latencies

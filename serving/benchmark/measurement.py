@@ -11,13 +11,13 @@ from serving.benchmark.arrivals import ConstantArrivals, Times, TraceArrivals, s
 from serving.benchmark.breakdown import Breakdown, Reading, Statistics
 from serving.benchmark.checks import Answered, ScoreCheck
 from serving.benchmark.config import LoadConfig
+from serving.benchmark.connections import connect
 from serving.benchmark.engine import Job
 from serving.benchmark.records import SLICE_S, SliceRecord
 from serving.benchmark.report import LoadResult
 from serving.benchmark.requests import lay_out
 from serving.benchmark.resources import ResourceMeter
 from serving.benchmark.runs import Load, Run, bottleneck
-from serving.benchmark.transport import connect
 from serving.benchmark.windows import Windows
 from serving.benchmark.workers import Outcome, Workers
 from serving.client import Client

@@ -6,8 +6,6 @@ Messages are bytes that are made before the run, and answers stay bytes, so that
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from workflows.errors import ConfigError
-
 OK = "OK"
 STATUS_NAMES = (
     OK, "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -60,21 +58,3 @@ class Transport(Protocol):
 
 Connect: TypeAlias = Callable[[], Transport]
 """Opens a connection in the process that calls it; raises ServerError where nobody answers."""
-
-
-def connect(name: str, url: str, path: str = INFER) -> Transport:
-    """Open a connection: `http2` costs the client least, `grpcio` is what a program in Python sees.
-
-    Raises:
-        ConfigError: no such transport.
-        ServerError: nobody answers.
-    """
-    if name == "http2":
-        from serving.benchmark.http2 import Http2Connection
-
-        return Http2Connection(url, path)
-    if name == "grpcio":
-        from serving.benchmark.grpcio import GrpcioConnection
-
-        return GrpcioConnection(url, path)
-    raise ConfigError(f"no transport {name!r}. Available: {', '.join(TRANSPORTS)}.")

@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.benchmark.transport import OK, Transport, connect
+from serving.benchmark.connections import connect
+from serving.benchmark.transport import OK, Transport
 from tests.support.answers import receive
 from tests.support.waiting import wait_until
 from workflows.errors import ConfigError, ServerError

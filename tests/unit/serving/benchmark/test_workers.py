@@ -13,9 +13,9 @@ import numpy as np
 import psutil
 import pytest
 
+from serving.benchmark.connections import connect
 from serving.benchmark.engine import Job
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.transport import connect
 from serving.benchmark.workers import Workers
 from workflows.errors import ServerError, ServingError
 
