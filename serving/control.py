@@ -22,7 +22,7 @@ _NATIVE = re.compile(r"^load failed for model '[^']+': version \d+ is at UNAVAIL
 _LOADED = ("READY", "LOADING", "UNLOADING")
 _ASK_TIMEOUT_S = 1.0
 _SILENCE = 1 / 3  # of the timeout, until a server that loads a model is asked whether it is there; see `_channel`
-_LONGEST_MESSAGE_BYTES = 1 << 20  # of an error: a traceback may be longer than the 16 kB that gRPC allows
+_MAX_MESSAGE_BYTES = 1 << 20  # of an error: a traceback may be longer than the 16 kB that gRPC allows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,8 @@ class ModelControl:
             ("grpc.enable_http_proxy", 0),  # the server is on this machine
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", -1),
-            ("grpc.max_metadata_size", _LONGEST_MESSAGE_BYTES),
-            ("grpc.absolute_max_metadata_size", _LONGEST_MESSAGE_BYTES),
+            ("grpc.max_metadata_size", _MAX_MESSAGE_BYTES),
+            ("grpc.absolute_max_metadata_size", _MAX_MESSAGE_BYTES),
             # A process that was stopped (SIGSTOP) while it loads a model would be waited for in vain.
             ("grpc.keepalive_time_ms", silence_ms),
             ("grpc.http2.ping_timeout_ms", silence_ms),

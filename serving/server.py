@@ -43,7 +43,7 @@ _LOGGER = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _UNLOAD_TIMEOUT_S = 60
-_MOST_STARTS = 3
+_MAX_STARTS = 3
 _IDLE_S = 60.0  # in which models that are being loaded use less than this much processor time
 _IDLE_CPU_S = 0.5
 _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
@@ -181,7 +181,7 @@ class EmbeddedServer:
         installation = find_installation()
         if lacking := native_backends().lacking:
             _LOGGER.warning("Workflow and model are served by Python, not by native backends: %s.", lacking)
-        for starts_left in reversed(range(_MOST_STARTS)):
+        for starts_left in reversed(range(_MAX_STARTS)):
             try:
                 self._start_once(installation, may_hang=not starts_left)
                 break

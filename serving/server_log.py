@@ -9,7 +9,7 @@ from typing import Protocol
 
 from workflows.errors import ServerError
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 _LAST_WORDS_TIMEOUT_S = 0.5
 _MODEL_FAILURES = (
@@ -18,7 +18,7 @@ _MODEL_FAILURES = (
 )
 _STATUS = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 _FRAME = re.compile(r"^ *\d+# (.+) in (\S+)$", re.MULTILINE)
-_HANDLER_FRAMES, _MOST_PLACES = 2, 3  # the first print the stack
+_HANDLER_FRAMES, _MAX_PLACES = 2, 3  # the first print the stack
 _C_LIBRARY = re.compile(r"lib(c|gcc_s|stdc\+\+)\.so\b")  # whose innermost frames end the program, or copy memory
 # Errors, but for those that every start without a GPU logs.
 _ERROR = re.compile(
@@ -65,8 +65,8 @@ class FileLog:
         pass
 
     def text(self) -> str:
-        begin = max(0, os.fstat(self.fileno()).st_size - _MOST_BYTES)
-        return os.pread(self.fileno(), _MOST_BYTES, begin).decode("utf-8", errors="replace")
+        begin = max(0, os.fstat(self.fileno()).st_size - _MAX_BYTES)
+        return os.pread(self.fileno(), _MAX_BYTES, begin).decode("utf-8", errors="replace")
 
     def close(self) -> None:
         self._file.close()
@@ -98,7 +98,7 @@ class PipeLog:
     def _read(self, reading: int) -> None:
         with os.fdopen(reading, "rb", buffering=0) as pipe:
             while part := pipe.read(_READ_BYTES):
-                self._end = (self._end + part)[-_MOST_BYTES:]
+                self._end = (self._end + part)[-_MAX_BYTES:]
 
 
 def failure_reason(log: str) -> str:
@@ -118,7 +118,7 @@ def crash_site(log: str) -> str:
     frames = _FRAME.findall(log.rpartition("Signal (")[2])[_HANDLER_FRAMES:]
     frames = list(dropwhile(lambda frame: _C_LIBRARY.match(Path(frame[1]).name), frames)) or frames
     places = [Path(file).name if name.startswith("0x") else f"{name} ({Path(file).name})" for name, file in frames]
-    return ", called by ".join(list(dict.fromkeys(places))[:_MOST_PLACES])
+    return ", called by ".join(list(dict.fromkeys(places))[:_MAX_PLACES])
 
 
 def _without_traceback(reason: str) -> str:

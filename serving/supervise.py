@@ -12,12 +12,12 @@ from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ArtifactError, RanklineError, ServerError
 
 INTERVAL_S = 0.5
-_MOST_MISSES = 10  # checks in a row that a server did not answer, each within a second, until it is started again
+_MAX_MISSES = 10  # checks in a row that a server did not answer, each within a second, until it is started again
 _STEADY_S = 10.0
 # With the start itself less than the time in which our client tries again. What ran is started again sooner: between
 # two crashes it answers.
-_LONGEST_PAUSE_AFTER_RUN_S, _LONGEST_PAUSE_AFTER_START_S = 2.0, 10.0
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0  # between two tries to switch to a version that was refused
+_MAX_PAUSE_AFTER_RUN_S, _MAX_PAUSE_AFTER_START_S = 2.0, 10.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 5.0, 300.0  # between two tries to switch to a version that was refused
 
 
 class Follower:
@@ -30,7 +30,7 @@ class Follower:
         """The active version."""
         self._report, self._clock = report, clock
         self._refused: int | None = None
-        self._pause_s, self._next_try_s = _SHORTEST_PAUSE_S, 0.0
+        self._pause_s, self._next_try_s = _MIN_PAUSE_S, 0.0
         self._trouble = ""
 
     def step(self, switch_to: Callable[[ExportedEnsemble], None]) -> None:
@@ -50,7 +50,7 @@ class Follower:
             self._report_trouble(f"version {old.version} stays active: {error}")
             return
         if wanted != self._refused:
-            self._refused, self._pause_s, self._next_try_s, self._trouble = None, _SHORTEST_PAUSE_S, 0.0, ""
+            self._refused, self._pause_s, self._next_try_s, self._trouble = None, _MIN_PAUSE_S, 0.0, ""
         if wanted == old.version or self._clock() < self._next_try_s:
             return
         try:
@@ -59,7 +59,7 @@ class Follower:
             self.serving = new
         except (ArtifactError, OSError, ServerError) as error:
             self._refused, self._next_try_s = wanted, self._clock() + self._pause_s
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
             self._report_trouble(f"version {wanted} cannot be loaded, version {old.version} stays active: {error}")
 
     def _report_trouble(self, line: str) -> None:
@@ -82,9 +82,9 @@ class Backoff:
 
     def note_end(self) -> float:
         """Record an end or a failed start; returns the seconds until the next start."""
-        now_s, longest_s = self._clock(), _LONGEST_PAUSE_AFTER_START_S
+        now_s, longest_s = self._clock(), _MAX_PAUSE_AFTER_START_S
         if self._running_since_s is not None:
-            longest_s = _LONGEST_PAUSE_AFTER_RUN_S
+            longest_s = _MAX_PAUSE_AFTER_RUN_S
             if now_s - self._running_since_s >= _STEADY_S:
                 self._num_failures = 0
         pause_s = min(2.0 ** (min(self._num_failures, 30) - 1), longest_s) if self._num_failures else 0.0
@@ -214,7 +214,7 @@ class Supervisor:
         if self._is_ended:
             return
         reason = self._server.exit_reason()
-        if reason is None and self._num_misses > _MOST_MISSES:
+        if reason is None and self._num_misses > _MAX_MISSES:
             reason = f"tritonserver did not answer {self._num_misses} checks in a row."
             self._server.kill()  # it would not end if it was asked to
         if reason is not None:

@@ -22,7 +22,7 @@ from workflows.spelling import did_you_mean
 VARIED = ("engine", "fused", "instances", "threads", "batch_delay_ms")
 """Fields of `ExportConfig` that a search varies."""
 _DELAYS_MS = (0.0, 0.5, 2.0)
-_LARGEST_DELAY = 0.25  # of the bound
+_MAX_DELAY = 0.25  # of the bound
 _NEAR = 0.9  # of the best rate: a configuration that does not meet the target there is dropped
 _NUM_FINALISTS = 3
 _FIRST_SHARE = 0.6  # of the time, for the short measurements
@@ -134,7 +134,7 @@ def space(
         for fused, (instances, threads), delay_ms in product(
             (True, False) if "fused" in only else (base.fused,),
             _shares(base, num_cores, only),
-            [ms for ms in _DELAYS_MS if ms <= bound_ms * _LARGEST_DELAY]
+            [ms for ms in _DELAYS_MS if ms <= bound_ms * _MAX_DELAY]
             if "batch_delay_ms" in only
             else (base.batch_delay_ms,),
         ):

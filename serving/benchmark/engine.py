@@ -15,7 +15,7 @@ from serving.benchmark.transport import OK, Answer, Connect, Transport
 SLICE_NS = int(SLICE_S * 1e9)
 MAX_IN_FLIGHT = 4096
 """Most requests that one process of an open loop has in flight; what is due beyond that waits, and its wait counts."""
-_LONGEST_WAIT_S = 0.1  # after which the engine looks whether it is to stop
+_MAX_WAIT_S = 0.1  # after which the engine looks whether it is to stop
 
 Clock = Callable[[], int]
 Report = Callable[[dict[int, SliceRecord], int], None]
@@ -99,7 +99,7 @@ class Engine:
             self._turn(self._wait_s())
         give_up_ns = self._end_ns + int(self._job.timeout_s * 1e9)
         while self._in_flight and (now := self._clock()) < give_up_ns:
-            self._turn(min((give_up_ns - now) / 1e9, _LONGEST_WAIT_S))
+            self._turn(min((give_up_ns - now) / 1e9, _MAX_WAIT_S))
         self._end()
         return self._transport.failure
 
@@ -142,8 +142,8 @@ class Engine:
     def _wait_s(self) -> float:
         full = len(self._in_flight) >= min(self._limit, self._transport.capacity)
         if self._due is None or full or self._num_sent == len(self._due):
-            return _LONGEST_WAIT_S
-        return min((self._due[self._num_sent] - self._clock()) / 1e9, _LONGEST_WAIT_S)
+            return _MAX_WAIT_S
+        return min((self._due[self._num_sent] - self._clock()) / 1e9, _MAX_WAIT_S)
 
     def _turn(self, wait_s: float) -> None:
         """Wait for answers, count them, give up late requests, and report a slice that is over."""

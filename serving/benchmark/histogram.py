@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]
 
-_LONGEST_NS = 3600 * 10**9
+_MAX_NS = 3600 * 10**9
 _SIGNIFICANT_DIGITS = 3
 _STEP_BITS = 10  # buckets from one power of two to the next: 1,024, the first power of two above 10**digits
 
@@ -26,7 +26,7 @@ class LatencyHistogram:
 
     def record(self, value_ns: int, count: int = 1) -> None:
         """Count a value; values below 0 or above an hour count as 0 or an hour."""
-        value_ns = min(max(value_ns, 0), _LONGEST_NS)
+        value_ns = min(max(value_ns, 0), _MAX_NS)
         octave = max(value_ns.bit_length() - _STEP_BITS - 1, 0)
         bucket = (octave << _STEP_BITS) + (value_ns >> octave)
         self._counts[bucket] = self._counts.get(bucket, 0) + count
@@ -67,7 +67,7 @@ class LatencyHistogram:
 
     def encode(self) -> bytes:
         """HdrHistogram's compressed V2 form in base 64."""
-        whole = HdrHistogram(1, _LONGEST_NS, _SIGNIFICANT_DIGITS)
+        whole = HdrHistogram(1, _MAX_NS, _SIGNIFICANT_DIGITS)
         for value, count in zip(*(column.tolist() for column in self.counts()), strict=True):
             whole.record_value(value, count)
         return bytes(whole.encode())

@@ -21,8 +21,8 @@ from serving.benchmark.histogram import LatencyHistogram
 
 CONFIDENCE = 0.95
 _TAIL = (1 - CONFIDENCE) / 2
-_FEWEST_VALUES = 4  # that say how much a mean varies
-_FEWEST_INDEPENDENT = 3.0
+_MIN_VALUES = 4  # that say how much a mean varies
+_MIN_INDEPENDENT = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     Returns:
         Lower and upper bound; None of fewer than four values.
     """
-    if len(values) < _FEWEST_VALUES:
+    if len(values) < _MIN_VALUES:
         return None
     mean = math.fsum(values) / len(values)
     off = np.asarray(values) - mean
@@ -107,7 +107,7 @@ def _num_independent(off: npt.NDArray[np.float64]) -> float:
     """Number of independent values that determine their mean as well as this series of deviations."""
     squares = float(off @ off)
     alike = max(float(off[1:] @ off[:-1]) / squares, 0.0) if squares else 0.0
-    return max(len(off) * (1 - alike) / (1 + alike), min(_FEWEST_INDEPENDENT, len(off)))
+    return max(len(off) * (1 - alike) / (1 + alike), min(_MIN_INDEPENDENT, len(off)))
 
 
 def _student_t(freedom: float) -> float:

@@ -17,7 +17,7 @@ from serving.benchmark.metrics import METRICS
 from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.report import BenchmarkReport, LoadResult
 
-_MOST_SHOWN = 8  # ticks, and lines; more would cover each other
+_MAX_SHOWN = 8  # ticks, and lines; more would cover each other
 _SHARES = (0.5, 0.9, 0.99, 0.999, 0.9999)
 _AXES = {
     "rate_per_s": "requests per second offered",
@@ -135,8 +135,8 @@ def _curves(results: Sequence[LoadResult]) -> dict[str, tuple[list[float], list[
 
 
 def _some(items: Sequence[_Item]) -> Sequence[_Item]:
-    """At most `_MOST_SHOWN` of the items, evenly spaced."""
-    return items[:: -(-len(items) // _MOST_SHOWN) or 1]
+    """At most `_MAX_SHOWN` of the items, evenly spaced."""
+    return items[:: -(-len(items) // _MAX_SHOWN) or 1]
 
 
 def _scale(axes: Axes, results: Sequence[LoadResult], key: str) -> None:
@@ -161,7 +161,7 @@ def _apart(values: Sequence[float]) -> list[float]:
     """The ascending values whose tick labels do not overlap."""
     if not values:
         return []
-    least = math.log(values[-1] / values[0]) / (_MOST_SHOWN + 1)
+    least = math.log(values[-1] / values[0]) / (_MAX_SHOWN + 1)
     shown = list(values[:1])
     for value in values[1:]:
         if math.log(value / shown[-1]) >= least:

@@ -14,10 +14,10 @@ from serving.benchmark.inputs import zipf
 from serving.client import Client, ModelSchema
 from workflows.errors import ServingError
 
-_MOST_REQUESTS = 100_000
-_MOST_BYTES = 256 << 20
+_MAX_REQUESTS = 100_000
+_MAX_BYTES = 256 << 20
 _NUM_COMPARED = 16  # of the requests, with what the client makes of the same rows alone
-_MOST_ONE_BY_ONE = 2_000  # of those that cannot be cut out of larger ones, and take a millisecond each
+_MAX_ONE_BY_ONE = 2_000  # of those that cannot be cut out of larger ones, and take a millisecond each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ def lay_out(
     """
     one = client.prepare(rows.slice(0, 1)).messages[0].ByteSize()
     is_cut = can_be_cut(client.schema)
-    most = _MOST_REQUESTS if is_cut else _MOST_ONE_BY_ONE
-    count = max(min(count, most, max(_MOST_BYTES // (one * batch_size), 16)), num_takers)
+    most = _MAX_REQUESTS if is_cut else _MAX_ONE_BY_ONE
+    count = max(min(count, most, max(_MAX_BYTES // (one * batch_size), 16)), num_takers)
     draws = draw(rng, rows.num_rows, (count, batch_size), skew)
     # Many requests are checked and laid out at once and then cut apart, where that makes no row wider.
     per_block = max(client.schema.max_batch_size // batch_size, 1) if is_cut else 1

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_LOWEST_RATE = 1.0
-_HIGHEST_RATE = 1e6
+_MIN_RATE = 1.0
+_MAX_RATE = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ def highest_rate(
     holds: Callable[[float], bool],
     *,
     start: float,
-    lowest: float = _LOWEST_RATE,
+    lowest: float = _MIN_RATE,
     step: float = 2.0,
     resolution: float = 0.05,
     confirmations: int = 2,
@@ -74,7 +74,7 @@ def _bracket(
     """A rate that holds, and the next one, which does not."""
     rate = start
     if probe(rate):
-        while rate < _HIGHEST_RATE:
+        while rate < _MAX_RATE:
             if not probe(step * rate):
                 return rate, step * rate
             rate *= step

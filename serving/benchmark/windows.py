@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from serving.benchmark.records import SLICE_S, SliceRecord
 
 _NUM_WINDOWS = 3
-_FEWEST_ANSWERS = 50  # of a window; the median of less than that says little
+_MIN_ANSWERS = 50  # of a window; the median of less than that says little
 
 
 class Windows:
@@ -40,7 +40,7 @@ class Windows:
         num_windows, begin, num_latencies = len(self.bounds), self.bounds[-1][1] if self.bounds else 0, 0
         for number in range(begin, len(slices)):
             num_latencies += slices[number].latency.total
-            if (number + 1 - begin) * SLICE_S >= self._window_s and num_latencies >= _FEWEST_ANSWERS:
+            if (number + 1 - begin) * SLICE_S >= self._window_s and num_latencies >= _MIN_ANSWERS:
                 self.bounds.append((begin, number + 1))
                 begin, num_latencies = number + 1, 0
         if len(self.bounds) > num_windows:

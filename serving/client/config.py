@@ -11,7 +11,7 @@ from workflows.errors import ConfigError
 
 GRPC, HTTP = "grpc", "http"
 TRANSPORTS = (GRPC, HTTP)
-LONGEST_PAUSE_S = 0.5
+MAX_PAUSE_S = 0.5
 # Why not gRPC's own retry policy: it knows statuses alone, and Triton says UNAVAILABLE also of a full queue and of what
 # is restricted; it ends after five times; and HTTP has none.
 
@@ -83,7 +83,7 @@ class ClientConfig:
             attempt: how often the message was sent again already.
             jitter: in [0, 1], so that clients that failed together do not come back together.
         """
-        return min(self.backoff_s * 2.0 ** min(attempt, 30), LONGEST_PAUSE_S) * (0.5 + jitter / 2)
+        return min(self.backoff_s * 2.0 ** min(attempt, 30), MAX_PAUSE_S) * (0.5 + jitter / 2)
 
 
 DEFAULTS = ClientConfig()

@@ -16,7 +16,7 @@ from workflows.errors import RequestError, ServingError
 from workflows.tensors import side_by_side
 
 _Result = TypeVar("_Result")
-_LEAST_S = 1e-3  # a pause that took longer than it should leaves no time, and 0 is no timeout to some transports
+_MIN_TIMEOUT_S = 1e-3  # a pause that took longer than it should leaves no time, and 0 is no timeout to some transports
 
 
 class Core:
@@ -101,7 +101,7 @@ class Core:
                 if again_s >= timeout_s or not may_retry(failure, again_s):
                     raise await self._explained(failure) from failure.__cause__
             await self._sleep(pause_s)
-            attempt, left_s = attempt + 1, max(timeout_s - (self._clock() - begin_s), _LEAST_S)
+            attempt, left_s = attempt + 1, max(timeout_s - (self._clock() - begin_s), _MIN_TIMEOUT_S)
 
     async def _explained(self, failure: CallError) -> ServingError:
         if failure.is_unknown_model:

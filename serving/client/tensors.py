@@ -30,7 +30,7 @@ Flat: TypeAlias = "Array | pa.LargeBinaryArray"
 
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 _SIZE_BYTES = 4
-_LARGEST = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)} | {
+_MAX = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)} | {
     np.dtype(np.int64): np.iinfo(np.int64).max
 }
 
@@ -206,9 +206,9 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
 def _exact(values: Any, tensor: Tensor) -> Array | None:
     """A list of Python numbers as an array; None for anything else, or if a number does not fit."""
     kinds, dtype = set(map(type, values)) if isinstance(values, list) else set(), tensor.numpy_dtype
-    if kinds != {float if dtype.kind == "f" else int} or dtype not in _LARGEST:
+    if kinds != {float if dtype.kind == "f" else int} or dtype not in _MAX:
         return None
-    limit = _LARGEST[dtype]
+    limit = _MAX[dtype]
     return np.array(values, dtype) if all(-limit <= value <= limit for value in values) else None
 
 

@@ -356,7 +356,7 @@ def test_a_server_that_crashes_comes_back_at_the_same_address(tmp_path: Path) ->
 def test_a_server_is_started_again_however_often_it_ends_and_its_start_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.supervise._MOST_MISSES", 0)
+    monkeypatch.setattr("serving.supervise._MAX_MISSES", 0)
     now_s, events = 0.0, list[str]()
     ensemble, log = publish_tiny(tmp_path / NAME, 10), tmp_path / "triton.log"
     with EmbeddedServer(config_of(ensemble, log_path=log)) as server, Client(server.endpoints.grpc, NAME) as client:

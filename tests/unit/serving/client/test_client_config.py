@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from serving.client import Client, ClientConfig, ClientTls
-from serving.client.config import LONGEST_PAUSE_S
+from serving.client.config import MAX_PAUSE_S
 from serving.client.transport import by_scheme
 from workflows.errors import ConfigError, RanklineError, ServerError
 
@@ -47,7 +47,7 @@ def test_pauses_double_and_spread() -> None:
     config = ClientConfig(backoff_s=0.1)
     assert [config.pause_s(attempt, 1.0) for attempt in range(3)] == pytest.approx([0.1, 0.2, 0.4])
     assert config.pause_s(0, 0.0) == pytest.approx(0.05)
-    assert config.pause_s(9_999, 1.0) == LONGEST_PAUSE_S
+    assert config.pause_s(9_999, 1.0) == MAX_PAUSE_S
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
