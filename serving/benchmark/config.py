@@ -62,18 +62,18 @@ class LoadConfig:
         warmup_s: how long to send before each measurement.
         min_requests: fewest responses in a measurement.
         min_duration_s: shortest measurement.
-        stability: a measurement goes on until three windows in a row have the same throughput and median within this
-            share.
+        stability: a measurement continues until throughput and median latency of three windows in a row differ by at
+            most this share.
         time_limit_s: longest measurement; the report says if latency did not stabilise by then.
         window_s: length of a window.
         timeout_s: longest wait for a response.
-        inputs: heldout draws held-out rows; generated makes up rows from the values in each column, some of them unseen
-            or missing.
+        inputs: heldout draws held-out rows; generated combines values of each column at random, a few of them unseen or
+            missing.
         skew: exponent of the Zipf law by which rows, or the values of generated ones, are drawn; 0 draws all evenly.
-            Unless given, 0 for held-out rows and 1 for generated ones.
+            By default, 0 for held-out rows and 1 for generated ones.
         seed: seed of the drawn rows and of Poisson arrivals.
         tolerance: largest accepted difference from an expected score.
-        check_every: of the answers, each so many-th is compared with the expected scores; 1 compares all.
+        check_every: compare every Nth response with the expected scores; 1 compares all.
     """
 
     concurrency: tuple[int, ...] = (1,)

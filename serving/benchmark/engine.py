@@ -32,7 +32,7 @@ class Job:
         warmup_s: slices before it has passed have negative numbers.
         time_limit_s: the run ends this long after the warm-up, if not told to earlier.
         timeout_s: a request without an answer for so long is given up.
-        sample_every: of the answers, each so many-th is kept for comparison, unless it was due in the warm-up.
+        sample_every: keep every Nth answer for comparison, unless it was due in the warm-up.
         concurrency: requests in flight; None for an open loop.
         due_ns: [num_requests] of an open loop, counted from the beginning of the warm-up.
     """

@@ -41,14 +41,15 @@ class ClientConfig:
     """Timeouts, retries, encryption and transport of a client.
 
     Attributes:
-        timeout_s: longest wait for the answer to a message, with all that it was sent again.
-        retry_lost: send again, until `timeout_s` is over, what no server has answered: it was killed, is started
-            again, or (over gRPC) its machine has been silent for a third of `timeout_s` and then for another. Scoring
-            changes nothing, so sending twice does no harm.
-        retry_busy: send again what a server refused for its full queue, too. It has answered, and asks for less load.
-        backoff_s: pause before a message is sent again; it doubles each time, up to 0.5 s.
-        connect_timeout_s: how long to wait at first for a server that does not answer yet; 0 asks it once, so that a
-            wrong address is told at once.
+        timeout_s: longest wait for an answer, retries included.
+        retry_lost: send again, until `timeout_s` is over, what no server has answered: it was killed, restarts, or
+            (over gRPC) its machine has been silent for two thirds of `timeout_s`. Scoring changes nothing, so sending
+            twice is safe.
+        retry_busy: also send again what a server refused because its queue was full. Off by default, since such a
+            server needs less load.
+        backoff_s: pause before the first retry; it doubles each time, up to 0.5 s.
+        connect_timeout_s: how long to wait at first for a server that does not answer yet; 0 asks once, so that a wrong
+            address fails at once.
         transport: "grpc" or "http".
         tls: encrypts the connection.
         headers: sent with every request, such as those that a proxy asks for, or that open a restricted protocol.
@@ -80,7 +81,7 @@ class ClientConfig:
         """How long to wait before a retry.
 
         Args:
-            attempt: how often the message was sent again already.
+            attempt: number of earlier retries.
             jitter: in [0, 1], so that clients that failed together do not come back together.
         """
         return min(self.backoff_s * 2.0 ** min(attempt, 30), MAX_PAUSE_S) * (0.5 + jitter / 2)
