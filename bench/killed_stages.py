@@ -31,6 +31,7 @@ from serving.client import Client, ClientConfig
 from serving.ensemble import ExportedEnsemble, versions
 from serving.ports import LOOPBACK, choose_ports, free_port
 from workflows.artifacts import load_manifest
+from workflows.beside import beside
 from workflows.errors import RanklineError, ServerError, ServingError
 
 KINDS = ("publisher", "exporter", "server")
@@ -71,17 +72,8 @@ class Server:
         self.url = f"{LOOPBACK}:{port}"
         repository = ["--repository", str(workspace.repository)]
         self._command = [program, "serve", workspace.recipe, *repository, "--port", str(port), "--watch"]
-        self._log, self._stop = log, threading.Event()
+        self._log = log
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._keep_up, daemon=True)
-
-    def __enter__(self) -> "Server":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def processes(self) -> list[psutil.Process]:
         """The program, what clears up after it, and tritonserver."""
@@ -91,11 +83,11 @@ class Server:
                 return [own, *own.children(recursive=True)]
         return []
 
-    def _keep_up(self) -> None:
+    def keep_up(self, stop: threading.Event) -> None:
         with self._log.open("ab") as log:
-            while not self._stop.is_set():
+            while not stop.is_set():
                 self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-                while self._process.poll() is None and not self._stop.wait(_LOOK_S):
+                while self._process.poll() is None and not stop.wait(_LOOK_S):
                     pass
                 self._process.terminate()
                 self._process.wait()
@@ -113,9 +105,9 @@ def _port() -> int:
 @contextlib.contextmanager
 def _asking(url: str, ensemble: ExportedEnsemble, rows: dict[str, list[int]]) -> Iterator[Seen]:
     """Clients that ask without a pause and do not retry."""
-    seen, stop = Seen(), threading.Event()
+    seen = Seen()
 
-    def ask() -> None:
+    def ask(stop: threading.Event) -> None:
         last_s, has_failed = time.monotonic(), False
         with Client(url, ensemble.name, ClientConfig(timeout_s=10, retry_lost=False)) as client:
             while not stop.is_set():
@@ -130,15 +122,10 @@ def _asking(url: str, ensemble: ExportedEnsemble, rows: dict[str, list[int]]) ->
                     has_failed = True
                     time.sleep(_LOOK_S)
 
-    threads = [threading.Thread(target=ask, daemon=True) for _ in range(_NUM_CLIENTS)]
-    for thread in threads:
-        thread.start()
-    try:
+    with contextlib.ExitStack() as stack:
+        for _ in range(_NUM_CLIENTS):
+            stack.enter_context(beside(ask))
         yield seen
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def measure(kills: int, seed: int = 0) -> dict[str, object]:
@@ -156,7 +143,8 @@ def measure(kills: int, seed: int = 0) -> dict[str, object]:
         exporter = [program, "export", "movielens", *places, "--keep-versions", "2"]
         commands = {"publisher": publisher, "exporter": exporter}
         usual_s = {kind: _duration_s(command) for kind, command in commands.items()}
-        with Server(program, workspace, directory / "server.log") as server:
+        server = Server(program, workspace, directory / "server.log")
+        with beside(server.keep_up):
             _wait_for(server, ensemble, rows)
             with _asking(server.url, ensemble, rows) as seen:
                 for number in range(kills):
