@@ -29,6 +29,7 @@ from serving.server import EmbeddedServer, ServerConfig
 from serving.supervise import config_of
 from serving.version import Served, write_version
 from tests.support.rounding import SCORE_ROUNDING
+from tests.support.trained_models import publish_saved_model
 from workflows.artifacts import publish
 from workflows.errors import RequestError
 from workflows.feature_spec import FILE_NAME, HISTORY, LABEL, TARGET, USERS, Feature, FeatureSpec, SpecMetadata
@@ -36,8 +37,7 @@ from workflows.operators import NullToEmptyList
 from workflows.partitions import file_name
 from workflows.prepared import CATALOG, HELDOUT, HISTORIES, KIND, PreparedData
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE
-from workflows.trained import KIND as TRAINED
-from workflows.trained import SAVED_MODEL, TrainedModel
+from workflows.trained import TrainedModel
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, save_workflow
 
@@ -139,12 +139,7 @@ def trained(prepared: PreparedData) -> TrainedModel:
             ids(None, 1), ids(None, None), ids(None, None), tf.TensorSpec((None, 1), tf.int32)
         ),
     }
-    path = prepared.path.with_name("trained")
-    made_from = {prepared.manifest.kind: prepared.manifest.fingerprint}
-    details = {"run_id": "none", "tracking_uri": "none", "metrics": {}, "format": SAVED_MODEL}
-    with publish(path, TRAINED, made_from=made_from, details=details) as directory:
-        tf.saved_model.save(tiny, str(directory / SAVED_MODEL), signatures=signatures)
-    return TrainedModel.load(path)
+    return publish_saved_model(prepared, tiny, signatures)
 
 
 @pytest.fixture(scope="module")

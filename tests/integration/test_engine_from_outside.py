@@ -16,7 +16,7 @@ from serving.ensemble import ExportedEnsemble
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer, ServerConfig
-from workflows.artifacts import publish
+from tests.support.trained_models import publish_saved_model
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData
 from workflows.errors import ArtifactError
@@ -24,7 +24,7 @@ from workflows.heads import Head
 from workflows.prepare import prepare
 from workflows.prepared import PreparedData
 from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
-from workflows.trained import KIND, SAVED_MODEL, TrainedModel
+from workflows.trained import SAVED_MODEL, TrainedModel
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
 OUTSIDE = Path(__file__).parent / "outside"
@@ -98,11 +98,7 @@ def trained(prepared: PreparedData) -> TrainedModel:
         PADDED_SIGNATURE: concrete(padded, [1], {"tags" + VALUES: values, "tags" + NNZS: lengths}),
         RAGGED_SIGNATURE: concrete(ragged, [], {"tags" + VALUES: flat, "tags" + OFFSETS: offsets}),
     }
-    made_from = {prepared.manifest.kind: prepared.manifest.fingerprint}
-    details = {"run_id": "none", "tracking_uri": "none", "metrics": {}, "format": SAVED_MODEL}
-    with publish(prepared.path.with_name("trained"), KIND, made_from=made_from, details=details) as staging:
-        tf.saved_model.save(model, str(staging / SAVED_MODEL), signatures=signatures)
-    return TrainedModel.load(prepared.path.with_name("trained"))
+    return publish_saved_model(prepared, model, signatures)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["steps", "fused"])

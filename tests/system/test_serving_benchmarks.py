@@ -39,27 +39,26 @@ def made_once(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
             shutil.copytree(ours, theirs, symlinks=True, dirs_exist_ok=True)
         return PreparedData.load(workspace.prepared), TrainedModel.load(workspace.model)
 
-    for module in (alternatives, promotion, tune):
+    for module in (alternatives, promotion, serving, tune):
         monkeypatch.setattr(module, "make_model", copied)
 
 
+@pytest.mark.usefixtures("made_once")
 def test_serving_benchmark_as_the_readme_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`python -m bench serving`" in (ROOT / "README.md").read_text(encoding="utf-8")
-    short = {"num_rows": 2_000, "batch_sizes": (1, 8), "turn_s": 0.05, "concurrent_turn_s": 0.3}
-    variants = {side: serving.VARIANTS[side] for side in ("python", "onnx")}  # each takes seconds
-    monkeypatch.setattr(serving, "VARIANTS", variants)
+    short = {"batch_sizes": (1, 8), "turn_s": 0.05, "concurrent_turn_s": 0.3}
+    monkeypatch.setattr(serving, "VARIANTS", {"python": serving.VARIANTS["python"]})  # each takes seconds
     monkeypatch.setattr(serving, "run", partial(serving.run, **short))
     monkeypatch.setattr(sys, "argv", [str(ROOT / "bench" / "__main__.py"), "serving"])
-    bench("serving", repeats=1, recipe="movielens-history", json_file=tmp_path / "out.json")  # no network: a plain side
+    bench("serving", repeats=1, recipe=None, json_file=tmp_path / "out.json")
     report = Report.load(tmp_path / "out.json")
     assert report.environment["command"] == "python -m bench serving"
     check_report(
         report,
-        sides=["rankline", *variants, "plain", "merlin-systems", "identity", "native identity", "in process"],
+        sides=["rankline", "python", "merlin-systems", "identity", "native identity", "in process"],
         ratios=[
             *("p50_vs_merlin", "throughput_vs_merlin", "concurrent_vs_merlin", "p50_over_native_identity"),
-            *("onnx_p50_over_native_identity", "p50_over_plain", "concurrent_over_native_identity"),
-            *("p50_over_floor", "throughput_over_in_process", "memory_vs_python"),
+            *("concurrent_over_native_identity", "p50_over_floor", "throughput_over_in_process", "memory_vs_python"),
         ],
     )
     ours, merlin = (report.results[side] for side in ("rankline", "merlin-systems"))
