@@ -4,10 +4,11 @@ import atexit
 import os
 import re
 import shlex
+import signal
 import sqlite3
 import subprocess
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.support.cli_server import RANKLINE, CliServer
@@ -68,3 +69,22 @@ def started(command: str, cwd: Path) -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+@contextmanager
+def served(command: str, cwd: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A `rankline serve` as a person types it, on a free port until Ctrl-C, and where its gRPC listens."""
+    with started(f"exec {command} --port 0", cwd) as process:
+        assert process.stdout is not None
+        try:
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if line.startswith("gRPC"):
+                    yield process, line.split()[1]
+                    break
+            else:
+                raise AssertionError(f"{command} ended: {''.join(said)}")
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate()

@@ -25,9 +25,10 @@ from mlflow import MlflowClient
 from bench import stack as bench_stack
 from serving.client import Client, ClientConfig, ClientTls
 from serving.engines import engine_for
-from serving.ensemble import ExportedEnsemble, versions
+from serving.ensemble import ExportedEnsemble
 from serving.ports import choose_ports
-from tests.support.command_line import RANKLINE, commands, rankline, typed
+from tests.support.bench_reports import check_report
+from tests.support.command_line import RANKLINE, commands, typed
 from tests.support.container_engine import container_engine
 from tests.support.deployment import CONTAINER, ROOT, allowed_files
 from tests.support.programs import need_program
@@ -468,26 +469,6 @@ def test_a_second_stack_waits_for_an_export_that_it_may_read(
     second.run("docker compose down --volumes")
 
 
-def test_exports_beyond_those_kept_and_a_broken_version_fail_no_request(stack: Stack) -> None:
-    """The container goes on with its own copy of a version that an export has deleted or that was damaged since."""
-    repository = stack.path / "model_repository/movielens"
-    with load(stack, ClientConfig(retry_lost=False)):
-        for number in (3, 4, 5):
-            stack.run("rankline export movielens")
-            wait_until(lambda number=number: f"version {number} of movielens is active" in stack.log("triton"))
-        assert [ensemble.version for ensemble in versions(repository)] == [3, 4, 5]
-        model = max((repository / "movielens_score_v4").rglob("*.arrow"), key=lambda file: file.stat().st_size)
-        model.write_bytes(model.read_bytes()[:-1] + b"?")
-        refused = rankline("promote", "movielens", "--to", "4", cwd=stack.path)
-        assert refused.returncode == 1
-        assert "does not match its checksum" in refused.stderr
-        shutil.copy(repository / "movielens/4/config.pbtxt", repository / "movielens/config.pbtxt")
-        wait_until(lambda: "version 4 cannot be served, version 5 stays active" in stack.log("triton"))
-        assert stack.is_healthy("triton")
-        assert stack.state("triton")["RestartCount"] == 0
-        stack.run("rankline rollback movielens --to 5")
-
-
 TRACK = "python3 /opt/rankline/track.py --backend-store-uri=postgresql+psycopg2://mlflow@postgres:5432"
 YESTERDAY = """
 from alembic import command
@@ -589,11 +570,9 @@ def test_the_benchmark_of_containers_loses_no_request(stack: Stack, monkeypatch:
         if name in stack.environment:
             monkeypatch.setenv(name, stack.environment[name])
     report = bench_stack.run(1, num_rows=2_000)
+    check_report(
+        report,
+        sides=["process", "container", "container, no proxy", "under load", "image, tensorflow", "image, onnx"],
+        ratios=["start_over_process", "p50_over_process", "p50_no_proxy_over_process", "requests_failed"],
+    )
     assert report.ratios["requests_failed"] == 0
-    assert report.results["under load"]["requests"] > 0
-    sides = ("process", "container", "container, no proxy")
-    assert min(report.results[side]["p50_ms"] for side in sides) > 0
-    ratio = report.results["container"]["start_s"] / report.results["process"]["start_s"]
-    assert report.ratios["start_over_process"] == pytest.approx(ratio)
-    assert report.results["container"]["tritonserver_killed_to_answer_s"] > 0
-    assert report.results["image, onnx"]["megabytes"] < report.results["image, tensorflow"]["megabytes"]

@@ -1,15 +1,12 @@
 """A new version answers only if it is better, by what both score through one server."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from serving.ensemble import ExportedEnsemble, active_version
-from tests.support.cli_server import RANKLINE
-from tests.support.command_line import rankline
-from tests.support.waiting import wait_until
+from tests.support.command_line import rankline, served
 from workflows.datasets.movielens_generator import generate_movielens
 
 pytestmark = pytest.mark.in_order
@@ -82,21 +79,14 @@ def test_an_alias_says_what_answers_here_and_elsewhere(workplace: Path) -> None:
     (found,) = json.loads((workplace / "status.json").read_text())["ensembles"]
     assert (found["version"], found["champion"], found["disagreements"]) == (3, 3, [])
 
-    log = workplace / "follow.log"
-    follow = ["serve", "--follow", "models:/movielens@champion", "--repository", "elsewhere", "--port", "0"]
-    with log.open("w") as output:
-        process = subprocess.Popen([RANKLINE, *follow], cwd=workplace, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        wait_until(lambda: "Ctrl-C stops it" in log.read_text() or process.poll() is not None)
-        assert process.poll() is None, log.read_text()
-        url = log.read_text().partition("gRPC")[2].split()[0]
+    follow = "rankline serve --follow models:/movielens@champion --repository elsewhere"
+    with served(follow, workplace) as (process, url):
+        assert process.stdout is not None
         assert rankline("rollback", "movielens", "--to", "2", cwd=workplace).returncode == 0
-        wait_until(lambda: "version 2 is active" in log.read_text())
+        assert any("version 2 is active" in line for line in process.stdout)
         told = rankline("status", "--url", url, cwd=workplace)
         assert "and the" not in told.stdout, told.stdout
-    finally:
-        process.terminate()
-        assert process.wait() == 0
+    assert process.returncode == 0
     assert active_version(workplace / "elsewhere" / "movielens", "movielens") == 2
 
 

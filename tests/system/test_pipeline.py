@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +22,7 @@ from mlflow import MlflowClient
 
 from serving.client import Client
 from tests.support import distributed_document
-from tests.support.command_line import RANKLINE, commands, rankline, shortened, started, typed
+from tests.support.command_line import RANKLINE, commands, rankline, served, shortened, started, typed
 from tests.support.rounding import SCORE_ROUNDING
 from tests.support.waiting import wait_until_ended
 from workflows.datasets.movielens_generator import generate_movielens
@@ -38,7 +37,7 @@ COMMANDS = [
 ELSEWHERE = ("make ", "source ")
 """Beginnings of commands that test_readme.py runs, or that do nothing by themselves."""
 SHORTER = {
-    "rankline run ": "--batch-sizes 1 --work-dir other --repository other/repository",
+    "rankline run ": "--epochs 1 --batch-sizes 1 --work-dir other --repository other/repository",
     "rankline tune movielens --slo": "--slo p99=10s --only engine --time-limit-s 10 --no-promote",  # on any machine
     "rankline tune ": "--epochs 1 --trials 2",
     "rankline train ": "--epochs 1",
@@ -194,32 +193,8 @@ def test_a_command_that_runs_until_ctrl_c_comes_up_and_ends(command: str, again:
     wait_until_ended(children)
 
 
-@contextmanager
-def served(workplace: Workplace, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """`rankline serve --port 0`, and the gRPC address that it prints."""
-    process = subprocess.Popen(
-        [RANKLINE, "serve", "movielens", "--port", "0", *arguments],
-        cwd=workplace.path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            if match := re.match(r"gRPC\s+(\S+)", line):
-                yield process, match.group(1)
-                break
-        else:
-            pytest.fail(f"rankline serve ended: {process.communicate()[1]}")
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        process.communicate()
-
-
 def test_serve_prints_its_endpoints_and_stops_on_ctrl_c_without_orphans(workplace: Workplace) -> None:
-    with served(workplace) as (process, url):
+    with served("rankline serve movielens", workplace.path) as (process, url):
         children = psutil.Process(process.pid).children(recursive=True)
         assert any("tritonserver" in (name_of(child) or "") for child in children)
         answers = [
@@ -240,7 +215,7 @@ def test_serve_prints_its_endpoints_and_stops_on_ctrl_c_without_orphans(workplac
 @pytest.fixture(scope="module")
 def addresses(workplace: Workplace) -> Iterator[tuple[str, str]]:
     """HOST:PORT of gRPC and of HTTP, of a server for the tests that only ask it."""
-    with served(workplace, "--http-port", "0") as (process, address):
+    with served("rankline serve movielens --http-port 0", workplace.path) as (process, address):
         assert process.stdout is not None
         match = re.match(r"HTTP\s+http://([^/]+)/", process.stdout.readline())
         assert match
@@ -375,19 +350,6 @@ def test_status_says_what_answers_and_what_a_server_has(
     assert "model_repository holds no ensemble. Export one: rankline export movielens" in nothing.stderr
 
 
-def test_a_wrongly_typed_or_missing_input_is_refused_by_name(workplace: Workplace, url: str) -> None:
-    cases = {
-        ("--userId", "one", "--movieId", "31"): "userId",
-        ("--userId", "1"): r"missing \['movieId'\]",
-        ("--userId", "1", "--movieId", "31", "--color", "red"): r"unknown \['color'\]",
-    }
-    for arguments, message in cases.items():
-        done = rankline("predict", "--url", url, *arguments, cwd=workplace.path)
-        assert done.returncode == 1
-        assert re.search(message, done.stderr), done.stderr
-        assert len(done.stderr.strip().splitlines()) <= 2
-
-
 def assert_refused(workplace: Workplace, message: str, *arguments: str) -> None:
     """The command fails with one or two lines that match `message`, and leaves every artifact as it was."""
     before = [manifest.read_bytes() for manifest in workplace.manifests]
@@ -416,19 +378,6 @@ def test_a_mistake_on_the_command_line_is_told_in_a_line(
     workplace: Workplace, arguments: list[str], message: str
 ) -> None:
     assert_refused(workplace, message, *arguments)
-
-
-def test_a_server_that_is_not_there_is_told_with_the_address(workplace: Workplace, free_port: int) -> None:
-    url = f"127.0.0.1:{free_port}"
-    assert_refused(workplace, f"{url}.*rankline serve", "predict", "--url", url, "--userId", "1", "--movieId", "31")
-
-
-def test_a_port_in_use_is_named(workplace: Workplace) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert_refused(workplace, f"grpc_port {port} on 127.0.0.1 is already in use", "serve", "--port", str(port))
 
 
 @contextmanager
@@ -498,7 +447,7 @@ def test_ctrl_c_while_measuring_stops_the_server(workplace: Workplace) -> None:
     )
     children: list[psutil.Process] = []
     try:
-        while not any(name_of(child) == "triton_python_backend_stub" for child in children):
+        while not any("tritonserver" in (name_of(child) or "") for child in children):
             assert process.poll() is None, process.communicate()[1]
             children = psutil.Process(process.pid).children(recursive=True)
     finally:
@@ -515,17 +464,9 @@ def test_bad_ratings_are_rejected_and_what_was_there_stays(workplace: Workplace,
     assert_refused(workplace, "good", "prepare", "movielens", "--data-dir", str(tmp_path))
 
 
-def test_an_ensemble_that_would_run_other_code_is_not_served(workplace: Workplace, tmp_path: Path) -> None:
-    shutil.copytree(workplace.path / workplace.result["artifacts"]["ensemble"], tmp_path / "movielens")
-    config = tmp_path / "movielens" / "movielens_score_v1" / "config.pbtxt"
-    config.write_text(config.read_text().replace('backend: "tensorflow"', 'backend: "python"'))
-    assert_refused(workplace, "is for the backend 'python', expected", "serve", "--repository", str(tmp_path))
-
-
 def test_a_second_export_is_taken_over_and_rolled_back(workplace: Workplace, tmp_path: Path) -> None:
     shutil.copytree(workplace.path / "work", tmp_path / "work")
     shutil.copytree(workplace.path / "model_repository", tmp_path / "model_repository")
-    copy = Workplace(tmp_path, "")
     row = ["--userId", "1", "--movieId", "31"]
 
     def ask(url: str) -> float:
@@ -533,7 +474,7 @@ def test_a_second_export_is_taken_over_and_rolled_back(workplace: Workplace, tmp
         assert done.returncode == 0, done.stderr
         return float(json.loads(done.stdout)["score"])
 
-    with served(copy, "--watch") as (process, url):
+    with served("rankline serve movielens --watch", tmp_path) as (process, url):
         assert process.stdout is not None
 
         def wait_for(line: str) -> None:

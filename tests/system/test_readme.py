@@ -25,17 +25,6 @@ def test_make_demo_runs_it_all(tmp_path: Path) -> None:
     assert "best attainable" in output
 
 
-def test_ci_runs_the_test_command_of_the_readme() -> None:
-    assert "make test-all" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-
-
-def test_the_readme_links_to_files_that_are_there() -> None:
-    for link in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert (ROOT / link).exists(), link
-
-
 def test_serving_md_names_options_and_files_that_are_there() -> None:
     for option in re.findall(r"`--([a-z-]+)`", SERVING):
         assert option.removeprefix("no-").replace("-", "_") in {field.name for field in fields(ExportConfig)}, option
-    for link in re.findall(r"\]\((?!http)([^)#]+)", SERVING):
-        assert (ROOT / "docs" / link).exists(), link

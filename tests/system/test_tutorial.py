@@ -1,14 +1,13 @@
 """docs/tutorial.md, from its first snippet to its last command, with fewer rows and epochs."""
 
 import re
-import signal
 from pathlib import Path
 
 import numpy as np
 import pyarrow.csv as pa_csv
 import pytest
 
-from tests.support.command_line import commands, rankline, shortened, started, typed
+from tests.support.command_line import commands, rankline, served, shortened, started, typed
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 MAKE_TABLE, ASK = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
@@ -37,20 +36,12 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
 
 
 def asked(path: Path) -> str:
-    """What the document's client prints while the document's server runs, on a port that is free."""
-    with started(f"exec {SERVE} --port 0", path) as server:
-        try:
-            assert server.stdout is not None
-            lines = iter(server.stdout)
-            address = next(line.split()[1] for line in lines if line.startswith("gRPC"))
-            assert any(line.startswith("Ctrl-C stops it") for line in lines)
-            (path / "ask.py").write_text(ASK.replace("127.0.0.1:8001", address), encoding="utf-8")
-            with started("python ask.py", path) as program:
-                answer, _ = program.communicate()
-                assert program.returncode == 0, answer
-        finally:
-            server.send_signal(signal.SIGINT)
-            server.communicate()
+    """What the document's client prints while the document's server runs."""
+    with served(SERVE, path) as (_, address):
+        (path / "ask.py").write_text(ASK.replace("127.0.0.1:8001", address), encoding="utf-8")
+        with started("python ask.py", path) as program:
+            answer, _ = program.communicate()
+            assert program.returncode == 0, answer
     return answer
 
 

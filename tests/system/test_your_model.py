@@ -3,11 +3,9 @@
 import importlib
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import pytest
 
 import rankline
 from serving.client import Client
-from tests.support.command_line import commands, started, typed
+from tests.support.command_line import commands, served, started, typed
 from tests.support.graphs import fitted, transformed
 from tests.support.packages import leave_installed
 from workflows.upstream import ops
@@ -85,11 +83,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
-def test_the_links_lead_somewhere() -> None:
-    for link in re.findall(r"\]\((?!http)([^)#]+)", DOCUMENT):
-        assert (ROOT / "docs" / link).exists(), link
-
-
 def test_the_file_is_scored_as_in_the_notebook(workplace: Path) -> None:
     scored = pq.read_table(workplace / "scored.parquet")
     assert scored.column_names == [*table(), "score_churn"]
@@ -107,22 +100,9 @@ def test_a_model_alone_is_scored_from_a_column_that_is_called_otherwise(workplac
     np.testing.assert_allclose(rankline.predict("churn", lacking)["score"], expected, rtol=1e-5)
 
 
-@contextmanager
-def served(workplace: Path) -> Iterator[str]:
-    """`rankline serve` as it is typed, on free ports; where it listens."""
-    process = started(f"exec {SERVE} --port 0", workplace)
-    assert process.stdout is not None
-    try:
-        lines = iter(process.stdout.readline, "")
-        yield next(line.split()[1] for line in lines if line.startswith("gRPC"))
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate()
-
-
 def test_a_server_is_asked_and_measured(workplace: Path) -> None:
     frame = table().head(50)
-    with served(workplace) as url:
+    with served(SERVE, workplace) as (_, url):
         assert '"127.0.0.1:8001"' in ASK
         names: dict[str, Any] = {"frame": frame}
         exec(compile(ASK.replace("127.0.0.1:8001", url), "docs/your-model.md", "exec"), names)
