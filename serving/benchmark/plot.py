@@ -59,31 +59,27 @@ def svg_pictures(report: BenchmarkReport) -> Iterator[str]:
 
 
 def _draw_latency(axes: Axes, results: Sequence[LoadResult]) -> None:
-    key = _varying(results)
-    groups = _series(results, key)
-    drawn = [metric for metric in METRICS.values() if metric.is_drawn]
-    for group_name, group in groups.items():
-        loads = [getattr(result, key) for result in group]
-        for metric in drawn if len(groups) == 1 else drawn[-1:]:
-            values = [_number(result.value(metric.name)) for result in group]
-            label = metric.label if len(groups) == 1 else f"{metric.label}, {group_name}"
-            axes.plot(loads, values, "o-", label=label)
-    axes.set_title("Latency of a request")
-    axes.set_ylabel("milliseconds")
-    if axes.lines:
-        axes.legend(frameon=False)
-    _scale(axes, results, key)
+    drawn = [metric.name for metric in METRICS.values() if metric.is_drawn]
+    _draw_over_load(axes, results, drawn, title="Latency of a request", unit="milliseconds")
 
 
 def _draw_throughput(axes: Axes, results: Sequence[LoadResult]) -> None:
+    _draw_over_load(axes, results, ["rows_per_s"], title="Throughput", unit="rows per second")
+
+
+def _draw_over_load(axes: Axes, results: Sequence[LoadResult], names: Sequence[str], *, title: str, unit: str) -> None:
+    """Draw metrics over the load; of several batch sizes, the last metric for each."""
     key = _varying(results)
     groups = _series(results, key)
-    for name, group in groups.items():
-        axes.plot([getattr(result, key) for result in group], [result.rows_per_s for result in group], "o-", label=name)
-    if len(groups) > 1:
+    for group_name, group in groups.items():
+        loads = [getattr(result, key) for result in group]
+        for name in names if len(groups) == 1 else names[-1:]:
+            labels = ([METRICS[name].label] if len(names) > 1 else []) + ([group_name] if len(groups) > 1 else [])
+            axes.plot(loads, [_number(result.value(name)) for result in group], "o-", label=", ".join(labels))
+    if axes.lines and max(len(names), len(groups)) > 1:
         axes.legend(frameon=False)
-    axes.set_title("Throughput")
-    axes.set_ylabel("rows per second")
+    axes.set_title(title)
+    axes.set_ylabel(unit)
     _scale(axes, results, key)
 
 

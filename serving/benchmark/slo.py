@@ -10,7 +10,7 @@ from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult, highest_rate
-from serving.benchmark.summary import number
+from serving.benchmark.summary import number, reached
 
 _FIRST_RATE = 100.0
 _KEPT_UP = 0.95  # of the offered rate; less is answered only by a server that falls behind
@@ -65,16 +65,12 @@ class SloSearch:
         result = self._measure(rate_per_s)
         self._tested.append(result)
         held = holds_slo(result, self._slo)
-        self._say(f"{number(result.rate_per_s)} requests/s: {self._reached(result)}, {'met' if held else 'missed'}")
+        late = ", the client was the bottleneck" if result.problem else ""
+        outcome = f"{reached(result, self._slo)}{late}, {'met' if held else 'missed'}"
+        self._say(f"{number(result.rate_per_s)} requests/s: {outcome}")
         if not any(holds_slo(tested, self._slo) for tested in self._tested):
             self._check_use_of_lower_rates()
         return held
-
-    def _reached(self, result: LoadResult) -> str:
-        metric, value_ms = METRICS[self._slo.metric], result.value(self._slo.metric)
-        reached = "not reported" if value_ms is None else f"{number(value_ms)} ms"
-        late = ", the client was the bottleneck" if result.problem else ""
-        return f"{metric.label} {reached}{late}"
 
     def _check_use_of_lower_rates(self) -> None:
         """If a queue is the reason, half the rate lowers the percentile; otherwise lower rates are in vain."""
