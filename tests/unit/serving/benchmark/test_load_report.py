@@ -170,3 +170,11 @@ def test_of_the_rates_that_a_search_tried_only_the_lowest_that_failed_can_be_a_p
     ended = replace(report_of(tried(200.0, is_cut_short=True), tried(400.0)), slo="p99=10ms", searches=None)
     assert ended.problems == ("rows_1/rate_200: at 200",)
     assert len(report_of(tried(105.0), tried(200.0)).problems) == 2
+
+
+def test_a_report_of_an_earlier_release_is_read_and_written_as_it_was() -> None:
+    golden = Path(__file__).parents[1] / "golden" / "bench.json"
+    report = BenchmarkReport.read(golden)
+    assert json.loads(report.to_json()) == json.loads(golden.read_text())
+    assert report.searches == {16: SearchResult(rate_per_s=None, failed_per_s=1.0, num_probes=2)}
+    assert report.bench[0].metrics["p999_ms"].reason == "500 samples, at least 3,688 required"
