@@ -135,8 +135,10 @@ def test_a_report_is_read_back_as_it_was(result: LoadResult, tmp_path: Path) -> 
         floors=(Floor(concurrency=1, requests_per_s=6000.0, p50_ms=None, client_cpu_ms=0.1),),
         searches={16: SearchResult(rate_per_s=None, failed_per_s=1.0, num_probes=2)},
         slo="p99=10ms",
+        quality={"valid_auc": 0.5},
     )
-    (tmp_path / "bench.json").write_text(json.dumps({**report.to_dict(), "recipe": "movielens"}))
+    of_run = {"recipe": "movielens", "quality": {"valid_auc": 0.5, "best_auc": None, "seeds": {"0": {}}}}
+    (tmp_path / "bench.json").write_text(json.dumps({**report.to_dict(), **of_run}))
     assert BenchmarkReport.read(tmp_path / "bench.json") == report
     assert short.value("mean_ms") is short.value("p50_ms") is short.lag_mean_ms is None
     assert short.requests_per_s == 0
