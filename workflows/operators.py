@@ -21,7 +21,6 @@ from workflows.errors import ConfigError, DataError
 from workflows.hashing import bucket_of, bucket_of_many, hash_values
 from workflows.hexadecimal import numbers_of_hex
 from workflows.plain_values import is_text
-from workflows.sketch import NUM_REGISTERS, num_distinct_of, sketch_of_hashes
 from workflows.upstream import nvt, ops  # first, so that what it imports is imported quietly
 from workflows.vocabulary_files import read_vocabulary
 
@@ -483,62 +482,8 @@ class StableHashBucket(ops.HashBucket):  # type: ignore[misc]
         return result
 
 
-class HashShare(StableHashBucket, ops.StatOperator):  # type: ignore[misc]
-    """`StableHashBucket` into as many buckets as a share of the distinct values of each column.
-
-    Their number is estimated by HyperLogLog from 2^14 registers of a column, whatever the size of the data (Flajolet,
-    Fusy, Gandouet & Meunier, 2007; Ertl, "New cardinality estimation algorithms for HyperLogLog sketches", 2017). The
-    standard error is 0.8 %.
-
-    Args:
-        share: of the distinct values, above 0; at least one bucket is left.
-
-    Raises:
-        ConfigError: the share is out of its range.
-    """
-
-    def __init__(self, share: float) -> None:
-        if not 0 < share < np.inf:
-            raise ConfigError(f"HashShare got the share {share}, expected a finite number above 0.")
-        super().__init__({})
-        self.share = share
-
-    def fit(self, col_selector: nvt.ColumnSelector, ddf: Any) -> Any:
-        """Count the distinct values."""
-        names = col_selector.names
-        meta = pd.DataFrame({name: np.zeros(0, dtype=np.uint8) for name in names})
-        return ddf[names].reduction(_sketches, aggregate=_merged_sketches, split_every=_PARTS_AT_ONCE, meta=meta)
-
-    def fit_finalize(self, dask_stats: pd.DataFrame) -> None:
-        """Take up the counts."""
-        for name in dask_stats:
-            self.num_buckets[name] = max(1, int(self.share * num_distinct_of(dask_stats[name].to_numpy())))
-
-    def clear(self) -> None:
-        """Forget the counts."""
-        self.num_buckets: dict[str, int] = {}
-
-    def get_embedding_sizes(self, columns: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Buckets and NVTabular's embedding size of each column; of one bucket before the columns are fitted."""
-        sizes: dict[str, tuple[int, int]] = ops.HashBucket(
-            {n: self.num_buckets.get(n, 1) for n in columns}
-        ).get_embedding_sizes(columns)
-        return sizes
-
-
-def _sketches(df: pd.DataFrame) -> pd.DataFrame:
-    """HyperLogLog registers of each column."""
-    return pd.DataFrame({name: sketch_of(flattened(df[name])[0]) for name in df})
-
-
-def sketch_of(series: "pd.Series[Any]") -> NDArray[np.uint8]:
-    """HyperLogLog registers of the values that are there."""
-    return sketch_of_hashes(hash_values(_values(series[series.notna()])))
-
-
-def _merged_sketches(sketches: pd.DataFrame) -> pd.DataFrame:
-    """The registers of several parts, one after the other, as those of all."""
-    return pd.DataFrame({name: sketches[name].to_numpy().reshape(-1, NUM_REGISTERS).max(axis=0) for name in sketches})
+class HashShare(StableHashBucket):
+    """`StableHashBucket` by another name, which workflows that were saved earlier refer to."""
 
 
 class StableHashedCross(ops.HashedCross):  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 A prepared-data artifact holds
 
-    train/, valid/                     encoded rows, several Parquet or TFRecord files; raw ones where `online`
+    train/, valid/                     encoded rows, several Parquet or TFRecord files; raw ones in some earlier data
     workflow/                          the saved NVTabular workflow
     feature_spec.yaml                  the contract
     heldout/                           raw inputs and encoded label of the validation rows, in the order of valid/
@@ -54,8 +54,6 @@ def write_spec(spec: FeatureSpec, directory: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedData:
-    """A prepared-data artifact on disk."""
-
     path: Path
     spec: FeatureSpec = field(repr=False)
     manifest: Manifest = field(repr=False)
@@ -64,12 +62,8 @@ class PreparedData:
     def load(cls, path: Path, dataset: "Dataset | None" = None) -> "PreparedData":
         """Open an artifact and check its files against the manifest.
 
-        Args:
-            path: directory of the artifact.
-            dataset: what the recipe says of the data now, where that matters.
-
         Raises:
-            ArtifactError: missing or damaged, or made before the recipe was changed.
+            ArtifactError: missing or damaged, of raw rows, or made before the recipe was changed.
         """
         manifest = load_manifest(path, KIND)
         made_by = manifest.details.get("choices")  # earlier ones do not say
@@ -81,7 +75,13 @@ class PreparedData:
                 f"{path} was prepared before the recipe changed {listed(changed, 5)}, or by another recipe of that "
                 f"name: {remedy(KIND, path)}."
             )
-        return cls(path=path, spec=FeatureSpec.read(path), manifest=manifest)
+        spec = FeatureSpec.read(path)
+        if spec.metadata.online:
+            raise ArtifactError(
+                f"{path} holds raw rows, which were to be encoded while a model trains. This version encodes them "
+                f"beforehand: {remedy(KIND, path)}."
+            )
+        return cls(path=path, spec=spec, manifest=manifest)
 
     @classmethod
     def published(cls, path: Path) -> "PreparedData":
@@ -90,17 +90,14 @@ class PreparedData:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Raw columns of a serving request."""
         return self.spec.metadata.inputs
 
     @property
     def group_by(self) -> str | None:
-        """Input column whose groups (users) GAUC averages over, if there is one."""
         return self.spec.metadata.group_by
 
     @property
     def item(self) -> str | None:
-        """Input column that the catalogue lists, if there is one."""
         return self.spec.metadata.item
 
     @property
@@ -118,7 +115,6 @@ class PreparedData:
         return saved_workflow(self.path)
 
     def heldout(self) -> pa.Table:
-        """Raw inputs and encoded label of the validation rows."""
         return _read_table(self.path / HELDOUT)
 
     def encoded(self, max_rows: int) -> pa.Table | None:
@@ -144,11 +140,7 @@ class PreparedData:
 
 
 def saved_workflow(prepared: Path) -> "nvt.Workflow":
-    """The fitted NVTabular workflow in a directory of prepared data; imports NVTabular, which takes seconds.
-
-    Raises:
-        ArtifactError: missing or damaged.
-    """
+    """The fitted NVTabular workflow in a directory of prepared data; imports NVTabular, which takes seconds."""
     from workflows.workflow_store import load_workflow
 
     return load_workflow(prepared / "workflow")

@@ -107,8 +107,13 @@ def test_a_bad_line_is_named_and_what_was_prepared_stays(directory: Path, tmp_pa
 @pytest.mark.parametrize(
     ("recipe", "prepare", "train", "export"),
     [
-        ("criteo-dcnv2", ["--hash-share", "0.75"], ["--precision", "bfloat16", "--xla"], ["--engine", "onnx"]),
-        ("criteo-dlrm", ["--encode", "online"], ["--precision", "float16", "--checkpoint-every", "5"], ["--no-fused"]),
+        ("criteo-dcnv2", ["--hash-buckets", "8"], ["--precision", "bfloat16", "--xla"], ["--engine", "onnx"]),
+        (
+            "criteo-dlrm",
+            ["--frequency-threshold", "2"],
+            ["--precision", "float16", "--checkpoint-every", "5"],
+            ["--no-fused"],
+        ),
     ],
 )
 def test_every_way_through_ends_in_an_ensemble_that_agrees(

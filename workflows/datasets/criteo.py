@@ -1,7 +1,7 @@
 """Criteo: clicks on advertisements, 13 counts and 26 categories for each.
 
 Missing counts are 0 and negative ones too, then come log(1 + x) and standardising; categories are encoded by their
-vocabulary, or hashed to a share of it as in NVIDIA's "Training Tabular Deep Learning Models with Keras on GPU".
+vocabulary.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,6 @@ from workflows.datasets.criteo_files import CATEGORIES, LABEL, NUMBERS, read_cri
 from workflows.datasets.criteo_generator import generate_criteo
 from workflows.datasets.raw import RawData
 from workflows.encodings import RowsConfig
-from workflows.errors import ConfigError
 from workflows.heads import Head
 from workflows.prepare_config import PrepareConfig
 
@@ -19,26 +18,14 @@ if TYPE_CHECKING:
     from workflows.upstream import nvt
 
 
-def criteo_graph(_raw: RawData, config: PrepareConfig, rows: RowsConfig) -> "nvt.Workflow":
-    """The workflow that encodes clicks; its inputs are label, I1 … I13 and C1 … C26.
-
-    Raises:
-        ConfigError: `hash_share` leaves nothing for `hash_buckets` to do.
-    """
-    from workflows.operators import Categorify, GreaterThan, HashedCategorify, HashShare, HexToInt
+def criteo_graph(_raw: RawData, config: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":
+    from workflows.operators import Categorify, GreaterThan, HashedCategorify, HexToInt
     from workflows.upstream import nvt, ops, quiet_nvtabular
 
-    if rows.hash_share and config.hash_buckets:
-        raise ConfigError(
-            f"hash_share is {rows.hash_share} and hash_buckets {config.hash_buckets}. The one hashes all values, the "
-            "other unseen ones only: set one of them to 0."
-        )
     with quiet_nvtabular():
         counts = list(NUMBERS) >> ops.FillMissing(0) >> ops.Clip(min_value=0) >> ops.LogOp()
         numbers = counts >> ops.Normalize(out_dtype="float32")
-        if rows.hash_share:
-            encode = HashShare(rows.hash_share)
-        elif config.hash_buckets:
+        if config.hash_buckets:
             encode = HashedCategorify(freq_threshold=config.frequency_threshold, num_buckets=config.hash_buckets)
         else:
             encode = Categorify(freq_threshold=config.frequency_threshold)

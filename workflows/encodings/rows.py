@@ -5,7 +5,7 @@ partition; beside the largest partitions only the vocabularies are in memory at 
 of a partition and encoding a file are tasks, which this process does one by one or a pool of workers side by side.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -22,12 +22,12 @@ from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData, Shard, StreamedRows
 from workflows.encodings.base import Job
 from workflows.encodings.rows_config import RowsConfig
-from workflows.encodings.splits import ByColumn, split_batches, split_by_column, split_rows
+from workflows.encodings.splits import split_batches, split_by_column, split_rows
 from workflows.errors import ConfigError, DataError, SpecError
 from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source, SpecMetadata
 from workflows.heads import Head, usual_heads
 from workflows.labels import Labels, expected_labels, sums
-from workflows.operators import HashShare, arrow_columns, holds_text
+from workflows.operators import arrow_columns, holds_text
 from workflows.partitions import (
     NUM_FILES,
     FileRows,
@@ -43,9 +43,8 @@ from workflows.partitions import (
 from workflows.pool import Report
 from workflows.prepared import HELDOUT, HISTORIES
 from workflows.upstream import nvt
-from workflows.workflow_store import check_no_folds, load_workflow, without_folds
+from workflows.workflow_store import load_workflow, without_folds
 
-from merlin.dag import Graph  # isort: skip
 from merlin.dag.executors import LocalExecutor  # isort: skip
 from merlin.dag.ops.concat_columns import ConcatColumns  # isort: skip
 
@@ -63,14 +62,10 @@ class RowEncoding:
 
     @property
     def num_rows(self) -> Mapping[str, int]:
-        """Split → rows."""
         return {split.name: split.num_rows for split in self._splits}
 
     def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:
         """Write the raw rows of all splits, and hand on those of `train`."""
-        self._check_hash_share(workflow)
-        if self._config.encode == "online":
-            check_no_folds(workflow)
         schema = self._raw.rows.schema
         texts = [name for name in arrow_columns(workflow) if holds_text(schema.field(name).type)]
         self._splits = _write_raw(self._raw, self._config, self._dataset, texts, job)
@@ -79,7 +74,6 @@ class RowEncoding:
         return self._splits[0]
 
     def example(self) -> nvt.Dataset:
-        """The first training rows."""
         return self._splits[0].example()
 
     def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
@@ -93,7 +87,6 @@ class RowEncoding:
             heldout_workflow=without_folds(saved, load),
             inputs=self._dataset.inputs,
             heads=self._dataset.heads,
-            is_online=self._config.encode == "online",
             schema=self._raw.rows.schema,
         )
         sources, longest, labels = _encode(files, self._splits, job)
@@ -111,16 +104,8 @@ class RowEncoding:
                 LABEL: files.labels,
             },
             sources=sources,
-            metadata=SpecMetadata(online=files.is_online, heads=_fitted(files.heads, labels)),
+            metadata=SpecMetadata(heads=_fitted(files.heads, labels)),
         )
-
-    def _check_hash_share(self, workflow: nvt.Workflow) -> None:
-        share = self._config.hash_share
-        if share and not Graph.get_nodes_by_op_type([workflow.output_node], HashShare):
-            raise ConfigError(
-                f"hash_share is {share}, but {self._dataset.name} keeps its vocabularies. Leave it at 0; "
-                "unseen ids are hashed by hash_buckets."
-            )
 
 
 # --- Raw rows, split
@@ -132,35 +117,24 @@ def _write_raw(
     """Split the raw rows and write the splits, the one to fit to first."""
     by = split_by_column(raw.rows, config, dataset.time, dataset.group or dataset.group_by)
     report = partial(job.report, "read")
+    write = partial(_write_batches, dictionaries=dictionaries, partition_rows=job.partition_rows)
     written: list[_Written]
     if isinstance(raw.rows, StreamedRows) and raw.rows.shards:
         directory = job.scratch / "shards"
         directory.mkdir()
         first_rows = accumulate((shard.num_rows for shard in raw.rows.shards), initial=0)
-        tasks = [
-            _ShardTask(
-                shard=shard,
-                first_row=first_row,
-                periods=raw.rows.periods,
-                config=config,
-                directory=directory,
-                dictionaries=tuple(dictionaries),
-                partition_rows=job.partition_rows,
-                by=by,
-            )
-            for shard, first_row in zip(raw.rows.shards, first_rows, strict=False)  # the last is the end
-        ]
-        written = job.pool.map(_write_shard, tasks, report)
+        split = partial(split_batches, periods=raw.rows.periods, config=config, by=by)
+        tasks = list(zip(raw.rows.shards, first_rows, strict=False))  # the last one is the end
+        written = job.pool.map(partial(_write_shard, split, write, directory), tasks, report)
     else:
-        batches = split_rows(raw.rows, config, dataset.time, by)
-        written = [_write_batches(batches, job.scratch, dictionaries, job.partition_rows, len(raw.rows), report)]
-    counts = {name: sum(of_shard[name].num_rows for of_shard in written) for name in NUM_FILES}
+        written = [write(split_rows(raw.rows, config, dataset.time, by), job.scratch, len(raw.rows), report)]
+    counts = {name: sum(of_shard[name][1] for of_shard in written) for name in NUM_FILES}
     if not all(counts.values()):
         raise ConfigError(f"the split has {counts} rows, expected rows in both. Choose another valid_share.")
     return tuple(
         RawSplit(
             name=name,
-            partitions=tuple(path for of_shard in written for path in of_shard[name].paths),
+            partitions=tuple(path for of_shard in written for path in of_shard[name][0]),
             num_rows=counts[name],
             schema=raw.rows.schema,
         )
@@ -168,45 +142,30 @@ def _write_raw(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Partitions:
-    """Files with raw rows of a split."""
-
-    paths: tuple[Path, ...]
-    num_rows: int
+_Written = Mapping[str, tuple[Sequence[Path], int]]
+"""Split → its partitions, and their rows."""
 
 
-_Written = Mapping[str, _Partitions]
-"""By split."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ShardTask:
-    """Read a shard of a stream, split it and write it as partitions."""
-
-    shard: Shard
-    first_row: int
-    periods: tuple[int, ...]
-    config: RowsConfig
-    directory: Path
-    dictionaries: tuple[str, ...]
-    partition_rows: int
-    by: ByColumn | None
-
-
-def _write_shard(task: _ShardTask, report: Report) -> _Written:
-    batches = split_batches(task.shard.batches(), task.periods, task.config, task.first_row, task.by)
-    directory = Path(mkdtemp(dir=task.directory))  # of this attempt alone: there may be another one
-    return _write_batches(batches, directory, task.dictionaries, task.partition_rows, task.shard.num_rows, report)
+def _write_shard(
+    split: Callable[..., Iterator[tuple[str, pa.Table]]],
+    write: Callable[..., _Written],
+    directory: Path,
+    task: tuple[Shard, int],
+    report: Report,
+) -> _Written:
+    shard, first_row = task
+    own = Path(mkdtemp(dir=directory))  # of this attempt alone: there may be another one
+    return write(split(shard.batches(), first_row=first_row), own, shard.num_rows, report)
 
 
 def _write_batches(
     batches: Iterator[tuple[str, pa.Table]],
     directory: Path,
-    dictionaries: Sequence[str],
-    partition_rows: int,
     num_rows: int,
     report: Report,
+    *,
+    dictionaries: Sequence[str],
+    partition_rows: int,
 ) -> _Written:
     counts = dict.fromkeys(NUM_FILES, 0)
     writers = {
@@ -216,7 +175,7 @@ def _write_batches(
         writers[name].write(table)
         counts[name] += len(table)
         report(sum(counts.values()) / num_rows)
-    return {name: _Partitions(paths=tuple(writers[name].close()), num_rows=counts[name]) for name in counts}
+    return {name: (writers[name].close(), counts[name]) for name in counts}
 
 
 def _histories(raw: RawData, dataset: Dataset) -> pa.Table | None:
@@ -233,52 +192,23 @@ def _histories(raw: RawData, dataset: Dataset) -> pa.Table | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _EncodedFiles:
-    """How raw rows become files of the artifact.
-
-    Attributes:
-        directory: of the artifact.
-        scratch: for what is not whole yet.
-        workflow: fitted, as it was saved.
-        heldout_workflow: the same for rows that it was not fitted to.
-        inputs: raw columns of a request.
-        heads: whose labels are raw and encoded columns.
-        is_online: write raw rows as splits, which a loader encodes; the workflow shows labels and lengths of lists.
-        schema: of the raw rows.
-    """
-
     directory: Path
     scratch: Path
     workflow: nvt.Workflow
     heldout_workflow: nvt.Workflow
     inputs: tuple[str, ...]
     heads: tuple[Head, ...]
-    is_online: bool
     schema: pa.Schema
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Columns of the labels."""
         return tuple(head.column for head in self.heads)
 
-    def encoder(self, *, is_heldout: bool) -> "_Encoder":
-        """The fitted workflow, as far as it is needed."""
-        workflow = self.heldout_workflow if is_heldout else self.workflow
-        has_lists = any(column.is_list for column in workflow.output_schema.column_schemas.values())
-        return _Encoder(workflow.remove_inputs(list(self.inputs)) if self.is_online and not has_lists else workflow)
-
     def raw(self, rows: pa.Table, *columns: str) -> pa.Table:
-        """Raw columns of some rows, dictionaries as what they stand for."""
         return rows.select(columns).cast(pa.schema([self.schema.field(name) for name in columns]))
 
 
 class _Encoder:
-    """Runs a fitted workflow over raw rows.
-
-    Attributes:
-        schema: of what comes out.
-        longest: list column → length of its longest list so far.
-    """
-
     def __init__(self, workflow: nvt.Workflow) -> None:
         self._inputs = workflow.input_schema.column_names
         self._nodes = _put_together(workflow.output_node)
@@ -290,7 +220,6 @@ class _Encoder:
         self.longest = {name: 1 for name, column in columns.items() if column.is_list}
 
     def encoded(self, rows: pa.Table) -> pa.Table:
-        """What becomes of raw rows."""
         frame = frame_of_partition(rows.select(self._inputs))
         made: dict[str, pa.ChunkedArray] = {}
         for node in self._nodes:
@@ -325,17 +254,6 @@ def _put_together(node: Any) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _FileTask:
-    """Encode some raw rows and write them as one file.
-
-    Attributes:
-        files: says how.
-        rows: the raw rows.
-        name: of the file, below the directory of the artifact.
-        rows_per_group: rows of a row group.
-        heldout: name of a file for their raw inputs and encoded labels, where they are wanted.
-    """
-
-    files: _EncodedFiles
     rows: tuple[FileRows, ...]
     name: str
     rows_per_group: int
@@ -346,14 +264,6 @@ class _FileTask:
         return sum(rows.num_rows for rows in self.rows)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """Labels and longest lists of some rows."""
-
-    labels: tuple[Labels, ...]
-    longest: Mapping[str, int]
-
-
 def _encode(
     files: _EncodedFiles, splits: Sequence[RawSplit], job: Job
 ) -> tuple[dict[str, Source], dict[str, int], list[Labels]]:
@@ -361,24 +271,21 @@ def _encode(
 
     Returns:
         Split → its files; list column → length of its longest list; the labels of the training rows, head by head.
-
-    Raises:
-        DataError: a label does not fit its task, or a split shows nothing of it.
     """
     tasks_of = {split.name: _tasks_of(split, files, job.partition_rows) for split in splits}
     # The large files first: at the end, when there are fewer files than workers, the small ones are left.
     tasks = sorted((task for of_split in tasks_of.values() for task in of_split), key=lambda task: -task.num_rows)
-    seen = job.pool.map(_write_file, tasks, partial(job.report, "encoded"))
+    seen = job.pool.map(partial(_write_file, files), tasks, partial(job.report, "encoded"))
     seen_in = dict(zip((task.name for task in tasks), seen, strict=True))
     labels_of: dict[str, list[Labels]] = {}
     for name, of_split in tasks_of.items():
-        labels = sums([seen_in[task.name].labels for task in of_split])
+        labels = sums([seen_in[task.name][0] for task in of_split])
         for head, of_head in zip(files.heads, labels, strict=True):
             of_head.check_split(head, name)
         labels_of[name] = labels
     longest: dict[str, int] = {}
-    for of_file in seen:
-        for name, length in of_file.longest.items():
+    for _, of_file in seen:
+        for name, length in of_file.items():
             longest[name] = max(longest.get(name, 1), length)
     sources = {
         split.name: Source(files=tuple(task.name for task in tasks_of[split.name]), num_rows=split.num_rows)
@@ -406,7 +313,6 @@ def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tup
         (files.directory / HELDOUT).mkdir()
     return tuple(
         _FileTask(
-            files=files,
             rows=rows,
             name=f"{split.name}/{file_name(number)}",
             rows_per_group=rows_per_group,
@@ -416,8 +322,9 @@ def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tup
     )
 
 
-def _write_file(task: _FileTask, report: Report) -> _Seen:
-    files, encoder = task.files, task.files.encoder(is_heldout=task.heldout is not None)
+def _write_file(files: _EncodedFiles, task: _FileTask, report: Report) -> tuple[Sequence[Labels], Mapping[str, int]]:
+    """Encode and write the rows of one file; returns their labels, and list column → length of its longest list."""
+    encoder = _Encoder(files.workflow if task.heldout is None else files.heldout_workflow)
     has_folds = task.heldout is None and files.heldout_workflow is not files.workflow
     label_fields = [encoder.schema.field(name) for name in files.labels]
     seen = [Labels() for _ in files.heads]
@@ -431,7 +338,7 @@ def _write_file(task: _FileTask, report: Report) -> _Seen:
             else:
                 encoded = encoder.encoded(raw)
             seen = sums([seen, [_labels(head, encoded, len(files.heads) > 1) for head in files.heads]])
-            writers[task.name].write(files.raw(raw, *files.inputs, *files.labels) if files.is_online else encoded)
+            writers[task.name].write(encoded)
             if task.heldout:
                 held_out = files.raw(raw, *files.inputs)
                 for label in label_fields:
@@ -441,7 +348,7 @@ def _write_file(task: _FileTask, report: Report) -> _Seen:
         for name, writer in writers.items():
             (path,) = writer.close()
             path.replace(files.directory / name)
-    return _Seen(labels=tuple(seen), longest=encoder.longest)
+    return seen, encoder.longest
 
 
 def _labels(head: Head, encoded: pa.Table, may_lack: bool) -> Labels:

@@ -38,9 +38,6 @@ PREPARES = {
         encoding=RowsConfig(split="time"),
     ),
     "criteo": Prepare(dataset=CRITEO, num_rows=1_000, cardinality_scale=1e-4),
-    "criteo-hashed": Prepare(
-        dataset=CRITEO, num_rows=1_000, cardinality_scale=1e-4, encoding=RowsConfig(hash_share=0.5)
-    ),
     "criteo-threshold": Prepare(
         dataset=CRITEO,
         num_rows=1_000,

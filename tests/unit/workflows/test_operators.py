@@ -26,9 +26,7 @@ from workflows.operators import (
     StableHashedCross,
     arrow_columns,
     frame_of,
-    sketch_of,
 )
-from workflows.sketch import num_distinct_of
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
 
@@ -91,7 +89,7 @@ def test_groups_are_refused_before_they_are_fitted(tmp_path: Path) -> None:
         (lambda: ["key"] >> Bucketize({"key": [3]}), [0, 0, 1, 1, 0, 0]),
         (lambda: ["words"] >> NullToEmptyList() >> PaddedListSlice(2, pad_value="-"), [["a", "q"], ["-", "-"]]),
         (lambda: ["key"] >> StableHashBucket(1), [0] * 6),
-        (lambda: ["key"] >> HashShare(0.25), [0] * 6),
+        (lambda: ["key"] >> HashShare(1), [0] * 6),
         (lambda: ["word"] >> HexToInt() >> ops.FillMissing(-1), [10.0, 11.0, -1.0, -1.0, 10.0, 10.0]),
         (lambda: ["word"] >> HexToInt() >> Categorify(), [3, 4, 1, 1, 3, 3]),
     ],
@@ -136,7 +134,7 @@ def test_hexadecimal_strings_are_read_as_arrow_has_them(kind: pa.DataType) -> No
 
 @pytest.mark.parametrize(
     "encode",
-    [Categorify, OrderedCategorify, lambda: HashedCategorify(num_buckets=3, freq_threshold=2), lambda: HashShare(0.7)],
+    [Categorify, OrderedCategorify, lambda: HashedCategorify(num_buckets=3, freq_threshold=2)],
 )
 @pytest.mark.parametrize("npartitions", [1, 2])
 def test_a_dictionary_gets_the_ids_that_its_rows_get(
@@ -203,33 +201,6 @@ def test_a_column_without_any_value_to_learn_from_is_refused(tmp_path: Path) -> 
 def nvt_rows(rows: pd.DataFrame) -> nvt.Dataset:
     with quiet_nvtabular():
         return nvt.Dataset(rows)
-
-
-@pytest.mark.parametrize(("num_distinct", "npartitions"), [(1, 1), (500, 3), (60_000, 11)])
-def test_buckets_are_a_share_of_the_distinct_values_over_all_parts(num_distinct: int, npartitions: int) -> None:
-    drawn = np.arange(4 * num_distinct) % num_distinct
-    rows = pd.DataFrame({"key": drawn * 7919, "word": [f"w{key // 2}" if key % 2 == 0 else None for key in drawn]})
-    with quiet_nvtabular():
-        workflow = nvt.Workflow(["key", "word"] >> HashShare(0.75))
-        workflow.fit(nvt.Dataset(rows, npartitions=npartitions))
-        ids = workflow.transform(rows)
-    for name, column in workflow.output_schema.column_schemas.items():
-        num_buckets = column.properties["embedding_sizes"]["cardinality"]
-        assert num_buckets == pytest.approx(max(1, 0.75 * rows[name].nunique()), rel=0.03)
-        assert ids[name].between(0, num_buckets - 1).all()
-
-
-@pytest.mark.parametrize("num_distinct", [0, 1, 10, 1_000, 10_000, 40_000, 80_000, 1_000_000])
-def test_distinct_values_are_counted_within_three_standard_errors(num_distinct: int) -> None:
-    values = pd.Series(
-        np.arange(num_distinct, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) % np.uint64(2**63), dtype=np.int64
-    )
-    assert num_distinct_of(sketch_of(values)) == pytest.approx(num_distinct, rel=0.024)
-
-
-def test_a_share_out_of_range_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"HashShare got the share 0, expected a finite number above 0"):
-        HashShare(0)
 
 
 @pytest.mark.parametrize("options", [{}, {"freq_threshold": 3}, {"max_size": 9}, {"dtype": np.int32}])

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.recorders import ProgressRecord
+from workflows.artifacts import publish
 from workflows.datasets.base import Dataset
 from workflows.datasets.movielens import MOVIELENS
 from workflows.datasets.raw import RawData
@@ -18,7 +19,7 @@ from workflows.errors import ArtifactError, ConfigError, DataError, SpecError
 from workflows.heads import MULTICLASS, REGRESSION, Head
 from workflows.prepare import prepare as prepare_rows
 from workflows.prepare_config import PrepareConfig
-from workflows.prepared import PreparedData
+from workflows.prepared import KIND, PreparedData, write_spec
 from workflows.progress import SILENT
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
@@ -156,13 +157,12 @@ def test_one_class_only_is_refused_and_the_old_artifact_stays(
     assert [path.name for path in tmp_path.iterdir()] == ["prepared"]
 
 
-@pytest.mark.parametrize("encode", ["offline", "online"])
 @pytest.mark.parametrize(
     ("labels", "named"),
     [([1, 2, 3, 4, 5], r"2\.0, 3\.0, 4\.0, …"), ([0, 1, 1, 0, 0.5], r"0\.5"), ([0, 1, 1, 0, None], "missing|nan")],
 )
 def test_labels_other_than_0_and_1_are_refused_before_anything_trains(
-    raw: RawData, tmp_path: Path, labels: list[float | None], named: str, encode: str
+    raw: RawData, tmp_path: Path, labels: list[float | None], named: str
 ) -> None:
     few = raw.rows.slice(0, 100)
     rows = few.set_column(2, "rating", pa.array(labels * 20, pa.float32()))
@@ -170,7 +170,7 @@ def test_labels_other_than_0_and_1_are_refused_before_anything_trains(
         MOVIELENS, graph=lambda *_: nvt.Workflow((["userId", "movieId"] >> ops.Categorify()) + ["rating"])
     )
     with pytest.raises(DataError, match=rf"the label 'rating' is ({named}) in some rows, expected 0 or 1.*GreaterThan"):
-        prepare(ungraded, replace(raw, rows=rows), tmp_path / "prepared", encoding=RowsConfig(encode=encode))
+        prepare(ungraded, replace(raw, rows=rows), tmp_path / "prepared")
     assert not list(tmp_path.iterdir())
 
 
@@ -205,8 +205,7 @@ def test_options_of_another_kind_of_data_are_refused(raw: RawData, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("encode", ["offline", "online"])
-def test_several_labels_each_have_a_task_and_one_may_be_missing(raw: RawData, tmp_path: Path, encode: str) -> None:
+def test_several_labels_each_have_a_task_and_one_may_be_missing(raw: RawData, tmp_path: Path) -> None:
     graded = raw.rows.slice(0, 400)
     liked = [None if number % 3 == 0 else float(number % 2) for number in range(len(graded))]
     rows = graded.append_column("liked", pa.array(liked, pa.float32()))
@@ -215,7 +214,7 @@ def test_several_labels_each_have_a_task_and_one_may_be_missing(raw: RawData, tm
         graph=lambda *_: nvt.Workflow((["userId", "movieId"] >> ops.Categorify()) + ["rating", "liked"]),
         heads=(Head("rating", REGRESSION), Head("liked", weight=2.0)),
     )
-    spec = prepare(both, replace(raw, rows=rows), tmp_path / "p", encoding=RowsConfig(encode=encode)).spec
+    spec = prepare(both, replace(raw, rows=rows), tmp_path / "p").spec
     stars = pq.read_table(tmp_path / "p/train")["rating"].to_numpy()
     rating, second = spec.heads
     assert (rating.mean, rating.deviation) == pytest.approx((stars.mean(), stars.std()))
@@ -262,22 +261,6 @@ def test_no_training_row_has_its_own_target_in_its_encoding(tmp_path: Path, part
     assert not is_own.any()
 
 
-def test_folds_are_not_for_rows_that_a_loader_encodes(tmp_path: Path) -> None:
-    rows = pa.table({"k": [1, 2] * 50, "y": np.arange(100, dtype=np.float32)})
-    dataset = Dataset(
-        name="folds",
-        read=lambda _: raw,
-        graph=lambda *_: nvt.Workflow((["k"] >> ops.TargetEncoding("y", kfold=3)) + ["y"]),
-        inputs=("k",),
-        heads=(Head("y", REGRESSION),),
-    )
-    raw = RawData(rows=rows, fingerprint="folds")
-    with pytest.raises(
-        ConfigError, match="TargetEncoding draws the fold of a row, .*Give it kfold=1, or encode offline"
-    ):
-        prepare(dataset, raw, tmp_path / "p", encoding=RowsConfig(encode="online"))
-
-
 def test_text_that_nothing_encodes_is_told_by_its_column(tmp_path: Path) -> None:
     rows = pa.table({"k": [1, 2] * 50, "kind": ["sun", "rain"] * 50})
     dataset = Dataset(
@@ -292,3 +275,13 @@ def test_text_that_nothing_encodes_is_told_by_its_column(tmp_path: Path) -> None
         SpecError, match=r"'kind' holds text after the graph, .*; a class is its place in `classes`, from 0"
     ):
         prepare(dataset, raw, tmp_path / "p")
+
+
+def test_data_whose_rows_were_to_be_encoded_in_training_are_refused(raw: RawData, tmp_path: Path) -> None:
+    made = prepare(MOVIELENS, replace(raw, rows=raw.rows.slice(0, 400)), tmp_path / "p")
+    online = replace(made.spec, metadata=replace(made.spec.metadata, online=True))
+    with publish(tmp_path / "p", KIND) as directory:
+        shutil.copytree(made.path, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
+        write_spec(online, directory)
+    with pytest.raises(ArtifactError, match="holds raw rows, .*make it with: rankline prepare"):
+        PreparedData.load(tmp_path / "p")

@@ -1,7 +1,6 @@
 """Rows that come as a stream, more than one part; and splits that hold raw rows."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from workflows.datasets.base import Dataset
 from workflows.datasets.criteo import CRITEO
-from workflows.datasets.movielens import MOVIELENS
 from workflows.datasets.raw import RawData, StreamedRows
 from workflows.encodings import RowsConfig
-from workflows.errors import ConfigError, DataError
+from workflows.errors import DataError
 from workflows.prepare import prepare as prepare_rows
 from workflows.prepared import PreparedData
-from workflows.progress import SILENT
-from workflows.upstream import quiet_nvtabular
 
 NUMBERS, CATEGORIES = CRITEO.inputs[:13], CRITEO.inputs[13:]
 SCHEMA = pa.schema(
@@ -95,12 +90,6 @@ def test_the_spec_holds_39_inputs_and_the_workflow_takes_integers_and_strings(pr
     assert {str(schema[name].dtype.to_numpy) for name in CATEGORIES} == {"object"}
 
 
-def test_the_saved_workflow_encodes_heldout_rows_as_the_files_have_them(prepared: PreparedData) -> None:
-    with quiet_nvtabular():
-        encoded = prepared.workflow().transform(prepared.heldout().to_pandas())
-    pd.testing.assert_frame_equal(encoded, split(prepared, "valid"), check_dtype=False)
-
-
 @pytest.mark.parametrize("batch_size", [100, 5000])
 def test_batches_and_partitions_do_not_change_what_is_written(
     prepared: PreparedData, rows: pa.Table, tmp_path: Path, batch_size: int
@@ -120,22 +109,6 @@ def test_a_random_split_of_a_stream_follows_its_seed(rows: pa.Table, tmp_path: P
     assert prepared.heldout()["label"].to_pylist() == rows["label"].filter(pa.array(drawn)).to_pylist()
 
 
-def test_hashing_to_a_share_keeps_no_vocabulary(rows: pa.Table, tmp_path: Path) -> None:
-    prepared = prepare(CRITEO, streamed(rows), tmp_path / "prepared", encoding=RowsConfig(split="time", hash_share=0.5))
-    assert not (prepared.path / "workflow" / "categories").exists()
-    train = split(prepared, "train")
-    for name in ("C1", "C26"):
-        distinct = rows[name].slice(0, 2400).drop_null().unique()
-        assert prepared.spec[name].cardinality == pytest.approx(0.5 * len(distinct), abs=2)
-        assert train[name].max() < prepared.spec[name].cardinality
-
-
-def test_hashing_to_a_share_is_refused_where_the_graph_has_no_use_for_it(movielens: RawData, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"hash_share is 0\.5, but movielens keeps its vocabularies"):
-        prepare(MOVIELENS, movielens, tmp_path / "prepared", encoding=RowsConfig(hash_share=0.5))
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_damaged_row_stops_it_and_leaves_nothing(rows: pa.Table, tmp_path: Path) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield from rows.slice(0, 1000).to_batches()
@@ -153,26 +126,3 @@ def test_one_class_in_a_stream_is_refused(rows: pa.Table, tmp_path: Path) -> Non
     with pytest.raises(DataError, match="every label of the valid rows is 0"):
         changed = rows.set_column(0, "label", pa.array(column))
         prepare(CRITEO, streamed(changed), tmp_path / "prepared", encoding=RowsConfig(split="time"))
-
-
-@pytest.fixture(scope="module")
-def movielens(tmp_path_factory: pytest.TempPathFactory) -> RawData:
-    directory = tmp_path_factory.mktemp("raw")
-    MOVIELENS.generate(directory, num_rows=6_000, seed=3, cardinality_scale=1.0, progress=SILENT)
-    return MOVIELENS.read(directory)
-
-
-@pytest.mark.parametrize("dataset", [CRITEO, MOVIELENS], ids=lambda dataset: dataset.name)
-def test_online_splits_hold_raw_rows_under_the_spec_of_encoded_ones(
-    dataset: Dataset, rows: pa.Table, movielens: RawData, tmp_path: Path
-) -> None:
-    raw = streamed(rows) if dataset is CRITEO else movielens
-    config = RowsConfig(split="time")
-    offline = prepare(dataset, raw, tmp_path / "offline", encoding=config)
-    online = prepare(dataset, raw, tmp_path / "online", encoding=replace(config, encode="online"))
-    assert online.online is True
-    assert online.spec.features == offline.spec.features
-    assert online.spec.metadata == replace(offline.spec.metadata, online=True)
-    assert online.heldout().equals(offline.heldout())
-    assert split(online, "valid")[list(dataset.inputs)].equals(online.heldout().select(dataset.inputs).to_pandas())
-    assert list(split(online, "train")) == [*dataset.inputs, *dataset.labels]

@@ -39,7 +39,7 @@ GRAPHS = {
     ),
     "StableHashBucket": lambda: ["key", "word", "float", "words", "keys"] >> StableHashBucket(7),
     "StableHashBucket by column": lambda: ["key", "word"] >> StableHashBucket({"word": 7, "key": 2}),
-    "HashShare": lambda: ["key", "word", "float", "words", "keys"] >> HashShare(0.75),
+    "HashShare": lambda: ["key", "word", "float", "words", "keys"] >> HashShare(7),
     "EmptyToNull": lambda: (
         (["word", "words"] >> EmptyToNull() >> Categorify())
         + (["other"] >> EmptyToNull() >> HashedCategorify(num_buckets=3))
@@ -48,7 +48,7 @@ GRAPHS = {
     "HexToInt": lambda: ["code", "word", "words"] >> HexToInt(),
     "HexToInt, Categorify": lambda: ["code", "word", "words"] >> HexToInt() >> Categorify(),
     "HexToInt, HashedCategorify": lambda: ["code"] >> HexToInt() >> HashedCategorify(num_buckets=3, freq_threshold=8),
-    "HexToInt, HashShare": lambda: ["code", "words"] >> HexToInt() >> HashShare(0.5),
+    "HexToInt, HashShare": lambda: ["code", "words"] >> HexToInt() >> HashShare(5),
     "StableHashedCross": lambda: [["key", "word"], ["small", "other", "float"]] >> StableHashedCross(11),
 }
 

@@ -53,7 +53,7 @@ GRAPHS: dict[str, Any] = {
     "thresholds and buckets": lambda: (
         normalized(FLOATS) + (CODES >> HexToInt() >> HashedCategorify(num_buckets=3, freq_threshold=5))
     ),
-    "hashed": lambda: (NUMBERS >> ops.FillMissing(7) >> ops.LogOp()) + (CODES >> HexToInt() >> HashShare(0.5)),
+    "hashed": lambda: (NUMBERS >> ops.FillMissing(7) >> ops.LogOp()) + (CODES >> HexToInt() >> HashShare(50)),
     "hex alone": lambda: CODES >> HexToInt(),
     "integers": lambda: NUMBERS >> ops.FillMissing(-1) >> ops.Clip(max_value=100),
 }

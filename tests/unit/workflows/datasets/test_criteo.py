@@ -7,7 +7,6 @@ import pytest
 from workflows.datasets.criteo import CRITEO
 from workflows.datasets.criteo_files import CATEGORIES, COLUMNS, CRITEO_SCHEMA, NUMBERS
 from workflows.encodings import RowsConfig
-from workflows.errors import ConfigError
 from workflows.prepare_config import PrepareConfig
 from workflows.upstream import nvt, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in
@@ -30,11 +29,11 @@ def encoded(raw, rows, tmp_path_factory):
     return encode(raw, rows, tmp_path_factory.mktemp("encoded"))
 
 
-def encode(raw, rows, tmp_path, hash_share=0.0, **choices):
+def encode(raw, rows, tmp_path, **choices):
     """Fit the graph on the rows, as two parts; the encoded rows, column → number of ids, the fitted workflow."""
     pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=-(-rows.num_rows // 2))
     with quiet_nvtabular():
-        workflow = CRITEO.graph(raw, PrepareConfig(**choices), RowsConfig(hash_share=hash_share))
+        workflow = CRITEO.graph(raw, PrepareConfig(**choices), RowsConfig())
         keep_vocabularies_in(workflow, tmp_path)
         workflow.fit(nvt.Dataset(str(tmp_path / "rows.parquet"), engine="parquet", row_groups_per_part=1))
         encoded = workflow.transform(rows.to_pandas())
@@ -87,16 +86,3 @@ def test_rare_and_unseen_ids_share_one_id_or_some_buckets(raw, rows, encoded, tm
     frame, buckets, _ = encode(raw, rows, tmp_path, frequency_threshold=20, hash_buckets=10)
     assert buckets["C1"] == sizes["C1"] + 9
     assert set(range(2, 12)) <= set(frame["C1"])
-
-
-def test_categories_are_hashed_to_a_share_of_their_distinct_values(raw, rows, tmp_path):
-    frame, sizes, _ = encode(raw, rows, tmp_path, hash_share=0.75)
-    for name in CATEGORIES:
-        assert sizes[name] == pytest.approx(0.75 * rows[name].to_pandas().nunique(), rel=0.05, abs=1)
-        assert frame[name].between(0, sizes[name] - 1).all()
-    assert frame["C1"].nunique() > 0.5 * sizes["C1"]
-
-
-def test_a_share_and_buckets_contradict_each_other(raw):
-    with pytest.raises(ConfigError, match=r"hash_share is 0\.5 and hash_buckets 5\. The one hashes all values"):
-        CRITEO.graph(raw, PrepareConfig(hash_buckets=5), RowsConfig(hash_share=0.5))
