@@ -105,15 +105,7 @@ class Manifest:
             raise ArtifactError(f"{path} cannot be read ({in_short(error)}). Make the artifact again.") from None
 
     def check_fingerprint(self, expected: str, source: Path) -> None:
-        """Refuse another artifact than the one that was meant, also one whose manifest says that it is that one.
-
-        Args:
-            expected: fingerprint, as whoever made the artifact has told.
-            source: where the manifest is, for messages.
-
-        Raises:
-            ArtifactError: it is another one. That the files are as the manifest says is checked when they are loaded.
-        """
+        """Refuse another artifact than the one that was meant, also one whose manifest says that it is that one."""
         found = _fingerprint(self.kind, self.made_from, self.files)
         if found != expected.lower():
             raise ArtifactError(
@@ -168,11 +160,7 @@ def publish(
 
 
 def refuse_foreign(target: Path, kind: str) -> None:
-    """Refuse a target that holds something else than an artifact of `kind`.
-
-    Raises:
-        ArtifactError: `target` is a file, or a directory with files in it that no stage of ours made.
-    """
+    """Refuse a target that holds something else than an artifact of `kind`."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     try:
@@ -205,31 +193,13 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
 
 
 def refuse_unlisted(directory: Path, names: Collection[str], kind: str) -> None:
-    """Refuse files that an artifact does not list.
-
-    Args:
-        directory: that the paths start from.
-        names: POSIX paths of all files that may be there.
-        kind: of the artifact, for messages.
-
-    Raises:
-        ArtifactError: there is another one.
-    """
+    """Refuse files that an artifact does not list."""
     if foreign := sorted({name for name, _ in files_below(directory)} - set(names)):
         raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Remove it.")
 
 
 def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> None:
-    """Check files of an artifact against what its manifest says.
-
-    Args:
-        directory: that the paths start from.
-        files: POSIX path → record.
-        kind: of the artifact, for messages.
-
-    Raises:
-        ArtifactError: a file is missing or damaged.
-    """
+    """Check files of an artifact against what its manifest says."""
     for name, expected in files.items():
         path = directory / name
         if not path.is_file():
@@ -243,11 +213,7 @@ def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> 
 
 
 def refuse_links(directory: Path, kind: str) -> None:
-    """Refuse links below a directory of an artifact: what they lead to is not the artifact's, and may change.
-
-    Raises:
-        ArtifactError: there is one, or something else that is neither a file nor a directory.
-    """
+    """Refuse links below a directory of an artifact: what they lead to is not the artifact's, and may change."""
     for path in sorted(directory.rglob("*")):
         if path.is_symlink():
             raise ArtifactError(f"{path} is a link, and this {kind} may hold only files. Put the file in its place.")
@@ -316,12 +282,7 @@ def versions() -> dict[str, str]:
 
 
 def describe(directory: Path, kind: str, made_from: Mapping[str, str], details: Mapping[str, Any]) -> Manifest:
-    """The manifest of everything below a directory.
-
-    Args:
-        directory: of a new artifact.
-        kind, made_from, details: see `Manifest`.
-    """
+    """The manifest of everything below a directory."""
     files = {
         name: FileRecord(sha256=sha256_of(path), num_bytes=path.stat().st_size) for name, path in files_below(directory)
     }

@@ -21,18 +21,7 @@ def is_number(text: str) -> bool:
 
 
 def check_choice(config: Any, name: str, is_valid: bool, expected: str, *, prefix: str = "") -> None:
-    """Refuse a choice that is out of its range.
-
-    Args:
-        config: has the choice.
-        name: its attribute.
-        is_valid: whether it is in its range.
-        expected: the range, in words.
-        prefix: of the name in the message, such as "--".
-
-    Raises:
-        ConfigError: it is out of its range.
-    """
+    """Refuse a choice that is out of its range."""
     if not is_valid:
         raise ConfigError(f"{prefix}{name} is {getattr(config, name)!r}, expected {expected}.")
 

@@ -55,10 +55,6 @@ _LOOK_S = 1.0  # between two looks at whether there are workers
 def open_pool(config: DaskConfig, shared: Path) -> Iterator[Pool]:
     """The workers of a cluster, as long as the block lasts; those of this machine end with it.
 
-    Args:
-        config: which cluster.
-        shared: directory below which files are read and written; made if need be.
-
     Raises:
         ClusterError: no scheduler answers, it has no workers, or one has other software or does not see `shared`.
     """
@@ -154,13 +150,7 @@ def _cause_of(error: BaseException) -> str:
 
 
 class _Workers:
-    """A `Pool` whose tasks the workers of a cluster do; the share that it reports is that of whole tasks.
-
-    Args:
-        address: of the scheduler, as people have it.
-        client: connected to it.
-        timeout_s: longest time without any worker.
-    """
+    """A `Pool` whose tasks the workers of a cluster do; the share that it reports is that of whole tasks."""
 
     def __init__(self, address: str, client: Client, timeout_s: float) -> None:
         self._address, self._timeout_s = address, timeout_s
@@ -188,11 +178,7 @@ class _Workers:
         return result
 
     def check(self, shared: Path) -> None:
-        """Make sure that scheduler and workers have this process's software, and workers its files.
-
-        Raises:
-            ClusterError: they do not.
-        """
+        """Make sure that scheduler and workers have this process's software, and workers its files."""
         here = software()
         found = {f"scheduler {self._address}": self._on_scheduler(software)}
         found |= {f"worker {worker}": there for worker, there in self._on_workers(software).items()}

@@ -12,14 +12,7 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def sorted_distinct(values: NDArray[_Number]) -> NDArray[_Number]:
-    """The distinct values in ascending order.
-
-    Args:
-        values: without NaN, shape (N,).
-
-    Returns:
-        Shape (number of distinct values,), of the same dtype.
-    """
+    """The distinct values in ascending order."""
     ordered = np.sort(values)
     is_first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])

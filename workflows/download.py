@@ -39,12 +39,6 @@ class Archive:
 def download(archive: Archive, directory: Path, *, progress: Progress = SILENT, timeout_s: float = 30.0) -> Path:
     """Fetch and unpack an archive; does nothing when that was done before.
 
-    Args:
-        archive: what to fetch.
-        directory: where `archive.name` is put; made if missing.
-        progress: told the bytes received.
-        timeout_s: longest silence of the server that is waited for.
-
     Returns:
         `directory / archive.name`, holding what the zip holds, without a top folder that wraps everything.
 

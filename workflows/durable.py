@@ -76,7 +76,6 @@ class Use:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        """It is not used from here any more."""
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._descriptor = None

@@ -13,11 +13,6 @@ _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "intel-tenso
 def require(module: str, *, feature: str, extra: str) -> None:
     """Refuse to go on without an optional module; nothing is imported.
 
-    Args:
-        module: top-level module that the extra brings.
-        feature: what needs it.
-        extra: its name in pyproject.toml.
-
     Raises:
         MissingExtraError: it is not installed.
         RanklineError: it is TensorFlow, of another version or twice.

@@ -121,11 +121,7 @@ class FeatureSpec:
             raise SpecError(f"metadata.heads are of {named}, but channel 'label' holds {list(self.channels[LABEL])}.")
 
     def __getitem__(self, name: str) -> Feature:
-        """The feature called `name`.
-
-        Raises:
-            SpecError: there is none.
-        """
+        """The feature called `name`."""
         for feature in self.features:
             if feature.name == name:
                 return feature
@@ -136,7 +132,6 @@ class FeatureSpec:
         return tuple(self[member] for member in self.channels.get(name, ()))
 
     def _check_roles(self) -> None:
-        """Refuse a column that is an id and a number, or an input and a label: a batch has one tensor per name."""
         roles = {"ids": self.categorical, CONTINUOUS: self.continuous, LABEL: self.labels}
         for (one, some), (other, others) in combinations(roles.items(), 2):
             if both := [feature.name for feature in some if feature in others]:
@@ -170,7 +165,6 @@ class FeatureSpec:
 
     @property
     def categorical(self) -> tuple[Feature, ...]:
-        """Features that are looked up in embedding tables."""
         return tuple(feature for name in (CATEGORICAL, *SEQUENCE_CHANNELS) for feature in self.channel(name))
 
     @property
@@ -192,7 +186,6 @@ class FeatureSpec:
 
     @property
     def continuous(self) -> tuple[Feature, ...]:
-        """Features that enter the model as numbers."""
         return self.channel(CONTINUOUS)
 
     @property
@@ -213,21 +206,15 @@ class FeatureSpec:
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """What is learned of each label."""
         return self.metadata.heads or usual_heads(self.channels[LABEL])
 
     def source(self, split: str) -> Source:
-        """The files of a split.
-
-        Raises:
-            SpecError: the spec has no such split.
-        """
+        """The files of a split."""
         if split not in self.sources:
             raise SpecError(f"source_spec has no split {split!r}. Available: {sorted(self.sources)}.")
         return self.sources[split]
 
     def to_yaml(self) -> str:
-        """Render as the text of `feature_spec.yaml`."""
         names = tuple(feature.name for feature in self.features)
         return SpecFile(
             features=self.features,
@@ -251,11 +238,7 @@ class FeatureSpec:
 
     @classmethod
     def read(cls, path: Path) -> "FeatureSpec":
-        """Read a feature spec file, or the one in a directory.
-
-        Raises:
-            SpecError: no such file, or not a valid spec.
-        """
+        """Read a feature spec file, or the one in a directory."""
         path = path / FILE_NAME if path.is_dir() else path
         file = SpecFile.read(path)
         try:
@@ -274,11 +257,7 @@ class FeatureSpec:
 
 
 def _source(split: str, chunks: tuple[Chunk, ...]) -> Source:
-    """The only chunk of a split.
-
-    Raises:
-        SpecError: there are several, or it is one that no loader reads.
-    """
+    """The only chunk of a split."""
     chunk, place = chunks[0], f"source_spec.{split}"
     if len(chunks) > 1:
         odd = f"{place} has {len(chunks)} chunks"

@@ -23,13 +23,6 @@ def fit(
 ) -> None:
     """Fit a workflow, one operator after another.
 
-    Args:
-        workflow: not fitted yet.
-        open_columns: opens some raw columns of all rows.
-        example: some rows, all columns; shows the dtypes.
-        report: told the share of the work that is done.
-        pool: does the work. Statistics of partitions are put together in their order, whoever made them.
-
     Raises:
         DataError: there is nothing to fit to in a column.
     """
@@ -71,12 +64,10 @@ def _statistics_of(workflow: nvt.Workflow, node: Any, rows: nvt.Dataset) -> Any:
 
 
 def _statistics_before(node: Any) -> list[Any]:
-    """Operators with statistics that a node's input goes through."""
     nodes: list[Any] = Graph.get_nodes_by_op_type(node.parents_with_dependencies, StatOperator)
     return nodes
 
 
 def _raw_columns(node: Any) -> list[str]:
-    """Raw columns that a node's output depends on."""
     roots = [root for root in iter_nodes([node]) if not root.parents_with_dependencies]
     return list(dict.fromkeys(name for root in roots for name in root.input_columns.names))

@@ -60,7 +60,6 @@ class Head:
         return SpecError(f"head {self.column!r}: {name} is {getattr(self, name)!r}, expected {expected}.")
 
     def entry(self) -> dict[str, Any]:
-        """Plain values for a file; what is as usual is left out."""
         usual = Head(self.column)
         given = {choice.name: getattr(self, choice.name) for choice in fields(self)}
         chosen = {name: value for name, value in given.items() if value != getattr(usual, name)}
@@ -69,11 +68,7 @@ class Head:
 
     @classmethod
     def from_entry(cls, entry: Any) -> "Head":
-        """What the plain values of a file say.
-
-        Raises:
-            SpecError: they say something else.
-        """
+        """What the plain values of a file say."""
         kinds: dict[str, Any] = {"column": str, "task": str, "classes": list}
         names = [choice.name for choice in fields(cls)]
         if not isinstance(entry, Mapping) or "column" not in entry or not set(entry) <= set(names):

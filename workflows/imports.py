@@ -11,12 +11,7 @@ from typing import Any
 
 
 class LoadHook(MetaPathFinder):
-    """Lets a function load some modules, once it is installed.
-
-    Args:
-        names: of the modules.
-        load: gets what would have loaded a module without it, and the module.
-    """
+    """Lets a function load some modules, once it is installed."""
 
     def __init__(
         self, names: Collection[str], load: Callable[[Callable[[ModuleType], None], ModuleType], None]
@@ -29,7 +24,6 @@ class LoadHook(MetaPathFinder):
             sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        """As the import system asks for it."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
         if spec is not None and spec.loader is not None:
             # The loader stays: TensorFlow's files are found through it.
@@ -39,11 +33,7 @@ class LoadHook(MetaPathFinder):
 
 @contextmanager
 def stand_ins(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """In the block, modules that nobody has imported are others; who imports one later gets the true one.
-
-    Args:
-        modules: name → what the one that takes its place holds.
-    """
+    """In the block, modules that nobody has imported are others; who imports one later gets the true one."""
     absent = modules.keys() - sys.modules.keys()
     for name in absent:
         sys.modules[name] = ModuleType(name)

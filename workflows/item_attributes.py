@@ -46,11 +46,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         return type(self), (self.items, self.key, self.fill)
 
     def outputs(self, name: str) -> dict[str, str]:
-        """Attribute → name of its column, for a column of items.
-
-        Raises:
-            ConfigError: the column is not named by the key.
-        """
+        """Attribute → name of its column, for a column of items."""
         if not name.startswith(self.key):
             raise ConfigError(
                 f"ItemAttributes got a column {name!r}, expected one whose name begins with {self.key!r}."
@@ -58,11 +54,9 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         return {attribute: attribute + name.removeprefix(self.key) for attribute in self.fill}
 
     def column_mapping(self, col_selector: nvt.ColumnSelector) -> dict[str, list[str]]:
-        """Output column → the input column that it is made of."""
         return {output: [name] for name in col_selector.names for output in self.outputs(name).values()}
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Look up the items of each selected column, which holds single items or lists of them."""
         made = {}
         for name in col_selector.names:
             flat, rebuild = flattened(df[name])
@@ -115,7 +109,6 @@ class SharedCategorify(HashedCategorify):
         self.storage_name = dict(shared)
 
     def fit(self, col_selector: nvt.ColumnSelector, ddf: Any) -> Any:
-        """Count the values of the columns that have vocabularies of their own."""
         own = [name for name in col_selector.names if name not in self.storage_name]
         return super().fit(nvt.ColumnSelector(own), ddf)
 

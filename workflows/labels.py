@@ -70,11 +70,7 @@ class Labels:
         )
 
     def check_split(self, head: Head, split: str) -> None:
-        """Refuse a split from which nothing can be learned or measured.
-
-        Raises:
-            DataError: no row has a label, or all have the same.
-        """
+        """Refuse a split from which nothing can be learned or measured."""
         remedy = "Give more rows, or another split or share."
         if not self.num_rows:
             raise DataError(f"no {split} row has the label {head.column!r}. {remedy}")
@@ -88,19 +84,16 @@ class Labels:
             )
 
     def fitted(self, head: Head) -> Head:
-        """The head with mean and deviation of these labels, where its task asks for them."""
         if head.task != REGRESSION:
             return head
         return replace(head, mean=self.mean, deviation=math.sqrt(self.squares / self.num_rows))
 
 
 def sums(parts: Sequence[Sequence[Labels]]) -> list[Labels]:
-    """Of the rows of all parts, head by head."""
     return [sum(of_head, Labels()) for of_head in zip(*parts, strict=True)]
 
 
 def expected_labels(head: Head) -> str:
-    """In words."""
     return {BINARY: "0 or 1", MULTICLASS: f"0 to {len(head.classes) - 1}", REGRESSION: "finite numbers"}[head.task]
 
 

@@ -53,11 +53,7 @@ class LightGBMForest:
     is_average: bool
 
     def text(self, objective: str) -> str:
-        """What LightGBM loads to predict.
-
-        Args:
-            objective: checked; "" for none.
-        """
+        """What LightGBM loads to predict."""
         features = range(len(self.features))
         header = {
             "num_class": self.width,
@@ -75,10 +71,6 @@ class LightGBMForest:
 
 def read_forest(text: str, source: str) -> LightGBMForest:
     """Read a forest.
-
-    Args:
-        text: of `Booster.model_to_string` or `Booster.save_model`.
-        source: what it is called in messages, such as its path.
 
     Raises:
         ArtifactError: it is damaged, or splits otherwise than at a threshold.
@@ -130,7 +122,6 @@ def _weighted(nodes: tuple[TreeNode, ...], weight: float) -> tuple[TreeNode, ...
 
 
 def _numbers(fields: Mapping[str, str], source: str) -> dict[str, list[Any]]:
-    """The numbers of a tree that scores depend on."""
     if int(fields.get("is_linear", "0")):
         raise ArtifactError(f"{source} has linear trees, which ONNX does not. Train it without linear_tree.")
     if int(fields["num_cat"]):
@@ -151,7 +142,6 @@ def _numbers(fields: Mapping[str, str], source: str) -> dict[str, list[Any]]:
 
 
 def _block(number: int, numbers: Mapping[str, list[Any]]) -> str:
-    """A tree in LightGBM's text form."""
     num_leaves = len(numbers["leaf_value"])
     splits = {name: " ".join(map(repr, values)) for name, values in numbers.items()}
     fields = {"Tree": number, "num_leaves": num_leaves, "num_cat": 0, **splits, "shrinkage": 1}
@@ -163,7 +153,6 @@ def _lines(fields: Mapping[str, Any]) -> list[str]:
 
 
 def _nodes(numbers: Mapping[str, list[Any]], num_features: int, source: str) -> tuple[TreeNode, ...]:
-    """The nodes of one tree, in the order of their depth."""
     num_leaves = len(numbers["leaf_value"])
     splits = zip(*(numbers[name] for name in _OF_SPLITS), strict=True)
     leaves = [TreeNode(weight=value) for value in numbers["leaf_value"]]

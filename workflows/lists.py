@@ -47,7 +47,6 @@ class Ragged:
 
     @property
     def lengths(self) -> npt.NDArray[np.int32]:
-        """Number of values of each row, shape (N,)."""
         lengths = empty((len(self.offsets) - 1,), np.dtype(np.int32))
         return np.subtract(self.offsets[1:], self.offsets[:-1], out=lengths, casting="same_kind")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 
 def cpu_name() -> str:
-    """The processor's name as Linux has it, else what Python knows."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -27,13 +26,7 @@ def busyness(
     sleep: Callable[[float], None] = time.sleep,
     load: Callable[[], tuple[float, ...]] = os.getloadavg,
 ) -> str:
-    """How busy the machine is while this process waits a moment: what to say of it, empty where it is quiet.
-
-    Args:
-        state: Linux's counters of processor time.
-        sleep: waits for some seconds.
-        load: gives the mean number of runnable processes, of the last minute first.
-    """
+    """How busy the machine is while this process waits a moment: what to say of it, empty where it is quiet."""
     with suppress(OSError, ValueError, IndexError):
         before = _ticks(state)
         sleep(0.5)

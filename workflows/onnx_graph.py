@@ -41,7 +41,6 @@ class Graph:
         return output
 
     def constant(self, value: Any, dtype: Any = np.int64) -> str:
-        """A tensor; returns its name."""
         name = f"{self._prefix}constant/{len(self._constants)}"
         self._constants.append(numpy_helper.from_array(np.array(value, dtype), name))
         return name
@@ -63,7 +62,6 @@ class Graph:
         self._nodes += self._included.graph.node
 
     def model(self, name: str) -> ModelProto:
-        """The whole, checked."""
         made = helper.make_model(
             helper.make_graph(self._nodes, name, self._inputs, self._outputs, self._constants),
             opset_imports=[helper.make_opsetid("", _OPSET), helper.make_opsetid(TREES_DOMAIN, _TREES_OPSET)],

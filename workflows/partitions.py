@@ -32,14 +32,11 @@ _EXAMPLE_ROWS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class FileRows:
-    """Consecutive rows of a file."""
-
     path: Path
     start: int
     num_rows: int
 
     def read(self) -> pa.Table:
-        """The rows, all columns."""
         return read_partition(self.path).slice(self.start, self.num_rows)
 
 
@@ -74,7 +71,6 @@ class RawSplit:
         return [tuple(rows) for rows in files]
 
     def open(self, columns: Sequence[str]) -> nvt.Dataset:
-        """Some columns, for NVTabular."""
         meta = frame_of_partition(_schema_of(self.partitions[0]).empty_table().select(columns))
         rows = from_map(_read_partition, self.partitions, columns=list(columns), meta=meta)  # type: ignore[no-untyped-call]
         return nvt.Dataset(rows, schema=_nvtabular_schema(self.schema, columns))
@@ -102,12 +98,7 @@ def _has_values(lists: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def read_partition(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Rows of a file that `FilesWriter` wrote as a partition.
-
-    Args:
-        path: of the file.
-        columns: which, in their order; None for all.
-    """
+    """Rows of a file that `FilesWriter` wrote as a partition."""
     with pa.OSFile(str(path)) as file:
         if columns is None:
             return pa.ipc.open_file(file).read_all()
@@ -122,7 +113,6 @@ def _schema_of(path: Path) -> pa.Schema:
 
 
 def nvtabular_dataset(rows: pa.Table) -> nvt.Dataset:
-    """A few rows, for NVTabular."""
     return nvt.Dataset(rows.to_pandas(), schema=_nvtabular_schema(rows.schema, rows.column_names))
 
 
@@ -147,18 +137,12 @@ def _column_schema(field: pa.Field) -> ColumnSchema:
 
 
 def dtype_of(column: ColumnSchema) -> np.dtype[Any]:
-    """NumPy dtype of the values of an encoded column."""
     dtype: np.dtype[Any] = np.dtype(column.dtype.to_numpy)
     return dtype
 
 
 def feature_of(column: ColumnSchema, max_length: int | None = None) -> Feature:
-    """What a feature spec says about an encoded column.
-
-    Args:
-        column: of the output schema of a fitted workflow.
-        max_length: see `Feature`.
-    """
+    """What a feature spec says about an encoded column."""
     sizes = column.properties.get("embedding_sizes", {})
     return Feature(
         name=column.name,
@@ -177,7 +161,6 @@ def layout_of_split(name: str, num_rows: int, max_file_rows: int, max_group_rows
 
 
 def file_name(number: int, kind: str = "parquet") -> str:
-    """Name of a file of a split."""
     return f"part-{number:03d}.{kind}"
 
 
@@ -211,20 +194,11 @@ class FilesWriter:
     def of_split(
         cls, directory: Path, name: str, num_rows: int, *, max_file_rows: int, max_group_rows: int
     ) -> "FilesWriter":
-        """Writes an encoded split: several files of several row groups, so that loaders can read in parallel.
-
-        Args:
-            directory: of the artifact.
-            name: of the split.
-            num_rows: that will be written.
-            max_file_rows: rows of a file at most.
-            max_group_rows: rows of a row group at most.
-        """
+        """Writes an encoded split: several files of several row groups, so that loaders can read in parallel."""
         rows_per_file, rows_per_group = layout_of_split(name, num_rows, max_file_rows, max_group_rows)
         return cls(directory / name, rows_per_file=rows_per_file, rows_per_group=rows_per_group)
 
     def write(self, table: pa.Table) -> None:
-        """Add rows."""
         self._held.append(table)
         self._num_held += len(table)
         while self._num_held >= (num_rows := min(self._rows_per_file - self._num_in_file, self._rows_per_group)):

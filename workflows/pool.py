@@ -17,8 +17,6 @@ Report = Callable[[float], None]
 
 
 class Pool(Protocol):
-    """Does tasks."""
-
     def map(self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report) -> list[Result]:
         """Do each task; the results are in the order of the tasks.
 
@@ -31,12 +29,7 @@ class Pool(Protocol):
         """
 
     def compute(self, collection: Any, report: Report) -> Any:
-        """Compute a Dask collection, such as what a `StatOperator` makes of all rows.
-
-        Args:
-            collection: lazy.
-            report: told the share of its tasks that is done.
-        """
+        """Compute a Dask collection, such as what a `StatOperator` makes of all rows."""
 
 
 class _ThisProcess:

@@ -40,16 +40,11 @@ class CodeInFile:
         self._where = "A function"
 
     def belongs_to(self, operator: Any, columns: list[str]) -> None:
-        """Say from now on whose function it was."""
         kind = type(operator).__name__
         self._where = f"{_CALLED.get(kind, kind)} on {columns}"
 
     def __call__(self, *_arguments: Any) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            ArtifactError: always.
-        """
+        """Refuse."""
         if self._named:
             raise ArtifactError(
                 f"{self._where} calls {self._named}, which no installed package names in the entry-point group "
@@ -67,11 +62,7 @@ class CodeInFile:
 
 
 def named_function(module: str, name: str) -> Callable[..., Any]:
-    """The function that an installed package names so, else what refuses to be called.
-
-    Raises:
-        ArtifactError: the package names what it does not have.
-    """
+    """The function that an installed package names so, else what refuses to be called."""
     for entry in entry_points(group=GROUP):
         if entry.value == f"{module}:{name}":
             return _loaded(entry)

@@ -97,10 +97,6 @@ _MOST_EMPTY = 1 << 16  # rows or columns of an array without values
 def check_extent(tree: Any, num_bytes: int) -> None:
     """Refuse a tree that repeats its parts so often that it expands to much more than the size of its file.
 
-    Args:
-        tree: what `read_inert` gives.
-        num_bytes: size of the file.
-
     Raises:
         ArtifactError: it does, or it holds itself other than by the nodes of a graph.
     """
@@ -140,11 +136,7 @@ def _contents_of(part: Any) -> Iterable[Any]:
 
 
 def make_parts(tree: Any) -> Any:
-    """What a tree of `read_inert` stands for.
-
-    Raises:
-        ArtifactError: something in it is refused.
-    """
+    """What a tree of `read_inert` stands for."""
     _check_names(tree)
     return _Maker().make(tree)
 
@@ -202,7 +194,6 @@ class _Maker:
         self._made: dict[int, Any] = {}
 
     def make(self, part: Any) -> Any:
-        """A value, or what a `Call` asks for."""
         kind = type(part)
         if kind in _ATOMS:
             return part
@@ -221,7 +212,6 @@ class _Maker:
         raise _not_data(part.name if kind is type else kind.__name__)
 
     def all(self, parts: Iterable[Any]) -> Iterable[Any]:
-        """Each of several."""
         return parts if _ATOMS.issuperset(map(type, parts)) else [self.make(part) for part in parts]
 
     def keep(self, part: Any, made: Any) -> Any:

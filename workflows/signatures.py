@@ -29,12 +29,7 @@ class Signature:
 
 
 def name_inputs(directory: Path, message: Any) -> None:
-    """Name the inputs of a SavedModel's signatures after tensors, not arguments: a `SignatureDef` allows any name.
-
-    Args:
-        directory: as `tf.saved_model.save` wrote it.
-        message: the class `SavedModel` of TensorFlow's protocol buffers.
-    """
+    """Name the inputs of a SavedModel's signatures after tensors, not arguments: a `SignatureDef` allows any name."""
     file = directory / "saved_model.pb"
     saved = message.FromString(file.read_bytes())
     for signature in (each for graph in saved.meta_graphs for each in graph.signature_def.values()):

@@ -32,9 +32,6 @@ class SpecMetadata:
         best_auc: best AUC that any model can reach, where it is known.
         heads: what is learned of each label column, in the order of their channel; none for one binary head each.
         others: whatever else the file has; kept as it is.
-
-    Raises:
-        SpecError: a value is of another kind.
     """
 
     dataset: str | None = None
@@ -56,11 +53,7 @@ class SpecMetadata:
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Any]) -> "SpecMetadata":
-        """The metadata that the plain values of a file say.
-
-        Raises:
-            SpecError: a value is of another kind than it should be.
-        """
+        """The metadata that the plain values of a file say."""
         others = {name: value for name, value in entries.items() if name not in (*_KINDS, "heads")}
         known: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value

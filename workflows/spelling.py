@@ -7,12 +7,7 @@ _LEAST_SIMILARITY = 0.76  # by which "batches" is not batch_size
 
 
 def did_you_mean(wrong: Iterable[str], right: Iterable[str]) -> str:
-    """A sentence for the end of a message, after a space; empty where nothing is similar.
-
-    Args:
-        wrong: names that were given.
-        right: names that there are.
-    """
+    """A sentence for the end of a message, after a space; empty where nothing is similar."""
     known = {_letters(name): name for name in right}
     closest = ((name, get_close_matches(_letters(name), known, n=1, cutoff=_LEAST_SIMILARITY)) for name in wrong)
     meant = [f"{known[found[0]]!r} by {name!r}" for name, found in closest if found]

@@ -49,9 +49,6 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
     """Return tensor name → argument: the name itself if Python, TensorFlow and TorchScript accept it, else hexadecimal.
 
     TensorFlow does not distinguish upper and lower case.
-
-    Args:
-        names: of all tensors of a model.
     """
     names = list(names)
     counts = Counter(name.lower() for name in names)

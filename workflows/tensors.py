@@ -41,12 +41,6 @@ class Tensor:
     ) -> "Tensor":
         """A tensor as a model's config declares it.
 
-        Args:
-            name: tensor name.
-            data_type: such as TYPE_INT64.
-            dims: shape of a row.
-            optional, is_candidates: see the class.
-
         Raises:
             ValueError: NumPy has no such type.
         """
@@ -63,7 +57,6 @@ class Tensor:
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """Of a value."""
         return np.dtype(self.dtype)
 
     @cached_property

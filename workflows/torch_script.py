@@ -94,7 +94,6 @@ def input_names(model: Any) -> list[str]:
 
 
 def _copy_checked(file: IO[bytes], copy: IO[bytes]) -> list[str]:
-    """Copy the records that PyTorch reads; others, such as those for debugging, are left out."""
     end = _end_of_records(file)
     with zipfile.ZipFile(file) as archive, zipfile.ZipFile(copy, "w") as checked:
         records = _records(archive, file, end)
@@ -143,11 +142,6 @@ def _end_of_records(file: IO[bytes]) -> int:
 
 
 def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, zipfile.ZipInfo]:
-    """The records that a model needs, by their names without the folder that holds all of them.
-
-    Raises:
-        ArtifactError: readers of zip archives could disagree about them.
-    """
     names = [info.filename.partition("/") for info in archive.infolist()]
     if len({folder for folder, _, _ in names}) != 1 or len({name.lower() for _, _, name in names}) != len(names):
         raise ArtifactError("has several records of one name, or in several folders. Save it again.")

@@ -88,14 +88,6 @@ def check_type(annotation: object) -> None:
 
 
 class _Scan:
-    """What a definition uses.
-
-    Attributes:
-        found: names of what does more than compute.
-        paths: classes and functions of the file that it names.
-        depth: of what PyTorch's compiler has on its stack for it.
-    """
-
     def __init__(self, definition: str, record: str) -> None:
         tokens = list(_tokens(definition, record))
         self.found = set(_reaching_outside(tokens))
@@ -126,7 +118,6 @@ def _roots(tokens: Sequence[tuple[str, str]], word: str) -> Iterator[int]:
 
 
 def _path(tokens: Sequence[tuple[str, str]], place: int) -> list[str]:
-    """The words of a dotted name."""
     path = [tokens[place][1]]
     while tokens[place + 1 : place + 2] == [("sign", ".")] and tokens[place + 2 : place + 3]:
         place += 2

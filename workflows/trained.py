@@ -85,22 +85,14 @@ class TrainedModel:
 
     @property
     def saved_model(self) -> Path:
-        """The SavedModel directory, for those who take nothing else.
-
-        Raises:
-            ArtifactError: the model has another format.
-        """
+        """The SavedModel directory, for those who take nothing else."""
         if self.format != SAVED_MODEL:
             raise ArtifactError(f"{self.path} holds {self.format}, expected {SAVED_MODEL}.")
         return self.model_path
 
     @classmethod
     def load(cls, path: Path) -> "TrainedModel":
-        """Read and check a trained model.
-
-        Raises:
-            ArtifactError: it is missing, is something else, or is damaged.
-        """
+        """Read and check a trained model."""
         manifest = load_manifest(path, KIND)
         details = manifest.details
         if missing := {"format", "run_id", "tracking_uri", "metrics"} - details.keys():

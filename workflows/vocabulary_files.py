@@ -28,9 +28,6 @@ _MOST_ENTRIES = 100_000  # of a list in the footer, which takes memory before th
 def check_vocabulary(path: Path) -> None:
     """Refuse a file, or a directory of them, that holds much more than its size allows.
 
-    Args:
-        path: as NVTabular names it; a file that is not there is left to whoever reads it.
-
     Raises:
         ArtifactError: it is not such Parquet as NVTabular writes, or it is too large for its size.
     """
@@ -43,11 +40,7 @@ def check_vocabulary(path: Path) -> None:
 
 
 def read_vocabulary(path: str, columns: Sequence[str]) -> pd.DataFrame:
-    """A vocabulary, or statistics, that must have some columns.
-
-    Raises:
-        ArtifactError: it cannot be read, or lacks one of the columns.
-    """
+    """A vocabulary, or statistics, that must have some columns."""
     try:
         frame = pd.read_parquet(path)
     except Exception as error:  # damaged files raise anything
@@ -104,7 +97,6 @@ def _check_size(path: Path, size: int, num_bytes: int) -> None:
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
-    """Bytes of the texts of all rows."""
     num_bytes = 0
     for chunk in column.chunks:
         lengths = pc.binary_length(chunk.dictionary).cast(pa.int64()).take(chunk.indices)

@@ -86,11 +86,7 @@ def _name_vocabularies_alike(workflow: nvt.Workflow) -> None:
 
 
 def check_loadable(workflow: nvt.Workflow) -> None:
-    """Refuse, before it is fitted, a workflow that `load_workflow` would refuse when it is saved.
-
-    Raises:
-        ConfigError: the class of an operator in it is no operator of NVTabular, of ours or of an installed package.
-    """
+    """Refuse, before it is fitted, a workflow that `load_workflow` would refuse when it is saved."""
     for kind in {type(node.op) for node in _nodes(workflow.graph)}:
         if not has_rule(kind.__module__, kind.__qualname__):
             raise ConfigError(
@@ -102,9 +98,6 @@ def check_loadable(workflow: nvt.Workflow) -> None:
 
 def load_workflow(directory: Path) -> nvt.Workflow:
     """Load a saved NVTabular workflow, running no code from the file.
-
-    Args:
-        directory: what `Workflow.save` of NVTabular 23.8 wrote.
 
     Raises:
         ArtifactError: missing, damaged, or it refers to something that is not data.
@@ -184,11 +177,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _nodes(graph: Any) -> list[Any]:
-    """Every node of a graph and of the graphs in it.
-
-    Raises:
-        ArtifactError: it is no graph, goes round in circles, or would take for ever to walk.
-    """
+    """Every node of a graph and of the graphs in it."""
     if not isinstance(graph, Graph):
         raise ArtifactError("it has no graph")
     nodes = _walked([graph.output_node], _sources)
@@ -229,11 +218,7 @@ def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[An
 
 
 def _keep_files_in(operator: Any, directory: Path) -> None:
-    """Point an operator of NVTabular to its files, which lay in another directory when the workflow was saved.
-
-    Raises:
-        ArtifactError: one of them was not in it.
-    """
+    """Point an operator of NVTabular to its files, which lay in another directory when the workflow was saved."""
     for kind, attribute in _FILES.items():
         if isinstance(operator, kind):
             files = getattr(operator, attribute)
@@ -275,11 +260,7 @@ def without_folds(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> n
 
 
 def check_no_folds(workflow: nvt.Workflow) -> None:
-    """Refuse, where rows are encoded in another order than that of the fit, a workflow for which that matters.
-
-    Raises:
-        ConfigError: a training row's own target would be in its encoding.
-    """
+    """Refuse, where rows are encoded in another order than that of the fit, a workflow for which that matters."""
     if any(operator.kfold > 1 for operator in _target_encodings(workflow)):
         raise ConfigError(
             "TargetEncoding draws the fold of a row, whose targets are kept from it, by the row's place among those of "

@@ -90,8 +90,6 @@ _Read = tuple[pa.Table, pa.Table, dict[str, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class _Files:
-    """Files of one layout, and what reads them."""
-
     paths: tuple[Path, ...]
     read: "Callable[[Sequence[Path], _Lines], _Read]"
 
@@ -125,20 +123,11 @@ def _is_of_items(path: Path) -> bool:
 
 @dataclass
 class _Lines:
-    """An account of the lines that are read.
-
-    Attributes:
-        max_malformed_share: of a file.
-        num_malformed: lines of all files.
-        first: the first of them, and what is wrong with each.
-    """
-
     max_malformed_share: float
     num_malformed: int = 0
     first: list[str] = field(default_factory=list)
 
     def refuse(self, path: Path, number: int, fault: str) -> None:
-        """Count a malformed line."""
         self.num_malformed += 1
         if len(self.first) < _NUM_SHOWN:
             self.first.append(f"{path.name}, line {number}: {fault}")
@@ -155,7 +144,6 @@ class _Lines:
 
 
 def _read_reviews(paths: Sequence[Path], lines: _Lines) -> _Read:
-    """Files of reviews, and of items if there are any."""
     is_of_items = {path: len(paths) > 1 and _is_of_items(path) for path in paths}
     reviews = _concat([_read_lines(path, _REVIEWS, lines) for path in paths if not is_of_items[path]], _REVIEWS)
     if not len(reviews):
@@ -332,11 +320,6 @@ def _line_by_line(path: Path, first: int, block: bytes, schema: pa.Schema, lines
 
 
 def _row_of(line: bytes, schema: pa.Schema) -> dict[str, Any]:
-    """What the schema asks for of a line.
-
-    Raises:
-        ValueError: it is neither JSON nor a Python literal, or does not hold what it should.
-    """
     record = _parsed(line)
     if not isinstance(record, Mapping):
         raise ValueError(f"{_shown(line)} is not a review or an item")
@@ -359,7 +342,6 @@ def _row_of(line: bytes, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _paths_of(value: Any) -> list[list[str]]:
-    """The first path of categories, alone."""
     paths = [] if value is None else value
     path = paths[0] if isinstance(paths, list) and paths else []
     if not isinstance(paths, list) or not isinstance(path, list) or not all(isinstance(part, str) for part in path):
@@ -398,7 +380,6 @@ def _num_lines(block: bytes) -> int:
 
 
 def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers."""
     for first, block in _blocks(path):
         for number, line in enumerate(block.split(b"\n"), first):
             if line.strip():
@@ -406,11 +387,6 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Number of the first line, and whole lines of some megabytes.
-
-    Raises:
-        DataError: the file cannot be read, or not to its end.
-    """
     number, held = 1, b""
     try:
         with path.open("rb") as file, _unpacked(path, file) as stream:

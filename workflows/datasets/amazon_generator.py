@@ -88,7 +88,6 @@ class _Items:
 
     @property
     def shares(self) -> Floats:
-        """Popularity of each category, shape (num_categories,)."""
         return np.diff(self.edges[self.starts])
 
     def draw(self, low: Floats, high: Floats, rng: np.random.Generator) -> Ints:
@@ -113,9 +112,6 @@ def generate_amazon(
         cardinality_scale: multiplies the numbers of items and categories; there are at least four times as many items
             as the longest history has. The number of users is that of the histories.
         progress: told the reviews drawn.
-
-    Raises:
-        ConfigError: an argument is out of range.
     """
     check_size(num_rows, seed)
     if not 0 < cardinality_scale < np.inf:
@@ -171,13 +167,7 @@ def _make_items(num_rows: int, longest: int, cardinality_scale: float, rng: np.r
 
 
 def _draw_histories(lengths: Ints, items: _Items, rng: np.random.Generator) -> Ints:
-    """Choices of each user in their order, then -1; shape (num_users, longest).
-
-    Args:
-        lengths: choices of each user, the most first.
-        items: what there is.
-        rng: draws.
-    """
+    """Choices of each user in their order, then -1; shape (num_users, longest)."""
     histories = np.full((len(lengths), int(lengths[0])), -1)
     for step in range(histories.shape[1]):
         left = np.arange(np.count_nonzero(lengths > step))
@@ -210,7 +200,6 @@ def _shares_at(step: int) -> tuple[float, float]:
 
 
 def _best_auc(blocks: list[Ints], items: _Items, rng: np.random.Generator) -> float:
-    """AUC of the true probabilities, of the last choice of each user against items that were drawn."""
     counts = np.bincount(np.concatenate([block[block >= 0] for block in blocks]), minlength=len(items.popularity))
     draw = counts / counts.sum()
     scores = []

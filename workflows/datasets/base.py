@@ -36,10 +36,6 @@ class Requests(Protocol):
     def of_file(self, path: Path, optional: Collection[str] = ()) -> Iterator[tuple[pa.Table, pa.Table, float]]:
         """Some rows of a file as they are in it, as they are sent, and the share of the rows that is read with them.
 
-        Args:
-            path: the file.
-            optional: columns that it may lack.
-
         Raises:
             DataError: the file or a column is missing, or a value does not fit.
         """
@@ -52,10 +48,6 @@ class Requests(Protocol):
 
     def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:
         """One row, as it is sent, of texts such as a CSV file has.
-
-        Args:
-            texts: by column.
-            optional: columns that the row may lack.
 
         Raises:
             DataError: a column is missing or unknown, or a value does not fit.
@@ -124,7 +116,6 @@ class Dataset:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Columns of the labels."""
         return tuple(head.column for head in self.heads)
 
     @property

@@ -132,15 +132,6 @@ class _World:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """Rows before their labels are drawn.
-
-    Attributes:
-        numbers: one array of values for each count.
-        no_number: where it is missing.
-        ids: one array for each category, the most frequent id is 0.
-        no_id: where it is missing.
-    """
-
     numbers: list[Ints]
     no_number: list[Mask]
     ids: list[Ints]
@@ -161,9 +152,6 @@ def generate_criteo(
         seed: at least 0.
         cardinality_scale: multiplies the number of ids that each category has in the document, which stays at least 3.
         progress: told the rows written.
-
-    Raises:
-        ConfigError: an argument is out of range.
     """
     check_size(num_rows, seed)
     if not 0 < cardinality_scale <= _MAX_SCALE:
@@ -268,7 +256,6 @@ def _places(block: _Block, column: int) -> Ints:
 
 
 def _norms(vectors: Floats) -> Floats:
-    """Squared length of each row."""
     norms: Floats = np.einsum("nk,nk->n", vectors, vectors)
     return norms
 
@@ -282,7 +269,6 @@ class _Calibration:
     intercept: float
 
     def logits(self, terms: Floats) -> Floats:
-        """Terms of shape (3, num_rows) → logits of shape (num_rows,)."""
         logits: Floats = ((terms - self.means) * self.scales).sum(axis=0) + np.float32(self.intercept)
         return logits
 
@@ -305,7 +291,6 @@ def _sigmoid(logits: Floats) -> Floats:
 
 
 def _table(block: _Block, labels: Mask) -> pa.Table:
-    """Rows as they are written."""
     numbers = [pa.array(values, mask=missing) for values, missing in zip(block.numbers, block.no_number, strict=True)]
     categories = [
         _hex_column(ids.astype(np.uint32) * np.uint32(ID_FACTOR) + np.uint32(column * _COLUMN_FACTOR % 2**32), ~missing)

@@ -30,7 +30,6 @@ POSITIVE_ABOVE = 3.0
 
 
 def movielens_graph(raw: RawData, config: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":
-    """The workflow that encodes ratings; its inputs are userId, movieId and rating."""
     from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
     from workflows.upstream import nvt, ops, quiet_nvtabular
 

@@ -45,16 +45,6 @@ MOVIELENS_ARCHIVES = {
 
 @dataclass(frozen=True, kw_only=True)
 class _TextFile:
-    """How a file is written.
-
-    Attributes:
-        path: the file.
-        schema: columns to read, and what they hold.
-        columns: all columns in file order; None where the file's first line names them.
-        delimiter: what parts the fields; only fields parted by commas can be quoted.
-        encoding: Python's name of it.
-    """
-
     path: Path
     schema: pa.Schema
     columns: tuple[str, ...] | None = None
@@ -64,8 +54,6 @@ class _TextFile:
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """A layout: its files, ratings and movies first, and what reads those two tables from a directory."""
-
     files: tuple[str, ...]
     read: Callable[[Path], tuple[pa.Table, pa.Table]]
 
@@ -130,7 +118,6 @@ def _check_ids(catalog: pa.Table, path: Path) -> None:
 
 
 def _clean(rows: pa.Table, catalog: pa.Table) -> tuple[pa.Table, dict[str, int], dict[str, int]]:
-    """Rows to keep, reason → rows dropped, remark → rows kept."""
     needed = [rows[name] for name in (USER_ID, MOVIE_ID, RATING)]
     whole = rows
     if any(column.null_count for column in needed):

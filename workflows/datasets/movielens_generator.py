@@ -117,9 +117,6 @@ def generate_movielens(
         seed: at least 0.
         cardinality_scale: multiplies the numbers of users and movies; a user keeps at least 20 rows.
         progress: told the rows written.
-
-    Raises:
-        ConfigError: `num_rows` or `seed` is too small, or `cardinality_scale`: a user cannot rate a movie twice.
     """
     check_size(num_rows, seed)
     rng = np.random.default_rng(seed)
@@ -243,7 +240,6 @@ def _logits(world: _World, users: Ints, movies: Ints) -> Floats:
 
 
 def _affinities(world: _World, users: Ints, movies: Ints) -> Floats:
-    """Sum of a user's tastes over the genres of the movie, shape of `users`."""
     by_genre = world.genres / np.sqrt(world.genres.sum(axis=1, keepdims=True))
     total = np.zeros(len(users))
     for genre in range(by_genre.shape[1]):

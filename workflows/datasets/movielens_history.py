@@ -25,7 +25,6 @@ _NONE = ""
 
 
 def movielens_history_graph(raw: RawData, config: PrepareConfig, rows: RowsConfig) -> "nvt.Workflow":
-    """The workflow that encodes ratings; its inputs are userId, movieId and rating."""
     from workflows.upstream import nvt, ops, quiet_nvtabular
 
     assert raw.catalog is not None  # its reader always has one

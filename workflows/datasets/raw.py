@@ -47,7 +47,6 @@ class StreamedRows:
     shards: tuple[Shard, ...] = ()
 
     def __len__(self) -> int:
-        """Rows of all periods."""
         return sum(self.periods)
 
 

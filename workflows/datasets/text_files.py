@@ -21,7 +21,6 @@ class DigestedFile(io.FileIO):
         self.digest = hashlib.sha256()
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """Read and hash the next bytes."""
         num_bytes = super().readinto(buffer)
         self.digest.update(memoryview(buffer)[:num_bytes])
         return num_bytes
@@ -34,8 +33,6 @@ def unpacked(path: Path, file: io.FileIO) -> "io.BufferedReader[io.FileIO] | gzi
 
 
 class _AsUtf8(io.RawIOBase):
-    """Decodes text from another encoding, and yields it as UTF-8."""
-
     def __init__(self, text: "io.BufferedReader[io.FileIO] | gzip.GzipFile", encoding: str) -> None:
         self._text = io.TextIOWrapper(text, encoding, newline="")
         self._left = b""
@@ -86,13 +83,7 @@ _MARKS = {  # UTF-32 first: one of its marks begins with one of UTF-16
 
 
 def arrow_input(path: Path, offset: int, num_bytes: int | None) -> pa.NativeFile:
-    """A part of a text file for Arrow's readers; of a compressed one, all.
-
-    Args:
-        path: by whose ending it is compressed or not.
-        offset: bytes before the part.
-        num_bytes: in the part; None for all to the end.
-    """
+    """A part of a text file for Arrow's readers; of a compressed one, all."""
     if path.suffix == ".gz":
         return pa.input_stream(str(path), compression="gzip")
     file = pa.OSFile(str(path))

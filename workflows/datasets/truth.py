@@ -17,11 +17,7 @@ _MIN_ROWS = 1000
 
 
 def check_size(num_rows: int, seed: int) -> None:
-    """Refuse what no generator takes.
-
-    Raises:
-        ConfigError: there are too few rows, or the seed is negative.
-    """
+    """Refuse what no generator takes."""
     if num_rows < _MIN_ROWS:
         raise ConfigError(f"{num_rows} rows were asked for, expected at least {_MIN_ROWS}. Give a larger number.")
     if seed < 0:
@@ -49,7 +45,6 @@ def long_tailed_counts(
 
 
 def lognormal_shares(size: int, sd: float, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Popularities that sum to 1."""
     weights = rng.lognormal(sigma=sd, size=size)
     shares: npt.NDArray[np.float64] = weights / weights.sum()
     return shares

@@ -53,11 +53,7 @@ Codes = NDArray[np.integer[Any]]
 
 
 class HistoryEncoding:
-    """The `Encoding` that makes rows of what users chose: an item to score, and the items before it.
-
-    Raises:
-        DataError: there are no interactions, or no items.
-    """
+    """The `Encoding` that makes rows of what users chose: an item to score, and the items before it."""
 
     _ids: "_RawIds"
     _sequences: Sequences
@@ -72,12 +68,10 @@ class HistoryEncoding:
 
     @property
     def num_rows(self) -> Mapping[str, int]:
-        """Split → rows."""
         return self._sequences.num_rows
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Reason → interactions that are left out."""
         return self._sequences.dropped
 
     def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:  # noqa: ARG002  (any workflow's rows)
@@ -99,11 +93,9 @@ class HistoryEncoding:
         return RawSplit(name=TRAIN, partitions=tuple(writer.close()), num_rows=len(users), schema=schema)
 
     def example(self) -> nvt.Dataset:
-        """The first users and items, each alone."""
         return nvtabular_dataset(self._ids.alone(0, _EXAMPLE_ROWS))
 
     def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
-        """Encode the distinct ids, put rows together block by block, and write the histories of all users."""
         columns = _Columns(workflow, _ids_of(self._ids, job), self._config, label=self._dataset.labels[0])
         block_values = job.partition_rows * _VALUES_PER_ROW
         sources = _write_rows(self._sequences, self._ids, columns, self._dataset.inputs, block_values, job)
@@ -115,13 +107,7 @@ class HistoryEncoding:
 
 
 class _RawIds:
-    """Raw users and items, and their interactions as codes, numbered by first appearance.
-
-    Args:
-        raw: the interactions.
-        columns: names of the columns.
-        report: told the share of the interactions that is read.
-    """
+    """Raw users and items, and their interactions as codes, numbered by first appearance."""
 
     def __init__(self, raw: RawData, columns: SequenceColumns, report: Report) -> None:
         self._columns = columns
@@ -157,7 +143,6 @@ class _RawIds:
 
     @property
     def num_alone(self) -> int:
-        """Rows that `alone` needs."""
         return max(len(self.users), len(self.items))
 
     def alone(self, start: int, num_rows: int) -> pa.Table:
@@ -167,7 +152,6 @@ class _RawIds:
         return self.table(users, items, items, np.arange(len(numbers) + 1))
 
     def write_histories(self, path: Path, block_values: int) -> None:
-        """Write all items of each user."""
         items, offsets = self.interactions.items, self.interactions.offsets
         schema = self.alone(0, 1).select([self._columns.user, self._columns.history]).schema
         start = 0
@@ -182,19 +166,12 @@ class _RawIds:
 
 
 def _codes(chunks: Sequence[pa.DictionaryArray]) -> tuple[NDArray[np.int32], pa.Array]:
-    """Values as codes, and what the codes stand for."""
     unified = pa.chunked_array(chunks).unify_dictionaries()
     return np.concatenate([chunk.indices.to_numpy() for chunk in unified.chunks]), unified.chunk(0).dictionary
 
 
 class _Columns:
     """What a fitted workflow makes of users and items.
-
-    Args:
-        workflow: fitted.
-        ids: encoded column → id of each user or item, by code.
-        sequence: says what rows have.
-        label: name of the label column.
 
     Attributes:
         label: name of the label column.
@@ -234,7 +211,6 @@ class _Columns:
         self.features = tuple(features)
 
     def table(self, rows: Rows) -> pa.Table:
-        """Rows as the files have them."""
         made: dict[str, Any] = {self.label: rows.labels}
         made |= {name: self._ids[name][rows.users] for name in self._users}
         made |= {name: self._ids[name][rows.items] for name in self._targets}
@@ -246,7 +222,6 @@ class _Columns:
 
 
 def _ids_of(ids: _RawIds, job: Job) -> dict[str, NDArray[Any]]:
-    """Encoded column → id of each user or item, by code."""
     writer = FilesWriter(job.scratch / "alone", rows_per_file=job.partition_rows, dictionaries=())
     for start in range(0, ids.num_alone, job.partition_rows):
         writer.write(ids.alone(start, job.partition_rows))
@@ -256,7 +231,6 @@ def _ids_of(ids: _RawIds, job: Job) -> dict[str, NDArray[Any]]:
 
 
 def _encoded_ids(task: tuple[nvt.Workflow, Path], _report: Report) -> dict[str, NDArray[Any]]:
-    """Encode a partition of single ids by a fitted workflow."""
     workflow, path = task
     encoded = workflow.transform(read_partition(path).to_pandas())
     return {
@@ -273,7 +247,6 @@ def _write_rows(
     block_values: int,
     job: Job,
 ) -> dict[str, Source]:
-    """Write each split, and the held-out rows."""
     sources: dict[str, Source] = {}
     heldout = FilesWriter(job.directory / HELDOUT, rows_per_file=_MAX_FILE_ROWS, rows_per_group=_MAX_GROUP_ROWS)
     for split, num_rows in sequences.num_rows.items():

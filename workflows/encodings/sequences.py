@@ -187,7 +187,6 @@ class _Positions:
         return int(self._ends[-1])
 
     def at(self, numbers: Codes) -> tuple[Codes, Codes]:
-        """User and position of each number."""
         users = np.searchsorted(self._ends, numbers, side="right")
         return users, numbers + self._shift[users]
 
@@ -205,7 +204,6 @@ class _Pairs:
         self._keys = sorted_distinct(users * num_items + items)
 
     def hold(self, users: Codes, items: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether the user chose the item, for each pair."""
         keys = users * self._num_items + items
         places = np.searchsorted(self._keys, keys)
         found: NDArray[np.bool_] = self._keys[np.minimum(places, len(self._keys) - 1)] == keys

@@ -57,9 +57,6 @@ def split_by_column(
         config: says how.
         time: column that orders the rows; None where a stream is in order.
         group: column whose rows of one value stay together.
-
-    Raises:
-        ConfigError: there is no group, or the rows cannot be split so.
     """
     if config.split == "group":
         if group is None:
@@ -94,18 +91,8 @@ def split_rows(
 ) -> Iterator[tuple[str, pa.Table]]:
     """Split raw rows as a config says: a table as a whole, a stream batch by batch.
 
-    Args:
-        rows: raw rows.
-        config: says how.
-        time: column of a table that orders the rows, if there is one.
-        by: see `split_by_column`.
-
     Yields:
         "train" or "valid", and rows of it.
-
-    Raises:
-        ConfigError: a part would be empty, or there is no time to split by.
-        DataError: a row of a stream cannot be read.
     """
     by_time = config.split == "time"
     if isinstance(rows, pa.Table) and by is not None:
@@ -145,10 +132,6 @@ def split_batches(
 
     Yields:
         "train" or "valid", and rows of it.
-
-    Raises:
-        ConfigError: a part of the whole would be empty.
-        DataError: a row cannot be read.
     """
     by_time = config.split == "time"
     are_valid = split_of_stream(
@@ -177,9 +160,6 @@ def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Ro
 
     Returns:
         Row numbers of the training part and of the validation part, in the order of the permutation.
-
-    Raises:
-        ConfigError: an argument is out of its range, or a part would be empty.
     """
     num_train = _num_train(num_rows, valid_share)
     if seed < 0:
@@ -197,9 +177,6 @@ def time_split(timestamps: npt.ArrayLike, valid_share: float) -> tuple[Rows, Row
 
     Returns:
         Row numbers of the training part and of the validation part, oldest first; rows of equal time keep their order.
-
-    Raises:
-        ConfigError: the share is out of its range, or a part would be empty.
     """
     order = np.argsort(np.asarray(timestamps), kind="stable")
     num_train = _num_train(len(order), valid_share)
@@ -224,9 +201,6 @@ def split_of_stream(
 
     Returns:
         A function from the number of rows of the next batch to whether each of them validates.
-
-    Raises:
-        ConfigError: the share is out of its range, or a part would be empty.
     """
     num_rows = sum(periods)
     num_train = _num_train(num_rows, valid_share)

@@ -113,7 +113,6 @@ class ColumnConfig:
 
     @property
     def is_list(self) -> bool:
-        """Its values are lists."""
         return self.role in LISTS
 
     @property
@@ -208,7 +207,6 @@ class TableConfig:
 
     @property
     def features(self) -> dict[str, ColumnConfig]:
-        """The columns of a request."""
         return {name: column for name, column in self.columns.items() if column.is_feature}
 
     @property

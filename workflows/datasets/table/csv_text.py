@@ -28,12 +28,7 @@ _REMEDY = "Correct the quote, or set 'quote: none' under data to read quotes as 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The header of a CSV file.
-
-    Attributes:
-        names: of the columns.
-        num_lines: lines of the file up to the end of the header; 0 if it has none.
-    """
+    """The header of a CSV file."""
 
     names: tuple[str, ...]
     num_lines: int
@@ -66,12 +61,7 @@ def read_header(path: Path, config: FilesConfig) -> Header:
 
 
 def first_fault(path: Path, config: FilesConfig) -> DataError | None:
-    """Return an error for the first line that is not a row, or opens a cell that swallows rows; None without one.
-
-    Raises:
-        DataError: a quote is not closed.
-        OSError, EOFError, zlib.error, UnicodeError: the file cannot be read.
-    """
+    """Return an error for the first line that is not a row, or opens a cell that swallows rows; None without one."""
     names = read_header(path, config).names
     some = islice((row for row in _rows(path, config) if len(row.lines) == 1), 1, _ROWS_LOOKED_AT)
     numeric = _numeric([row.cells for row in some], len(names))
@@ -81,8 +71,6 @@ def first_fault(path: Path, config: FilesConfig) -> DataError | None:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row, the number of its first line, and its lines."""
-
     cells: list[str]
     number: int
     lines: list[str]
@@ -143,11 +131,7 @@ def _is_well_quoted(lines: Sequence[str], config: FilesConfig) -> bool:
 
 
 def _rows(path: Path, config: FilesConfig) -> Iterator[_Row]:
-    """Yield all rows except blank lines.
-
-    Raises:
-        DataError: a cell is too long.
-    """
+    """Yield all rows except blank lines."""
     wide = wide_encoding(path, config.encoding)
     encoding = ("utf-8" if wide else config.encoding).replace("utf-8", "utf-8-sig")
     with (

@@ -7,7 +7,8 @@ the files.
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def table_dataset(name: str, config: TableConfig, base: Path) -> Dataset:
-    """A dataset of files that lie in, or relative to, `base`."""
     names = names_of(config)
     heads = tuple(
         Head(
@@ -67,10 +67,7 @@ def table_graph(config: TableConfig, _raw: RawData, prepare: PrepareConfig, _row
         graph = _Graph(config, prepare)
         nodes = [*graph.categories(), *graph.lists(), *graph.numbers(), *graph.vectors(), *graph.times()]
         nodes += graph.labels()
-        whole = nodes[0]
-        for node in nodes[1:]:
-            whole = whole + node
-        return nvt.Workflow(whole)
+        return nvt.Workflow(reduce(add, nodes))
 
 
 class _Graph:
@@ -81,7 +78,6 @@ class _Graph:
         self._shared = {column.of for column in config.features.values() if column.of is not None}
 
     def categories(self) -> list[Any]:
-        """Single ids, but for those that a history shares."""
         ways: dict[tuple[int, int, bool], list[str]] = defaultdict(list)
         for name, column in self._features(*CATEGORIES).items():
             if name not in self._shared:
@@ -99,22 +95,18 @@ class _Graph:
         for of in sorted(filter(None, self._shared)):
             histories = {name: column for name, column in self._features("history").items() if column.of == of}
             threshold, buckets = self._encoding(self._config.columns[of])
-            together = self._ids([of])
-            for name, column in histories.items():
-                together = together + self._list(name, column)
+            together = reduce(add, (self._list(*history) for history in histories.items()), self._ids([of]))
             shared = {self._names[name]: self._names[of] for name in histories}
             nodes.append(together >> SharedCategorify(shared, freq_threshold=threshold, num_buckets=max(1, buckets)))
         return nodes
 
     def numbers(self) -> list[Any]:
-        """Numbers by how they are scaled."""
         ways: dict[str, list[str]] = defaultdict(list)
         for name, column in self._features("numeric").items():
             ways[column.scale].append(name)
         return [_scaled(self._raw(names), way) for way, names in ways.items()]
 
     def vectors(self) -> list[Any]:
-        """Numbers of vectors."""
         from workflows.datasets.table.operators import VectorElements
 
         return [
@@ -123,7 +115,6 @@ class _Graph:
         ]
 
     def times(self) -> list[Any]:
-        """Parts of timestamps."""
         from workflows.datasets.table.operators import DateParts
         from workflows.dates import NUMERIC_PARTS
         from workflows.operators import OrderedCategorify
@@ -151,26 +142,20 @@ class _Graph:
         return {name: column for name, column in self._config.features.items() if column.role in roles}
 
     def _encoding(self, column: ColumnConfig) -> tuple[int, int]:
-        """Frequency threshold and hash buckets of a column."""
         own = column.frequency_threshold, column.hash_buckets
         of_all = self._prepare.frequency_threshold, self._prepare.hash_buckets
         threshold, buckets = (every if one is None else one for one, every in zip(own, of_all, strict=True))
         return threshold, buckets
 
     def _raw(self, names: list[str]) -> Any:
-        """Raw columns under their safe names."""
         from workflows.upstream import nvt, ops
 
         kept = [name for name in names if self._names[name] == name]
         nodes = [nvt.ColumnSelector(kept)] if kept else []
         nodes += [[name] >> ops.Rename(name=self._names[name]) for name in names if name not in kept]
-        whole = nodes[0]
-        for node in nodes[1:]:
-            whole = whole + node
-        return whole
+        return reduce(add, nodes)
 
     def _ids(self, names: list[str]) -> Any:
-        """Select raw columns of ids, either all text or all numbers; an empty text is missing."""
         from workflows.operators import EmptyToNull
 
         is_text = self._config.columns[names[0]].type == "string"

@@ -75,12 +75,7 @@ class Extent:
 
 @dataclass(frozen=True, kw_only=True)
 class Scanned:
-    """What one pass over files found.
-
-    Attributes:
-        fingerprint: SHA-256 over names and bytes of the files.
-        extents: all rows, in order.
-    """
+    """What one pass over files found."""
 
     fingerprint: str
     extents: tuple[Extent, ...]
@@ -129,11 +124,7 @@ def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
 
 
 def names_in(path: Path, config: FilesConfig) -> list[str]:
-    """Return the columns that the directories of a file name, then those of the file in order.
-
-    Raises:
-        DataError: it is empty, cannot be read, or names a column twice.
-    """
+    """Return the columns that the directories of a file name, then those of the file in order."""
     names = _own_names(path, config)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{path} has more than one column named {', '.join(map(repr, twice))}. Rename all but one.")
@@ -153,11 +144,7 @@ def _own_names(path: Path, config: FilesConfig) -> Sequence[str]:
 
 
 def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = _SHARD_BYTES) -> Scanned:
-    """Go over the bytes of files once: their checksum, and what can be read of them apart.
-
-    Raises:
-        DataError: one cannot be read, or there are no rows in any.
-    """
+    """Go over the bytes of files once: their checksum, and what can be read of them apart."""
     digest, extents = hashlib.sha256(), list[Extent]()
     for path in paths:
         try:
@@ -175,15 +162,10 @@ def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = _SHAR
 
 
 def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.RecordBatch]:
-    """The rows of an extent, in batches of some megabytes.
+    """The rows of an extent, in batches of some megabytes. A column that the file lacks is null.
 
     Arrow's CSV reader takes no 36.0 for a whole number, nor says where a fault is. From the batch on in which it
     refuses a text, numbers are text.
-
-    Args:
-        extent: which rows.
-        config: how the file is written.
-        types: the columns that are wanted; those that the file lacks are null.
 
     Raises:
         DataError: the file cannot be read so, or has changed.
@@ -246,7 +228,6 @@ READ_ERRORS = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeError)
 
 
 def unreadable(path: Path, error: Exception, config: FilesConfig) -> DataError:
-    """What a library says of a file, as ours."""
     if isinstance(error, UnicodeError) or "UTF8" in str(error) or "codec" in str(error):
         return DataError(f"{path} is not {config.encoding} text ({error}). Set 'encoding' under data, such as latin-1.")
     if config.format == "csv" and isinstance(error, pa.ArrowInvalid):
@@ -260,7 +241,6 @@ def unreadable(path: Path, error: Exception, config: FilesConfig) -> DataError:
 
 
 def format_of(path: Path) -> Format | None:
-    """What the ending of a file's name says."""
     return _SUFFIXES.get(Path(path.name.removesuffix(".gz")).suffix.lower())
 
 

@@ -79,13 +79,7 @@ _USER = re.compile(r"user|customer|member|visitor|session|client|reviewer|househ
 
 @dataclass(frozen=True, kw_only=True)
 class Guess:
-    """A column as it is taken to be.
-
-    Attributes:
-        config: type, role and how it is encoded.
-        why: a few words.
-        missing: texts that stand for a missing value.
-    """
+    """A column as it is taken to be."""
 
     config: ColumnConfig
     why: str
@@ -117,10 +111,6 @@ class Guesses:
 def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     """Return the columns to predict, and why these.
 
-    Args:
-        names: of all columns.
-        labels: the columns that a user chose; without them, the name or the place decides.
-
     Raises:
         DataError: a label is not a column.
     """
@@ -136,10 +126,6 @@ def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
 
 def guess(found: Profile, labels: Mapping[str, str]) -> Guesses:
     """Guess all columns.
-
-    Args:
-        found: what the files contain, with the counts of the labels.
-        labels: as `labels_among` has them.
 
     Raises:
         DataError: nothing can be learned of a label.
@@ -183,7 +169,6 @@ def _check_last(column: Column) -> None:
 
 
 def _label_of(column: Column, counts: Mapping[Any, int] | None) -> tuple[LabelConfig, str, tuple[str, ...]]:
-    """Return the task of a label, why, and the texts that stand for a missing one."""
     kind = column.unusable or ("lists" if column.holds_lists else "times" if is_time(column.values.type) else None)
     if kind is not None:
         raise DataError(
@@ -208,7 +193,6 @@ def _label_of(column: Column, counts: Mapping[Any, int] | None) -> tuple[LabelCo
 
 
 def _many(column: Column) -> tuple[LabelConfig, str]:
-    """Return the task of a label with very many values, and why."""
     if column.elements.type in ("int", "float"):
         return LabelConfig(task="regression"), _few(column, "distinct numbers")
     raise _too_many(column, column.num_distinct)
@@ -266,7 +250,6 @@ def _are_classes(name: str, counts: Mapping[str, int]) -> bool:
 
 
 def guess_column(column: Column) -> Guess:
-    """The type and role of a feature."""
     if why := not_in_requests(column.name):
         return _ignored(f"{why}: rename the column to use it")
     if column.unusable:
@@ -483,7 +466,6 @@ def _written(form: str) -> str:
 
 
 def _with_histories(guesses: dict[str, Guess], found: Profile) -> dict[str, Guess]:
-    """Lists whose values are those of a column of ids."""
     ids = [name for name, g in guesses.items() if g.config.role in ("id", "categorical")]
     made = dict(guesses)
     for name, g in guesses.items():

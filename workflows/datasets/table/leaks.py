@@ -21,15 +21,7 @@ _EXACT = 1e-9
 def find_leaks(
     rows: pa.Table, columns: Mapping[str, ColumnConfig], target: pa.ChunkedArray, label: str, config: LabelConfig
 ) -> dict[str, str]:
-    """Columns that are likely leaks, and why.
-
-    Args:
-        rows: as the model is trained on them.
-        columns: their configs, by name.
-        target: values of the label.
-        label: its name.
-        config: its task.
-    """
+    """Columns that are likely leaks, and why."""
     labels = target.to_numpy().astype(np.float64)
     kept = np.flatnonzero(~np.isnan(labels))
     if len(kept) < _FEW_ROWS:
@@ -83,7 +75,6 @@ def _score(groups: Floats, target: Floats, config: LabelConfig) -> float:
 
 
 def _sums(numbers: Mapping[str, Floats], target: Floats, label: str) -> dict[str, str]:
-    """Numbers whose weighted sum is the label, in every row."""
     names = [name for name, values in numbers.items() if np.isfinite(values).all() and np.ptp(values) > 0]
     if not names:
         return {}

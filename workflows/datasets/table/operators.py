@@ -25,11 +25,9 @@ class DateParts(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotat
         self.parts = {name: list(of_column) for name, of_column in parts.items()}
 
     def column_mapping(self, col_selector: nvt.ColumnSelector) -> dict[str, list[str]]:
-        """Output column → the input column that it is made of."""
         return {f"{name}_{part}": [name] for name in col_selector.names for part in self.parts[name]}
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Take the parts of each selected column."""
         made = {}
         for name in col_selector.names:
             missing = df[name].isna().to_numpy()
@@ -41,7 +39,6 @@ class DateParts(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotat
 
     @property
     def output_dtype(self) -> Any:
-        """float64."""
         return np.float64
 
 
@@ -57,7 +54,6 @@ class VectorElements(ops.Operator):  # type: ignore[misc]
         self.lengths = dict(lengths)
 
     def column_mapping(self, col_selector: nvt.ColumnSelector) -> dict[str, list[str]]:
-        """Output column → the input column that it is made of."""
         return {f"{name}_{number}": [name] for name in col_selector.names for number in range(self.lengths[name])}
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
@@ -83,5 +79,4 @@ class VectorElements(ops.Operator):  # type: ignore[misc]
 
     @property
     def output_dtype(self) -> Any:
-        """float64."""
         return np.float64

@@ -98,13 +98,11 @@ class Column:
 
     @cached_property
     def elements(self) -> Inferred:
-        """The type of its values, or of the elements of its lists."""
         values = self.values.flatten() if self.holds_lists else self.values
         return infer(values, has_words=self.format == "csv" and self.is_text)
 
     @property
     def missing_share(self) -> float:
-        """Share of the rows without a value."""
         rows = self.values if self.holds_lists else self.elements.values
         return float(rows.null_count / max(len(rows), 1))
 
@@ -121,7 +119,6 @@ class Column:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are in the sample."""
         return len(self.values) == self.num_rows
 
     @cached_property
@@ -158,19 +155,7 @@ def profile(
     progress: Progress = SILENT,
     sample_rows: int = _SAMPLE_ROWS,
 ) -> Profile:
-    """Read all rows once.
-
-    Args:
-        extents: all rows.
-        config: how the files are written.
-        names: file → its columns.
-        labels: columns whose values are counted in all rows.
-        progress: receives the number of rows read.
-        sample_rows: most rows of the sample.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
+    """Read all rows once."""
     columns = {name: _Builder(is_counted=name in labels) for of_file in names.values() for name in of_file}
     total, done = sum(extent.num_rows for extent in extents), 0
     row_bytes = sum(path.stat().st_size for path in names) / total
@@ -194,8 +179,6 @@ def profile(
 
 
 class _Builder:
-    """Collects the sample of a column, and counts its values if it is a label."""
-
     def __init__(self, *, is_counted: bool) -> None:
         self.is_counted = is_counted
         self.counts: Counter[Any] | None = Counter()
@@ -246,7 +229,6 @@ def _is_usable(kind: pa.DataType) -> bool:
 
 
 def is_time(kind: pa.DataType) -> bool:
-    """Whether values are dates or timestamps."""
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
@@ -264,12 +246,7 @@ def _usual(values: pa.Array) -> pa.Array:
 
 
 def infer(values: pa.Array, *, has_words: bool) -> Inferred:
-    """Infer the narrowest type that all values can be read as.
-
-    Args:
-        values: of any type but lists.
-        has_words: some may be words for a missing value.
-    """
+    """Infer the narrowest type that all values can be read as."""
     kind = values.type
     if pa.types.is_boolean(kind):
         return Inferred(type="bool", values=plain_values(values))

@@ -75,15 +75,6 @@ def names_of(config: TableConfig) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reading:
-    """What is read of files, and how it is cast.
-
-    Attributes:
-        files: with their format.
-        columns: by name in the files.
-        labels: likewise; empty for rows that are to be scored.
-        names: label → its name in the rows.
-    """
-
     files: FilesConfig
     columns: Mapping[str, ColumnConfig]
     labels: Mapping[str, LabelConfig]
@@ -91,22 +82,15 @@ class _Reading:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows."""
         columns = [(name, type_of(column)) for name, column in self.columns.items()]
         return pa.schema(columns + [(self.names[name], LABEL_TYPE) for name in self.labels])
 
     @property
     def types(self) -> Types:
-        """What a reader of text makes of the columns."""
         labels = dict.fromkeys(self.labels, pa.string() if self.files.format == "csv" else None)
         return {name: _text_type(column, self.files) for name, column in self.columns.items()} | labels
 
     def typed(self, batch: pa.RecordBatch, path: Path, done: int) -> pa.RecordBatch:
-        """A batch as the rows have it; rows without any label are left out.
-
-        Raises:
-            DataError: a value does not fit; the message has file, row and column.
-        """
         made = [
             self.column(name, batch.column(name), path, done).cast(field.type)
             for field, name in zip(self.schema, (*self.columns, *self.labels), strict=True)
@@ -115,11 +99,6 @@ class _Reading:
         return _labelled(rows, [self.names[name] for name in self.labels])
 
     def column(self, name: str, values: pa.Array, path: Path, done: int) -> pa.Array:
-        """A column or label as the rows have it.
-
-        Raises:
-            DataError: as `typed`.
-        """
         try:
             return self._label(name, values) if name in self.labels else self._column(name, values)
         except ValueFaultError as fault:
@@ -166,7 +145,6 @@ class _Reading:
 
 
 def _labelled(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
-    """The rows that have a label."""
     columns = [rows.column(name) for name in labels]
     if not columns or not all(column.null_count for column in columns):
         return rows
@@ -175,11 +153,6 @@ def _labelled(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
 
 def read_table(config: TableConfig, base: Path, path: Path | None = None) -> RawData:
     """Find the files, go over their bytes once and check their columns; the rows are read when they are asked for.
-
-    Args:
-        config: which files and columns.
-        base: directory that the names of the files start from.
-        path: a file or directory in place of them.
 
     Raises:
         DataError: files or columns are missing.
@@ -241,7 +214,6 @@ class TableRequests:
         return format_of(path) or self.config.data.format or "csv"
 
     def read_otherwise(self, choices: Mapping[str, Any]) -> list[str]:
-        """See `workflows.datasets.base.Requests`."""
         before, now = (_reading_of(given) for given in (choices, self.config.choices))
         return [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
 
@@ -268,7 +240,6 @@ class TableRequests:
         return reading.typed(row, Path("the row"), 0)
 
     def _reading(self, files: FilesConfig, left_out: Collection[str]) -> _Reading:
-        """Of the features but some."""
         columns = {name: column for name, column in self.config.features.items() if name not in left_out}
         return _Reading(files=files, columns=columns, labels={}, names={})
 
@@ -281,11 +252,7 @@ def _reading_of(choices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[Path]]:
-    """Return a remark for each column that only some files have, with the files whose rows lack it.
-
-    Raises:
-        DataError: no file has a column.
-    """
+    """Return a remark for each column that only some files have, with the files whose rows lack it."""
     wanted = [*reading.columns, *reading.labels]
     lacking: dict[str, list[Path]] = {name: [] for name in wanted}
     for path in paths:
@@ -310,7 +277,6 @@ def _typed_batches(reading: _Reading, extents: Sequence[Extent]) -> Iterator[pa.
 
 
 def _text_type(column: ColumnConfig, files: FilesConfig) -> pa.DataType | None:
-    """What a text reader makes of a column; None leaves it to the reader."""
     if files.format == "csv":
         is_number = column.type in ("int", "float") and not column.is_list
         return TYPES[column.type] if is_number else pa.string()

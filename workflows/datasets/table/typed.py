@@ -37,13 +37,7 @@ _EXPECTED = {
 
 
 class ValueFaultError(Exception):
-    """A value that its column cannot hold.
-
-    Args:
-        row: its place among the rows of the column.
-        got: the value.
-        expected: what should have been there.
-    """
+    """A value that its column cannot hold."""
 
     def __init__(self, row: int, got: Any, expected: str) -> None:
         super().__init__(f"{got!r} is not {expected}")
@@ -56,10 +50,6 @@ def type_of(column: ColumnConfig) -> pa.DataType:
 
 def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
     """A column as its config has it.
-
-    Args:
-        values: of any type, no chunks.
-        column: its config.
 
     Raises:
         ValueFaultError: a value does not fit.
