@@ -127,20 +127,6 @@ def test_a_contradiction_is_refused_by_name(make: object, message: str) -> None:
         make()  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "line 1: not YAML"),
-        ("[1, 2]", "the file is a list"),
-        ("feature_spec: {a: {dtype: int64, colour: red}}\nchannel_spec: {}", "colour"),
-        ("feature_spec: {a: {dtype: int64}}", "lacks 'channel_spec'"),
-    ],
-)
-def test_bad_yaml_is_refused_with_the_reason(text: str, message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        FeatureSpec.from_yaml(text)
-
-
 def test_a_missing_file_and_split_are_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"feature_spec\.yaml does not exist"):
         FeatureSpec.read(tmp_path)

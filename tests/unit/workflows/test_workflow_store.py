@@ -222,15 +222,6 @@ def test_missing_truncated_and_foreign_files_are_told_apart(workflow: nvt.Workfl
     assert workflow is not None
 
 
-def test_an_unseen_id_gets_the_same_bucket_in_every_row(workflow: nvt.Workflow) -> None:
-    rows = pd.DataFrame({"user": [500, 1, 500, 500], "item": [10] * 4, "rating": [1.0] * 4})
-    with quiet_nvtabular():
-        ids = workflow.transform(rows)["user"].tolist()
-    assert ids[0] == ids[2] == ids[3]
-    assert 2 <= ids[0] < 6
-    assert ids[1] == 6
-
-
 def test_a_rating_on_the_threshold_is_negative(workflow: nvt.Workflow) -> None:
     assert transformed(workflow)["rating"].tolist() == [0.0, 1.0, 0.0, 1.0]
     assert transformed(workflow)["rating"].dtype == "float32"

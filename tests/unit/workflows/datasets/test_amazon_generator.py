@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.support.recorders import ProgressRecord
 from workflows.auc import exact_auc
 from workflows.datasets.amazon_files import read_amazon
 from workflows.datasets.amazon_generator import AmazonTruth, generate_amazon
@@ -134,15 +133,6 @@ def test_only_the_order_of_the_latest_choices_and_those_of_long_ago_together_rea
     assert reached["bag"] < best - 0.03
 
 
-def test_the_same_arguments_give_the_same_bytes_and_others_differ(tmp_path: Path) -> None:
-    for name, (seed, scale) in {"a": (7, 1.0), "b": (7, 1.0), "c": (8, 1.0), "d": (7, 20.0)}.items():
-        generate_amazon(tmp_path / name, num_rows=3_000, seed=seed, cardinality_scale=scale)
-    for name in ("reviews.json", "meta.json.gz", "truth.json"):
-        a, b, c, d = ((tmp_path / other / name).read_bytes() for other in "abcd")
-        assert a == b
-        assert len({a, c, d}) == 3
-
-
 def test_cardinality_is_scaled(generated: tuple[Path, AmazonTruth], tmp_path: Path) -> None:
     truth = generated[1]
     scaled = generate_amazon(tmp_path, num_rows=NUM_ROWS, seed=1, cardinality_scale=2)
@@ -164,13 +154,6 @@ def test_every_size_gives_exactly_so_many_rows_and_long_histories(
     assert counts.min() >= 5
     assert counts.mean() > 100
     assert 0 <= truth.best_auc <= 1
-
-
-def test_progress_is_told_of_all_rows(tmp_path: Path) -> None:
-    progress = ProgressRecord()
-    generate_amazon(tmp_path, num_rows=150_000, seed=1, progress=progress)
-    assert len(progress.reports) == 2  # blocks of 1,024 users
-    assert progress.reports[-1] == (150_000, 150_000, "reviews")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.support.recorders import ProgressRecord
 from workflows.auc import exact_auc
 from workflows.datasets.criteo_files import CATEGORIES, NUMBERS, read_criteo
 from workflows.datasets.criteo_generator import CATEGORY_COUNTS, generate_criteo
@@ -153,16 +152,6 @@ def test_pairs_of_some_categories_interact_and_others_do_not(generated):
     assert interaction(table, "C8", "C9") < 3
 
 
-def test_the_same_arguments_give_the_same_bytes_and_others_differ(tmp_path):
-    for name, (seed, scale) in {"a": (7, 1.0), "b": (7, 1.0), "c": (8, 1.0), "d": (7, 0.1)}.items():
-        generate_criteo(tmp_path / name, num_rows=3_000, seed=seed, cardinality_scale=scale)
-    for name in ("day_0", "day_4", "truth.json"):
-        a, b, c, d = ((tmp_path / other / name).read_bytes() for other in "abcd")
-        assert a == b
-        assert a != c
-        assert a != d
-
-
 @examples(1 / 4)
 @given(num_rows=st.integers(1_000, 9_000), seed=st.integers(0, 2**32))
 def test_every_size_gives_exactly_so_many_rows_and_the_last_day_is_a_fifth(tmp_path_factory, num_rows, seed):
@@ -171,13 +160,6 @@ def test_every_size_gives_exactly_so_many_rows_and_the_last_day_is_a_fifth(tmp_p
     periods = read_criteo(directory).rows.periods
     assert (sum(periods), len(periods)) == (num_rows, 5)
     assert periods[-1] >= num_rows / 5 > periods[-1] - 1
-
-
-def test_progress_is_told_of_all_rows(tmp_path):
-    progress = ProgressRecord()
-    generate_criteo(tmp_path, num_rows=400_000, seed=1, cardinality_scale=0.001, progress=progress)
-    assert len(progress.reports) == 10  # blocks of 65,536 rows, two for each day
-    assert progress.reports[-1] == (400_000, 400_000, "rows")
 
 
 @pytest.mark.parametrize(

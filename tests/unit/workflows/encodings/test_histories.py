@@ -17,9 +17,9 @@ from tests.support.recorders import ProgressRecord
 from workflows.datasets.amazon import AMAZON
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData, StreamedRows
-from workflows.encodings import RowsConfig, SequenceConfig
+from workflows.encodings import SequenceConfig
 from workflows.encodings.sequences import TRAIN, VALID
-from workflows.errors import ConfigError, DataError, SpecError
+from workflows.errors import DataError, SpecError
 from workflows.prepare import prepare as prepare_data
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import PreparedData
@@ -274,12 +274,6 @@ def test_rare_items_are_hashed_to_the_buckets(raw: RawData, chosen: list[list[st
     frequent = sum(seen.count(item) >= 4 for item in set(seen))
     assert prepared.spec["item_id_trgt"].cardinality == 2 + 3 + frequent
     assert_encoded(split(prepared, VALID)[COLUMNS[1:6]], encoded(prepared, prepared.heldout().to_pandas()))
-
-
-def test_options_of_another_kind_of_data_are_refused(raw: RawData, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="amazon takes SequenceConfig, got RowsConfig: its raw rows become histories"):
-        prepare(AMAZON, raw, tmp_path / "prepared", PrepareConfig(), RowsConfig(split="time"))
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
