@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from workflows.errors import SpecError
 from workflows.tensor_names import SCORE
+from workflows.validated import validated
 
 BINARY, REGRESSION, MULTICLASS = TASKS = ("binary", "regression", "multiclass")
 _MOST_CLASSES = 1 << 16
@@ -29,6 +30,8 @@ class Head:
     Raises:
         SpecError: one does not go with another, or is out of its range.
     """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  (pydantic's interface)
 
     column: str
     task: str = BINARY
@@ -69,15 +72,9 @@ class Head:
     @classmethod
     def from_entry(cls, entry: Any) -> "Head":
         """What the plain values of a file say."""
-        kinds: dict[str, Any] = {"column": str, "task": str, "classes": list}
-        names = [choice.name for choice in fields(cls)]
-        if not isinstance(entry, Mapping) or "column" not in entry or not set(entry) <= set(names):
-            raise SpecError(f"a head is {entry!r}, expected names and values of {', '.join(names)}.")
-        for name, value in entry.items():
-            if not isinstance(value, kinds.get(name, int | float)) or isinstance(value, bool):
-                raise SpecError(f"head {entry['column']!r}: {name} is {value!r}, which is of the wrong kind.")
-        classes = tuple(map(str, entry.get("classes", ())))
-        return replace(cls(entry["column"]), **{**entry, "classes": classes})
+        if isinstance(entry, Mapping) and isinstance(classes := entry.get("classes"), list):
+            entry = {**entry, "classes": list(map(str, classes))}
+        return validated(cls, entry, "a head")
 
 
 def usual_heads(columns: Sequence[str]) -> tuple[Head, ...]:

@@ -11,7 +11,7 @@ paths start from the directory of the YAML file. `rankline import` takes any suc
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import yaml
 
 from workflows.errors import SpecError
 from workflows.regular_files import read_regular
+from workflows.validated import validated
 from workflows.yaml_nodes import MOST_BYTES, compose
 
 FILE_NAME = "feature_spec.yaml"
@@ -30,7 +31,6 @@ CSV = "csv"
 FILE_TYPES = (PARQUET, TFRECORD, CSV)
 
 _MOST_ID = (1 << 63) - 1  # an int64
-_PARTS = ("feature_spec", "source_spec", "channel_spec", "metadata")
 _WHOLE_DTYPES = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _DTYPES = ("bool", *_WHOLE_DTYPES, "float16", "float32", "float64")
 _TORCH_DTYPES = {
@@ -105,6 +105,8 @@ class Chunk:
         num_rows: rows of all files; None where nobody has counted them.
     """
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  (pydantic's interface)
+
     type: str
     features: tuple[str, ...]
     files: tuple[str, ...]
@@ -147,6 +149,8 @@ class SpecFile:
         for number, chunk in enumerate(chunks):
             if chunk.type not in FILE_TYPES:
                 raise SpecError(f"{place}[{number}].type is {chunk.type!r}. Available: {', '.join(FILE_TYPES)}.")
+            if chunk.num_rows is not None and chunk.num_rows < 0:
+                raise SpecError(f"{place}[{number}].num_rows is {chunk.num_rows}, expected a whole number.")
             for part in ("features", "files"):
                 if not getattr(chunk, part):
                     raise SpecError(f"{place}[{number}].{part} is empty, expected at least one.")
@@ -197,26 +201,19 @@ class SpecFile:
             raise SpecError(f"{where}not YAML: {getattr(error, 'problem', None) or error}.") from None
         except (ValueError, RecursionError) as error:  # a date that is none, lists in lists without end
             raise SpecError(f"not YAML: {error}.") from None
-        parts = _entries(document, "the file", _PARTS)
-        for name in ("feature_spec", "channel_spec"):
-            if name not in parts:
-                raise SpecError(f"the file lacks {name!r}. Expected feature_spec, source_spec and channel_spec.")
-        features, channels = _entries(parts["feature_spec"], "feature_spec"), parts["channel_spec"]
-        sources = _entries(parts.get("source_spec"), "source_spec")
+        if not isinstance(document, dict):
+            raise SpecError(f"the file is {document!r:.80}, expected names with their values.")
+        metadata = document.pop("metadata", None) or {}  # which may hold dates
+        if not isinstance(metadata, dict):
+            raise SpecError(f"metadata is {metadata!r:.80}, expected names with their values.")
+        for part in (document, metadata):
+            _check_keys(part, "the file")
+        parts = validated(_Document, document, "")
         return cls(
-            features=tuple(_feature(name, entry) for name, entry in features.items()),
-            channels={
-                channel: _texts(members, f"channel_spec.{channel}")
-                for channel, members in _entries(channels, "channel_spec").items()
-            },
-            mappings={
-                mapping: tuple(
-                    _chunk(chunk, f"source_spec.{mapping}[{number}]")
-                    for number, chunk in enumerate(_items(chunks, f"source_spec.{mapping}", "chunks"))
-                )
-                for mapping, chunks in sources.items()
-            },
-            metadata=_entries(parts.get("metadata"), "metadata"),
+            features=tuple(_feature(name, entry) for name, entry in (parts.feature_spec or {}).items()),
+            channels=parts.channel_spec or {},
+            mappings=parts.source_spec or {},
+            metadata=metadata,
         )
 
     @classmethod
@@ -271,24 +268,45 @@ def _chunk_entry(chunk: Chunk) -> dict[str, Any]:
     return entry if chunk.num_rows is None else {**entry, "num_rows": chunk.num_rows}
 
 
-def _feature(name: str, entry: Any) -> Feature:
-    place = f"feature_spec.{name}"
-    given = _entries(entry, place, ("dtype", "cardinality", "embedding_dim", "dimensions", "null_fill"))
-    dimensions = given.get("dimensions")
-    if dimensions is not None and not (isinstance(dimensions, list) and list(map(type, dimensions)) == [int]):
-        raise SpecError(f"{place}.dimensions is {dimensions!r}, expected [n]: the length of the longest list.")
-    null_fill = given.get("null_fill")
-    if null_fill is not None and type(null_fill) not in (int, float):
-        raise SpecError(f"{place}.null_fill is {null_fill!r}, expected a number.")
+@dataclass(frozen=True, kw_only=True)
+class _FeatureEntry:
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    dtype: Any = None
+    cardinality: int | None = None
+    embedding_dim: int | None = None
+    dimensions: tuple[int] | None = None
+    null_fill: float | int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Document:
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    feature_spec: dict[str, _FeatureEntry] | None
+    channel_spec: dict[str, tuple[str, ...]] | None
+    source_spec: dict[str, tuple[Chunk, ...]] | None = None
+
+
+def _feature(name: str, entry: _FeatureEntry) -> Feature:
     return Feature(
         name=name,
-        dtype=_dtype_name(given.get("dtype"), f"{place}.dtype"),
-        cardinality=given.get("cardinality"),
-        embedding_dim=given.get("embedding_dim"),
-        is_list=dimensions is not None,
-        max_length=dimensions[0] if dimensions else None,
-        null_fill=null_fill,
+        dtype=_dtype_name(entry.dtype, f"feature_spec.{name}.dtype"),
+        cardinality=entry.cardinality,
+        embedding_dim=entry.embedding_dim,
+        is_list=entry.dimensions is not None,
+        max_length=entry.dimensions[0] if entry.dimensions else None,
+        null_fill=entry.null_fill,
     )
+
+
+def _check_keys(value: Any, place: str) -> None:
+    """Refuse keys that are no texts, of which JSON would make some."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise SpecError(f"{place} has the key {key!r}, which is not text. Put it in quotes.")
+            _check_keys(inner, key)
 
 
 def _dtype_name(text: Any, place: str) -> str:
@@ -301,50 +319,3 @@ def _dtype_name(text: Any, place: str) -> str:
     if text is None or name not in _DTYPES:
         raise SpecError(f"{place} is {text!r}, expected a number type such as int64, torch.int8, tf.float32 or bool.")
     return name
-
-
-def _chunk(entry: Any, place: str) -> Chunk:
-    given = _entries(entry, place, ("type", "features", "files", "num_rows"))
-    if missing := [name for name in ("type", "features", "files") if name not in given]:
-        raise SpecError(f"{place} lacks {missing[0]!r}. Expected type, features and files.")
-    num_rows = given.get("num_rows")
-    if num_rows is not None and (type(num_rows) is not int or num_rows < 0):
-        raise SpecError(f"{place}.num_rows is {num_rows!r}, expected a whole number.")
-    return Chunk(
-        type=given["type"],
-        features=_texts(given["features"], f"{place}.features"),
-        files=_texts(given["files"], f"{place}.files"),
-        num_rows=num_rows,
-    )
-
-
-def _entries(value: Any, place: str, known: Iterable[str] | None = None) -> dict[str, Any]:
-    """A YAML mapping with names as keys; nothing counts as an empty one."""
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise SpecError(f"{place} is {_kind(value)}, expected names with their values.")
-    for key in value:
-        if not isinstance(key, str):
-            raise SpecError(f"{place} has the key {key!r}, which is not text. Put it in quotes.")
-        if known is not None and key not in known:
-            raise SpecError(f"{place} has {key!r}, which is not known. Expected {', '.join(known)}.")
-    return value
-
-
-def _items(value: Any, place: str, of: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise SpecError(f"{place} is {_kind(value)}, expected a list of {of}.")
-    return value
-
-
-def _texts(value: Any, place: str) -> tuple[str, ...]:
-    for number, item in enumerate(_items(value, place, "names")):
-        if not isinstance(item, str):
-            raise SpecError(f"{place}[{number}] is {item!r}, which is not text. Put it in quotes.")
-    return tuple(value)
-
-
-def _kind(value: Any) -> str:
-    kinds = {dict: "names with values", list: "a list", type(None): "empty"}
-    return kinds.get(type(value), repr(value))

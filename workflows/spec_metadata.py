@@ -1,19 +1,12 @@
 """What a feature spec knows beside its columns: the part `metadata` of `feature_spec.yaml`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from workflows.errors import SpecError
 from workflows.heads import Head
-
-_EXPECTED: dict[Any, str] = {
-    str | None: "text",
-    tuple[str, ...]: "a list of texts",
-    int | None: "a whole number",
-    float | None: "a number",
-    bool: "true or false",
-}
+from workflows.validated import validated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,40 +39,23 @@ class SpecMetadata:
     heads: tuple[Head, ...] = ()
     others: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
-            if not _is_of(value := getattr(self, name), kind):
-                raise SpecError(f"metadata.{name} is {value!r}, expected {_EXPECTED[kind]}.")
-
     @classmethod
     def from_entries(cls, entries: Mapping[str, Any]) -> "SpecMetadata":
         """The metadata that the plain values of a file say."""
-        others = {name: value for name, value in entries.items() if name not in (*_KINDS, "heads")}
-        known: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in entries.items()
-            if name in _KINDS and value is not None
-        }
-        heads = entries.get("heads") or []
+        known = {name: value for name, value in entries.items() if name in _KNOWN and value is not None}
+        others = {name: value for name, value in entries.items() if name not in _KNOWN}
+        heads = known.pop("heads", None) or []
         if not isinstance(heads, list):
             raise SpecError(f"metadata.heads is {heads!r}, expected a list of heads.")
-        return cls(others=others, heads=tuple(map(Head.from_entry, heads)), **known)
+        return replace(validated(cls, known, "metadata"), heads=tuple(map(Head.from_entry, heads)), others=others)
 
     def entries(self) -> dict[str, Any]:
         """Plain values for a file; what there is nothing to say about is left out."""
-        given = {name: getattr(self, name) for name in _KINDS}
+        given = {name: getattr(self, name) for name in _KNOWN if name != "heads"}
         known = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
         if self.heads:
             known["heads"] = [head.entry() for head in self.heads]
         return {name: value for name, value in known.items() if value not in (None, False, [])} | dict(self.others)
 
 
-_KINDS: dict[str, Any] = {
-    entry.name: entry.type for entry in fields(SpecMetadata) if entry.name not in ("heads", "others")
-}
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    if kind == tuple[str, ...]:
-        return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
-    return type(value) in (get_args(kind) or (kind,)) or (kind == float | None and type(value) is int)
+_KNOWN = tuple(entry.name for entry in fields(SpecMetadata) if entry.name != "others")

@@ -255,7 +255,7 @@ def edited(old: str, new: str) -> str:
         (edited("{continuous: [user_age]", "{all: [user_age, user_id]"), r"channel_spec has 'all', which no model kn"),
         (edited("label: [label]}", "}"), "channel 'label' is empty"),
         (edited("label: [label]}", "label: [label]}\nmetadata: {heads: [{column: b}]}"), "heads are of .*b"),
-        (edited("label: [label]}", "label: [label]}\nmetadata: {heads: [{task: b}]}"), r"a head is \{'task': 'b'\}"),
+        (edited("label: [label]}", "label: [label]}\nmetadata: {heads: [{task: b}]}"), r"a head\.column: field"),
         (edited("user_gender, user_id, tags]", "user_age]"), r"feature_spec\.user_age.* lacks 'cardinality'"),
         (edited("[user_age]", "[tags]").replace(", tags]", "]", 1), r"feature_spec\.tags"),
         (edited("user_id: {dtype: torch.int32", "user_id: {dtype: tf.float32"), r"user_id\.dtype is float32.*takes"),
