@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from workflows.datasets.raw import RawData, Shard, StreamedRows
 from workflows.datasets.table.config import ColumnConfig, FilesConfig
-from workflows.datasets.table.files import Extent, names_in, read, scan
+from workflows.datasets.table.files import SHARD_BYTES, Extent, names_in, read, scan
 from workflows.datasets.table.typed import ValueFaultError, typed_column
 from workflows.errors import DataError
 from workflows.plain_values import is_text
@@ -36,7 +37,6 @@ CRITEO_SCHEMA = pa.schema(
 )
 
 _LAYOUTS = (r"train\.txt(\.gz)?", r"day_\d+(\.gz)?", r"[^.].*\.(tsv|txt)(\.gz)?")
-_SHARD_BYTES = 48 << 20  # some 200,000 rows, a little less than what NVTabular has at a time
 _MAX_DIGITS = 8
 _SHOWN = 40
 _FILES = FilesConfig(files=("*",), format="csv", delimiter="\t", quote="none", header=False)
@@ -44,7 +44,7 @@ _TYPES = {f"column_{number}": kind for number, kind in enumerate(CRITEO_SCHEMA.t
 _WHOLE_NUMBER = ColumnConfig(type="int", role="numeric")
 
 
-def read_criteo(directory: Path, *, shard_bytes: int = _SHARD_BYTES) -> RawData:
+def read_criteo(directory: Path, *, shard_bytes: int = SHARD_BYTES) -> RawData:
     """Find the files of a directory and go over their bytes once; the rows are read when they are asked for.
 
     Args:
@@ -119,7 +119,9 @@ def _checked(name: str, values: pa.Array, path: Path, first_row: int) -> pa.Arra
     try:
         if name in CATEGORIES:
             return _category(values)
-        numbers = typed_column(_without_empty(values) if is_text(values.type) else values, _WHOLE_NUMBER)
+        if is_text(values.type):  # see `read`
+            values = pc.if_else(pc.equal(values, ""), None, values)
+        numbers = typed_column(values, _WHOLE_NUMBER)
         return _label(numbers) if name == LABEL else numbers
     except ValueFaultError as fault:
         shown = fault.got if len(str(fault.got)) <= _SHOWN else f"{fault.got[:_SHOWN]}…"
@@ -138,26 +140,24 @@ def _label(numbers: pa.Int64Array) -> pa.Int64Array:
 
 
 def _category(texts: pa.StringArray) -> pa.StringArray:
-    if not _is_hex(texts):
+    """Check that texts are hexadecimal numbers, and make empty ones missing; faster than Arrow's own functions."""
+    _, offset_buffer, data = texts.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    lengths = np.diff(offsets)
+    if int(lengths.max(initial=0)) > _MAX_DIGITS or not _are_digits(data, offsets):
         fits = pc.match_substring_regex(texts, f"^[0-9a-fA-F]{{0,{_MAX_DIGITS}}}$")
         row = pc.index(fits, False).as_py()
         expected = f"a hexadecimal number of at most {_MAX_DIGITS} digits, or nothing"
         raise ValueFaultError(row, texts[row].as_py(), expected)
-    return _without_empty(texts)
+    is_there = pa.py_buffer(np.packbits(lengths > 0, bitorder="little"))
+    return pa.StringArray.from_buffers(len(texts), offset_buffer.slice(4 * texts.offset), data, is_there)
 
 
-def _without_empty(texts: pa.StringArray) -> pa.StringArray:
-    return pc.if_else(pc.equal(texts, ""), None, texts)
-
-
-def _is_hex(column: pa.StringArray) -> bool:
-    """Whether every value that is there is a hexadecimal number of at most 8 digits."""
-    _, offset_buffer, data = column.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32)[column.offset : column.offset + len(column) + 1]
-    if data is None or offsets[0] == offsets[-1]:
+def _are_digits(data: pa.Buffer | None, offsets: NDArray[np.int32]) -> bool:
+    if data is None:
         return True
     text = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
     # Unsigned numbers wrap around, so one comparison bounds them on both sides. 0x20 makes letters small.
     is_digit = (text - ord("0")) < 10
     is_digit |= ((text | 0x20) - ord("a")) < 6
-    return bool(is_digit.all()) and int(np.diff(offsets).max()) <= _MAX_DIGITS
+    return bool(is_digit.all())

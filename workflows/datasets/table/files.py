@@ -39,7 +39,7 @@ _SUFFIXES: Mapping[str, Format] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
 }  # fmt: skip
 _BLOCK_BYTES = 1 << 21  # what the caches of a processor hold
-_SHARD_BYTES = 48 << 20
+SHARD_BYTES = 48 << 20  # of Criteo some 200,000 rows, a little less than what NVTabular has at a time
 _BATCH_ROWS = 1 << 16
 _NUMBERS = (pa.int64(), pa.float64())
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -143,7 +143,7 @@ def _own_names(path: Path, config: FilesConfig) -> Sequence[str]:
         raise unreadable(path, error, config) from None
 
 
-def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = _SHARD_BYTES) -> Scanned:
+def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = SHARD_BYTES) -> Scanned:
     """Go over the bytes of files once: their checksum, and what can be read of them apart."""
     digest, extents = hashlib.sha256(), list[Extent]()
     for path in paths:
@@ -356,7 +356,7 @@ def _scan_parquet(path: Path) -> tuple[str, list[Extent]]:
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         groups, rows, num_bytes = [*groups, number], rows + group.num_rows, num_bytes + group.total_byte_size
-        if num_bytes >= _SHARD_BYTES or number == metadata.num_row_groups - 1:
+        if num_bytes >= SHARD_BYTES or number == metadata.num_row_groups - 1:
             extents.append(Extent(path=path.absolute(), first_row=first, num_rows=rows, groups=tuple(groups)))
             first, groups, rows, num_bytes = first + rows, [], 0, 0
     return sha256_of(path), extents

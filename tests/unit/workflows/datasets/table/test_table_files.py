@@ -138,7 +138,7 @@ def test_a_file_with_quotes_is_cut_if_no_cell_spans_lines(tmp_path: Path, monkey
         (tmp_path / "t.csv").write_text(lines_of(['"a,b"', "pro"] * 50).replace("\n", end), newline="")
         found = scan([tmp_path / "t.csv"], FilesConfig(files=("t.csv",), format="csv"), shard_bytes=300)
         assert len(found.extents) > 3
-        monkeypatch.setattr(files_module, "_SHARD_BYTES", 300)
+        monkeypatch.setattr(files_module, "SHARD_BYTES", 300)
         assert rows_in(tmp_path, config_of("t.csv"))["user"] == list(range(100))
 
 
