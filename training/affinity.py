@@ -23,7 +23,6 @@ def allowed_cpus(system: Path = _SYSTEM) -> list[Cpu]:
 
 
 def cores_of(cpus: Iterable[Cpu]) -> list[list[Cpu]]:
-    """The processors, core by core."""
     return [list(group) for _, group in groupby(sorted(cpus), key=lambda cpu: (cpu.socket, cpu.core))]
 
 

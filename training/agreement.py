@@ -23,18 +23,7 @@ def check_same(
     workers: WorkersConfig,
     fingerprint: str,
 ) -> None:
-    """Refuse workers of which one would train something else than the others.
-
-    Args:
-        world: the workers.
-        config: choices about the run.
-        session: how it is carried out.
-        workers: how they train together.
-        fingerprint: of the prepared data.
-
-    Raises:
-        ConfigError: they differ in their options, their code, their packages or their data; the same on all of them.
-    """
+    """Refuse workers of which one would train something else than the others."""
     if world.size == 1:
         return
     mine = {

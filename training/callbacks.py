@@ -18,7 +18,6 @@ class ThroughputLogger(keras.callbacks.Callback):  # type: ignore[misc]  # tenso
 
     Args:
         batch_size: rows of a step. Keras tells no callback how many there were: a smaller last batch counts as whole.
-        clock: seconds.
     """
 
     _supports_tf_logs = True  # else Keras hands it a copy of the logs, which TensorBoard's callback does not see

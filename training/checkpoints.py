@@ -40,15 +40,6 @@ def checkpoint_path(output: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where a run is.
-
-    Attributes:
-        step: batches that were trained on, in all epochs.
-        epoch: the running one, counted from 1.
-        batch: batches of it that were trained on.
-        loss_sum: what `Trainer.loss_sum` was when it began.
-    """
-
     step: int = 0
     epoch: int = 1
     batch: int = 0
@@ -124,22 +115,13 @@ class Checkpoint:
         )
 
     def write(self, path: Path) -> None:
-        """Put the checkpoint at `path`, whole or not at all; an earlier one is there until then.
-
-        Raises:
-            ArtifactError: `path` holds something else.
-        """
+        """Put the checkpoint at `path`, whole or not at all; an earlier one is there until then."""
         with publish(path, KIND, made_from={PREPARED: self.fingerprint}, details=self.header) as staging:
             _write_arrays(staging / "state", self.state.values())
             _write_arrays(staging / "best", self.best.weights)
 
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":
-        """Read a checkpoint and check its files.
-
-        Raises:
-            ArtifactError: it is not there, is something else, or is damaged.
-        """
         if not path.is_dir():
             raise ArtifactError(
                 f"{path} does not exist: there is no checkpoint to resume from. Train without --resume."
@@ -154,17 +136,7 @@ class Checkpoint:
             ) from None
 
     def check(self, config: TrainConfig, fingerprint: str, *, free: Sequence[str] = FREE) -> None:
-        """Refuse to go on with other choices, those in `free` apart, or with other data.
-
-        Args:
-            config: of the run that would go on.
-            fingerprint: of its prepared data.
-            free: options that may be other ones.
-
-        Raises:
-            ArtifactError: the data is another one.
-            ConfigError: the model or an option is another one; the message names it.
-        """
+        """Refuse to go on with other choices, those in `free` apart, or with other data."""
         if fingerprint != self.fingerprint:
             raise ArtifactError(
                 f"the checkpoint is of prepared data {self.fingerprint[:12]}, got {fingerprint[:12]}. "
@@ -191,11 +163,9 @@ class Checkpoints:
     """Where a run keeps its last checkpoint, and when it writes one.
 
     Args:
-        path: the directory.
         every: steps between two checkpoints; 0 writes none.
         first: the run as it is before its first step.
         last_step: step of the checkpoint that is there; None if there is none of this run.
-        world: the workers.
     """
 
     def __init__(
@@ -205,7 +175,6 @@ class Checkpoints:
         self._first, self._world = first, world
 
     def is_due(self, step: int) -> bool:
-        """Whether one is to be written after this step."""
         return self.every > 0 and step % self.every == 0
 
     def write(self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, Array]) -> None:
@@ -215,18 +184,12 @@ class Checkpoints:
         self.last_step = position.step
 
     def remove(self) -> None:
-        """Take away the checkpoint of this run, which has ended."""
         if self.last_step is not None:
             remove(self.path)
 
 
 def refuse_to_replace(path: Path) -> None:
-    """Refuse a place for checkpoints in which there is one already.
-
-    Raises:
-        ArtifactError: something else is there.
-        ConfigError: a run that did not end left its checkpoint there.
-    """
+    """Refuse a place for checkpoints in which there is one already."""
     refuse_foreign(path, KIND)
     if path.exists():
         raise ConfigError(
@@ -236,11 +199,7 @@ def refuse_to_replace(path: Path) -> None:
 
 
 class Reader:
-    """The batches of a run, which may begin within an epoch.
-
-    Args:
-        batches: not read yet.
-    """
+    """The batches of a run, which may begin within an epoch."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -252,11 +211,9 @@ class Reader:
 
     @property
     def num_rows(self) -> int:
-        """Rows per epoch."""
         return self._batches.num_rows
 
     def __len__(self) -> int:
-        """Batches per epoch."""
         return len(self._batches)
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
@@ -268,9 +225,6 @@ class Reader:
         """Let the next epoch be that of a position, without the batches that were trained on.
 
         A loader that keeps no position reads all that comes before, once more.
-
-        Raises:
-            ConfigError: `order` is that of other data or options.
         """
         if self._has_position:
             self._source.load_state_dict({**order, "epoch": position.epoch - 1, "batch": position.batch})

@@ -81,8 +81,6 @@ def convert(
 
 
 class _Share(Progress):
-    """One split of several."""
-
     def __init__(self, whole: Progress, *, before: int, num_rows: int, total: int) -> None:
         self._whole, self._before, self._num_rows, self._total = whole, before, num_rows, total
 

@@ -27,7 +27,6 @@ from training.loader.files import check_fixed_lists
 from workflows.errors import DataError, SpecError
 from workflows.extras import require
 from workflows.lists import Ragged, arrow_lists, offsets_of
-from workflows.progress import Progress
 from workflows.spec_file import CSV, FILE_NAME, PARQUET, TFRECORD, Chunk, Feature, SpecFile
 
 _BLOCK_ROWS = 1 << 14
@@ -51,15 +50,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """Files, and what they are said to hold.
-
-    Attributes:
-        spec: what they are said to hold.
-        path: the file that says so; paths start from its directory.
-
-    Raises:
-        SpecError: a file is missing, or a mapping has a name that no directory can have; the message has the place.
-    """
+    """Files, and what they are said to hold."""
 
     spec: SpecFile
     path: Path
@@ -76,21 +67,14 @@ class DataSet:
 
     @classmethod
     def read(cls, path: Path) -> "DataSet":
-        """Read a feature spec file, or the one in a directory.
-
-        Raises:
-            SpecError: it is missing, not valid, or does not fit the files.
-        """
         path = path / FILE_NAME if path.is_dir() else path
         return cls(spec=SpecFile.read(path), path=path)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files of all mappings."""
         return tuple(path for chunks in self.spec.mappings.values() for chunk in chunks for path in self._paths(chunk))
 
     def num_bytes(self, mappings: Sequence[str]) -> int:
-        """Size of the files of some mappings."""
         chunks = (chunk for mapping in mappings for chunk in self.spec.mappings[mapping])
         return sum(path.stat().st_size for chunk in chunks for path in self._paths(chunk))
 
@@ -98,11 +82,6 @@ class DataSet:
         """All rows of a mapping, some at a time.
 
         An id may be as large as its cardinality: where 0 is padding, as in NVIDIA's SIM, ids are counted from 1.
-
-        Raises:
-            SpecError: the files do not fit the spec, or the chunks have different numbers of rows; the message has the
-                place.
-            DataError: a file is damaged, or a value is missing or does not fit its dtype.
         """
         place, chunks = f"{self.path}: source_spec.{mapping}", self.spec.mappings[mapping]
         streams = [self._blocks(chunk, f"{place}[{number}]") for number, chunk in enumerate(chunks)]
@@ -151,32 +130,6 @@ class DataSet:
                     fitted = pa.table(columns, schema=arrow_schema(features))
                     yield _Block(table=fitted, path=path, start=start, num_bytes=num_bytes)
                 start += len(table)
-
-
-class Reading:
-    """Reads mappings of a data set, and reports how far it is.
-
-    Args:
-        data: what to read.
-        mappings: all that will be read.
-        progress: told bytes read; the note has rows.
-
-    Attributes:
-        num_rows: mapping → rows read so far.
-    """
-
-    def __init__(self, data: DataSet, mappings: Sequence[str], progress: Progress) -> None:
-        self.num_rows = dict.fromkeys(mappings, 0)
-        self._data, self._progress = data, progress
-        self._num_bytes, self._total = 0.0, data.num_bytes(mappings)
-
-    def rows(self, mapping: str) -> Iterator[Rows]:
-        """All rows of a mapping, as `DataSet.rows`."""
-        for rows in self._data.rows(mapping):
-            yield rows
-            self.num_rows[mapping] += len(rows.table)
-            self._num_bytes += rows.num_bytes
-            self._progress.update(self._num_bytes, self._total, f"{sum(self.num_rows.values()):,} rows")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,14 +286,6 @@ def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -
 
 
 class _ListRows:
-    """Values of a column, and the rows that they are of.
-
-    Args:
-        column: of numbers.
-        where: names file and column, for messages.
-        start: rows of the file before the first.
-    """
-
     def __init__(self, column: arrays.Column, where: str, start: int) -> None:
         self.values = column.values if isinstance(column, Ragged) else column.reshape(-1)
         num_rows = arrays.num_rows(column)
@@ -349,14 +294,12 @@ class _ListRows:
         self._where, self._start = where, start
 
     def check(self, wrong: npt.NDArray[np.bool_], expected: str) -> None:
-        """Refuse the first value that is marked."""
         if wrong.any():
             first = int(np.flatnonzero(wrong)[0])
             row = int(np.searchsorted(self.offsets, first, side="right"))
             raise SpecError(f"{self._where} holds {self.values[first]} in row {self._start + row}, but {expected}.")
 
     def check_lengths(self, longest: int, name: str) -> None:
-        """Refuse a list that is longer."""
         lengths = np.diff(self.offsets)
         if lengths.max(initial=0) > longest:
             row = int(lengths.argmax())

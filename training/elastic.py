@@ -51,10 +51,6 @@ def resized(checkpoint: Checkpoint, reader: Reader) -> Checkpoint:
     The steps are counted as if these workers had taken all of them, so that the decay of the learning rate ends with
     the run. Some rows of this epoch may come twice, and others not at all: each number of workers shares the rows out
     differently.
-
-    Args:
-        checkpoint: of any number of workers.
-        reader: this worker's batches.
     """
     checkpoint = replace(checkpoint, order=reader.order)
     if len(reader) == checkpoint.num_batches:

@@ -19,9 +19,6 @@ def split_at_features(model: Any) -> tuple[list[Any], Any]:
     Returns:
         The feature layers, and the rest as a Keras model that takes a list of their results, in the same order; these
         are tensors or, of `SequenceFeatures`, dicts of tensors.
-
-    Raises:
-        ExportError: the model uses an input in another way.
     """
     kinds = DenseFeatures | SequenceFeatures | keras.layers.DenseFeatures
     layers = [layer for layer in model.layers if isinstance(layer, kinds)]

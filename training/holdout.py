@@ -18,10 +18,6 @@ def inner_spec(spec: FeatureSpec, data: PreparedData) -> FeatureSpec:
 
     As the validation rows are the latest where the data was split by time, so are these. Otherwise they are the end of
     each row group: then it does not matter whether the files are in some order.
-
-    Args:
-        spec: of the data.
-        data: says how it was split.
     """
     by_time = data.manifest.details.get("config", {}).get("split") == "time"
     source = spec.source("train")

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.data_set import DataSet, Reading, Rows
+from training.data_set import DataSet, Rows
 from training.loader.columns import arrow_schema
 from training.trimming import trimmed
 from workflows.artifacts import publish, refuse_foreign
@@ -99,11 +99,7 @@ def import_data(
 
 
 def mappings_of(data: DataSet) -> dict[str, str]:
-    """Return our split → mapping of the data.
-
-    Raises:
-        SpecError: one is missing.
-    """
+    """Return our split → mapping of the data."""
     names = data.spec.mappings.keys()
     if TRAIN not in names or not names & {VALID, TEST}:
         raise SpecError(f"{data.path}: source_spec has {sorted(names)}, expected {TRAIN}, and {TEST} or {VALID}.")
@@ -111,11 +107,7 @@ def mappings_of(data: DataSet) -> dict[str, str]:
 
 
 def spec_of(data: DataSet) -> FeatureSpec:
-    """The spec of the prepared data, without sources.
-
-    Raises:
-        SpecError: a channel is none that models know, or does not get what it needs.
-    """
+    """The spec of the prepared data, without sources."""
     file = data.spec
     try:
         channels: dict[str, tuple[str, ...]] = {}
@@ -142,11 +134,7 @@ def spec_of(data: DataSet) -> FeatureSpec:
 
 
 def _channel_of(data: DataSet, name: str) -> str:
-    """Our channel for one of any name, which are constants of somebody's model: by its name, else by what it holds.
-
-    Raises:
-        SpecError: it holds ids and numbers, or another channel has a name that models know histories by.
-    """
+    """Our channel for one of any name, which are constants of somebody's model: by its name, else by what it holds."""
     if name in _CHANNELS:
         return name
     file = data.spec
@@ -163,7 +151,6 @@ def _channel_of(data: DataSet, name: str) -> str:
 
 
 def _feature(feature: Feature, channel: str) -> Feature:
-    """A feature as our files have it."""
     entry = f"feature_spec.{feature.name}"
     if channel in (LABEL, CONTINUOUS):
         if feature.is_list:
@@ -181,21 +168,11 @@ def _feature(feature: Feature, channel: str) -> Feature:
 
 
 class _Writer:
-    """Writes mappings as splits.
-
-    Args:
-        data: what to read.
-        mappings: split → mapping.
-        progress: told bytes read.
-
-    Attributes:
-        spec: of what is written, without sources.
-    """
-
     def __init__(self, data: DataSet, mappings: dict[str, str], progress: Progress) -> None:
         self.spec = spec_of(data)
-        self._data, self._mappings = data, mappings
-        self._reading = Reading(data, list(mappings.values()), progress)
+        self._data, self._mappings, self._progress = data, mappings, progress
+        self._done_bytes, self._done_rows = 0.0, 0
+        self._total_bytes = data.num_bytes(list(mappings.values()))
         self._histories, self._negatives = (self.spec.channels.get(channel, ()) for channel in (HISTORY, NEGATIVES))
 
     def write(self, split: str, directory: Path) -> Source:
@@ -205,16 +182,24 @@ class _Writer:
         writer = FilesWriter(directory / split, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
         heldout = FilesWriter(directory / HELDOUT, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
         seen = [Labels() for _ in self.spec.heads]
-        for rows in self._reading.rows(self._mappings[split]):
+        num_rows = 0
+        for rows in self._data.rows(self._mappings[split]):
             table = self._table(rows, schema)
             seen = sums([seen, self._labels(rows)])
+            num_rows += len(table)
             writer.write(table)
             if split == VALID:
                 heldout.write(table.select(columns))
+            self._report(rows)
         heldout.close()
         self._take_over_labels(seen, split)
         files = tuple(path.relative_to(directory).as_posix() for path in writer.close())
-        return Source(files=files, num_rows=self._reading.num_rows[self._mappings[split]])
+        return Source(files=files, num_rows=num_rows)
+
+    def _report(self, rows: Rows) -> None:
+        self._done_bytes += rows.num_bytes
+        self._done_rows += len(rows.table)
+        self._progress.update(self._done_bytes, self._total_bytes, f"{self._done_rows:,} rows")
 
     def _table(self, rows: Rows, schema: pa.Schema) -> pa.Table:
         lists = trimmed(rows, self._histories, self._negatives)

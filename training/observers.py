@@ -21,24 +21,12 @@ _SERIES_INTERVAL_S = 10.0  # a store elsewhere takes a tenth of a second to be t
 
 
 class Mark(NamedTuple):
-    """A point of a run.
-
-    Attributes:
-        active_s: time spent so far, without pauses.
-        num_rows: rows trained on so far.
-    """
-
     active_s: float
     num_rows: int
 
 
 class Throughput:
-    """Samples per second between points of a run, without its first steps and without pauses.
-
-    Args:
-        warmup_steps: first steps that do not count, as long as there are others.
-        clock: seconds.
-    """
+    """Samples per second between points of a run, without its first steps and without pauses."""
 
     def __init__(self, warmup_steps: int = _WARMUP_STEPS, clock: Callable[[], float] = time.perf_counter) -> None:
         self._warmup_steps, self._clock = warmup_steps, clock
@@ -48,18 +36,15 @@ class Throughput:
 
     @property
     def is_warm(self) -> bool:
-        """Whether there were steps that count."""
         return self._num_steps > self._warmup_steps
 
     def add(self, num_rows: int) -> None:
-        """Count a step that has just been taken."""
         self._num_steps += 1
         self._num_rows += num_rows
         if self._num_steps == self._warmup_steps:
             self._warm = self.mark()
 
     def mark(self) -> Mark:
-        """Where the run is now."""
         return Mark(active_s=self._clock() - self._paused_s, num_rows=self._num_rows)
 
     def since(self, mark: Mark) -> float:
@@ -140,17 +125,6 @@ class Observers(Observer):
 
 
 def check_session(session: SessionConfig, framework: Framework, num_steps: int) -> None:
-    """Refuse what cannot be observed, before anything is begun.
-
-    Args:
-        session: how the run is carried out.
-        framework: of the model.
-        num_steps: steps of the whole run.
-
-    Raises:
-        ConfigError: the steps to profile are not in the run.
-        MissingExtraError: TensorBoard is asked for and not installed.
-    """
     if session.profile_steps and session.profile_steps[1] > num_steps:
         raise ConfigError(f"profile_steps is {session.profile_steps}, expected steps from 1 to {num_steps}.")
     if session.profile_steps and framework.name not in _PROFILERS:
@@ -160,14 +134,6 @@ def check_session(session: SessionConfig, framework: Framework, num_steps: int) 
 
 
 def observers_of(session: SessionConfig, framework: Framework, directory: Path, log: "MetricLog") -> list[Observer]:
-    """What listens to a run.
-
-    Args:
-        session: says whether there is a TensorBoard, and what is profiled.
-        framework: of the model.
-        directory: for TensorBoard.
-        log: the run in MLflow.
-    """
     observers: list[Observer] = [Series(log)]
     if session.tensorboard or session.profile_steps:
         observers.append(TensorBoard(directory))
@@ -185,13 +151,7 @@ class MetricLog(Protocol):
 
 
 class Series(Observer):
-    """Figures in MLflow every few seconds as `steps/NAME`, by step, so that long epochs can be watched.
-
-    Args:
-        log: the run in MLflow.
-        interval_s: time between two points.
-        clock: seconds.
-    """
+    """Figures in MLflow every few seconds as `steps/NAME`, by step, so that long epochs can be watched."""
 
     def __init__(
         self,
@@ -210,12 +170,7 @@ class Series(Observer):
 
 
 class TensorBoard(Observer):
-    """Scalars for TensorBoard, by step.
-
-    Args:
-        directory: gets a file of events; made if it is not there.
-        clock: seconds since 1970.
-    """
+    """Scalars for TensorBoard, by step."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
         from tensorboard.compat.proto import event_pb2  # type: ignore[import-untyped]
@@ -259,13 +214,7 @@ class Profiler(Protocol):
 
 
 class Profile(Observer):
-    """Records some steps with the profiler of a framework.
-
-    Args:
-        first: step that is recorded first, counted from 1.
-        last: step that is recorded last.
-        start: starts the profiler.
-    """
+    """Records some steps with the profiler of a framework."""
 
     def __init__(self, first: int, last: int, start: Callable[[], Profiler]) -> None:
         self._first, self._last, self._start = first, last, start

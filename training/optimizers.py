@@ -18,13 +18,6 @@ from workflows.errors import ConfigError
 
 
 class ScheduledRate(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]  # tensorflow has no types
-    """A learning rate that follows a `Schedule`.
-
-    Args:
-        learning_rate: at its peak.
-        schedule: the factors by which it is multiplied.
-    """
-
     def __init__(self, learning_rate: float, schedule: Schedule) -> None:
         self._learning_rate, self._schedule = learning_rate, schedule
 
@@ -33,7 +26,6 @@ class ScheduledRate(keras.optimizers.schedules.LearningRateSchedule):  # type: i
         return tf.cast(self._learning_rate * self._schedule.factor(tf.cast(step, tf.float64), tf), tf.float32)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {"learning_rate": self._learning_rate, "schedule": self._schedule}
 
 
@@ -83,9 +75,6 @@ class PlainSGD(keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow 
 
     Keras 2 keeps a momentum for every weight also where momentum is 0, and passes over whole tables three times in each
     step because of it. And its base class decays weights by 0 unless it is told None, which is two passes more.
-
-    Args:
-        learning_rate: a number or a schedule.
     """
 
     def __init__(self, learning_rate: Any = 0.01) -> None:
@@ -93,7 +82,6 @@ class PlainSGD(keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow 
         self._learning_rate = self._build_learning_rate(learning_rate)
 
     def update_step(self, gradient: Any, variable: Any) -> None:
-        """Apply one gradient."""
         lr = tf.cast(self.learning_rate, variable.dtype)
         if isinstance(gradient, tf.IndexedSlices):
             variable.scatter_sub(tf.IndexedSlices(lr * gradient.values, gradient.indices))
@@ -101,7 +89,6 @@ class PlainSGD(keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow 
             variable.assign_sub(lr * gradient)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values."""
         return {"learning_rate": self._serialize_hyperparameter(self._learning_rate)}
 
 
@@ -112,11 +99,6 @@ class LazyAdam(keras.optimizers.Adam):  # type: ignore[misc]  # tensorflow has n
     bias correction still counts all steps, so a row that is seen for the first time late in training takes a first
     step of `(1 - beta_1) / sqrt(1 - beta_2)` learning rates, about 3, where Adam would take 1. A batch that touches
     every row gives exactly Adam. Dense gradients take TensorFlow's fused Adam step.
-
-    Args:
-        learning_rate: a number or a schedule.
-        table_lr_scale: multiplies the learning rate of rows that come with sparse gradients.
-        **kwargs: of `keras.optimizers.Adam`.
     """
 
     def __init__(self, learning_rate: Any = 0.001, *, table_lr_scale: float = 1.0, **kwargs: Any) -> None:
@@ -126,7 +108,6 @@ class LazyAdam(keras.optimizers.Adam):  # type: ignore[misc]  # tensorflow has n
         self.table_lr_scale = table_lr_scale
 
     def update_step(self, gradient: Any, variable: Any) -> None:
-        """Apply one gradient, whose rows are unique where it is sparse (Keras adds duplicates up before)."""
         m, v = (slots[self._index_dict[self._var_key(variable)]] for slots in (self._momentums, self._velocities))
         lr = tf.cast(self.learning_rate, variable.dtype)
         step = tf.cast(self.iterations + 1, variable.dtype)
@@ -146,7 +127,6 @@ class LazyAdam(keras.optimizers.Adam):  # type: ignore[misc]  # tensorflow has n
         variable.scatter_sub(tf.IndexedSlices(alpha * m_rows / (tf.sqrt(v_rows) + self.epsilon), rows))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values."""
         return {**super().get_config(), "table_lr_scale": self.table_lr_scale}
 
 
@@ -160,10 +140,8 @@ class RowwiseAdagrad(LazyAdam):
     `/embedding_weights`, as Keras' own `DenseFeatures` does.
 
     Args:
-        learning_rate: a number or a schedule.
         initial_accumulator: what each row's sum starts from; damps the first steps.
         table_lr_scale: multiplies the learning rate of tables.
-        **kwargs: of `keras.optimizers.Adam`.
     """
 
     def __init__(self, learning_rate: Any = 0.001, *, initial_accumulator: float = 1e-6, **kwargs: Any) -> None:
@@ -171,7 +149,6 @@ class RowwiseAdagrad(LazyAdam):
         self.initial_accumulator = initial_accumulator
 
     def build(self, var_list: Any) -> None:
-        """Make the moments of dense variables and the accumulators of tables."""
         if getattr(self, "_built", False):
             return
         tables = [variable for variable in var_list if _is_table(variable)]
@@ -190,7 +167,6 @@ class RowwiseAdagrad(LazyAdam):
         }
 
     def update_step(self, gradient: Any, variable: Any) -> None:
-        """Apply one gradient, whose rows are unique where it is sparse."""
         accumulator = self._accumulators.get(self._var_key(variable))
         if accumulator is None:
             super().update_step(gradient, variable)
@@ -204,7 +180,6 @@ class RowwiseAdagrad(LazyAdam):
         variable.scatter_sub(tf.IndexedSlices(lr * values * tf.math.rsqrt(total), rows))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values."""
         return {**super().get_config(), "initial_accumulator": self.initial_accumulator}
 
 
@@ -271,9 +246,6 @@ def make_optimizer(
         table_lr_scale: multiplies the learning rate of embedding tables, for optimizers that tell them apart; None
             takes the optimizer's own.
         weight_decay: decoupled (AdamW), for all variables but embedding tables; 0 for none.
-
-    Raises:
-        ConfigError: no such optimizer, or one that does not know `table_lr_scale`.
     """
     if name not in OPTIMIZERS:
         raise ConfigError(f"optimizer is {name!r}. Available: {', '.join(sorted(OPTIMIZERS))}.")

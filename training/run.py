@@ -36,7 +36,6 @@ class OpenData:
         train: this worker's batches to learn from.
         evaluated: split → batches to score; has the one that says how good an epoch is.
         group_by: column by whose values AUC is averaged beside the overall one; None for none.
-        heads: what the labels are.
     """
 
     train: Reader
@@ -71,13 +70,10 @@ class TrainingRun:
     """Epochs of one model, and how good it is after each. All workers make one, and call its methods together.
 
     Args:
-        trainer: the model.
         data: what it learns from and is evaluated on.
         config: choices of the whole run; the learning rate decays over all its epochs.
         span: those that are trained, and how they are judged.
-        world: the workers.
         checkpoints: where and when they are written.
-        log: the run in MLflow.
         observer: is told about steps, epochs and checkpoints.
         progress: is told about rows.
     """
@@ -121,11 +117,7 @@ class TrainingRun:
             self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
 
     def run(self) -> Mapping[str, float]:
-        """Train until the last epoch or until it gets no better; the model then has the weights to keep.
-
-        Returns:
-            The metrics of these weights.
-        """
+        """Train until the last epoch or until it gets no better; the model then has the weights to keep."""
         try:
             while not self._is_done():
                 self._run_epoch()
@@ -156,7 +148,6 @@ class TrainingRun:
 
     @property
     def _is_last(self) -> bool:
-        """Whether the running epoch is the last of all."""
         return self._at.epoch == self._span.epochs
 
     def _run_epoch(self) -> None:
@@ -218,18 +209,6 @@ class TrainingRun:
         self._observer.after_step(step, num_rows)
 
     def _report(self, began: Mark, last: "_Sums") -> "_Sums":
-        """Report the steps since the last report.
-
-        Args:
-            began: where the epoch began.
-            last: sums at the last report.
-
-        Returns:
-            The sums now.
-
-        Raises:
-            RanklineError: the loss is not finite any more.
-        """
         now, at = _Sums(self._throughput.mark(), self._finite_loss_sum(), self._trainer.added_sum()), self._at
         note = f"epoch {at.epoch}/{self._span.epochs}, {self._throughput.since(began):,.0f} rows/s"
         if self._config.model.framework.learns_in_steps or at.batch == len(self._data.train):
@@ -313,13 +292,7 @@ class TrainingRun:
 
 
 class _Sums(NamedTuple):
-    """What the losses of a run add up to, at a point of it.
-
-    Attributes:
-        mark: the point.
-        loss_sum: see `Trainer.loss_sum`.
-        added_sum: see `Trainer.added_sum`.
-    """
+    """What the losses of a run add up to, at a point of it."""
 
     mark: Mark
     loss_sum: float

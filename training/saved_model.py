@@ -40,9 +40,6 @@ def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
             its first outputs are those of the heads.
         spec: the features, whose names the tensors get. Negative histories are left out.
         path: directory to write.
-
-    Raises:
-        ExportError: the model uses an input in another way.
     """
     scorer = _Scorer(model, spec.for_scoring)
     tf.saved_model.save(scorer, str(path), signatures=scorer.signatures())
@@ -50,11 +47,7 @@ def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
 
 
 def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Signature:
-    """A signature of a SavedModel as a function of named tensors.
-
-    Raises:
-        ArtifactError: no SavedModel there, or it lacks the signature.
-    """
+    """A signature of a SavedModel as a function of named tensors."""
     try:
         signatures = tf.saved_model.load(str(path)).signatures
     except OSError as error:
@@ -111,7 +104,6 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
         }
 
     def signatures(self) -> dict[str, Any]:
-        """Signature name → function."""
         return dict(self._signatures)
 
 

@@ -18,7 +18,6 @@ class Schedule:
     code, a polynomial decay of power 2).
 
     Attributes:
-        num_steps: steps of the whole run.
         decay: one of `training.config.DECAYS`.
         warmup_steps: steps in which the rate rises.
         decay_start_step: step from which it falls; the end of the warm-up if that is later.
@@ -31,7 +30,6 @@ class Schedule:
 
     @classmethod
     def of(cls, config: TrainConfig, num_steps: int) -> "Schedule":
-        """The schedule that the choices of a run name."""
         return cls(
             num_steps=num_steps,
             decay=config.learning_rate_decay,

@@ -22,19 +22,15 @@ class Range:
 
     @property
     def is_choice(self) -> bool:
-        """Whether there is more than one."""
         return self.low < self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneOf:
-    """A few values."""
-
     values: tuple[Any, ...]
 
     @property
     def is_choice(self) -> bool:
-        """Whether there is more than one."""
         return len(self.values) > 1
 
 
@@ -84,15 +80,7 @@ _OF_MODELS: Mapping[str, Callable[[Any], Values]] = {
 
 
 def search_space(config: TrainConfig, only: tuple[str, ...] = ()) -> dict[str, Values]:
-    """Choices of a run and its model, with the values to try.
-
-    Args:
-        config: those that the recipe makes, around which some ranges lie.
-        only: names of those to vary; none for all that the tables above have.
-
-    Raises:
-        ConfigError: one that is named is not in the tables, or the model does not have it.
-    """
+    """Choices of a run and its model, with the values to try."""
     found = _OF_STEPS if config.model.framework.learns_in_steps else {}
     of_model = {field.name for field in fields(config.model)}
     made = {name: values(getattr(config, name)) for name, values in found.items()}

@@ -26,7 +26,6 @@ class RowwiseAdagrad(Optimizer):
 
     Args:
         tables: weights of shape (number of ids, dimension).
-        lr: learning rate.
         initial_accumulator: what each row's sum starts from; damps the first steps.
     """
 
@@ -52,10 +51,6 @@ class LossScale:
     """Dynamic loss scaling, see `training.precision`.
 
     PyTorch's `GradScaler` decides for each optimizer by itself whether it leaves a step out; here there may be two.
-
-    Attributes:
-        scale: what the loss is to be multiplied by.
-        good_steps: steps in a row since the scale last changed.
     """
 
     def __init__(self) -> None:
@@ -90,18 +85,6 @@ class Optimizers:
     Tables are the weights of `torch.nn.Embedding` and `torch.nn.EmbeddingBag`; their gradients are made sparse for all
     optimizers but Adam, whose moments decay in every row at every step. With the precision "float16" the loss is
     scaled.
-
-    Args:
-        model: whose weights.
-        config: choices of the run.
-        num_steps: steps of the whole run.
-
-    Attributes:
-        tables: weights of embedding tables.
-        rest: all others.
-
-    Raises:
-        ConfigError: no such optimizer, or one that does not know `table_lr_scale`.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, num_steps: int) -> None:
@@ -198,11 +181,7 @@ def _weights(optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 def check_optimizer(config: TrainConfig) -> None:
-    """Refuse an optimizer that there is not, or options that it does not know.
-
-    Raises:
-        ConfigError: as said.
-    """
+    """Refuse an optimizer that there is not, or options that it does not know."""
     table, weight = (nn.Parameter(torch.zeros(1, 1)) for _ in range(2))
     _make(config, [table], [weight])
 

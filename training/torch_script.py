@@ -28,16 +28,7 @@ from workflows.trained import OUTPUTS
 
 
 def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None:
-    """Write the model in evaluation mode.
-
-    Args:
-        model: takes the inputs of a `TorchAsyncItr` and gives `training.models.torch_mlp.Output`.
-        spec: the features; see `workflows.tensor_names.argument_names`.
-        path: file to write.
-
-    Raises:
-        ExportError: what the model does depends on the rows in a way that TorchScript cannot record.
-    """
+    """Write the model in evaluation mode."""
     example = _example(spec)
     device = next(model.parameters()).device
     scorer = _scorer(model, spec, tuple(example)).eval()

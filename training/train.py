@@ -170,19 +170,8 @@ def rehearse(
 
     So choices are compared without the validation rows, which then still say how good the best ones are.
 
-    Args:
-        prepared: the data.
-        config: the choices.
-        tracking: where MLflow records it.
-        progress: told about rows.
-        observers: makes those that observe the run; one may end it by `EarlyEnd`, and the run then has the tag
-            "pruned".
-
     Returns:
         The metrics of that epoch, and `epoch`; nothing if it was ended.
-
-    Raises:
-        RanklineError: as `train`.
     """
     job = _checked(
         prepared, tracking.directory / "rehearsal", config, SessionConfig(), WorkersConfig(), SOLO, checkpoint=None
@@ -248,7 +237,6 @@ class _Job:
 
     @property
     def fingerprint(self) -> str:
-        """Of the prepared data."""
         return self.data.manifest.fingerprint
 
     @property
@@ -337,13 +325,6 @@ def _opened(job: _Job, open_split: OpenSplit, spec: FeatureSpec) -> OpenData:
 class _Fitting:
     """The fits of a run: the one whose best epoch is taken, where a part of the training rows chooses, and the one that
     is published.
-
-    Args:
-        job: what to do.
-        log: the run in MLflow.
-        observer: is told about the last fit, and about checkpoints.
-        progress: is told about rows.
-        resumed: where to go on.
     """
 
     def __init__(
@@ -357,11 +338,6 @@ class _Fitting:
     def choose(self, data: OpenData, *, rows_after: int = 0, observer: Observer | None = None) -> Mapping[str, float]:
         """Let a part of the training rows choose the epoch.
 
-        Args:
-            data: the others, and that part.
-            rows_after: that the last fit trains on, at most.
-            observer: is told about this fit; None for one that only hears of checkpoints, as another fit follows.
-
         Returns:
             Its metrics, and `epoch`.
         """
@@ -374,11 +350,7 @@ class _Fitting:
         return chosen
 
     def fit(self, data: OpenData, chosen: Mapping[str, float]) -> tuple[Trainer, Mapping[str, float], FirstRows | None]:
-        """Train the model to publish, for as many epochs as were chosen, if they were.
-
-        Returns:
-            It, its metrics, and see `TrainingRun.first_rows`.
-        """
+        """Train the model to publish, for as many epochs as were chosen, if they were."""
         config = self._job.config
         if chosen:
             span = Span(epochs=int(chosen["epoch"]), patience=0, every_epoch=False)
@@ -388,7 +360,6 @@ class _Fitting:
         return self._run(data, span, self._observer, progress, chosen)
 
     def remove_checkpoint(self) -> None:
-        """Take away the last checkpoint, when the model is there."""
         if self._checkpoints:
             self._checkpoints.remove()
 
@@ -492,7 +463,6 @@ def _observed(job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Obs
 
 
 def _log_inputs(job: _Job, log: RunLog) -> None:
-    """Record choices and data."""
     num_rows = {split: job.spec.source(split).num_rows for split in ("train", "valid")}
     log.log_params(job.config.params | _prepare_params(job.data) | _workers_params(job))
     rows = f"{num_rows['train']:,} training rows, {num_rows['valid']:,} validation rows."

@@ -21,12 +21,6 @@ def trimmed(rows: Rows, histories: Sequence[str], negatives: Sequence[str]) -> d
         rows: the rows.
         histories: list columns of the features of one history, which go together item by item.
         negatives: those of items that were not chosen; of as many as the history has, or of none.
-
-    Returns:
-        Column → lists.
-
-    Raises:
-        DataError: a 0 lies between ids, or the columns of a row have different lengths; the message has file and row.
     """
     made: dict[str, _Trimmed] = {}
     for names in (histories, negatives):
@@ -75,7 +69,6 @@ class _Trimmed:
 
     @property
     def lists(self) -> pa.ListArray:
-        """What is left."""
         return arrow_lists(self.values, offsets_of(self.lengths))
 
     def check_like(self, other: "_Trimmed", *, or_empty: bool = False) -> None:

@@ -27,7 +27,6 @@ class ValidationScores:
     """The first validation rows, as the published model scores them.
 
     Attributes:
-        heads: what the labels are.
         labels: shape (N,), of several heads (N, heads), NaN where a row has none.
         scores: shape (N,), or (N, values of all heads).
     """
@@ -37,7 +36,6 @@ class ValidationScores:
     scores: Array
 
     def by_head(self) -> Iterator[tuple[Head, ScoredRows]]:
-        """Each head, and the rows that have its label."""
         return split_by_head(self.heads, ScoredRows.of(self.labels, self.scores))
 
     def write(self, directory: Path) -> None:
@@ -60,11 +58,6 @@ class ValidationScores:
 
     @classmethod
     def read(cls, path: Path) -> "ValidationScores":
-        """What `write` wrote.
-
-        Raises:
-            ArtifactError: it is something else, or damaged.
-        """
         try:
             table = pq.read_table(path)
             heads = tuple(map(Head.from_entry, json.loads(table.schema.metadata[_HEADS])))

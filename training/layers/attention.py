@@ -57,12 +57,7 @@ class DotAttention(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
 
 
 class DinAttention(DotAttention):
-    """`DotAttention` whose scores a `DinUnit` gives.
-
-    Args:
-        units: of the hidden layers of the unit.
-        **kwargs: of `keras.layers.Layer`.
-    """
+    """`DotAttention` whose scores a `DinUnit` gives."""
 
     def __init__(self, units: Sequence[int] = _UNITS, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -88,10 +83,6 @@ class DinUnit(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no ty
     which say nothing where no item is present. The weights are those of dense layers on the concatenation, which is
     never made: what depends on the candidate alone or the item alone is computed once for each. Where T is not known
     when the graph is made, and there is one candidate, as in training, places without items cost nothing.
-
-    Args:
-        units: of the hidden layers, at least one.
-        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, units: Sequence[int] = _UNITS, **kwargs: Any) -> None:

@@ -43,10 +43,6 @@ class AuxiliaryLoss(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         units: of the hidden layers of the network, at least one.
         weight: factor of the loss.
         reference: count the step from padding to the first item too, and divide by all cells, as NVIDIA's SIM does.
-        **kwargs: of `keras.layers.Layer`.
-
-    Raises:
-        ConfigError: there is no hidden layer.
     """
 
     def __init__(

@@ -19,16 +19,11 @@ COMBINERS = {
 
 
 def key_of(column: Any) -> str:
-    """Name of the feature that a column is about."""
     return str(getattr(column, "categorical_column", column).key)
 
 
 def kind_of(column: Any) -> str:
-    """ "numeric", "embedding" or "indicator".
-
-    Raises:
-        ConfigError: a column of another kind.
-    """
+    """ "numeric", "embedding" or "indicator"."""
     categorical = getattr(column, "categorical_column", None)
     if categorical is None and hasattr(column, "normalizer_fn"):
         return "numeric"
@@ -62,11 +57,6 @@ def initializer_of(column: Any) -> Any:
 
 
 def column_config(column: Any) -> dict[str, Any]:
-    """A column as plain values.
-
-    Raises:
-        ConfigError: a column, a combiner or a normalizer that the layers do not take.
-    """
     kind = kind_of(column)
     if kind == "numeric":
         if column.normalizer_fn is not None:
@@ -83,7 +73,6 @@ def column_config(column: Any) -> dict[str, Any]:
 
 
 def column_from_config(config: Mapping[str, Any]) -> Any:
-    """The column again."""
     if config["kind"] == "numeric":
         return tf.feature_column.numeric_column(config["key"], shape=tuple(config["shape"]))
     ids = tf.feature_column.categorical_column_with_identity(config["key"], config["num_buckets"])

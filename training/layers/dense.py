@@ -11,14 +11,9 @@ class Dense(keras.layers.Dense):  # type: ignore[misc]  # tensorflow has no type
 
     TensorFlow's kernels for CPUs add bfloat16 up in bfloat16: the gradient of a bias, a sum over the batch, was off by
     45 % for 4,000 rows. Here it is added up in float32. In float32 the layer is Keras'.
-
-    Args:
-        *args: of `keras.layers.Dense`.
-        **kwargs: of `keras.layers.Dense`.
     """
 
     def call(self, inputs: Any) -> Any:
-        """Multiply, add the bias, activate."""
         if self.compute_dtype == "float32" or not self.use_bias:
             return super().call(inputs)
         return self.activation(add_bias(tf.matmul(tf.cast(inputs, self.compute_dtype), self.kernel), self.bias))

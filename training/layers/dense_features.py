@@ -53,9 +53,6 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
     Args:
         feature_columns: the columns; a name may occur once.
         **kwargs: of `keras.layers.Layer`. An `activity_regularizer` acts on the looked-up rows of the batch.
-
-    Raises:
-        ConfigError: a column of another kind, or two of the same name.
     """
 
     def __init__(self, feature_columns: Sequence[Any], **kwargs: Any) -> None:
@@ -72,12 +69,10 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
 
     @property
     def keys(self) -> list[str]:
-        """Names of the features, in the order of the columns."""
         return [key_of(column) for column in self._columns]
 
     @property
     def output_dim(self) -> int:
-        """Width of the columns side by side."""
         return sum(width_of(column) for column in self._columns)
 
     def build(self, input_shape: Any) -> None:
@@ -105,12 +100,10 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         return tf.TensorShape((_num_rows(input_shape), self.output_dim))
 
     def get_config(self) -> dict[str, Any]:
-        """The columns as plain values."""
         return {**super().get_config(), "feature_columns": [column_config(column) for column in self._columns]}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "DenseFeatures":
-        """Build the layer again from `get_config`."""
         columns = [column_from_config(column) for column in config.pop("feature_columns")]
         return cls(columns, **config)
 

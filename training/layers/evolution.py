@@ -16,20 +16,13 @@ from workflows.errors import ConfigError
 
 
 class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Weights and steps of a GRU whose update gates are scaled from outside.
-
-    Args:
-        units: width of the state.
-        reference: see the layers.
-        **kwargs: of `keras.layers.Layer`.
-    """
+    """Weights and steps of a GRU whose update gates are scaled from outside."""
 
     def __init__(self, units: int, reference: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.units, self.reference = units, reference
 
     def build(self, input_shape: Any) -> None:
-        """Make the weights: of both gates, which start open, and of the candidate state behind them."""
         shape = input_shape[0]
         if shape[1] is None:
             raise ConfigError(f"{type(self).__name__} got histories of unknown length. Cut them to a fixed one.")
@@ -89,10 +82,6 @@ class Gru(_Recurrent):
     Args:
         units: width of the state.
         reference: let steps without an item, whose input is zero, change the state, as NVIDIA's SIM does.
-        **kwargs: of `keras.layers.Layer`.
-
-    Raises:
-        ConfigError: T is not known when the graph is made.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -111,10 +100,6 @@ class Augru(_Recurrent):
         units: width of the state.
         reference: the form of NVIDIA's SIM: r, u = σ(Wx + Us + b), c = tanh(Wx + U(r∘s) + b), u ← (1 − a)u,
             s ← u∘s + (1 − u)∘c, in which every step changes the state.
-        **kwargs: of `keras.layers.Layer`.
-
-    Raises:
-        ConfigError: T is not known when the graph is made.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -137,14 +122,6 @@ class DienBlock(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no 
 
     Call with `[targets, history, present]`: (N, C, D), (N, T, D) and (N, T). Returns the last state of the AUGRU,
     (N, C, units), and the states of the GRU, (N, T, units), for the auxiliary loss.
-
-    Args:
-        units: width of both states.
-        reference: see `Gru` and `Augru`.
-        **kwargs: of `keras.layers.Layer`.
-
-    Raises:
-        ConfigError: T is not known when the graph is made.
     """
 
     def __init__(self, units: int, reference: bool = False, **kwargs: Any) -> None:

@@ -22,10 +22,6 @@ class DotProductInteraction(keras.layers.Layer):  # type: ignore[misc]  # tensor
     Args:
         self_interaction: take the product of each vector with itself too; then there are F(F + 1)/2.
         pad_to: the width of the result is a multiple of this.
-        **kwargs: of `keras.layers.Layer`.
-
-    Raises:
-        ConfigError: `pad_to` is below 1.
     """
 
     def __init__(self, self_interaction: bool = False, pad_to: int = 1, **kwargs: Any) -> None:
@@ -60,7 +56,6 @@ class Cross(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no type
 
     Args:
         rank: W is a product of a (D, rank) and a (rank, D) matrix; 0 takes one (D, D) matrix.
-        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, rank: int = 0, **kwargs: Any) -> None:
@@ -68,7 +63,6 @@ class Cross(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no type
         self.rank = rank
 
     def build(self, input_shape: Any) -> None:
-        """Make the matrices and the bias."""
         width = input_shape[0][-1]
         shapes = [(width, self.rank), (self.rank, width)] if self.rank else [(width, width)]
         self._matrices = [

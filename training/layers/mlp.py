@@ -18,10 +18,6 @@ class Prelu(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no type
 
     One share per unit, whatever the rank of the input; Keras' own would have one per candidate too, and adds the
     gradient of the shares up in half precision. Call with (…, D); returns the same shape.
-
-    Args:
-        share: where the shares start.
-        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, share: float = 0.1, **kwargs: Any) -> None:
@@ -29,7 +25,6 @@ class Prelu(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no type
         self.share = share
 
     def build(self, input_shape: Any) -> None:
-        """Make the shares."""
         initializer = keras.initializers.Constant(self.share)
         shape, float32 = (input_shape[-1],), tf.float32
         self._shares = self.add_weight(
@@ -54,10 +49,6 @@ class Mlp(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
         units: of each layer; without any, the input is returned.
         activation: one of `ACTIVATIONS`, of each layer.
         dropout: share of each layer's units that is dropped in training.
-        **kwargs: of `keras.layers.Layer`.
-
-    Raises:
-        ConfigError: an activation that is not known.
     """
 
     def __init__(self, units: Sequence[int], activation: str = PRELU, dropout: float = 0.0, **kwargs: Any) -> None:

@@ -21,7 +21,6 @@ class PeriodicNumbers(keras.layers.Layer):  # type: ignore[misc]  # tensorflow h
         dimension: columns of each vector.
         frequencies: how many of them a number has.
         scale: standard deviation of what they start from; the larger, the finer the differences that are told.
-        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, dimension: int, frequencies: int, scale: float, **kwargs: Any) -> None:
@@ -29,7 +28,6 @@ class PeriodicNumbers(keras.layers.Layer):  # type: ignore[misc]  # tensorflow h
         self.dimension, self.frequencies, self.scale = dimension, frequencies, scale
 
     def build(self, shape: Any) -> None:
-        """Make the weights."""
         numbers = shape[-1]
         normal = keras.initializers.RandomNormal
         self.rates = self.add_weight("rates", (numbers, self.frequencies), initializer=normal(stddev=self.scale))

@@ -17,10 +17,6 @@ class Recency(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no ty
     """A learned number for each place of a history, by how many items were chosen since.
 
     Call with a tensor (N, T, …), T at most `max_items`; returns float32 (1, 1, T). The numbers start at zero.
-
-    Args:
-        max_items: of the longest history.
-        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, max_items: int, **kwargs: Any) -> None:
@@ -43,10 +39,6 @@ class RecencyMean(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has n
     """The items of the history, weighed by the softmax of `Recency`; whatever the candidate.
 
     Call with `[history, present]`: (N, T, D) and (N, T). Returns (N, D); zeros for a row without items.
-
-    Args:
-        max_items: of the longest history.
-        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, max_items: int, **kwargs: Any) -> None:
@@ -74,7 +66,6 @@ class DotProductFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflo
 
     Args:
         dimension: of each feature; D is a multiple of it.
-        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, dimension: int, **kwargs: Any) -> None:
@@ -109,7 +100,6 @@ class PriorShift(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
 
     Args:
         num_negatives: k, at least 1.
-        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, num_negatives: int, **kwargs: Any) -> None:

@@ -41,9 +41,6 @@ class ScalarDenseFeatures(DenseFeatures):
             of columns, width), where all have the same width. Both in the order of the columns' names.
         fused: one table for all columns of a width; if not, one per column.
         **kwargs: see `DenseFeatures`.
-
-    Raises:
-        ConfigError: see `DenseFeatures`; or an aggregation that is not known or needs columns of one width.
     """
 
     def __init__(
@@ -88,17 +85,12 @@ class ScalarDenseFeatures(DenseFeatures):
         return layer
 
     def call(self, inputs: Mapping[str, Any]) -> Any:
-        """Look up and aggregate; see the class.
-
-        Raises:
-            SpecError: a column has lists.
-        """
+        """Look up and aggregate; see the class."""
         if missing := [key for key in self.keys if key not in inputs]:
             raise SpecError(f"columns {missing} do not have one value per row. Take DenseFeatures for lists.")
         return self.lookup(inputs)
 
     def lookup(self, columns: Mapping[str, Any]) -> Any:
-        """The same, see `DenseFeatures`."""
         rows = {name: self._rows(name, columns) for name in self._fused}
         done: Counter[str] = Counter()
         parts = []

@@ -20,13 +20,6 @@ class SoftSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
     Call with `[scores, present]`: scores float32 (N, C, T), of which only the order counts, and present (N, T), 1 where
     there is an item. Returns float32 (N, C, T), 1 at the items that are kept: exactly `num_searched`, or all that are
     present if there are fewer. It has no gradient.
-
-    Args:
-        num_searched: number of items to keep.
-        **kwargs: of `keras.layers.Layer`.
-
-    Raises:
-        ConfigError: `num_searched` is below 1.
     """
 
     def __init__(self, num_searched: int, **kwargs: Any) -> None:
@@ -58,10 +51,6 @@ class HardSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
 
     Args:
         num_searched: number of items to keep at most.
-        **kwargs: of `keras.layers.Layer`.
-
-    Raises:
-        ConfigError: `num_searched` is below 1.
     """
 
     def __init__(self, num_searched: int, **kwargs: Any) -> None:

@@ -55,11 +55,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         same: see above.
         length: T, fixed, as XLA wants it; longer histories lose their oldest items. Without it they do so beyond the
             spec's `max_length`.
-        **kwargs: of `keras.layers.Layer`.
-
-    Raises:
-        SpecError: the spec has no histories.
-        ConfigError: `length` is below `num_recent` or 1.
     """
 
     def __init__(
@@ -91,7 +86,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         self.bias_tables: dict[str, Any] = {}
 
     def build(self, input_shape: Any) -> None:
-        """Make the tables, called as the features of the user and of the target."""
         for name in (*self._looked_up_users, *self._targets):
             # Each its own: Keras' initializers give the same numbers, and a warning, when they are used again.
             initializer = type(self.initializer).from_config(self.initializer.get_config())
@@ -139,7 +133,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "SequenceFeatures":
-        """Build the layer again from `get_config`."""
         return cls(**{**config, "spec": FeatureSpec.from_yaml(config["spec"])})
 
     @property

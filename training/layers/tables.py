@@ -7,18 +7,7 @@ import tensorflow as tf
 
 
 def add_table(layer: Any, name: str, shape: tuple[int, int], initializer: Any, *, trainable: bool = True) -> Any:
-    """Give a Keras layer an embedding table, float32.
-
-    Args:
-        layer: its `add_weight` makes the variable.
-        name: of the variable.
-        shape: number of ids, and columns.
-        initializer: what the rows start from, as Keras has them.
-        trainable: whether it learns.
-
-    Returns:
-        The variable.
-    """
+    """Give a Keras layer an embedding table, float32."""
     # TensorFlow allows few characters in the name of a saved variable; a column may contain any.
     safe = re.sub(r"[^A-Za-z0-9_.\\/>-]", lambda found: f"_{ord(found[0]):x}", name)
     # Keras would cast in `call` only, and `lookup` is used without it.

@@ -20,12 +20,6 @@ class ArrayLoader(ParquetLoader[Arrays]):
 
     A batch is `(inputs, labels)`: name → ids int64 (N,), numbers float32 (N,) or lists `Ragged`; labels float32 (N,),
     or (N, number of labels).
-
-    Args:
-        files: in the order of the rows.
-        spec: the features and labels.
-        batch_size: rows per batch; only the last one of an epoch may be smaller.
-        options: of `training.loader.stream.BatchStream`.
     """
 
     def __init__(self, files: ParquetFiles, spec: FeatureSpec, batch_size: int, options: StreamOptions) -> None:

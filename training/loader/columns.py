@@ -26,7 +26,6 @@ def arrow_type(feature: Feature) -> pa.DataType:
 
 
 def arrow_schema(features: Iterable[Feature]) -> pa.Schema:
-    """Columns as Parquet files have them."""
     return pa.schema((f.name, pa.list_(arrow_type(f)) if f.is_list else arrow_type(f)) for f in features)
 
 
@@ -70,7 +69,6 @@ def from_arrow(column: pa.ChunkedArray) -> Column:
 
 
 def num_rows(column: Column) -> int:
-    """N."""
     return len(column.offsets) - 1 if isinstance(column, Ragged) else len(column)
 
 
@@ -181,7 +179,6 @@ def not_finite(column: Column) -> Any:
 
 
 def value_dtype(column: Column) -> np.dtype[Any]:
-    """Type of the values."""
     return (column.values if isinstance(column, Ragged) else column).dtype
 
 

@@ -23,12 +23,7 @@ _OPTIONS = tuple(StreamOptions.__annotations__)
 
 
 class Epochs(Generic[T]):
-    """Passes over a stream, each with its own order.
-
-    Args:
-        stream: the batches of an epoch.
-        make: what is made of each batch; called in the background.
-    """
+    """Passes over a stream, each with its own order."""
 
     def __init__(self, stream: BatchStream, make: Callable[[Batch], T]) -> None:
         self.stream, self._make = stream, make
@@ -37,7 +32,6 @@ class Epochs(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next pass reads."""
         return self._next[0]
 
     @property
@@ -64,11 +58,7 @@ class Epochs(Generic[T]):
         return {"epoch": self._at[0], "batch": self._at[1], **self.stream.identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the position of `state_dict`: the next pass has exactly the batches that were left.
-
-        Raises:
-            ConfigError: the state was saved for other data or with other options.
-        """
+        """Take up the position of `state_dict`: the next pass has exactly the batches that were left."""
         self.stream.take_up(state)
         self._next = self._at = (state["epoch"], state["batch"])
 
@@ -101,18 +91,7 @@ class ParquetLoader(Generic[T]):
         *,
         stack_labels: bool,
     ) -> None:
-        """Check the options, and open the files.
-
-        Args:
-            dataset: `ParquetFiles`, or what they are made of.
-            batch_size: rows per batch.
-            cats, conts, labels: names of id, number and label columns.
-            options: of `BatchStream`.
-            stack_labels: labels become one tensor.
-
-        Raises:
-            ConfigError: an option is not known, or a column has two roles that one tensor cannot have.
-        """
+        """Check the options, and open the files."""
         if unknown := [name for name in options if name not in _OPTIONS]:
             raise ConfigError(f"the loader has no option {unknown[0]!r}. Available: {', '.join(_OPTIONS)}.")
         if both := sorted(set(cats) & set(conts)):
@@ -143,12 +122,6 @@ class ParquetLoader(Generic[T]):
         Args:
             workflow: a fitted workflow that keeps every row. What it reads comes from the files, what it does not
                 make too. A hashed value gets the same bucket in every row, which NVTabular on a CPU does not see to.
-
-        Returns:
-            This loader.
-
-        Raises:
-            ConfigError: it is not a fitted workflow, or the loader was used already.
         """
         from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
 
@@ -159,11 +132,9 @@ class ParquetLoader(Generic[T]):
 
     @property
     def num_rows(self) -> int:
-        """Rows per epoch."""
         return self._epochs.stream.num_rows
 
     def __len__(self) -> int:
-        """Batches per epoch."""
         return len(self._epochs.stream)
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,11 +146,7 @@ class ParquetLoader(Generic[T]):
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at a saved position: the next pass has exactly the batches that were left of its epoch.
-
-        Raises:
-            ConfigError: the state was saved for other data or with other options.
-        """
+        """Go on at a saved position: the next pass has exactly the batches that were left of its epoch."""
         self._epochs.load_state_dict(state)
 
     @cached_property

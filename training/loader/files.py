@@ -26,15 +26,6 @@ _WHOLE = Part(begin=0.0, end=1.0, of_each_group=True)
 
 @dataclass(frozen=True, kw_only=True)
 class RowGroup:
-    """A row group.
-
-    Attributes:
-        file: the file's number.
-        number: its own in the file.
-        num_rows: its rows, of those that are read.
-        first_row: rows of it before them, which are left out.
-    """
-
     file: int
     number: int
     num_rows: int
@@ -61,10 +52,6 @@ class ParquetFiles:
             in natural order: part_2 before part_10. An object such as `nvtabular.Dataset`, which has `engine.paths`,
             will do as well.
         part: which of their rows are read; None for all.
-
-    Raises:
-        ConfigError: the dataset has filters.
-        DataError: there are no files, one is missing or damaged, or their schemas differ.
     """
 
     def __init__(self, paths: Any, part: Part | None = None) -> None:
@@ -97,11 +84,6 @@ class ParquetFiles:
         return self._files[group.file].name
 
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Check that all files have these columns.
-
-        Raises:
-            DataError: one is missing.
-        """
         missing = [name for name in columns if name not in self.schema.names]
         for name in missing:
             if any(f"/{name}=" in unquote(file.name) for file in self._files):
@@ -113,11 +95,6 @@ class ParquetFiles:
             raise DataError(f"{self._files[0]} lacks the columns {missing}. Available: {self.schema.names}.")
 
     def check_numeric(self, columns: Sequence[str]) -> None:
-        """Check that columns hold numbers or lists of numbers.
-
-        Raises:
-            DataError: one does not.
-        """
         for name in columns:
             kind = self.schema.field(name).type
             if not is_numeric(kind):
@@ -144,11 +121,6 @@ class ParquetFiles:
         return (found.min, found.max) if found is not None and found.has_min_max else None
 
     def read(self, group: RowGroup, columns: Sequence[str], *, use_threads: bool) -> pa.Table:
-        """All of a row group that is read.
-
-        Raises:
-            DataError: the file has gone, has changed, or is damaged.
-        """
         with self._opened(group) as file:
             rows = file.read_row_group(group.number, columns=list(columns), use_threads=use_threads)
         return rows.slice(group.first_row, group.num_rows)
@@ -163,9 +135,6 @@ class ParquetFiles:
             columns: the columns.
             start: first row that is wanted.
             rows_at_once: rows of each table but the last.
-
-        Raises:
-            DataError: as `read`.
         """
         held: pa.Table | None = None
         skip, left = group.first_row + start, group.num_rows - start
@@ -181,7 +150,6 @@ class ParquetFiles:
             yield held
 
     def _leaf(self, group: RowGroup, column: str) -> int:
-        """Where the footer of a row group has a column."""
         return self._files[group.file].leaves[column]
 
     @contextmanager
@@ -209,12 +177,7 @@ class ParquetFiles:
 
 
 def expand(paths: Any) -> list[str]:
-    """The files that `paths` stands for; see `ParquetFiles`.
-
-    Raises:
-        ConfigError: the dataset has filters.
-        DataError: there are none.
-    """
+    """The files that `paths` stands for; see `ParquetFiles`."""
     engine = getattr(paths, "engine", None)
     if filters := getattr(engine, "filters", None):
         raise ConfigError(
@@ -258,11 +221,7 @@ def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
 
 
 def check_fixed_lists(path: str, schema: pa.Schema, error: Exception) -> None:
-    """Name the columns that Arrow can write but not read: lists of a fixed length, one of which is missing.
-
-    Raises:
-        DataError: `error` says that a list is missing.
-    """
+    """Name the columns that Arrow can write but not read: lists of a fixed length, one of which is missing."""
     fixed = [field.name for field in schema if pa.types.is_fixed_size_list(field.type)]
     if fixed and "Expected all lists to be of size" in str(error):
         raise DataError(

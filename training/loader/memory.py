@@ -15,9 +15,6 @@ def buffer_bytes(size: float | str) -> int:
 
     Args:
         size: below 1 a share of the memory that is available now, else a number of bytes, or text such as "512MB".
-
-    Raises:
-        ConfigError: not a size, or not above 0.
     """
     try:
         number = float(size) if _is_number(size) else float(parse_bytes(size))

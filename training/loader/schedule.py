@@ -42,7 +42,6 @@ class GroupRows(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """How many."""
         return self.stop - self.start
 
 
@@ -53,7 +52,6 @@ class ShuffleBlock(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows of all row groups."""
         return sum(rows.num_rows for rows in self.rows)
 
 
@@ -80,7 +78,6 @@ class BatchRun(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Rows of all batches."""
         return self.cuts[-1]
 
 
@@ -101,9 +98,6 @@ class Schedule:
         global_rank, global_size: this worker's number, and how many there are. All have the same number of batches,
             and each row comes to one of them.
         pad: give all workers the same number of rows, some rows to two of them.
-
-    Raises:
-        ConfigError: a number is out of its range, or the rows do not give every worker the same number of batches.
     """
 
     group_rows: tuple[int, ...]
@@ -140,7 +134,6 @@ class Schedule:
 
     @cached_property
     def num_batches(self) -> int:
-        """Batches per epoch."""
         if not self.drop_last:
             return _ceil(_ceil(self.total_rows, self.global_size), self.batch_size)
         fewest = _ceil(self.total_rows, self.global_size) if self.pad else self.total_rows // self.global_size
@@ -148,7 +141,6 @@ class Schedule:
 
     @cached_property
     def num_rows(self) -> int:
-        """Rows per epoch that this worker gets."""
         start, stop = self._share()
         return self.num_batches * self.batch_size if self.drop_last else stop - start
 
@@ -197,13 +189,6 @@ class Schedule:
 
 
 class Epoch:
-    """The order of one epoch.
-
-    Args:
-        schedule: of which.
-        number: which one.
-    """
-
     def __init__(self, schedule: Schedule, number: int) -> None:
         self._schedule, self._number = schedule, number
         self.blocks = list(schedule.blocks(number))

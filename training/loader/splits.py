@@ -54,11 +54,6 @@ def tensorflow_loader(
         seed: start of the random order.
         global_rank, global_size: number of this worker, and how many there are; see `BatchStream`.
         **reading: see `Reading`.
-
-    Raises:
-        ConfigError: a number is out of its range, or several workers would read TFRecord files, or one a part of them.
-        SpecError: there is no such split.
-        DataError: it has no rows, or no batch, or its files do not hold the columns.
     """
     source = spec.source(split)
     if reading.get("drop_last") and 0 < source.num_rows < batch_size:
@@ -99,17 +94,7 @@ def parquet_split(
     rank: int,
     size: int,
 ) -> L:
-    """A loader of a split in Parquet, or of the share of it that worker `rank` of `size` has.
-
-    Args:
-        make: makes the loader of files and options.
-        prepared, spec, split, shuffle, seed: as of `tensorflow_loader`.
-        rank, size: number of this worker, and how many there are.
-
-    Raises:
-        SpecError: there is no such split.
-        DataError: it has no rows.
-    """
+    """A loader of a split in Parquet, or of the share of it that worker `rank` of `size` has."""
     share: StreamOptions = {"global_rank": rank, "global_size": size}
     options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
     loader = encoding(make(parquet_files(prepared, spec.source(split)), options), prepared, spec)
@@ -160,16 +145,8 @@ def _parquet_loader(
 def encoding(loader: L, prepared: Path, spec: FeatureSpec) -> L:
     """A loader of a split as it is; where the split holds raw rows, with the workflow that encodes them mapped onto it.
 
-    Args:
-        loader: of Parquet files, not used yet.
-        prepared: directory of the prepared data.
-        spec: its feature spec.
-
     Returns:
         The same loader.
-
-    Raises:
-        ArtifactError: the workflow is missing or damaged.
     """
     return loader.map(saved_workflow(prepared)) if spec.metadata.online else loader
 
@@ -192,10 +169,6 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
     """The inputs of the first rows of a split as arrays, whatever format its files have.
 
     Imports TensorFlow for TFRecord only.
-
-    Raises:
-        SpecError: there is no such split.
-        DataError: its files do not hold the columns.
     """
     source, inputs = spec.source(split), (*spec.categorical, *spec.continuous)
     files = [prepared / name for name in source.files]
@@ -225,15 +198,7 @@ def _transform(prepared: Path, spec: FeatureSpec) -> Transform | None:
 
 
 def check_parquet(spec: FeatureSpec, *, reader: str) -> None:
-    """Refuse prepared data that a Parquet-only reader cannot read.
-
-    Args:
-        spec: its feature spec.
-        reader: who asks, such as "a PyTorch model"; for the message.
-
-    Raises:
-        ConfigError: a split is not Parquet.
-    """
+    """Refuse prepared data that a Parquet-only reader cannot read."""
     for split, source in spec.sources.items():
         if source.type != PARQUET:
             raise ConfigError(

@@ -26,9 +26,6 @@ def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict
 
     Returns:
         GPU → limit in MB; empty without GPUs or without the variable.
-
-    Raises:
-        ConfigError: the variable holds no such number, or TensorFlow has started already with another limit.
     """
     text = environment.get(VARIABLE)
     if text is None:

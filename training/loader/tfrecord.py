@@ -46,11 +46,7 @@ _FRAME_BYTES = 16  # length and checksums around each record
 
 
 def tensor_dtype(feature: Feature) -> Any:
-    """The type of a feature in an Example, tf.int64 or tf.float32.
-
-    Raises:
-        DataError: an Example cannot hold it.
-    """
+    """The type of a feature in an Example, tf.int64 or tf.float32."""
     kind = np.dtype(feature.dtype).kind
     if kind not in "fiub":
         raise DataError(f"feature {feature.name!r} is {feature.dtype}, expected whole or float numbers.")
@@ -72,9 +68,6 @@ def write_tfrecords(
         prebatch: rows per record. Above 1 the files are smaller and far faster to read; a file's last record has what
             is left over.
         progress: told rows.
-
-    Returns:
-        The new files, in the order of `files`.
 
     Raises:
         ConfigError: `prebatch` is below 1, or two files have the same name.
@@ -107,9 +100,6 @@ def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path:
     """Serialized Examples of some rows; above one row each, in the block layout.
 
     TensorFlow encodes whole columns: `tf.train.Example` makes an object per value, and takes twenty times as long.
-
-    Raises:
-        DataError: a column does not fit its feature; the message names `path`, where the rows come from.
     """
     lists: dict[str, Ragged] = {}
     for feature in features:
@@ -172,9 +162,6 @@ def parquet_from_tfrecords(
         directory: where NAME.parquet goes, each file whole or not at all.
         progress: told bytes read; the note has rows.
 
-    Returns:
-        The new files, in the order of `files`.
-
     Raises:
         ConfigError: two files have the same name.
         DataError: a file is missing, cut off or damaged, or a feature is missing, of another type, or holds values
@@ -208,9 +195,6 @@ def tfrecord_tables(
 
     Yields:
         Bytes that the rows took in the file, and the rows.
-
-    Raises:
-        DataError: as `parquet_from_tfrecords`.
     """
     schema = arrow_schema(features)
     for num_bytes, parsed in _parsed(path, _layout_of([path], features, counted=counted, beside=files), block_rows):
@@ -218,11 +202,7 @@ def tfrecord_tables(
 
 
 def rows_per_record(files: Sequence[Path], label: Feature) -> int:
-    """Rows of a whole record: 1, or what the files were prebatched with; fewer where no file has a whole record.
-
-    Raises:
-        DataError: a file is missing or damaged, or lacks the label, a column with one value per row.
-    """
+    """Rows of a whole record: 1, or what the files were prebatched with; fewer where no file has a whole record."""
     return _layout_of(files, [label], counted=label).block_rows
 
 
@@ -256,9 +236,6 @@ class Layout:
         counted: a single column of them; its values say how many rows a record has.
         block_rows: rows of a whole record; above 1 in the block layout.
         has_nnzs: list columns come with `name__nnzs`, as they do in the block layout.
-
-    Raises:
-        DataError: a feature has a `null_fill` that its type cannot hold.
     """
 
     features: tuple[Feature, ...]
@@ -371,17 +348,7 @@ def _as_column(values: Any) -> Any:
 def _layout_of(
     files: Sequence[Path], features: Iterable[Feature], *, counted: Feature, beside: Sequence[Path] = ()
 ) -> Layout:
-    """What the beginning of each file says.
-
-    Args:
-        files: to read.
-        features: which columns of them.
-        counted: a single column of them.
-        beside: further files that may have a list column of which these have only empty lists.
-
-    Raises:
-        DataError: a file is missing or damaged, lacks a feature, or has another layout than the first.
-    """
+    """What the beginning of each file says."""
     wanted = tuple({feature.name: feature for feature in features}.values())
     lists = [feature.name for feature in wanted if feature.is_list]
     first = {path: record for path in files for record in islice(_decoded(path), 1)}
@@ -428,11 +395,7 @@ def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The tensors of one file, about `block_rows` rows at a time, and how many bytes they took.
-
-    Raises:
-        DataError: the file is missing, cut off or damaged, or a record is not as expected.
-    """
+    """The tensors of one file, about `block_rows` rows at a time, and how many bytes they took."""
     done = 0
     for records in _records(path, layout.num_records(block_rows)):
         tensors = _parse(path, records, layout, before=done)
@@ -496,10 +459,6 @@ class TFRecordLoader:
         drop_last: leave out the rows that do not fill a batch.
         prefetch: batches that are made ahead of the consumer; None lets tf.data choose.
         num_threads: that read and parse; None lets tf.data choose.
-
-    Raises:
-        ConfigError: an argument is out of its range.
-        DataError: no files, or files that do not hold the columns.
     """
 
     def __init__(
@@ -540,15 +499,10 @@ class TFRecordLoader:
         self._dataset = tf.autograph.experimental.do_not_convert(self._pipeline)(shuffle)
 
     def __len__(self) -> int:
-        """Batches per epoch."""
         return -(-self.num_rows // self._batch_size)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Any]]:
-        """One epoch; the next call gives the next one.
-
-        Raises:
-            DataError: a file is damaged or gone, a record is not as the spec says, or there were not `num_rows` rows.
-        """
+        """One epoch; the next call gives the next one."""
         done = 0
         try:
             for inputs, labels in self._dataset:
@@ -641,7 +595,6 @@ class TFRecordLoader:
 
 
 def _num_rows(labels: Any) -> Any:
-    """Return the number of rows of a batch, as a tensor."""
     return tf.shape(labels[0] if isinstance(labels, tuple) else labels)[0]
 
 

@@ -43,20 +43,13 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The metric by which one model is better than another.
-
-    Attributes:
-        name: a key of `METRICS`, or "loss".
-        title: for people.
-        is_rising: more is better.
-    """
+    """The metric by which one model is better than another."""
 
     name: str
     title: str
     is_rising: bool = False
 
     def is_better(self, figure: float, than: float) -> bool:
-        """Whether one figure is better than another."""
         return figure > than if self.is_rising else figure < than
 
 
@@ -135,10 +128,6 @@ def measured(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
 
 def measured_as(task: str, rows: ScoredRows) -> dict[str, float]:
     """Every metric for a task by its name, without any prefix.
-
-    Args:
-        task: of `workflows.heads.TASKS`.
-        rows: of one head.
 
     Returns:
         Finite figures; what is NaN is left out, as `gauc` where no group has both classes.

@@ -78,9 +78,6 @@ def gauc(rows: ScoredRows) -> float:
     The grouped AUC of Zhou et al. 2018 ("Deep Interest Network for Click-Through Rate Prediction"), with users as
     groups: how well items are ordered *for one user*. Ties count half, as in `auc`.
 
-    Args:
-        rows: with groups.
-
     Returns:
         NaN if no group has both classes.
     """

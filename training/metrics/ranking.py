@@ -15,9 +15,6 @@ class Ranking:
 
     Items with equal scores come in random order, and each figure is the expected one: a model that gives every item the
     same score has that of chance.
-
-    Args:
-        first: items that count, k.
     """
 
     def __init__(self, first: int = 20) -> None:

@@ -45,9 +45,6 @@ class Tally:
     8 more for as many rows that are still to be counted: there are at most 2^30 probabilities in float32, and far
     fewer in use, so many more rows take no more memory. The metrics are exact, and the same in any order of the rows.
     Rows of other tasks and of several heads are held as they are.
-
-    Args:
-        heads: what the labels are.
     """
 
     def __init__(self, heads: Sequence[Head]) -> None:

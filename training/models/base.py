@@ -27,16 +27,12 @@ class UniformIds(keras.initializers.Initializer):  # type: ignore[misc]  # tenso
     """Starts an embedding table uniform in ± `scale`, with zeros for the reserved ids.
 
     An id that training never showed then adds nothing instead of noise.
-
-    Args:
-        scale: half the width of the distribution.
     """
 
     def __init__(self, scale: float) -> None:
         self.scale = scale
 
     def __call__(self, shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
-        """Draw a table of shape (number of ids, dimension)."""
         known = tf.random.uniform(shape, -self.scale, self.scale, dtype)
         return tf.where(tf.range(shape[0])[:, None] <= FIRST_UNSEEN_ID, tf.zeros((), dtype), known)
 
@@ -60,11 +56,7 @@ def embedding_columns(features: Iterable[Feature], model: NetworkConfig) -> list
 
 
 def number_columns(features: Iterable[Feature]) -> list[Any]:
-    """One numeric column per feature.
-
-    Raises:
-        SpecError: a feature is a list.
-    """
+    """One numeric column per feature."""
     features = list(features)
     if lists := [feature.name for feature in features if feature.is_list]:
         raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
@@ -100,7 +92,6 @@ def embedded_ids(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: Ste
 
 
 def dropped(x: Any, share: float) -> Any:
-    """`x` with dropout in training."""
     return keras.layers.Dropout(share)(x) if share else x
 
 
@@ -131,9 +122,6 @@ def scores(x: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: S
         spec: the features and heads.
         model: its choices.
         step: how it will be computed.
-
-    Returns:
-        The output, or a list of several.
     """
     heads = spec.heads
     parts = x if isinstance(x, list) else [x] * len(heads)

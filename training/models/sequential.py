@@ -19,11 +19,7 @@ from workflows.feature_spec import CATEGORICAL, HISTORY, NEGATIVES, FeatureSpec
 
 
 def check(spec: FeatureSpec, model: SequentialConfig) -> None:
-    """Refuse what a model with histories cannot be built from.
-
-    Raises:
-        SpecError: the rows have no histories, or features beside those of users and items.
-    """
+    """Refuse what a model with histories cannot be built from."""
     check_rows(spec, model)
     if others := [feature.name for feature in (*spec.channel(CATEGORICAL), *spec.continuous)]:
         raise SpecError(
@@ -33,23 +29,15 @@ def check(spec: FeatureSpec, model: SequentialConfig) -> None:
 
 
 def learns_from_negatives(spec: FeatureSpec, model: SequentialConfig) -> bool:
-    """Whether there is an auxiliary loss."""
     return model.uses_negatives and bool(spec.channel(NEGATIVES))
 
 
 def longest_history(spec: FeatureSpec) -> int:
-    """Items of the longest history that there can be."""
     return max(feature.max_length or 0 for feature in spec.channel(HISTORY))
 
 
 def look_up(inputs: Any, spec: FeatureSpec, model: SequentialConfig, **options: Any) -> dict[str, Any]:
     """Users, candidates and histories as embeddings, with penalties and dropout.
-
-    Args:
-        inputs: of `training.models.base.keras_inputs`.
-        spec: says which features there are, and how large their tables are.
-        model: its choices.
-        **options: of `SequenceFeatures`.
 
     Returns:
         What `SequenceFeatures` gives. "user" is there if the model uses users and there are any; "bias" with
@@ -80,11 +68,6 @@ def hidden(parts: Any, units: Any, model: SequentialConfig) -> Any:
 
 def recent(found: dict[str, Any], max_items: int, model: SequentialConfig) -> tuple[Any | None, Any | None]:
     """What the history is by how long ago its items were chosen, and its product with the candidates.
-
-    Args:
-        found: of `look_up`.
-        max_items: of the longest history in it.
-        model: its choices.
 
     Returns:
         (N, D) and (N, C, D), with `recency`; else nothing.
@@ -145,10 +128,6 @@ class SplitHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
     Call with `[history, present]`: (N, T, D) and (N, T). Returns four tensors: the earlier part, (N, max(T - R, 1), D),
     and where it has items; the latest part, (N, R, D), and where it has items. A part that would be too short has a
     place without an item in front.
-
-    Args:
-        num_recent: R, the number of latest items.
-        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, num_recent: int, **kwargs: Any) -> None:
@@ -181,7 +160,6 @@ def _held(x: Any, l2: float, name: str) -> Any:
 
 
 def _initializer(model: SequentialConfig) -> Any:
-    """What tables start from."""
     if model.embedding_init:
         return UniformIds(model.embedding_init)
     if model.is_reference:  # uniform in ± 1/√rows

@@ -28,7 +28,6 @@ class Ids:
     """The ids of a feature in a matrix of rows.
 
     Attributes:
-        feature: the feature.
         first, last: its columns, up to `last`: one, or as many as its longest list has; 0 is behind the end of a list.
     """
 
@@ -62,19 +61,12 @@ class Ids:
 class TablesModel(ABC):
     """What is fitted.
 
-    Args:
-        spec: the features and heads.
-        model: its choices.
-
     Attributes:
         columns: the categorical features.
         sides: places of users and of items among them.
         head: what is learned.
         width: columns of `matrix`.
         tables: of each categorical feature (ids, `served_dim` + 1): vectors, and last their linear weights.
-
-    Raises:
-        SpecError: see `users_and_items`.
     """
 
     def __init__(self, spec: FeatureSpec, model: TablesConfig) -> None:
@@ -121,11 +113,7 @@ class TablesModel(ABC):
 
 
 def users_and_items(spec: FeatureSpec, model: TablesConfig) -> tuple[int, int]:
-    """The places of users and items among the categorical features.
-
-    Raises:
-        SpecError: one is not named, or is no column of single ids; or a feature is a number, or a list without bound.
-    """
+    """The places of users and items among the categorical features."""
     if numbers := [feature.name for feature in spec.continuous]:
         raise SpecError(f"model {model.name!r} takes ids and lists of ids, and {numbers} are numbers. Bucketize them.")
     if endless := [feature.name for feature in spec.categorical if feature.is_list and feature.max_length is None]:

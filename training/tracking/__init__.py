@@ -82,7 +82,6 @@ class RunLog:
         self._append("metrics", values=values, step=step, ms=_now_ms(), of_model=of_model)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Record what runs are told apart by."""
         self._append("tags", values=dict(tags))
 
     def note(self, text: str) -> None:
@@ -103,15 +102,7 @@ class RunLog:
         loader_module: str,
         packages: Sequence[str],
     ) -> None:
-        """Store a model as a logged model named "model", with signature and input example.
-
-        Args:
-            path: file or directory that `loader_module` can load.
-            spec: says what the model's inputs are.
-            example: a few rows of them.
-            loader_module: module with `_load_pyfunc(path)`.
-            packages: distributions that it needs; those that are installed are recorded with their versions.
-        """
+        """Store a model as a logged model named "model", with signature and input example."""
         if not self._journal:
             return
         import mlflow.pyfunc
@@ -142,10 +133,6 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
     Args:
         config: where to.
         resumed_id: id of a run to go on with. If the store has it no more, the new run says so in a remark.
-
-    Raises:
-        ConfigError: the experiment was deleted in MLflow.
-        ArtifactError: the store refuses the run, another process is at it, or its journal is damaged.
     """
     with warnings.catch_warnings():
         # MLflow 3.17 warns about a type hint of its own while it is imported.
@@ -193,12 +180,7 @@ def _open(journal: Journal, config: TrackingConfig, resumed_id: str | None) -> N
 
 @contextmanager
 def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
-    """Record every second what the machine does, as MLflow measures it, into the journal.
-
-    Args:
-        log: the run.
-        since_ms: when it began, from which the steps are seconds, also where it goes on.
-    """
+    """Record every second what the machine does, as MLflow measures it, into the journal."""
     from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
     from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
     from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor

@@ -135,10 +135,6 @@ class Delivery:
     is looked for in the description. A run, or a logged model, has a tag that says which entry it is, and is looked for
     before one is made; where two were made all the same, since the first request came after the search, the second is
     deleted at the end of the run.
-
-    Args:
-        journal: of the run.
-        goes_on: whether to deliver more; asked before each request.
     """
 
     def __init__(self, journal: Journal, goes_on: Callable[[], bool] = lambda: True) -> None:
@@ -340,9 +336,6 @@ class Deliverer:
     """Delivers a journal in a thread of its own, while it is written, and holds up nobody.
 
     When the thread ends, the journal is closed; if the store has all of it, it is gone.
-
-    Args:
-        journal: of the run; has its opening.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -424,9 +417,6 @@ def deliver_left(journals: Path) -> Iterator[Outcome]:
     """Deliver what runs that are over have left, one after the other.
 
     A run that was cut off is KILLED from now on; it can go on all the same.
-
-    Args:
-        journals: holds them; need not be there.
     """
     for left in left_in(journals):
         try:

@@ -92,7 +92,6 @@ class Journal:
 
     @classmethod
     def new(cls, journals: Path) -> "Journal":
-        """One for a run that begins."""
         return cls(journals / uuid.uuid4().hex)
 
     @property
@@ -127,11 +126,7 @@ class Journal:
                 raise
 
     def keep(self, path: Path) -> str:
-        """Keep a file or directory as it is now, under its own name.
-
-        Returns:
-            Where, relative to `directory`.
-        """
+        """Keep a file or directory as it is now, under its own name."""
         folder = self.new_folder()
         if path.is_dir():
             shutil.copytree(path, folder / path.name, copy_function=_link)
@@ -179,12 +174,10 @@ class Journal:
             yield Entry(found.pop("kind"), found, end)
 
     def close(self) -> None:
-        """Let others have it."""
         os.close(self._file)
         self._lock.release()
 
     def remove(self) -> None:
-        """Close it, and take it away: the store has everything."""
         os.close(self._file)
         try:
             remove(self.directory)
@@ -193,23 +186,14 @@ class Journal:
 
 
 class Left(NamedTuple):
-    """A journal that was not delivered to its end.
-
-    Attributes:
-        directory: of it.
-        delivered: how far the store is.
-    """
+    """A journal that was not delivered to its end."""
 
     directory: Path
     delivered: Delivered
 
 
 def left_in(journals: Path) -> list[Left]:
-    """Those that are not delivered to their end, of runs that are going on, too.
-
-    Args:
-        journals: holds them; need not be there.
-    """
+    """Those that are not delivered to their end, of runs that are going on, too."""
     directories = (path for path in sorted(journals.glob("*")) if _ID.fullmatch(path.name))
     return [Left(path, _delivered(path)) for path in directories if (path / _JOURNAL).exists()]
 

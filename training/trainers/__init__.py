@@ -9,12 +9,7 @@ from workflows.extras import require
 
 
 def trainer_for(framework: Framework) -> type[Trainer]:
-    """What trains the models of a framework, which is imported.
-
-    Raises:
-        MissingExtraError: the framework is not installed.
-        RanklineError: it is TensorFlow, of another version or twice.
-    """
+    """What trains the models of a framework, which is imported."""
     require(framework.module, feature="training", extra=framework.extra)
     if framework is TENSORFLOW:
         require("tf_keras", feature="training with TensorFlow", extra=PINNED)

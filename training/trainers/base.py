@@ -27,14 +27,7 @@ class Batches(Protocol):
 
 
 class Trainer(ABC):
-    """A model that a framework trains.
-
-    Args:
-        spec: the features.
-        config: choices about the run.
-        num_steps: steps of the whole run, for the decay of the learning rate.
-        world: the workers that fit it together.
-    """
+    """A model that a framework trains."""
 
     PYFUNC: str
     """Module through which MLflow loads the exported model."""
@@ -60,11 +53,7 @@ class Trainer(ABC):
     @staticmethod
     @abstractmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
-        """Refuse what the framework cannot do, before anything is begun.
-
-        Raises:
-            ConfigError: an option is not known to it, options contradict each other, or it cannot read the data.
-        """
+        """Refuse what the framework cannot do, before anything is begun."""
 
     @staticmethod
     @abstractmethod
@@ -74,11 +63,7 @@ class Trainer(ABC):
     @staticmethod
     @abstractmethod
     def deterministic() -> AbstractContextManager[None]:
-        """In the block the framework takes kernels only that give the same bits in each run, on any device.
-
-        Raises:
-            ConfigError: it cannot promise that.
-        """
+        """In the block the framework takes kernels only that give the same bits in each run, on any device."""
 
     @staticmethod
     @abstractmethod
@@ -93,12 +78,7 @@ class Trainer(ABC):
         rank: int = 0,
         size: int = 1,
     ) -> Batches:
-        """A split of prepared data as the framework takes it, or the share of it that worker `rank` of `size` has.
-
-        Raises:
-            ConfigError: it cannot be divided.
-            DataError: it has no rows, or its files do not hold the columns.
-        """
+        """A split of prepared data as the framework takes it, or the share of it that worker `rank` of `size` has."""
 
     def share_state(self) -> None:  # noqa: B027  (nothing to do for one worker)
         """Give all workers the state of worker 0, but that each draws its own dropout."""
@@ -159,11 +139,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take up such a state. Only worker 0 needs one: `share_state` gives it to the others, whose own may be empty.
-
-        Raises:
-            ArtifactError: it is of another model.
-        """
+        """Take up such a state. Only worker 0 needs one: `share_state` gives it to the others."""
 
     @abstractmethod
     def export(self, path: Path) -> None:
@@ -197,8 +173,5 @@ def share_of_sample(number: Any) -> Any:
 
     Polynomial-decay averaging (Shamir & Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section
     4): the t-th sample enters with share (η + 1) / (t + η), η = 0.5.
-
-    Args:
-        number: t, counted from 1; a number or a tensor.
     """
     return 1.5 / (number + 0.5)

@@ -12,15 +12,6 @@ _SHOWN = 3
 
 
 def check_state(state: Mapping[str, Array], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse a state of another model.
-
-    Args:
-        state: name → array.
-        expected: name → shape, of the fit that is to take it up.
-
-    Raises:
-        ArtifactError: names or shapes differ.
-    """
     shapes = [
         f"{name} {np.shape(state[name])} instead of {shape}"
         for name, shape in expected.items()

@@ -39,9 +39,6 @@ class TensorFlowTrainer(Trainer):
     scores and what is exported is the same as without. On a CPU float16 is always compiled with XLA.
 
     Args:
-        spec: the features.
-        config: choices about the run.
-        num_steps: steps of the whole run.
         world: the workers that fit it together. `config` is that of the whole run: `batch_size` counts the rows of all
             workers.
         laid_out_for: rows per batch that the tables are laid out for, the same in every world of an elastic run; None
@@ -260,14 +257,7 @@ class TensorFlowTrainer(Trainer):
 
 
 class _Network:
-    """A model as functions, in two parts: looking features up, and the dense network behind, compiled with XLA or not.
-
-    Attributes:
-        features: layers of the first part.
-        tables: their weights.
-        dense: weights of the second.
-        weights: both.
-    """
+    """A model as functions, in two parts: the feature lookup, and the dense network, compiled with XLA or not."""
 
     def __init__(self, model: Any, heads: Sequence[Head], *, xla: bool) -> None:
         self._heads = heads
@@ -350,14 +340,7 @@ class _Average:
 
 
 def _built(build: Callable[[], Any], policy: str, *, keep: list[Any] | None = None, take: Sequence[Any] = ()) -> Any:
-    """Build a model under a policy for its precision, with dropout that draws from generators of its own.
-
-    Args:
-        build: makes the model.
-        policy: of Keras; the global one is as before afterwards.
-        keep: is given the variables that are made, in their order, the states of generators among them.
-        take: variables of an earlier build, which this one uses instead of making any.
-    """
+    """Build a model under a policy for its precision, with dropout that draws from generators of its own."""
     remaining = iter(take)
 
     def variable(create: Callable[..., Any], **arguments: Any) -> Any:

@@ -78,10 +78,7 @@ class Chain:
     """The weights, and how they go from one draw to the next. Draws are the same for the same seed.
 
     Args:
-        columns: of the rows.
         labels: (N,), 0 or 1, or standardised numbers.
-        factors: dimensions of the vectors.
-        seed: of all draws.
         is_binary: what the labels are.
 
     Attributes:

@@ -42,16 +42,7 @@ class BayesianFM(TablesModel):
 
 
 class _Sampler:
-    """A chain over rows, and the mean of its draws.
-
-    Args:
-        columns: of the rows.
-        sides: places of users and items.
-        labels: (N,).
-        model: the choices.
-        seed: of the draws.
-        is_binary: what the labels are.
-    """
+    """A chain over rows, and the mean of its draws."""
 
     def __init__(
         self,
@@ -124,9 +115,4 @@ def build(
     model: BayesianFMConfig,
     step: StepConfig,  # noqa: ARG001  (a network's signature)
 ) -> BayesianFM:
-    """A machine that has not learned yet.
-
-    Raises:
-        SpecError: see `users_and_items`.
-    """
     return BayesianFM(spec, model)

@@ -21,9 +21,6 @@ class Posterior:
     Args:
         frequencies: rows of each id, (ids,); how much its dot products count.
         dimensions: that are wanted.
-
-    Attributes:
-        num_draws: that were taken in.
     """
 
     def __init__(self, frequencies: Array, dimensions: int) -> None:

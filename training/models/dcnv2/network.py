@@ -16,12 +16,7 @@ from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: DCNv2Config, step: StepConfig) -> Any:
-    """Embeddings (lists averaged) beside numbers, `cross_layers`, `hidden`, a linear unit per output.
-
-    Raises:
-        SpecError: a continuous feature is a list.
-        ConfigError: there are no features.
-    """
+    """Embeddings (lists averaged) beside numbers, `cross_layers`, `hidden`, a linear unit per output."""
     inputs = keras_inputs(spec)
     start = x = embedded(inputs, spec, model, step)
     for _ in range(model.cross_layers):

@@ -26,11 +26,7 @@ from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: DeepFMConfig, step: StepConfig) -> Any:
-    """The diagram above; lists are averaged.
-
-    Raises:
-        SpecError: a continuous feature is a list.
-    """
+    """The diagram above; lists are averaged."""
     inputs = keras_inputs(spec)
     vectors, beside = [], []
     if spec.categorical:
@@ -51,12 +47,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 class NumberVectors(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """A vector for each number, times the number: (N, M) → (N, M, dimension).
-
-    Args:
-        dimension: width of the vectors.
-        **kwargs: of `keras.layers.Layer`.
-    """
+    """A vector for each number, times the number: (N, M) → (N, M, dimension)."""
 
     def __init__(self, dimension: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)

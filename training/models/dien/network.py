@@ -25,9 +25,6 @@ def build(
     """The diagram above; of a history only the `short_history` latest items count.
 
     Without negative histories in `spec` there is no auxiliary loss.
-
-    Raises:
-        SpecError: see `training.models.sequential.check`.
     """
     check(spec, model)
     inputs = keras_inputs(spec)

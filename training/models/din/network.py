@@ -20,9 +20,6 @@ def build(spec: FeatureSpec, model: DINConfig, step: StepConfig) -> Any:
     """What the activation unit weighs stands beside the candidate, their product, and the user.
 
     In the variant "reference" dot products weigh, and there is no product beside.
-
-    Raises:
-        SpecError: see `training.models.sequential.check`.
     """
     check(spec, model)
     inputs = keras_inputs(spec)

@@ -30,11 +30,7 @@ HALF_PRECISION_MULTIPLE = 16
 
 
 def build(spec: FeatureSpec, model: DLRMConfig, step: StepConfig) -> Any:
-    """The diagram above.
-
-    Raises:
-        SpecError: no numbers, no categories, or lists among them.
-    """
+    """The diagram above."""
     _check(spec)
     inputs = keras_inputs(spec)
     embeddings = scalar_layer(
@@ -78,17 +74,12 @@ def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> 
 
 @keras.utils.register_keras_serializable("rankline")
 class ZerosForPadding(keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
-    """Starts a kernel as Keras does, with zeros for inputs that are padding.
-
-    Args:
-        padding: number of these inputs, the last ones.
-    """
+    """Starts a kernel as Keras does, with zeros for inputs that are padding."""
 
     def __init__(self, padding: int) -> None:
         self.padding = padding
 
     def __call__(self, shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
-        """Draw a kernel of shape (inputs, units)."""
         drawn = keras.initializers.GlorotUniform()((shape[0] - self.padding, shape[1]), dtype=dtype)
         return tf.pad(drawn, [[0, self.padding], [0, 0]])
 

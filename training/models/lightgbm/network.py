@@ -21,12 +21,7 @@ OBJECTIVES = {BINARY: "binary", REGRESSION: "regression", MULTICLASS: "multiclas
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Columns of the matrix that one feature becomes: its value, or how often each of its first ids is in a list.
-
-    Attributes:
-        feature: the feature.
-        width: columns; those of a list stand for the ids from 1 on.
-    """
+    """Columns of the matrix that one feature becomes: its value, or how often each of its first ids is in a list."""
 
     feature: Feature
     width: int
@@ -44,10 +39,6 @@ class Block:
 
 class Forests:
     """What is fitted.
-
-    Args:
-        spec: the features and heads.
-        model: its choices.
 
     Attributes:
         heads: in their order.
@@ -127,9 +118,4 @@ def build(
     model: LightGBMConfig,
     step: StepConfig,  # noqa: ARG001  (a network's signature)
 ) -> Forests:
-    """Forests that have not learned yet.
-
-    Raises:
-        SpecError: a continuous feature is a list.
-    """
     return Forests(spec, model)

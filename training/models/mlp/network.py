@@ -21,12 +21,7 @@ from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
-    """Embeddings (lists averaged) beside numbers, the dense layers with ReLU, a linear unit per output.
-
-    Raises:
-        SpecError: a continuous feature is a list.
-        ConfigError: there are no features.
-    """
+    """Embeddings (lists averaged) beside numbers, the dense layers with ReLU, a linear unit per output."""
     inputs = keras_inputs(spec)
     has_vectors = bool(model.number_dim and spec.continuous)
     x = _with_vectors(inputs, spec, model, step) if has_vectors else embedded(inputs, spec, model, step)

@@ -16,12 +16,7 @@ from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: MMoEConfig, step: StepConfig) -> Any:
-    """The diagram above; embeddings of lists are averaged.
-
-    Raises:
-        SpecError: a continuous feature is a list.
-        ConfigError: there are no features.
-    """
+    """The diagram above; embeddings of lists are averaged."""
     inputs = keras_inputs(spec)
     x = embedded(inputs, spec, model, step)
     experts = tf.stack([dense_layers(x, model.hidden, model.dropout) for _ in range(model.experts)], axis=1)

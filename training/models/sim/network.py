@@ -41,9 +41,6 @@ def build(spec: FeatureSpec, model: SIMConfig, step: StepConfig) -> Any:
 
     A hard search takes nothing from stage one, which then is left out, as in the paper. Without negative histories in
     `spec` there is no auxiliary loss.
-
-    Raises:
-        SpecError: see `training.models.sequential.check`.
     """
     check(spec, model)
     inputs = keras_inputs(spec)
@@ -98,10 +95,6 @@ class WithLatest(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
     """The items that a search kept of the earlier part, and all of the latest, of a whole history.
 
     Call with `[kept, present]`: (N, C, max(T - R, 1)), and where the history has items, (N, T). Returns (N, C, T).
-
-    Args:
-        num_recent: R, the number of latest items; see `SplitHistory`.
-        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, num_recent: int, **kwargs: Any) -> None:

@@ -32,11 +32,6 @@ def build(
     model: TorchMLPConfig,
     step: StepConfig,  # noqa: ARG001  (a network's signature)
 ) -> nn.Module:
-    """Build the model.
-
-    Raises:
-        SpecError: a continuous feature is a list.
-    """
     if lists := [feature.name for feature in spec.continuous if feature.is_list]:
         raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
     return TorchMLP(spec, model)
@@ -50,10 +45,6 @@ class TorchMLP(nn.Module):
     scores are probabilities. `linear_terms` adds the weights of the row's ids to the logit, summed over lists.
 
     Called with the inputs of a batch of `training.loader.torch.TorchAsyncItr`.
-
-    Args:
-        spec: says which features there are, and how large their tables are.
-        model: its choices.
     """
 
     def __init__(self, spec: FeatureSpec, model: TorchMLPConfig) -> None:
@@ -80,7 +71,6 @@ class TorchMLP(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(width, outputs))
 
     def forward(self, inputs: Mapping[str, Any]) -> Output:
-        """Score a batch."""
         embedded = torch.cat(self._look_up(self.embeddings, inputs), dim=1)
         parts = [self.embedding_dropout(embedded)]
         if self.normalize is not None:
