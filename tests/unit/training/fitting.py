@@ -1,14 +1,12 @@
 """What must hold of a fit whatever the framework, see `training.trainers.base.Trainer`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import pytest
 
 from training.config import TrainConfig
 from training.trainers.base import Array, Trainer
-from workflows.auc import exact_auc
 from workflows.feature_spec import FeatureSpec
 
 Batch = tuple[Any, Any]
@@ -42,33 +40,11 @@ def assert_goes_on_like_one_without_a_break(
     meanwhile()
     learn(resumed, batches)
     expected = straight.state()
-    assert resumed.state().keys() == expected.keys()
     assert_same(resumed.state(), expected)
     assert resumed.loss_sum() == straight.loss_sum()
 
 
-def assert_state_is_a_copy(trainer: Trainer, batches: list[Batch], other: Trainer, groups: set[str]) -> None:
-    """What the fit learns changes no state that was taken before, and another fit of the model has the same names."""
-    state = trainer.state()
-    kept = {name: array.copy() for name, array in state.items()}
-    learn(trainer, batches)
-    assert_same(state, kept)
-    assert state.keys() == other.state().keys()
-    assert {name.split("/")[0] for name in state} == groups
-
-
-def assert_same(state: dict[str, Array], expected: dict[str, Array]) -> None:
+def assert_same(state: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+    assert state.keys() == expected.keys()
     for name, array in state.items():
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
-
-
-def assert_score_alike(mixed: Trainer, single: Trainer, batches: list[Batch], labels: Array) -> None:
-    """A fit in mixed precision has other weights than one in float32, and ranks the labels of the batches as well."""
-    assert any(np.any(a != b) for a, b in zip(mixed.weights(), single.weights(), strict=True))
-    aucs = []
-    for trainer in (mixed, single):
-        scores = np.concatenate([trainer.score(inputs) for inputs, _ in batches])
-        assert scores.dtype == np.float32
-        aucs.append(exact_auc(labels, scores))
-    assert aucs[0] == pytest.approx(aucs[1], abs=0.01)
-    assert aucs[1] > 0.8

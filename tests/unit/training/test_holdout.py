@@ -4,13 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
+from tests.support.training_runs import Cut, CutError, assert_same_weights, history
 from training.checkpoints import Checkpoint, checkpoint_path
 from training.config import SessionConfig, TrainConfig
 from training.holdout import SHARE, inner_spec
@@ -22,7 +21,6 @@ from training.trainers.torch import TorchTrainer
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import TFRECORD, FeatureSpec
 from workflows.prepared import PreparedData
-from workflows.torch_script import load_torch_script
 from workflows.trained import TrainedModel
 
 CONFIG = TrainConfig(
@@ -46,22 +44,6 @@ def tracking(work: Path) -> TrackingConfig:
 @pytest.fixture(scope="module")
 def straight(prepared: Path, tmp_path_factory: pytest.TempPathFactory, tracking: TrackingConfig) -> TrainedModel:
     return train(prepared, tmp_path_factory.mktemp("straight") / "model", CONFIG, tracking=tracking)
-
-
-def weights(model: TrainedModel) -> dict[str, np.ndarray]:
-    script, _ = load_torch_script(model.model_path, torch, remedy="")
-    return {name: value.numpy() for name, value in script.state_dict().items()}
-
-
-def assert_same_weights(one: TrainedModel, other: TrainedModel) -> None:
-    first, second = weights(one), weights(other)
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
-
-
-def steps(model: TrainedModel, name: str) -> list[int]:
-    history = mlflow.MlflowClient(model.tracking_uri).get_metric_history(model.run_id, name)
-    return [metric.step for metric in history]
 
 
 def with_other_labels(table: pa.Table) -> pa.Table:
@@ -88,9 +70,13 @@ def test_the_model_is_one_of_all_rows_for_as_many_epochs_as_were_best_and_figure
     chosen = straight.manifest.details["chosen"]
     epochs = round(chosen["epoch"])
     assert 1 <= epochs == straight.metrics["epoch"] < 8
-    assert steps(straight, "inner_auc") == list(range(1, min(8, epochs + 2) + 1)) == steps(straight, "inner_train_loss")
-    assert steps(straight, "train_loss") == list(range(1, epochs + 1))
-    assert steps(straight, "valid_auc") == [epochs]  # once
+    assert (
+        list(history(straight, "inner_auc"))
+        == list(range(1, min(8, epochs + 2) + 1))
+        == list(history(straight, "inner_train_loss"))
+    )
+    assert list(history(straight, "train_loss")) == list(range(1, epochs + 1))
+    assert list(history(straight, "valid_auc")) == [epochs]  # once
     assert {"inner_auc", "inner_gauc", "epoch"} < chosen.keys()
     assert not any(name.startswith(INNER) for name in straight.metrics)
     fixed = replace(CONFIG, learning_rate_decay="none", early_stopping_patience=0, epochs=2)
@@ -99,21 +85,6 @@ def test_the_model_is_one_of_all_rows_for_as_many_epochs_as_were_best_and_figure
     if models[0].metrics["epoch"] == models[1].metrics["epoch"]:
         assert_same_weights(*models)
     assert models[0].manifest.details["chosen"] == {}
-
-
-class CutError(Exception):
-    """Ends a run where it is."""
-
-
-class Cut:
-    """Ends a run when a note begins in some way."""
-
-    def __init__(self, note: str) -> None:
-        self._note = note
-
-    def update(self, _done: float, _total: float, note: str = "") -> None:
-        if note.startswith(self._note):
-            raise CutError
 
 
 def test_a_run_that_is_cut_off_in_either_fit_goes_on_to_the_very_same_model(
@@ -125,7 +96,7 @@ def test_a_run_that_is_cut_off_in_either_fit_goes_on_to_the_very_same_model(
     for number, (note, begun) in enumerate(cuts):
         session = SessionConfig(checkpoint_every=3, resume=number > 0)
         with pytest.raises(CutError):
-            train(prepared, output, CONFIG, session=session, tracking=tracking, progress=Cut(note))
+            train(prepared, output, CONFIG, session=session, tracking=tracking, progress=Cut(note=note))
         left = Checkpoint.load(checkpoint_path(output))
         assert dict(left.chosen) == (straight.manifest.details["chosen"] if begun else {})
     session = SessionConfig(checkpoint_every=3, resume=True)

@@ -193,7 +193,7 @@ def test_names_tell_heads_apart_and_one_head_needs_none() -> None:
     ]
 
 
-def test_training_loss_of_several_heads_keeps_its_name_beside_scored_training_rows(
+def test_the_loss_that_a_run_learns_from_keeps_its_name_beside_scored_training_rows(
     prepared_heads: Path, tmp_path: Path, work: Path
 ) -> None:
     logged: list[dict[str, float]] = []

@@ -19,12 +19,12 @@ from training.models.torch_mlp import TorchMLPConfig
 from training.saved_model import load_signature
 from training.tracking import TrackingConfig
 from training.train import train
-from training.trainers.tensorflow import TensorFlowTrainer, _Average
+from training.trainers.tensorflow import TensorFlowTrainer
 from training.trainers.torch import TorchTrainer
 from training.validation import ValidationScores
 from workflows.artifacts import load_manifest
 from workflows.auc import exact_auc
-from workflows.errors import ArtifactError, ConfigError, DataError, RanklineError
+from workflows.errors import ArtifactError, ConfigError, DataError
 from workflows.trained import TrainedModel
 
 CONFIG = TrainConfig(batch_size=64, seed=3)
@@ -143,81 +143,6 @@ def test_progress_counts_rows_and_tells_loss_rate_and_auc(trained: TrainedModel,
         "choosing: epoch 2/4" in n and "rows/s" in n and "loss" in n and "inner AUC" in n for *_, n in notes.reports
     )
     assert f"best epoch {epochs}, valid AUC {trained.metrics['valid_auc']:.4f}" in notes.reports[-1][2]
-
-
-def test_the_same_seed_gives_the_same_scores(
-    prepared: Path, tmp_path: Path, tracking: TrackingConfig, trained: TrainedModel
-) -> None:
-    again = train(prepared, tmp_path / "model", CONFIG, tracking=tracking)
-    _, rows = valid_rows(prepared)
-    scores = [load_signature(model.saved_model, "serving_default")(**rows)["score"] for model in (trained, again)]
-    np.testing.assert_allclose(scores[0], scores[1], atol=1e-3)  # threads add in any order
-
-
-def test_early_stopping_keeps_the_best_epoch(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:
-    prepared = new_prepared(tmp_path / "prepared", num_train=600)
-    config = TrainConfig(
-        batch_size=64,
-        epochs=30,
-        learning_rate=0.02,
-        weight_averaging=False,
-        early_stopping_patience=2,
-        epoch_holdout="valid",
-    )
-    model = train(prepared, tmp_path / "model", config, tracking=tracking)
-    history = mlflow.MlflowClient(tracking.uri).get_metric_history(model.run_id, "valid_auc")
-    by_epoch = {metric.step: metric.value for metric in history}
-    assert max(by_epoch, key=lambda epoch: by_epoch[epoch]) == model.metrics["epoch"]
-    assert max(by_epoch) == model.metrics["epoch"] + 2 < 30
-    labels, rows = valid_rows(prepared)
-    scores = load_signature(model.saved_model, "serving_default")(**rows)["score"].numpy()[:, 0]
-    assert exact_auc(labels, scores) == pytest.approx(max(by_epoch.values()), abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"optimizer": "lazy_adam", "learning_rate": 0.005, "learning_rate_decay": "cosine", "table_lr_scale": 2.0},
-        {"optimizer": "adam", "learning_rate": 0.005, "learning_rate_decay": "linear", "weight_decay": 0.01},
-        {"optimizer": "adagrad", "learning_rate": 0.3, "embedding_init": 0.0, "weight_averaging": False},
-        {"linear_terms": True, "l2_linear": 0.01, "l2_embedding": 0.01, "dropout": 0.1, "embedding_dropout": 0.1},
-    ],
-)
-def test_other_choices_train_too(
-    prepared: Path, tmp_path: Path, tracking: TrackingConfig, options: dict[str, Any]
-) -> None:
-    config = TrainConfig(batch_size=64, epochs=2, early_stopping_patience=0).with_choices(**options)
-    model = train(prepared, tmp_path / "model", config, tracking=tracking)
-    assert model.metrics["valid_auc"] > 0.7
-    assert model.metrics["epoch"] == 2
-
-
-def test_the_average_starts_at_the_first_sample_and_favours_late_ones() -> None:
-    weight = tf.Variable([0.0])
-    average = _Average([weight])
-    seen = []
-    for value in (4.0, 8.0, 6.0):
-        weight.assign([value])
-        average.update()
-        seen.append(float(average.values[0][0]))
-    second = 4.0 + 1.5 / 2.5 * (8.0 - 4.0)
-    assert seen == pytest.approx([4.0, second, second + 1.5 / 3.5 * (6.0 - second)])
-    average.swap()
-    assert (float(weight[0]), float(average.values[0][0])) == (pytest.approx(seen[-1]), 6.0)
-
-
-def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_old_model(
-    prepared: Path, tmp_path: Path, tracking: TrackingConfig
-) -> None:
-    config = TrainConfig(batch_size=500, epochs=1, optimizer="sgd", learning_rate=1e30)
-    with pytest.raises(
-        RanklineError, match=r"loss is nan since step \d \(epoch 1, batch \d of 8\).*Lower the learning rate"
-    ):
-        train(prepared, tmp_path / "model", config, tracking=tracking)
-    assert list(tmp_path.iterdir()) == []
-    client = mlflow.MlflowClient(tracking.uri)
-    experiment = client.get_experiment_by_name("movielens")
-    assert client.search_runs([experiment.experiment_id], max_results=1)[0].info.status == "FAILED"
 
 
 def test_validation_data_of_one_class_is_refused(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:

@@ -12,11 +12,11 @@ import mlflow
 import numpy as np
 import pyarrow as pa
 import pytest
-import tensorflow as tf
 import torch
 from hiding_model import HidingConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.support.training_runs import Cut, CutError, assert_same_weights, history
 from training.checkpoints import Checkpoint, checkpoint_path
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation
@@ -26,8 +26,7 @@ from training.tracking import TrackingConfig, tracked_run
 from training.train import train
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError, DataError, RanklineError
-from workflows.torch_script import load_torch_script
-from workflows.trained import TORCH_SCRIPT, TrainedModel
+from workflows.trained import TrainedModel
 
 BASE = TrainConfig(
     model=MLPConfig(hidden=(16,), dropout=0.2, embedding_dropout=0.1),
@@ -103,21 +102,9 @@ def straight(prepared: Path, tmp_path_factory: pytest.TempPathFactory, tracking:
     return model
 
 
-class CutError(Exception):
-    """Ends a run where it is."""
-
-
-class Cut:
-    """Ends a run when so many rows are done and the note begins in some way, and remembers the notes."""
-
-    def __init__(self, at: int, note: str = "epoch", error: type[BaseException] = CutError) -> None:
-        self._at, self._note, self._error = at, note, error
-        self.notes: list[str] = []
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        self.notes.append(note)
-        if done >= self._at and note.startswith(self._note):
-            raise self._error
+def assert_same_run(one: TrainedModel, other: TrainedModel) -> None:
+    assert one.metrics == other.metrics
+    assert_same_weights(one, other)
 
 
 @pytest.fixture
@@ -134,28 +121,6 @@ def cut_off(prepared: Path, tracking: TrackingConfig) -> Any:
         return Checkpoint.load(checkpoint_path(output))
 
     return run
-
-
-def weights(model: TrainedModel) -> dict[str, Any]:
-    if model.format == TORCH_SCRIPT:
-        script, _ = load_torch_script(model.model_path, torch, remedy="")
-        return {name: value.numpy() for name, value in script.state_dict().items()}
-    saved = tf.train.load_checkpoint(str(model.saved_model / "variables" / "variables"))
-    names = saved.get_variable_to_shape_map()
-    return {name: saved.get_tensor(name) for name in names if saved.get_variable_to_dtype_map()[name] != tf.string}
-
-
-def assert_same(one: TrainedModel, other: TrainedModel) -> None:
-    assert one.metrics == other.metrics
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
-
-
-def history(model: TrainedModel, name: str) -> dict[int, float]:
-    found = mlflow.MlflowClient(model.tracking_uri).get_metric_history(model.run_id, name)
-    return {metric.step: metric.value for metric in found}
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +154,7 @@ def test_a_killed_run_goes_on_to_the_very_same_model(
 
     session = SessionConfig(checkpoint_every=7, resume=True)
     model = train(prepared, output, config, session=session, tracking=tracking)
-    assert_same(model, straight(name))
+    assert_same_run(model, straight(name))
     assert list(output.parent.iterdir()) == [output]
     assert model.run_id == left.run_id
     run = mlflow.MlflowClient(tracking.uri).get_run(model.run_id)
@@ -207,7 +172,7 @@ def test_a_run_in_mixed_precision_goes_on_to_the_very_same_model(
     output = tmp_path / "model"
     assert cut_off(output, CONFIGS[name], at=2 * NUM_ROWS, every=3).position.step == 18
     model = train(prepared, output, CONFIGS[name], session=SessionConfig(resume=True), tracking=tracking)
-    assert_same(model, straight(name))
+    assert_same_run(model, straight(name))
 
 
 def test_a_run_that_is_cut_off_after_an_epoch_and_again_before_its_model_is_there_goes_on_too(
@@ -219,7 +184,7 @@ def test_a_run_that_is_cut_off_after_an_epoch_and_again_before_its_model_is_ther
     left = cut_off(output, QUICK, at=3 * NUM_ROWS, every=1_000, note="best epoch", resume=True)
     assert (left.position.step, left.position.batch) == (30, 0)
     model = train(prepared, output, QUICK, session=SessionConfig(resume=True), tracking=tracking)
-    assert_same(model, straight("torch"))
+    assert_same_run(model, straight("torch"))
     assert not checkpoint_path(output).exists()
 
 
@@ -231,7 +196,7 @@ def test_a_generation_goes_on_from_the_checkpoint_in_the_same_run(
     left = cut_off(output, QUICK, at=2 * NUM_ROWS, every=7)
     generation = Generation(number=1, run_id=left.run_id, has_checkpoint=is_known, cause="worker 1 was lost.")
     model = train(prepared, output, QUICK, tracking=tracking, workers=elastic, generation=generation)
-    assert_same(model, straight("torch"))
+    assert_same_run(model, straight("torch"))
     run = mlflow.MlflowClient(tracking.uri).get_run(model.run_id)
     assert (model.run_id, run.info.status) == (left.run_id, "FINISHED")
     assert run.data.tags["mlflow.note.content"] == f"{ROWS} Step 14: worker 1 was lost. 1 worker goes on."
@@ -269,7 +234,7 @@ def test_a_run_that_was_deleted_from_the_store_goes_on_as_a_new_one(
     left = cut_off(output, QUICK, at=NUM_ROWS, every=3)
     client.delete_run(left.run_id)
     model = train(prepared, output, QUICK, session=SessionConfig(resume=True), tracking=tracking)
-    assert_same(model, straight("torch"))
+    assert_same_run(model, straight("torch"))
     run = client.get_run(model.run_id)
     assert run.data.tags["mlflow.note.content"] == f"Continues run {left.run_id}, which is gone. {ROWS}"
     assert run.data.params["batch_size"] == "400"

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import mlflow
 import numpy as np
@@ -17,6 +16,7 @@ from typer.testing import CliRunner
 from rankline.compat.sim.batches import SplitOpener
 from rankline.compat.sim.command import CONTEXT, _check_alike, sim_command
 from rankline.compat.sim.options import SimOptions
+from tests.support.training_runs import assert_same_weights
 from tests.unit.training import conftest as ratings
 from tests.unit.training import sequence_rows
 from training.checkpoints import plain
@@ -74,19 +74,6 @@ def log_of(results: Path) -> list[tuple[list[int], dict[str, float]]]:
 
 def steps_of(results: Path) -> list[list[int]]:
     return [step for step, _ in log_of(results)]
-
-
-def weights(model: TrainedModel) -> dict[str, Any]:
-    saved = tf.train.load_checkpoint(str(model.saved_model / "variables" / "variables"))
-    dtypes = saved.get_variable_to_dtype_map()
-    return {name: saved.get_tensor(name) for name in dtypes if dtypes[name] != tf.string}
-
-
-def assert_same(one: Path, other: Path) -> None:
-    first, second = (weights(TrainedModel.load(results / "model")) for results in (one, other))
-    assert first.keys() == second.keys()
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -251,11 +238,11 @@ def test_a_run_that_goes_on_counts_epochs_from_the_start_and_ends_with_the_same_
     arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", tmp_path / "results"]
     arguments += ["--seed", -1, "--load_checkpoint_path", load, "--save_checkpoint_path", save]
     sim(*arguments)
-    assert_same(tmp_path / "results", straight)
+    assert_same_weights(TrainedModel.load(tmp_path / "results" / "model"), TrainedModel.load(straight / "model"))
     assert steps_of(tmp_path / "results") == [*[[2, step] for step in range(1, STEPS + 1)], [2], []]
     # What has ended may go on: with nothing to learn, or with another epoch.
     sim(*arguments[:-4], "--load_checkpoint_path", save)
-    assert_same(tmp_path / "results", straight)
+    assert_same_weights(TrainedModel.load(tmp_path / "results" / "model"), TrainedModel.load(straight / "model"))
     assert steps_of(tmp_path / "results")[-2:] == [[], []]
     sim(*arguments[:-4], "--load_checkpoint_path", save, "--save_checkpoint_path", save, "--epochs", 3)
     assert steps_of(tmp_path / "results")[-2:] == [[3], []]

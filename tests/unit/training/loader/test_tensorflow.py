@@ -54,17 +54,6 @@ def columns_of_two_roles(directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_a_column_may_be_an_input_and_a_label(tmp_path: Path, shuffle: bool) -> None:
-    options = {"cat_names": ["item"], "cont_names": ["price"], "shuffle": shuffle}
-    loader = KerasSequenceLoader(columns_of_two_roles(tmp_path), 3, ["item", "price"], **options)  # type: ignore[arg-type]
-    inputs, (item, price) = next(iter(loader))
-    assert sorted(inputs["item"].numpy()[:, 0].tolist()) == [2**24, 2**24 + 1, 2**24 + 2]
-    assert (inputs["item"].dtype, item.dtype, price.dtype) == (tf.int64, tf.int64, tf.float32)
-    np.testing.assert_array_equal(item, inputs["item"])
-    np.testing.assert_array_equal(price, inputs["price"])
-
-
 def test_a_feature_column_may_be_the_label_but_not_id_and_number(tmp_path: Path) -> None:
     ids = tf.feature_column.categorical_column_with_identity("item", 2**25)
     number = tf.feature_column.numeric_column("item")
@@ -73,14 +62,6 @@ def test_a_feature_column_may_be_the_label_but_not_id_and_number(tmp_path: Path)
     np.testing.assert_array_equal(item, inputs["item"])
     with pytest.raises(ConfigError, match=r"\['item'\] are named as ids"):
         KerasSequenceLoader(path, 3, ["price"], feature_columns=[ids, number])
-
-
-def test_each_pass_is_a_new_order_of_the_same_rows(prepared: Path) -> None:
-    loader = loader_of(prepared, cat_names=[], parts_per_chunk=4)
-    first, second = (np.concatenate([x["age"].numpy()[:, 0] for x, _ in loader]) for _ in range(2))
-    assert len(first) == loader.num_rows == 4000
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(np.sort(first), np.sort(second))
 
 
 def test_paths_may_be_files_a_directory_or_a_glob(prepared: Path) -> None:
@@ -103,25 +84,12 @@ def test_feature_columns_say_what_to_read(prepared: Path) -> None:
     assert sorted(inputs) == ["age", "genres__nnzs", "genres__values"]
 
 
-def test_several_labels_come_as_a_tuple(prepared: Path) -> None:
-    loader = KerasSequenceLoader(prepared / "train", 10, ["rating", "age"], cat_names=["userId"])
-    _, labels = next(iter(loader))
-    assert [tuple(label.shape) for label in labels] == [(10, 1), (10, 1)]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"engine": "csv"}, "reads 'parquet' only"),
         ({"list_layout": "lengths"}, "list_layout is 'lengths', expected nnzs or offsets"),
-        ({"global_rank": 3}, "global_rank is 3"),
         ({"feature_columns": []}, "Give only one"),
-        ({"cat_names": [], "cont_names": []}, "needs label_names"),
-        ({"cont_names": ["age", "movieId"]}, r"\['movieId'\] are named as ids \(int64\) and as numbers"),
-        ({"label_names": ["rating", "userId"], "stack_labels": True}, r"labels \['userId'\] are ids, which stay int64"),
-        ({"sparse_names": []}, "has no option 'sparse_names'. Available: shuffle, seed"),
-        ({"batch_size": 5000, "drop_last": True}, "drop_last leaves no row: the data has 4,000 rows"),
-        ({"global_size": 8, "drop_last": True}, "drop_last leaves no row: the data has 4,000 rows"),
     ],
 )
 def test_contradictory_options_are_refused(prepared: Path, options: dict[str, Any], message: str) -> None:
@@ -256,14 +224,6 @@ def test_lists_may_come_with_offsets(prepared: Path) -> None:
         assert offsets.dtype == tf.int32
         np.testing.assert_array_equal(np.diff(offsets), with_nnzs["genres__nnzs"].numpy()[:, 0])
         np.testing.assert_array_equal(with_offsets["genres__values"], with_nnzs["genres__values"])
-
-
-def test_lists_of_one_length_are_matrices(tmp_path: Path) -> None:
-    matrix = np.arange(30).reshape(10, 3)
-    lists = pa.FixedSizeListArray.from_arrays(matrix.reshape(-1), 3)
-    pq.write_table(pa.table({"history": lists, "label": np.ones(10)}), tmp_path / "a.parquet")
-    inputs, _ = next(iter(KerasSequenceLoader(tmp_path, 10, ["label"], cat_names=["history"], shuffle=False)))
-    np.testing.assert_array_equal(inputs["history"], matrix)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,7 +12,7 @@ import torch
 
 from training.loader.torch import DLDataLoader, TorchAsyncItr, _tensor
 from workflows.errors import ConfigError, DataError
-from workflows.upstream import nvt, ops, quiet_nvtabular
+from workflows.upstream import nvt
 
 # PyTorch's advice where there are fewer processors than worker processes.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -62,17 +61,6 @@ def test_every_value_arrives_in_its_row(prepared: Path) -> None:
     assert [part.tolist() for part in lists] == table["genres"].to_pylist()
 
 
-def test_each_pass_is_a_new_order_of_the_same_rows(prepared: Path) -> None:
-    dataset = dataset_of(prepared)
-    loader = DLDataLoader(dataset)
-    first, second = ages(loader), ages(loader)
-    assert len(first) == loader.num_rows == 4000
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(np.sort(first), np.sort(second))
-    assert dataset.num_rows_processed == 8000
-    np.testing.assert_array_equal(ages(loader_of(prepared)), first)
-
-
 @pytest.mark.parametrize(("num_workers", "drop_last"), [(0, False), (0, True), (1, False), (2, False), (2, True)])
 def test_workers_share_the_rows_and_the_length_is_right(prepared: Path, num_workers: int, drop_last: bool) -> None:
     loader = loader_of(prepared, num_workers, drop_last=drop_last)
@@ -103,16 +91,6 @@ def test_epochs_of_pytorchs_own_loader_differ_and_follow_from_its_seed(prepared:
         assert not np.array_equal(one, other)
         np.testing.assert_array_equal(np.sort(one), np.sort(other))
     np.testing.assert_array_equal(epochs(), [first, second, third])
-
-
-def test_a_column_may_be_an_input_and_a_label(tmp_path: Path) -> None:
-    items = [2**24, 2**24 + 1, 2**24 + 2]  # float32 does not tell the first two apart
-    pq.write_table(pa.table({"item": items, "price": [0.5, 1.5, 2.5]}), tmp_path / "a.parquet")
-    dataset = TorchAsyncItr(tmp_path, ["item"], ["price"], ["item", "price"], batch_size=3, shuffle=False)
-    inputs, (item, price) = next(iter(dataset))
-    inputs["price"].zero_()
-    inputs["item"].zero_()
-    assert (item.tolist(), item.dtype, price.tolist()) == (items, torch.int64, [0.5, 1.5, 2.5])
 
 
 def test_workers_that_stay_go_on_to_the_next_epoch(prepared: Path) -> None:
@@ -154,18 +132,6 @@ def test_read_only_memory_is_shared_without_a_warning_and_kept_alive() -> None:
     assert owner() is None
 
 
-def test_lists_of_fixed_length_come_as_a_matrix(tmp_path: Path) -> None:
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(30)), 3)
-    pq.write_table(pa.table({"tags": lists, "y": np.ones(10, np.float32)}), tmp_path / "a.parquet")
-    inputs, _ = next(iter(TorchAsyncItr(tmp_path, ["tags"], None, ["y"], 10, shuffle=False)))
-    np.testing.assert_array_equal(inputs["tags"], np.arange(30).reshape(10, 3))
-
-
-def test_several_labels_come_as_a_tuple(prepared: Path) -> None:
-    _, labels = next(iter(dataset_of(prepared, labels=["rating", "age"], conts=[], batch_size=10)))
-    assert [tuple(label.shape) for label in labels] == [(10,), (10,)]
-
-
 def test_pinning_without_a_gpu_is_harmless_and_devices_are_honoured(prepared: Path) -> None:
     loader = DLDataLoader(dataset_of(prepared), pin_memory=True, device="meta")
     inputs, label = next(iter(loader))
@@ -182,13 +148,6 @@ def test_a_function_of_ones_own_is_applied(prepared: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": []}, "needs labels, and cats or conts"),
-        ({"cats": [], "conts": []}, "needs labels, and cats or conts"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"conts": ["age", "userId"]}, r"\['userId'\] are named as ids \(int64\) and as numbers"),
-        ({"labels": ["rating", "userId"], "stack_labels": True}, r"labels \['userId'\] are ids, which stay int64"),
-        ({"seed_fn": None}, "has no option 'seed_fn'. Available: shuffle, seed"),
-        ({"batch_size": 5000, "drop_last": True}, "drop_last leaves no row: the data has 4,000 rows"),
         ({"device": "gpu"}, "device is 'gpu', expected a device of PyTorch, such as cpu or cuda"),
         pytest.param(
             {"device": "cuda"},
@@ -205,8 +164,6 @@ def test_wrong_options_are_refused(prepared: Path, options: dict[str, Any], mess
 def test_wrong_use_is_refused(prepared: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batch_size is 32, expected None"):
         DLDataLoader(dataset_of(prepared), batch_size=32)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="label column 'genres' holds lists"):
-        next(iter(dataset_of(prepared, cats=["userId"], labels=["genres"])))
     with pytest.raises(DataError):
         dataset_of(tmp_path)
 
@@ -216,8 +173,6 @@ def test_wrong_use_is_refused(prepared: Path, tmp_path: Path) -> None:
 def test_it_feeds_the_notebooks_model_and_epoch_function(prepared: Path) -> None:
     from nvtabular.framework_utils.torch.models import Model
     from nvtabular.framework_utils.torch.utils import process_epoch
-
-    from workflows.upstream import nvt
 
     files = [str(path) for path in sorted((prepared / "train").iterdir())]
     dataset = TorchAsyncItr(
@@ -236,36 +191,6 @@ def test_it_feeds_the_notebooks_model_and_epoch_function(prepared: Path) -> None
     losses = [process_epoch(loader, model, train=True, optimizer=optimizer, amp=False)[0] for _ in range(4)]
     assert losses[-1] < 0.8 * losses[0]
     assert dataset.num_rows_processed == 4 * 4000
-
-
-def test_a_restarted_dataset_goes_on_with_exactly_the_batches_that_were_left(prepared: Path) -> None:
-    dataset = dataset_of(prepared)
-    list(dataset)  # epoch 0
-    batches = iter(dataset)
-    next(batches)
-    state = dataset.state_dict()
-    rest = ages(batches)
-    restarted = dataset_of(prepared)
-    restarted.load_state_dict(state)
-    np.testing.assert_array_equal(ages(DLDataLoader(restarted)), rest)
-    np.testing.assert_array_equal(ages(restarted), ages(dataset))
-    with pytest.raises(ConfigError, match="batch_size 600, this loader has 601"):
-        dataset_of(prepared, batch_size=601).load_state_dict(state)
-
-
-def test_a_workflow_is_applied_online(tmp_path: Path) -> None:
-    raw = pd.DataFrame({"user": np.arange(100), "price": np.arange(100.0), "label": np.arange(100) % 2})
-    raw.to_parquet(tmp_path / "raw.parquet", row_group_size=30)
-    with quiet_nvtabular():
-        workflow = nvt.Workflow(["price"] >> ops.Normalize()).fit(nvt.Dataset(raw))
-        expected = workflow.transform(raw)["price"].to_numpy()
-    dataset = TorchAsyncItr(
-        tmp_path, cats=["user"], conts=["price"], labels=["label"], batch_size=32, shuffle=False
-    ).map(workflow)
-    got = np.concatenate([inputs["price"].numpy()[:, 0] for inputs, _ in dataset])
-    np.testing.assert_allclose(got, expected, rtol=1e-6)
-    with pytest.raises(ConfigError, match="before the first batch"):
-        dataset.map(workflow)
 
 
 def test_workers_do_not_take_up_a_position(prepared: Path) -> None:

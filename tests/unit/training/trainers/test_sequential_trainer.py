@@ -5,15 +5,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from fitting import Batch, assert_goes_on_like_one_without_a_break, assert_same, fitted
+from fitting import Batch, assert_goes_on_like_one_without_a_break, fitted
 from sequence_rows import LISTS, batches_of, keras_batch, make_prepared, make_spec, make_table
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
+from tests.support.training_runs import Cut, CutError, assert_same_weights, history
 from training.checkpoints import Checkpoint, checkpoint_path
 from training.config import SessionConfig, TrainConfig
 from training.models.dien import DIENConfig
@@ -194,21 +194,6 @@ def tracking(work: Path) -> TrackingConfig:
     return TrackingConfig(directory=work, experiment="sequences")
 
 
-class CutError(Exception):
-    """Ends a run where it is."""
-
-
-class Cut:
-    """Ends a run when so many rows are done."""
-
-    def __init__(self, at: int, note: str = "epoch") -> None:
-        self._at, self._note = at, note
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        if done >= self._at and note.startswith(self._note):
-            raise CutError
-
-
 @pytest.fixture(scope="module")
 def straight(prepared: Path, tracking: TrackingConfig, tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     session = SessionConfig(evaluate_train=True, deterministic=True)
@@ -219,22 +204,11 @@ def straight(prepared: Path, tracking: TrackingConfig, tmp_path_factory: pytest.
 RUN = KINDS["sim"].with_choices(dropout=0.1)
 
 
-def variables_of(model: TrainedModel) -> dict[str, Any]:
-    saved = tf.train.load_checkpoint(str(model.saved_model / "variables" / "variables"))
-    dtypes = saved.get_variable_to_dtype_map()
-    return {name: saved.get_tensor(name) for name in dtypes if dtypes[name] != tf.string}
-
-
-def epochs_of(model: TrainedModel, metric: str) -> list[int]:
-    found = mlflow.MlflowClient(model.tracking_uri).get_metric_history(model.run_id, metric)
-    return [point.step for point in found]
-
-
 def test_a_run_measures_both_splits_and_publishes_what_a_client_has(straight: TrainedModel) -> None:
     assert straight.metrics["valid_auc"] > 0.85
     assert straight.metrics["valid_gauc"] > 0.75
-    assert epochs_of(straight, "train_auc") == epochs_of(straight, "valid_auc") == [1, 2, 3]
-    assert epochs_of(straight, "train_gauc") == [1, 2, 3]
+    assert list(history(straight, "train_auc")) == list(history(straight, "valid_auc")) == [1, 2, 3]
+    assert list(history(straight, "train_gauc")) == [1, 2, 3]
     spec = FeatureSpec.read(straight.path)
     assert "negative_history" not in spec.channels
     assert [feature.name for feature in spec.categorical] == [f.name for f in SPEC.for_scoring.categorical]
@@ -263,11 +237,8 @@ def test_a_run_that_is_cut_off_twice_goes_on_to_the_very_same_model(
         )
     model = train(prepared, output, RUN, session=SessionConfig(resume=True), tracking=tracking)
     assert model.metrics == straight.metrics
-    assert epochs_of(model, "valid_auc") == [1, 2, 3]
-    expected = variables_of(straight)
-    got = variables_of(model)
-    assert got.keys() == expected.keys()
-    assert_same(got, expected)
+    assert list(history(model, "valid_auc")) == [1, 2, 3]
+    assert_same_weights(model, straight)
     with pytest.raises(ArtifactError, match="there is no checkpoint to resume from. Train without --resume"):
         train(prepared, output, RUN, session=SessionConfig(resume=True), tracking=tracking)
 
