@@ -4,11 +4,11 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -18,13 +18,19 @@ from pyarrow import json as arrow_json
 
 from workflows.choices import is_number
 from workflows.datasets.table.config import FilesConfig
+from workflows.datasets.table.csv_dialect import as_written
 from workflows.datasets.table.csv_text import first_fault
+from workflows.datasets.table.files import READ_ERRORS
+from workflows.datasets.table.files import format_of as suffix_format
+from workflows.datasets.text_files import unpacked
 from workflows.errors import ConfigError, DataError
+from workflows.plain_values import numbers_as_written
 from workflows.spelling import did_you_mean
 from workflows.words import listed
 
 if TYPE_CHECKING:
     from serving.client import ModelSchema
+    from workflows.datasets.base import Requests
 
 FORMATS = ("csv", "parquet", "jsonl")
 _SHOWN = 5
@@ -70,16 +76,20 @@ def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Tab
         raise DataError(f"{row} cannot be sent as a row: {error}") from None
 
 
-def format_of(path: str | None, format_name: str | None) -> str:
-    """The format of rows, from the file's suffix, else `format_name`, else the first bytes of standard input."""
+def format_of(path: str | None, format_name: str | None, requests: "Requests | None" = None) -> str:
+    """The format of rows: from the suffix, else `format_name`, else a looser suffix, the recipe, or stdin itself."""
     if format_name not in (None, *FORMATS):
         raise ConfigError(f"--format is {format_name!r}. Available: {', '.join(FORMATS)}.")
     if path is None:
         return format_name or "jsonl"
-    chosen = _SUFFIXES.get(Path(path).suffix.lower(), format_name) or (_format_of_stdin() if path == "-" else None)
+    if path == "-":
+        return format_name or _format_of_stdin()
+    chosen = _SUFFIXES.get(Path(path).suffix.lower(), format_name)
+    if chosen is None:
+        chosen = suffix_format(Path(path)) if requests is None else requests.format_of(Path(path))
     if chosen is None:
         raise _unknown_format(path)
-    if path != "-" and not Path(path).is_file():
+    if not Path(path).is_file():
         raise DataError(f"{path} does not exist. Expected a file with rows, or - for stdin.")
     return chosen
 
@@ -113,13 +123,13 @@ class Block:
 
     Attributes:
         rows: as they are shown.
-        done: share of the file that has been read so far, in [0, 1]; 0 for stdin.
-        sent: what is sent to the model, if the recipe says so.
+        sent: as they are sent to the model.
+        done: share of the file that has been read so far, in [0, 1].
     """
 
     rows: pa.Table
+    sent: pa.Table
     done: float = 0.0
-    sent: pa.Table | None = None
 
 
 def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
@@ -143,72 +153,80 @@ def stdin_as_file(format_name: str) -> Iterator[Path]:
             raise DataError(str(error).replace(str(path), "stdin")) from None
 
 
-def read_blocks(path: str, format_name: str, text_columns: Collection[str]) -> Iterator[Block]:
-    """Read rows from a file, or from stdin for "-", in bounded memory. There is at least one block, which may be empty.
+def read_blocks(path: Path, format_name: str, schema: "ModelSchema | None" = None) -> Iterator[tuple[pa.Table, float]]:
+    """Read rows of a file, with the share of it that has been read, in bounded memory.
+
+    Without a schema, the type of a column in CSV is inferred. With one, only those of columns that the model takes are;
+    others stay as they are written. There is at least one block, which may be empty.
 
     Raises:
         DataError: the file is not of that format, or empty.
     """
     readers = {"csv": _csv_blocks, "jsonl": _json_blocks, "parquet": _parquet_blocks}
     try:
-        with ExitStack() as stack:
-            stream = sys.stdin.buffer if path == "-" else stack.enter_context(Path(path).open("rb"))
-            num_bytes = 0 if path == "-" else Path(path).stat().st_size
-            if path != "-" and not num_bytes:
-                raise DataError(f"{path} is empty. Expected rows to score.")
-            yield from readers[format_name](stream, num_bytes, dict.fromkeys(text_columns, pa.string()))
-    except (OSError, pa.ArrowException, UnicodeError) as error:
+        if not path.stat().st_size:
+            raise DataError(f"{path} is empty. Expected rows to score.")
+        yield from readers[format_name](path, schema)
+    except READ_ERRORS as error:
         raise DataError(
             f"{path} cannot be read as {format_name}: {error}. Give it the ending of what it is, or --format."
         ) from None
 
 
-def _csv_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.DataType]) -> Iterator[Block]:
-    from workflows.datasets.table.csv_dialect import as_written  # its imports take as long as scoring a row
-
-    written = FilesConfig(files=("-",), format="csv")
-    if num_bytes:  # stdin cannot be read twice
-        written = replace(as_written(Path(stream.name), written), header=True)
+def _csv_blocks(path: Path, schema: "ModelSchema | None") -> Iterator[tuple[pa.Table, float]]:
+    written = replace(as_written(path, FilesConfig(files=(str(path),), format="csv")), header=True)
     if written.encoding.startswith(("utf-16", "utf-32")):
-        raise DataError(f"{stream.name} is {written.encoding} text, expected UTF-8. Save it as UTF-8.")
-    header = stream.readline()
-    parse = csv.ParseOptions(delimiter=written.delimiter)
-    names = csv.read_csv(io.BytesIO(header), csv.ReadOptions(encoding=written.encoding), parse).column_names
-    convert = csv.ConvertOptions(column_types=types)
-    is_checked = not num_bytes
-    for number, lines in enumerate(_whole_lines(stream, are_quoted=True)):
-        if number and not lines:
-            break
-        content = lines if number else header.rstrip(b"\r\n") + b"\n" + lines
-        if b'"' in content and not is_checked:
-            is_checked = True
-            if fault := first_fault(Path(stream.name), written):
-                raise fault
-        options = csv.ReadOptions(column_names=names if number else None, encoding=written.encoding)
-        parse.newlines_in_values = b'"' in content
-        rows = csv.read_csv(io.BytesIO(content), options, parse, convert)
-        yield Block(rows=_empty_to_null(rows, types), done=_share(stream, num_bytes))
+        raise DataError(f"{path} is {written.encoding} text, expected UTF-8. Save it as UTF-8.")
+    parse, is_checked = csv.ParseOptions(delimiter=written.delimiter), False
+    with _opened(path) as (stream, share):
+        header = stream.readline()
+        names = csv.read_csv(io.BytesIO(header), csv.ReadOptions(encoding=written.encoding), parse).column_names
+        texts, others = ((), ()) if schema is None else (text_columns(schema), _not_taken(names, schema))
+        convert = csv.ConvertOptions(column_types=dict.fromkeys((*texts, *others), pa.string()))
+        for number, lines in enumerate(_whole_lines(stream, are_quoted=True)):
+            if number and not lines:
+                break
+            content = lines if number else header.rstrip(b"\r\n") + b"\n" + lines
+            if b'"' in content and not is_checked:
+                is_checked = True
+                if fault := first_fault(path, written):
+                    raise fault
+            options = csv.ReadOptions(column_names=names if number else None, encoding=written.encoding)
+            parse.newlines_in_values = b'"' in content
+            rows = csv.read_csv(io.BytesIO(content), options, parse, convert)
+            yield numbers_as_written(_empty_to_null(rows, texts), others), share()
 
 
-def _json_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.DataType]) -> Iterator[Block]:  # noqa: ARG001  (JSON says itself what is a text)
-    for number, lines in enumerate(_whole_lines(stream)):
-        if number and not lines.strip():
-            break
-        options = arrow_json.ReadOptions(block_size=max(len(lines), 1))
-        yield Block(rows=arrow_json.read_json(io.BytesIO(lines), options), done=_share(stream, num_bytes))
+def _not_taken(names: Iterable[str], schema: "ModelSchema") -> list[str]:
+    taken = {column.name for column in schema.columns}
+    return [name for name in names if name not in taken]
 
 
-def _parquet_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.DataType]) -> Iterator[Block]:  # noqa: ARG001  (nor has Parquet a doubt)
-    with TemporaryFile() as whole:
-        if not num_bytes:  # stdin cannot be read from its end, where Parquet begins
-            shutil.copyfileobj(stream, whole)
-        file = parquet.ParquetFile(stream if num_bytes else whole)
+def _json_blocks(path: Path, _: "ModelSchema | None") -> Iterator[tuple[pa.Table, float]]:
+    with _opened(path) as (stream, share):
+        for number, lines in enumerate(_whole_lines(stream)):
+            if number and not lines.strip():
+                break
+            options = arrow_json.ReadOptions(block_size=max(len(lines), 1))
+            yield arrow_json.read_json(io.BytesIO(lines), options), share()
+
+
+def _parquet_blocks(path: Path, _: "ModelSchema | None") -> Iterator[tuple[pa.Table, float]]:
+    with parquet.ParquetFile(path) as file:
         done, num_rows = 0, file.metadata.num_rows
         for batch in file.iter_batches(_BLOCK_ROWS):
             done += batch.num_rows
-            yield Block(rows=pa.Table.from_batches([batch]), done=done / num_rows)
+            yield pa.Table.from_batches([batch]), done / num_rows
         if not num_rows:
-            yield Block(rows=file.schema_arrow.empty_table())
+            yield file.schema_arrow.empty_table(), 1.0
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[IO[bytes], Callable[[], float]]]:
+    """The text in a file, which may be compressed, and what says which share of it has been read."""
+    num_bytes = path.stat().st_size
+    with io.FileIO(path) as file, unpacked(path, file) as stream:
+        yield cast(IO[bytes], stream), lambda: file.tell() / num_bytes
 
 
 def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[bytes]:
@@ -221,10 +239,6 @@ def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[byt
             is_open ^= line.count(b'"') % 2
         yield b"".join(lines)
     yield b""
-
-
-def _share(stream: IO[bytes], num_bytes: int) -> float:
-    return stream.tell() / num_bytes if num_bytes else 0.0
 
 
 def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:

@@ -35,7 +35,7 @@ def check_free(repository: Path) -> None:
 def read_sample(path: Path) -> pa.Table:
     from rankline.rows import format_of, read_blocks
 
-    blocks = [block.rows for block in read_blocks(str(path), format_of(str(path), None), ())]
+    blocks = [rows for rows, _ in read_blocks(path, format_of(str(path), None))]
     try:
         return pa.concat_tables(blocks, promote_options="permissive")
     except pa.ArrowException as error:

@@ -21,6 +21,7 @@ from pyarrow import csv, parquet
 from rankline.rows import Block
 from workflows.artifacts import whole_file
 from workflows.errors import ConfigError
+from workflows.plain_values import is_text
 from workflows.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def check_columns(rows: pa.Table, names: Sequence[str], format_name: str) -> Non
 
 
 def score_blocks(
-    client: "Client", blocks: Iterable[Block], select: Callable[[pa.Table], pa.Table], progress: Progress = SILENT
+    client: "Client", blocks: Iterable[Block], progress: Progress = SILENT
 ) -> Iterator[tuple[pa.Table, "NDArray[Any]"]]:
     """Score rows on all cores, a few blocks ahead of the consumer; yield rows and scores of each block, in order."""
     step = _LONG_ROWS_AT_ONCE if client.schema.candidates else _ROWS_AT_ONCE
@@ -64,8 +65,8 @@ def score_blocks(
     waiting: deque[tuple[Block, list[Future[NDArray[Any]]]]] = deque()
     try:
         for block in blocks:
-            sent = select(block.rows) if block.sent is None else block.sent
-            parts = [sent.slice(start, step) for start in range(0, max(sent.num_rows, 1), step)]
+            starts = range(0, max(block.sent.num_rows, 1), step)
+            parts = [block.sent.slice(start, step) for start in starts]
             waiting.append((block, [pool.submit(client.predict, part) for part in parts]))
             if len(waiting) > _BLOCKS_AHEAD:
                 yield scored(*waiting.popleft())
@@ -104,13 +105,30 @@ def scores_to(output: Path | None, format_name: str) -> Iterator[Write]:
         yield write_scored
 
 
+def _like(rows: pa.Table, first: pa.Schema) -> pa.Table:
+    """Rows with the columns of the first ones, in their order.
+
+    Raises:
+        ConfigError: they have others.
+    """
+    if rows.column_names == first.names:
+        return rows
+    if others := [name for name in rows.column_names if name not in first.names]:
+        raise ConfigError(f"further rows have {others}, which the first ones lack. Give --format jsonl.")
+    columns = [
+        rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type) for field in first
+    ]
+    return pa.table(columns, first.names)
+
+
 def _csv(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
-    is_first = True
+    first: pa.Schema | None = None
 
     def write(rows: pa.Table) -> None:
-        nonlocal is_first
-        csv.write_csv(without_formulas(rows), sink, csv.WriteOptions(include_header=is_first))
-        is_first = False
+        nonlocal first
+        rows = rows if first is None else _like(rows, first)
+        csv.write_csv(without_formulas(rows), sink, csv.WriteOptions(include_header=first is None))
+        first = first or rows.schema
 
     return write
 
@@ -163,11 +181,17 @@ def _parquet(sink: IO[bytes], stack: ExitStack) -> Callable[[pa.Table], None]:
         nonlocal writer
         if writer is None:
             writer = stack.enter_context(parquet.ParquetWriter(sink, rows.schema))
+        rows = _like(rows, writer.schema)
+        for field, expected in zip(rows.schema, writer.schema, strict=True):
+            if is_text(field.type) and not is_text(expected.type):  # a cast would make 501 of 00501
+                raise _unfit(f"{field.name!r} is a text, and was {expected.type}")
         try:
             writer.write_table(rows.cast(writer.schema))
         except (pa.ArrowException, ValueError) as error:
-            raise ConfigError(
-                f"further rows do not fit the types of the first ones: {error}. Give --format jsonl."
-            ) from None
+            raise _unfit(str(error)) from None
 
     return write
+
+
+def _unfit(why: str) -> ConfigError:
+    return ConfigError(f"further rows do not fit the types of the first ones: {why}. Give --format jsonl.")

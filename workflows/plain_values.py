@@ -11,6 +11,8 @@ Timestamps travel as whole numbers because a tensor has no other type for them, 
 steps of the served graph, so no client has to know them.
 """
 
+from collections.abc import Collection
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -99,3 +101,27 @@ def _lists_like(column: pa.Array, elements: pa.Array) -> pa.Array:
     offsets = pa.array([0, *lengths.cumsum()], pa.int64())
     mask = column.is_null() if column.null_count else None
     return pa.LargeListArray.from_arrays(offsets, elements, mask=mask)
+
+
+def numbers_as_written(rows: pa.Table, columns: Collection[str]) -> pa.Table:
+    """Make numbers of texts where that changes nothing (00501 and 1.50 stay texts), and nulls of empty ones."""
+    for place, name in enumerate(rows.column_names):  # two may have one name
+        if name in columns:
+            texts = rows.column(place).combine_chunks()
+            texts = pc.if_else(pc.equal(texts, ""), None, texts)
+            found = (_exact(texts, kind) for kind in (pa.int64(), pa.float64()))
+            rows = rows.set_column(place, name, next((values for values in found if values is not None), texts))
+    return rows
+
+
+def _exact(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Numbers that are written as the texts are; None if some are not."""
+    numbers = None
+    for part in (texts.slice(0, 100), texts):  # Arrow goes through all of them before it says that one is no number
+        try:
+            numbers = part.cast(kind)
+        except pa.ArrowInvalid:
+            return None
+        if not numbers.cast(pa.string()).equals(part):
+            return None
+    return numbers

@@ -1,6 +1,6 @@
 """The verb `predict`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -40,7 +40,7 @@ def predict_command(
     *,
     input_file: Annotated[str | None, typer.Option("--input", metavar="FILE", help='Rows; "-" is stdin.')] = None,
     format_name: Annotated[
-        str | None, typer.Option("--format", help="csv, parquet or jsonl, where no ending of a file says so.")
+        str | None, typer.Option("--format", help="csv, parquet or jsonl; by default, what the extension says.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Default: stdout.")] = None,
     repository: Repository = REPOSITORY,
@@ -65,17 +65,7 @@ def predict_command(
 
     echo '{"userId": 1, "movieId": 31}' | rankline predict --input -
     """
-    from rankline.rows import (
-        Block,
-        format_of,
-        from_options,
-        missing_columns,
-        output_format_of,
-        read_blocks,
-        stdin_as_file,
-        text_columns,
-        typed_row,
-    )
+    from rankline.rows import format_of, from_options, missing_columns, output_format_of, stdin_as_file
     from rankline.scores import check_columns, score_blocks, scores_to, without_score
     from serving.client import ModelSchema
     from serving.client.requests import check
@@ -94,10 +84,7 @@ def predict_command(
         _check_options(options, given, recipe, repository)
     if (input_file is None) == (not words):
         raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
-    if requests is not None and input_file not in (None, "-"):
-        found = format_name or requests.format_of(Path(input_file))
-    else:
-        found = format_of(input_file, format_name)
+    found = format_of(input_file, format_name, requests)
     output = None if output == STDOUT else output
     written = output_format_of(output, format_name, found)
     check_writable(output)
@@ -110,32 +97,26 @@ def predict_command(
             schema = ModelSchema.from_config(exported.model_config)
         else:
             schema = client.schema
-        texts = text_columns(schema)
         optional = [column.name for column in schema.columns if not column.is_required]
-        if requests is not None:
-            if input_file == "-":
-                input_file = str(stack.enter_context(stdin_as_file(found)))
-            blocks = _raw_blocks(requests, given, input_file, optional)
-        elif input_file is None:
-            blocks = iter([Block(rows=typed_row(given, texts))])
+        if input_file is None:
+            blocks = iter([_row(given, schema, requests, optional)])
         else:
-            blocks = read_blocks(input_file, found, texts)
-        select = _selection(schema, is_row=input_file is None)
+            path = stack.enter_context(stdin_as_file(found)) if input_file == "-" else Path(input_file)
+            blocks = _blocks(path, found, schema, requests, optional)
         first = next(blocks)
         check_columns(first.rows, schema.score_names, written)
-        sent = select(first.rows) if first.sent is None else first.sent
-        check(sent, schema)  # now, not after the model is loaded
-        if missing := missing_columns(sent.column_names, optional, first.rows.column_names):
+        check(first.sent, schema)  # now, not after the model is loaded
+        if missing := missing_columns(first.sent.column_names, optional, first.rows.column_names):
             note(missing)
         client = client or stack.enter_context(client_for(ensemble, None, tls_root))
         progress: Progress = SILENT
         if input_file is not None:
             if url is None:
-                _note_unknown(client, sent)
+                _note_unknown(client, first.sent)
             progress = stack.enter_context(stack.enter_context(Stages(["predict"], ERRORS)).stage("predict"))
         write = stack.enter_context(scores_to(output, written))
         num_rows = num_lacking = first_lacking = 0
-        for rows, scores in score_blocks(client, chain([first], blocks), select, progress):
+        for rows, scores in score_blocks(client, chain([first], blocks), progress):
             write(rows, schema.score_columns(scores))
             if len(lacking := without_score(scores)):
                 first_lacking = first_lacking or num_rows + int(lacking[0]) + 1
@@ -149,7 +130,7 @@ def predict_command(
 
 
 def _check_options(options: Mapping[str, object], given: Mapping[str, str], recipe: str, repository: Path) -> None:
-    """Refuse an option with the name of a column that is not given: it may be meant as the column."""
+    """Refuse an option with the name of a column that is not given: the column may be meant."""
     from serving.client import ModelSchema
     from serving.ensemble import ExportedEnsemble
 
@@ -169,7 +150,7 @@ def _check_options(options: Mapping[str, object], given: Mapping[str, str], reci
 
 
 def _note_unknown(client: "Client", rows: "pa.Table") -> None:
-    """Warn of columns in which training saw no value, such as ids in another form."""
+    """Warn of columns whose values training never saw, such as ids in another form."""
     from serving.in_process import unknown_columns
 
     if unknown := listed([repr(name) for name in unknown_columns(client, rows)], 5):
@@ -180,7 +161,7 @@ def _note_unknown(client: "Client", rows: "pa.Table") -> None:
 
 
 def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:
-    """Refuse to read rows otherwise than those were read that the version was trained on."""
+    """Refuse to read rows differently from those that the version was trained on."""
     choices = exported.manifest.details.get("choices")  # earlier versions do not say
     if changed := requests.read_otherwise(choices) if choices else []:
         raise ConfigError(
@@ -189,24 +170,30 @@ def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:
         )
 
 
-def _raw_blocks(
-    requests: "Requests", given: Mapping[str, str], input_file: str | None, optional: Sequence[str]
-) -> "Iterator[Block]":
-    """Rows as the data set reads them."""
+def _row(
+    given: Mapping[str, str], schema: "ModelSchema", requests: "Requests | None", optional: Sequence[str]
+) -> "Block":
+    """A row that was typed; all of it is sent, so that a column too many is found."""
     import pyarrow as pa
 
-    from rankline.rows import Block, as_typed
+    from rankline.rows import Block, as_typed, text_columns, typed_row
 
-    if input_file is None:
-        row = pa.Table.from_batches([requests.of_texts(given, optional)])
-        yield Block(rows=as_typed(row, given), sent=row)
-        return
-    for raw, sent, done in requests.of_file(Path(input_file), optional):
-        yield Block(rows=raw, sent=sent, done=done)
+    if requests is None:
+        row = typed_row(given, text_columns(schema))
+        return Block(rows=row, sent=row)
+    row = pa.Table.from_batches([requests.of_texts(given, optional)])
+    return Block(rows=as_typed(row, given), sent=row)
 
 
-def _selection(schema: "ModelSchema", *, is_row: bool) -> "Callable[[pa.Table], pa.Table]":
-    """What is sent of rows: all of a row that was typed, so that a column too many is found."""
-    from rankline.rows import select
+def _blocks(
+    path: Path, format_name: str, schema: "ModelSchema", requests: "Requests | None", optional: Sequence[str]
+) -> "Iterator[Block]":
+    """Rows of a file, read as the recipe says, if there is one."""
+    from rankline.rows import Block, read_blocks, select
 
-    return lambda rows: rows if is_row else select(rows, schema)
+    if requests is None:
+        for rows, done in read_blocks(path, format_name, schema):
+            yield Block(rows=rows, sent=select(rows, schema), done=done)
+    else:
+        for rows, sent, done in requests.of_file(path, optional, format_name):
+            yield Block(rows=rows, sent=sent, done=done)

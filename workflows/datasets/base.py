@@ -33,7 +33,9 @@ class Generator(Protocol):
 class Requests(Protocol):
     """Reads rows to score as the rows were read that were trained on."""
 
-    def of_file(self, path: Path, optional: Collection[str] = ()) -> Iterator[tuple[pa.Table, pa.Table, float]]:
+    def of_file(
+        self, path: Path, optional: Collection[str] = (), format_name: str | None = None
+    ) -> Iterator[tuple[pa.Table, pa.Table, float]]:
         """Some rows of a file as they are in it, as they are sent, and the share of the rows that is read with them.
 
         Raises:

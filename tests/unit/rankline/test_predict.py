@@ -58,14 +58,6 @@ def test_a_file_that_does_not_fit_is_refused_before_the_model_is_loaded(reposito
     assert "'x' does not fit INT64" in predict(repository, "--input", tmp_path / "rows.csv").output
 
 
-def test_what_cannot_be_written_is_refused_before_the_model_is_loaded(repository: Path, tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"x": [1], "tags": [[1, 2]]}), tmp_path / "rows.parquet")
-    assert (
-        "CSV cannot hold ['tags']"
-        in predict(repository, "--input", tmp_path / "rows.parquet", "--format", "csv").output
-    )
-
-
 def test_bytes_of_a_file_do_not_reach_the_terminal(repository: Path, tmp_path: Path) -> None:
     parquet.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "rows.csv")
     output = predict(repository, "--input", tmp_path / "rows.csv").output
@@ -87,7 +79,7 @@ def test_rows_of_any_number_are_scored_in_this_process(
     assert done.exit_code == 0, done.output
     assert f"scoring in this process: {repository / 'movielens'}, version 1" in done.stderr
     assert "100 rows" in done.stderr
-    scored = pa.concat_tables([block.rows for block in read_blocks(str(output), format_name, [])])
+    scored = pa.concat_tables([rows for rows, _ in read_blocks(output, format_name)])
     assert scored["name"].to_pylist() == [f"n{i}" for i in range(100)]
     assert scored["score"].to_pylist() == [i % 6 + 10 if i % 6 < 5 else UNSEEN for i in range(100)]
 
@@ -138,10 +130,10 @@ def test_blocks_are_not_read_far_ahead_of_those_that_are_taken(repository: Path)
         nonlocal num_read
         while True:
             num_read += 1
-            yield Block(rows=pa.table({"x": [1, 2]}))
+            yield Block(rows=pa.table({"x": [1, 2]}), sent=pa.table({"x": [1, 2]}))
 
     with open_ensemble(ExportedEnsemble.load(repository / "movielens")) as client:
-        scored = score_blocks(client, blocks(), lambda rows: rows)
+        scored = score_blocks(client, blocks())
         for number in range(1, 6):
             rows, scores = next(scored)
             assert (rows.num_rows, scores.tolist()) == (2, [11, 12])

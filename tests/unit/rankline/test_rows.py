@@ -25,20 +25,23 @@ from rankline.rows import (
 )
 from rankline.scores import check_columns, scores_to
 from serving.client import ModelSchema
+from workflows.datasets.table.config import ColumnConfig, FilesConfig, LabelConfig, TableConfig
+from workflows.datasets.table.rows import TableRequests
 from workflows.errors import ConfigError, DataError
 from workflows.tensors import Tensor
 
 ROWS = pa.table({"userId": [1, 2], "movieId": [31, -5]})
 
 
-def read_rows(path: str, format_name: str, text_columns: list[str]) -> pa.Table:
-    return pa.concat_tables([block.rows for block in read_blocks(path, format_name, text_columns)])
+def read_rows(path: Path, format_name: str, schema: ModelSchema | None = None) -> pa.Table:
+    return pa.concat_tables([rows for rows, _ in read_blocks(path, format_name, schema)])
 
 
-def schema_of(*required: str, optional: Sequence[str] = ()) -> ModelSchema:
+def schema_of(*required: str, texts: Sequence[str] = (), optional: Sequence[str] = ()) -> ModelSchema:
+    numbers, strings = [dict.fromkeys(names, kind) for names, kind in ((required, "int64"), (texts, "object"))]
     return ModelSchema(
         name="m",
-        inputs=tuple(Tensor(name=name, dtype="int64") for name in required),
+        inputs=tuple(Tensor(name=name, dtype=dtype) for name, dtype in {**numbers, **strings}.items()),
         optional_inputs=tuple(Tensor(name=name, dtype="int64") for name in optional),
         outputs=(Tensor(name="score", dtype="float32"),),
         max_batch_size=8,
@@ -72,7 +75,7 @@ def test_a_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
     assert typed_row({"C1": text}, ["C1"]).to_pylist() == [{"C1": text}]
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         python_csv.writer(file).writerows([["C1", "I1"], [text, "1"], ["", ""]])
-    rows = read_rows(str(tmp_path / "rows.csv"), "csv", ["C1"])
+    rows = read_rows(tmp_path / "rows.csv", "csv", schema_of("I1", texts=["C1"]))
     assert rows.to_pylist() == [{"C1": text, "I1": 1}, {"C1": None, "I1": None}]
 
 
@@ -92,24 +95,24 @@ def test_a_number_that_no_column_holds_is_refused() -> None:
         typed_row({"userId": "99999999999999999999"}, [])
 
 
-def write(path: Path, format_name: str) -> None:
+def write(path: Path, format_name: str, rows: pa.Table = ROWS) -> None:
     if format_name == "csv":
-        csv.write_csv(ROWS, path)
+        csv.write_csv(rows, path)
     elif format_name == "parquet":
-        parquet.write_table(ROWS, path)
+        parquet.write_table(rows, path)
     else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS.to_pylist()))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()), encoding="utf-8")
 
 
 @pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
 def test_each_format_is_told_by_its_ending_and_comes_back_with_scores(tmp_path: Path, format_name: str) -> None:
     write(tmp_path / f"rows.{format_name}", format_name)
-    path, scored = str(tmp_path / f"rows.{format_name}"), tmp_path / f"scored.{format_name}"
-    assert format_of(path, None) == format_name
-    rows = read_rows(path, format_name, [])
+    path, scored = tmp_path / f"rows.{format_name}", tmp_path / f"scored.{format_name}"
+    assert format_of(str(path), None) == format_name
+    rows = read_rows(path, format_name)
     assert rows == ROWS
     write_scores(rows, np.array([0.25, 0.5], np.float32), format_name, scored)
-    assert read_rows(str(scored), format_name, []).to_pydict() == {**ROWS.to_pydict(), "score": [0.25, 0.5]}
+    assert read_rows(scored, format_name).to_pydict() == {**ROWS.to_pydict(), "score": [0.25, 0.5]}
 
 
 def stdin_holds(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +128,8 @@ def test_stdin_holds_any_format_and_says_itself_which(
     write(tmp_path / "rows", format_name)
     stdin_holds((tmp_path / "rows").read_bytes(), monkeypatch)
     assert format_of("-", format_name if is_told else None) == format_name
-    assert read_rows("-", format_name, []) == ROWS
+    with stdin_as_file(format_name) as path:
+        assert read_rows(path, format_name) == ROWS
 
 
 def test_a_fault_in_stdin_is_not_told_of_a_file_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +143,13 @@ def test_a_fault_in_stdin_is_not_told_of_a_file_that_nobody_knows(monkeypatch: p
 def test_a_file_that_cannot_be_read_is_named_with_its_format(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=f"{name} cannot be read as"):
-        read_rows(str(tmp_path / name), format_of(str(tmp_path / name), None), [])
+        read_rows(tmp_path / name, format_of(str(tmp_path / name), None))
 
 
 def test_an_empty_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").touch()
     with pytest.raises(DataError, match=r"a\.csv is empty\. Expected rows"):
-        read_rows(str(tmp_path / "a.csv"), "csv", [])
+        read_rows(tmp_path / "a.csv", "csv")
 
 
 def test_a_missing_file_and_an_unknown_format_are_told(tmp_path: Path) -> None:
@@ -231,21 +235,17 @@ def test_rows_of_any_number_come_block_by_block(
     monkeypatch.setattr(rows_module, "_BLOCK_ROWS", 10)
     table = pa.table({"x": range(95), "text": [f"é{i}" for i in range(95)]})
     path = tmp_path / f"rows.{format_name}"
-    if format_name == "csv":
-        csv.write_csv(table, path)
-    elif format_name == "parquet":
-        parquet.write_table(table, path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()), encoding="utf-8")
-    blocks = list(read_blocks(str(path), format_name, ["text"]))
+    write(path, format_name, table)
+    schema = schema_of("x", texts=["text"])
+    blocks = list(read_blocks(path, format_name, schema))
     assert len(blocks) > 5
-    assert pa.concat_tables([block.rows for block in blocks]) == table
-    assert [block.done for block in blocks] == sorted(block.done for block in blocks)
-    assert blocks[-1].done == 1.0
-    with scores_to(tmp_path / f"scored.{format_name}", format_name) as write:
-        for block in blocks:
-            write(block.rows, {"score": np.zeros(block.rows.num_rows)})
-    assert read_rows(str(tmp_path / f"scored.{format_name}"), format_name, ["text"]).drop(["score"]) == table
+    assert pa.concat_tables([rows for rows, _ in blocks]) == table
+    assert [done for _, done in blocks] == sorted(done for _, done in blocks)
+    assert blocks[-1][1] == 1.0
+    with scores_to(tmp_path / f"scored.{format_name}", format_name) as write_block:
+        for rows, _ in blocks:
+            write_block(rows, {"score": np.zeros(rows.num_rows)})
+    assert read_rows(tmp_path / f"scored.{format_name}", format_name, schema).drop(["score"]) == table
 
 
 def test_a_block_of_json_lines_may_have_other_types_than_the_first(
@@ -253,8 +253,8 @@ def test_a_block_of_json_lines_may_have_other_types_than_the_first(
 ) -> None:
     monkeypatch.setattr(rows_module, "_BLOCK_BYTES", 1)
     (tmp_path / "rows.jsonl").write_text('{"x": 1}\n{"x": 1.5}\n{"x": null}\n')
-    blocks = list(read_blocks(str(tmp_path / "rows.jsonl"), "jsonl", []))
-    assert [block.rows.to_pylist() for block in blocks] == [[{"x": 1}], [{"x": 1.5}], [{"x": None}]]
+    blocks = list(read_blocks(tmp_path / "rows.jsonl", "jsonl"))
+    assert [rows.to_pylist() for rows, _ in blocks] == [[{"x": 1}], [{"x": 1.5}], [{"x": None}]]
 
 
 def test_a_cell_of_several_lines_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_a_cell_of_several_lines_is_not_cut(tmp_path: Path, monkeypatch: pytest.
         python_csv.writer(file).writerows([["x", "text"], *enumerate(texts)])
     for size in (16, 1 << 20):
         monkeypatch.setattr(rows_module, "_BLOCK_BYTES", size)
-        assert read_rows(str(tmp_path / "rows.csv"), "csv", ["text"]).to_pydict() == {
+        assert read_rows(tmp_path / "rows.csv", "csv").to_pydict() == {
             "x": list(range(60)),
             "text": texts,
         }
@@ -271,23 +271,10 @@ def test_a_cell_of_several_lines_is_not_cut(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_header_without_rows_stays_one(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("x,y\n")
-    (block,) = read_blocks(str(tmp_path / "rows.csv"), "csv", ["y"])
-    assert block.rows.num_rows == 0
-    write_scores(block.rows, np.zeros(0), "csv", tmp_path / "scored.csv")
+    ((rows, _),) = read_blocks(tmp_path / "rows.csv", "csv", schema_of("x", texts=["y"]))
+    assert rows.num_rows == 0
+    write_scores(rows, np.zeros(0), "csv", tmp_path / "scored.csv")
     assert (tmp_path / "scored.csv").read_text() == '"x","y","score"\n'
-
-
-def test_what_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
-    (tmp_path / "scored.csv").write_text("before")
-
-    def break_off() -> None:
-        with scores_to(tmp_path / "scored.csv", "csv") as write:
-            write(ROWS, {"score": np.zeros(2)})
-            raise DataError("further rows are damaged.")
-
-    with pytest.raises(DataError, match="damaged"):
-        break_off()
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("scored.csv", "before")]
 
 
 def test_types_that_change_do_not_go_into_parquet(tmp_path: Path) -> None:
@@ -301,6 +288,31 @@ def test_types_that_change_do_not_go_into_parquet(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_columns_that_the_model_does_not_take_are_written_back_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x,zip,price,note,n\n7,00501,1.50,,3\n8,10001,2,a,\n")
+    rows = read_rows(tmp_path / "rows.csv", "csv", schema_of("x"))
+    assert rows.to_pylist() == [
+        {"x": 7, "zip": "00501", "price": "1.50", "note": None, "n": 3},
+        {"x": 8, "zip": "10001", "price": "2", "note": "a", "n": None},
+    ]
+    (tmp_path / "rows.csv").write_text("x,a,a\n7,1,03\n")
+    rows = read_rows(tmp_path / "rows.csv", "csv", schema_of("x"))
+    assert (rows.column_names, [column.to_pylist() for column in rows.columns]) == (["x", "a", "a"], [[7], [1], ["03"]])
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet"])
+def test_scores_stay_beside_their_rows_where_the_order_of_columns_changes(tmp_path: Path, format_name: str) -> None:
+    path = tmp_path / f"scored.{format_name}"
+    blocks = [{"a": [1], "b": [2]}, {"b": [4], "a": [3]}, {"b": [6]}]
+    with scores_to(path, format_name) as write:
+        for number, block in enumerate(blocks):
+            write(pa.table(block), {"score": np.array([number / 4])})
+    assert read_rows(path, format_name).to_pydict() == {"a": [1, 3, None], "b": [2, 4, 6], "score": [0.0, 0.25, 0.5]}
+    with pytest.raises(ConfigError, match=r"\['c'\], which the first ones lack"), scores_to(path, format_name) as write:
+        write(pa.table({"a": [1]}), {"score": np.zeros(1)})
+        write(pa.table({"a": [1], "c": [1]}), {"score": np.zeros(1)})
+
+
 def test_a_score_does_not_overwrite_a_column() -> None:
     with pytest.raises(ConfigError, match="have a column 'score' already"):
         check_columns(pa.table({"x": [1], "score": [0.5]}), ["score"], "csv")
@@ -310,9 +322,9 @@ def test_a_quote_that_swallows_rows_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('id,size\n1,"12\n' + "".join(f"{n},{n}\n" for n in range(2, 9)) + '9,7"\n')
     with pytest.raises(DataError, match=r"rows\.csv, line 2: a quote opens a cell of column 'size'"):
-        read_rows(str(path), "csv", [])
+        read_rows(path, "csv")
     path.write_text('id,note\n1,"two\nlines"\n2,one\n')
-    assert read_rows(str(path), "csv", []).to_pydict() == {"id": [1, 2], "note": ["two\nlines", "one"]}
+    assert read_rows(path, "csv").to_pydict() == {"id": [1, 2], "note": ["two\nlines", "one"]}
 
 
 @pytest.mark.parametrize(
@@ -321,11 +333,25 @@ def test_a_quote_that_swallows_rows_is_an_error(tmp_path: Path) -> None:
 def test_csv_is_read_as_it_is_written(delimiter: str, encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(f"id{delimiter}stadt\n1{delimiter}Köln\n2{delimiter}a,b\n", encoding=encoding)
-    assert read_rows(str(path), "csv", []).to_pydict() == {"id": [1, 2], "stadt": ["Köln", "a,b"]}
+    assert read_rows(path, "csv").to_pydict() == {"id": [1, 2], "stadt": ["Köln", "a,b"]}
 
 
 def test_csv_of_wide_characters_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id,size\n1,2\n", encoding="utf-16")
     with pytest.raises(DataError, match=r"rows\.csv is utf-16.* text, expected UTF-8\. Save it as UTF-8"):
-        read_rows(str(path), "csv", [])
+        read_rows(path, "csv")
+
+
+def test_a_recipe_reads_a_file_without_a_suffix_in_the_format_that_is_given(tmp_path: Path) -> None:
+    columns, labels = {"x": ColumnConfig(type="int", role="id")}, {"y": LabelConfig(task="binary")}
+    data = FilesConfig(files=("rows.csv",), format="csv")
+    requests = TableRequests(TableConfig(data=data, columns=columns, labels=labels))
+    (tmp_path / "rows").write_text('{"x": 1, "zip": "00501"}\n')
+    assert format_of(str(tmp_path / "rows"), "jsonl", requests) == "jsonl"
+    ((raw, sent, _),) = requests.of_file(tmp_path / "rows", format_name="jsonl")
+    assert (raw.to_pylist(), sent.to_pylist()) == ([{"x": 1, "zip": "00501"}], [{"x": 1}])
+    (tmp_path / "rows").write_text("x,zip\n1,00501\n")
+    assert format_of(str(tmp_path / "rows"), None, requests) == "csv"
+    ((raw, _, _),) = requests.of_file(tmp_path / "rows")
+    assert raw.to_pylist() == [{"x": 1, "zip": "00501"}]

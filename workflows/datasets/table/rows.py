@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from workflows.datasets.raw import RawData, Shard, StreamedRows
 from workflows.datasets.table.config import EPOCHS, ColumnConfig, FilesConfig, Format, LabelConfig, TableConfig
+from workflows.datasets.table.csv_text import read_header
 from workflows.datasets.table.files import (
     Extent,
     Types,
@@ -34,7 +35,7 @@ from workflows.datasets.table.typed import (
     typed_label,
 )
 from workflows.errors import DataError
-from workflows.plain_values import is_text
+from workflows.plain_values import is_text, numbers_as_written
 from workflows.spelling import did_you_mean
 from workflows.words import listed
 
@@ -192,20 +193,26 @@ class TableRequests:
 
     config: TableConfig
 
-    def of_file(self, path: Path, optional: Collection[str] = ()) -> Iterator[tuple[pa.Table, pa.Table, float]]:
+    def of_file(
+        self, path: Path, optional: Collection[str] = (), format_name: str | None = None
+    ) -> Iterator[tuple[pa.Table, pa.Table, float]]:
         """Rows of a file like those that were trained on; it may lack labels, and have other columns."""
-        files = replace(self.config.data, format=self.format_of(path))
+        files = replace(self.config.data, format=cast("Format | None", format_name) or self.format_of(path))
         reading = self._reading(files, set(optional).difference(names_in(path, files)))
         _check_columns([path], reading)
         known = reading.types
-        types: Types = {name: known.get(name) for name in names_in(path, reading.files)}
+        names = read_header(path, reading.files).names if reading.files.format == "csv" else ()
+        others = [name for name in names if name not in known]
+        unread = dict.fromkeys(others, pa.string())
+        types: Types = {name: known.get(name, unread.get(name)) for name in names_in(path, reading.files)}
         extents = scan([path], reading.files).extents
         total, done = sum(extent.num_rows for extent in extents), 0
         for extent in extents:
             for batch in read(extent, reading.files, types):
                 sent = reading.typed(batch, path, done)
                 done += batch.num_rows
-                yield reading.as_found(batch, sent), pa.Table.from_batches([sent]), done / total
+                rows = numbers_as_written(reading.as_found(batch, sent), others)
+                yield rows, pa.Table.from_batches([sent]), done / total
 
     def format_of(self, path: Path) -> Format:
         """By the ending of its name, else as the files that were trained on."""

@@ -90,12 +90,10 @@ def test_whole_numbers_that_pandas_wrote_beside_missing_ones_are_read_wherever_t
     assert (tmp_path / "rows.csv").stat().st_size > 2 * _BLOCK_BYTES
     config = table_config("rows.csv")
     assert rows_of(read_table(config, tmp_path))["n"][-3:] == [num_rows - 3, 7, None]
-    with pytest.raises(DataError, match=r"rows.csv cannot be read as csv.*conversion error.*'7.0'"):
-        list(TableRequests(config).of_file(tmp_path / "rows.csv"))
-    (tmp_path / "rows.csv").write_text("id,n,label\n" + "".join(f"long name,{n},0\n" for n in numbers))
     raw, sent, _ = zip(*TableRequests(config).of_file(tmp_path / "rows.csv"), strict=True)
-    assert pa.concat_tables(sent)["n"].to_pylist() == pa.concat_tables(raw)["n"].to_pylist()
-    assert pa.concat_tables(raw)["n"].to_pylist() == [*range(num_rows - 2), 7, None]
+    for blocks in (raw, sent):
+        assert [n for block in blocks for n in block["n"].to_pylist()] == [*range(num_rows - 2), 7, None]
+    assert raw[-1]["other"].to_pylist()[-2:] == ["7.0", None]  # no column of the model: as it is written
 
 
 def test_files_of_a_directory_or_a_pattern_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
