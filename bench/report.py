@@ -19,7 +19,7 @@ import psutil
 from rich.console import Console
 
 from bench.asked import Bound
-from rankline.display import heading, print_whole
+from rankline.display import heading, print_table
 from workflows.artifacts import versions
 from workflows.errors import ConfigError
 from workflows.machine import cpu_name
@@ -118,7 +118,7 @@ class Report:
             console.print(f"{name}: [bold]{shown(value)}[/]  {', '.join(besides)}".rstrip())
         if busy := self.environment.get("busy"):
             console.print(f"[yellow]the machine was busy ({busy}): the figures are not those of a quiet one[/]")
-        print_whole(console, self.table())
+        print_table(console, self.table())
 
 
 def environment() -> dict[str, Any]:

@@ -7,7 +7,7 @@ can go on from the other.
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
-from rankline.display import CONSOLE, Stages
+from rankline.display import CONSOLE, Stages, note
 from rankline.options import Overrides, names_of
 from rankline.promotion import Bounds
 from rankline.quiet import quiet_libraries
 from rankline.recipes import Recipe, recipe_named
-from rankline.sample import check_name, read_sample
+from rankline.sample import check_free, check_name, publish_sample, read_sample
 from rankline.source import SourceConfig
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
 from serving.export_config import ExportConfig
@@ -50,7 +50,7 @@ _Result = TypeVar("_Result")
 
 
 def _quietly(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Libraries keep their warnings to themselves during a call; those of the caller's own code come as before."""
+    """Silence libraries during a call; warnings of the caller's own code come as before."""
 
     @wraps(function)
     def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
@@ -232,33 +232,45 @@ def export(
         raise ConfigError("bounds (--if-better) are for a recipe, whose validation rows have labels.")
     if sample is None or name is None:
         raise ConfigError("a model needs a sample, raw rows to compare on, and a name for the ensemble.")
+    from rankline.tracking.champion import make_active, registry_uri
+    from serving.foreign.export import export_foreign
+
     check_name(name)
     rows = read_sample(Path(sample)) if isinstance(sample, str | Path) else _table(sample)
     workspace = Workspace(recipe=name, root=Path(work_dir), repository=Path(repository))
-    with _stages(["export"], progress) as stages, TemporaryDirectory(prefix="rankline-graph-") as directory:
+    config = _overrides(choices, ExportConfig).apply(ExportConfig())
+    with ExitStack() as stack:
+        stages = stack.enter_context(_stages(["export"], progress))
+        directory = stack.enter_context(TemporaryDirectory(prefix="rankline-graph-"))
         paths, before = _models_of(model, workflow, rows, Path(directory))
-        return pipeline.export_foreign(
-            paths,
-            before,
-            rows,
-            _overrides(choices, ExportConfig).apply(ExportConfig()),
-            workspace,
-            stages,
-            renames=rename or {},
-            missing=missing,
-            promote=promote,
-        )
+        check_free(workspace.ensemble)
+        registry = registry_uri(workspace.ensemble)
+        with stages.stage("export") as report:
+            ensemble = export_foreign(
+                paths,
+                rows,
+                workspace.ensemble,
+                config,
+                name=name,
+                workflow=before,
+                renames=rename or {},
+                missing=missing,
+                promote=promote and registry is None,
+                progress=report,
+            )
+            publish_sample(rows, workspace.sample)
+            report.update(1, 1, pipeline.describe_export(ensemble))
+    for sentence in ensemble.manifest.details["assumed"]:
+        note(f"Note: {sentence}")
+    if registry and promote:
+        make_active(ensemble)
+    return ensemble
 
 
 def _models_of(
     model: Any, workflow: Any, rows: pa.Table, directory: Path
 ) -> "tuple[list[Path], Path | nvt.Workflow | None]":
-    """Models on disk, and the workflow before them, of what `export` takes.
-
-    Raises:
-        ConfigError: a workflow was given beside a graph, which has its own.
-        ExportError: the graph holds something else.
-    """
+    """Models on disk, and the workflow before them."""
     if isinstance(model, str | Path):
         model = [model]
     if isinstance(model, Sequence):
@@ -349,7 +361,6 @@ def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repositor
 
 
 def _table_of(rows: Any, schema: "ModelSchema") -> pa.Table:
-    """Convert rows of any type that a client takes."""
     from serving.client.requests import columns_of
 
     if not (isinstance(rows, pa.RecordBatch | Mapping | list | tuple) or hasattr(rows, "to_arrow")):
@@ -385,12 +396,7 @@ def _predict_here(ensemble: "ExportedEnsemble", rows: _Rows) -> _Rows:
 
 
 def _ensemble(ensemble: Any, repository: AnyPath) -> "ExportedEnsemble":
-    """An ensemble, or that of a name.
-
-    Raises:
-        ConfigError: it is something else, or the name is that of nothing.
-        ArtifactError: nothing was exported by that name.
-    """
+    """An ensemble, or that of a name."""
     from serving.ensemble import ExportedEnsemble
 
     if isinstance(ensemble, str):
@@ -402,11 +408,6 @@ def _ensemble(ensemble: Any, repository: AnyPath) -> "ExportedEnsemble":
 
 
 def _table(rows: Any) -> pa.Table:
-    """A DataFrame or an Arrow table as the latter.
-
-    Raises:
-        DataError: it is something else, or a column holds several types.
-    """
     import pandas as pd
 
     if isinstance(rows, pa.Table):
@@ -445,11 +446,6 @@ def _chosen(recipe: AnyRecipe, work_dir: AnyPath, repository: AnyPath = REPOSITO
 
 
 def _overrides(choices: Mapping[str, Any], *configs: Any) -> Overrides:
-    """Choices by name.
-
-    Raises:
-        ConfigError: one is of none of the configs.
-    """
     known = names_of(*configs)
     if unknown := sorted(set(choices) - set(known)):
         raise ConfigError(f"no choice {unknown}. Available: {', '.join(known)}.{did_you_mean(unknown, known)}")

@@ -60,7 +60,7 @@ def plain_table() -> Table:
     return Table(box=None, padding=(0, 2, 0, 0))
 
 
-def print_whole(console: Console, columns: Mapping[str, Sequence[str]], *, num_keys: int = 1, left: int = 1) -> None:
+def print_table(console: Console, columns: Mapping[str, Sequence[str]], *, num_keys: int = 1, left: int = 1) -> None:
     """Print a table without cutting cells: columns that do not fit follow in further tables, after the key columns.
 
     Further tables leave out rows without values. Cells are markup; the first `left` columns are aligned to the left.
@@ -177,7 +177,7 @@ class _Stage(ProgressSink):
             self._say(f"{done / total:4.0%}  {self.note}".rstrip() if total else self.note)
 
 
-def in_a_line(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """The message for the user."""
     if isinstance(error, OSError) and os.strerror(errno.ENOSPC) in str(error):  # libraries wrap it in their own ways
         return "the disk is full. Earlier data is unchanged: free some space, and run this again."

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 
 from rankline import horovod_check, interpreter
-from rankline.display import in_a_line
+from rankline.display import format_error
 from rankline.tracking.store import check_store, uri_of
 from rankline.workspace import WORK_DIR
 from serving.engines import engines
@@ -149,7 +149,7 @@ def _server() -> Check:
     try:
         answer = _served()
     except (RanklineError, ImportError, OSError) as error:
-        return Check(name=name, works=False, detail=in_a_line(error))
+        return Check(name=name, works=False, detail=format_error(error))
     works = answer == [4, 2]
     detail = f"{_version_of('pytriton')}, started and answered" if works else f"answered {answer}"
     return Check(name=name, works=works, detail=detail)
@@ -192,7 +192,7 @@ def _store() -> Check:
         uri = uri_of(WORK_DIR)
         check_store(uri)
     except RanklineError as error:
-        return Check(name="MLflow store", works=False, detail=in_a_line(error))
+        return Check(name="MLflow store", works=False, detail=format_error(error))
     return Check(name="MLflow store", works=True, detail=uri)
 
 

@@ -1,8 +1,10 @@
-"""Elastic runs: when a worker dies or hosts join, all workers start again from the last checkpoint, as with torchrun.
+"""Several workers: `rankline train RECIPE --workers N` starts them, shows them as one run, and ends them together.
 
-Each start is a generation, see `training.elastic.Generation`. A restart costs what a start costs, seconds in which
-TensorFlow is imported and the model is traced. In return no worker has to leave one world and join another, and nothing
-but the checkpoint has to survive.
+Each worker runs our own command line. Its records (`rankline.worker`) come through its output; the rest of that goes to
+a log. In an elastic run, all workers start again from the last checkpoint when a worker dies or hosts join, as with
+torchrun. Each start is a generation, see `training.elastic.Generation`. A restart costs seconds, in which TensorFlow is
+imported and the model is traced. In return no worker has to leave one world and join another, and nothing but the
+checkpoint has to survive.
 """
 
 import time
@@ -14,7 +16,7 @@ from threading import Event
 from rankline.horovodrun import WorkerGroup
 from rankline.hosts import first_places, reachable
 from rankline.launch_config import LaunchConfig
-from rankline.listener import Listener
+from rankline.listener import Listener, clear_logs
 from training.config import WorkersConfig
 from training.elastic import Generation
 from workflows.beside import beside
@@ -24,6 +26,28 @@ from workflows.progress import Progress
 _HOSTS_INTERVAL_S = 1.0
 _HOSTS_TIMEOUT_S = 600.0  # as horovodrun's
 _MAX_FAILURES = 5
+
+
+def launch(
+    command: Sequence[str], config: WorkersConfig, options: LaunchConfig, logs: Path, progress: Progress
+) -> Mapping[str, str]:
+    """Run a command as several workers until they end; return path, run_id and tracking_uri of the model.
+
+    Raises:
+        ConfigError: the hosts do not take so many workers.
+        RanklineError: Horovod is missing, the workers could not be started, or one failed; the message names its log.
+    """
+    clear_logs(logs)
+    number = options.num_workers(config)
+    if config.is_elastic:
+        return ElasticRun(command, config, options, logs, progress).run(number)
+    hosts = first_places(options.find_hosts(config), number)
+    progress.update(0, 1, f"starting {number} worker{'s' if number > 1 else ''}")
+    with (
+        Listener(logs, progress, mpi=options.mpi) as listener,
+        WorkerGroup(command, hosts, options, start_timeout_s=config.timeout_s) as group,
+    ):
+        return listener.result(group.listen(listener))
 
 
 class ElasticRun:

@@ -183,7 +183,7 @@ def _without_leaks(guesses: Guesses, config: TableConfig, rows: pa.Table) -> Gue
 
 
 def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> Iterable[str]:
-    yield f"# Written by rankline init, from {found.num_rows:,} rows. Change what it guessed wrong."
+    yield f"# Written by rankline init, from {found.num_rows:,} rows. Edit what it guessed wrong."
     yield "# `rankline init --print-schema` has what may stand here, for people and for editors."
     yield ""
     yield f"name: {_flow(name)}"
@@ -232,9 +232,9 @@ def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> 
     run = table_defaults(found.num_rows)
     yield "model:  # or another: docs/models.md has all, such as lightgbm"
     yield f"  name: {run.model.name}"
-    yield from _chosen(run.model)
+    yield from (f"  {name}: {_flow(value)}" for name, value in _choices(run.model).items())
     yield "training:"
-    yield from _chosen(run)
+    yield from (f"  {name}: {_flow(value)}" for name, value in _choices(run).items())
     yield ""
     yield "serving:"
     yield "  max_batch_size: 65536"
@@ -244,33 +244,15 @@ def _splits_by_time(guesses: Guesses) -> bool:
     return guesses.time is not None and "hour" in guesses.columns[guesses.time].config.parts
 
 
-def _choices(config: ColumnConfig) -> dict[str, Any]:
-    usual = ColumnConfig()
-    kept = {"type": config.type, "role": config.role}
-    names = (
-        "format",
-        "parts",
-        "separator",
-        "length",
-        "scale",
-        "of",
-        "max_length",
-        "frequency_threshold",
-        "hash_buckets",
-    )
-    for name in names:
-        if (value := getattr(config, name)) != getattr(usual, name):
-            kept[name] = list(value) if isinstance(value, tuple) else value  # type: ignore[assignment]
-    return kept
-
-
-def _chosen(config: ModelConfig | TrainConfig) -> Iterable[str]:
-    """Yield the choices of a config that differ from its defaults, except the model."""
-    usual = type(config)()
-    for choice in fields(config):
-        value = getattr(config, choice.name)
-        if choice.name != "model" and value != getattr(usual, choice.name):
-            yield f"  {choice.name}: {_flow(list(value) if isinstance(value, tuple) else value)}"
+def _choices(config: ColumnConfig | ModelConfig | TrainConfig) -> dict[str, Any]:
+    """Type and role of a column, and the choices that differ from the defaults, except the model."""
+    usual, always = type(config)(), ("type", "role")
+    found = {choice.name: getattr(config, choice.name) for choice in fields(config) if choice.name != "model"}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in found.items()
+        if name in always or value != getattr(usual, name)
+    }
 
 
 class _OneLine(yaml.SafeDumper):

@@ -156,4 +156,4 @@ def _signal_name(number: int) -> str | None:
     if number not in list(signal.Signals):
         return None
     name = signal.Signals(number).name
-    return f"{name}, which is what the system sends when memory runs out" if name == "SIGKILL" else name
+    return f"{name}, probably because memory ran out" if name == "SIGKILL" else name

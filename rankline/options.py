@@ -10,7 +10,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import Field, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -63,20 +63,16 @@ def names_of(*configs: Any) -> list[str]:
     return sorted({field.name for _, field in _fields(configs)})
 
 
+@dataclass(frozen=True)
 class Overrides:
     """The choices that were given, as options or by name: field → value."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    @property
-    def values(self) -> Mapping[str, Any]:
-        return self._values
+    values: Mapping[str, Any]
 
     def apply(self, config: Config) -> Config:
         """Replace values of a config, and of the configs inside it."""
         values = {name: getattr(config, name) for name in (field.name for field in fields(config))}  # type: ignore[arg-type]
-        values |= {name: value for name, value in self._values.items() if name in values}
+        values |= {name: value for name, value in self.values.items() if name in values}
         return replace(config, **{name: self.apply(v) if is_dataclass(v) else v for name, v in values.items()})  # type: ignore[type-var]
 
 
@@ -155,6 +151,13 @@ def _default(value: Any) -> str:
         value = value.name
     text = "" if value is None else text_of(value)
     return text and f" [default: {text}]"
+
+
+def typed(name: str, value: Any) -> str:
+    """An option and its value as they are typed."""
+    if isinstance(value, bool):
+        return _flag(name) if value else f"--no-{name.replace('_', '-')}"
+    return f"{_flag(name)} {f'{value:g}' if isinstance(value, float) else text_of(value)}"
 
 
 def text_of(value: Any) -> str:

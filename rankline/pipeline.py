@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from training.tracking import RunLog
     from workflows.prepared import PreparedData
     from workflows.trained import TrainedModel
-    from workflows.upstream import nvt
 
 STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
 # Of `run`, whose figures are a first look.
@@ -266,51 +265,10 @@ def export(
     if bounds and not ensemble.is_active:
         with stages.stage("compare") as progress:
             champion = ExportedEnsemble.load(workspace.ensemble)
-            trial = try_out(champion, ensemble, prepared, bounds, log_path=workspace.log, progress=progress)
-            if not trial.refusals and promote:
+            decision = try_out(champion, ensemble, prepared, bounds, log_path=workspace.log, progress=progress)
+            if not decision.refusals and promote:
                 make_active(ensemble, in_place_of=champion.version)
-            progress.update(1, 1, trial.words)
-    return ensemble
-
-
-def export_foreign(
-    model: "Path | Sequence[Path]",
-    workflow: "Path | nvt.Workflow | None",
-    rows: "pa.Table",
-    config: ExportConfig,
-    workspace: Workspace,
-    stages: Stages,
-    *,
-    renames: Mapping[str, str],
-    missing: float | None = None,
-    promote: bool = True,
-) -> "ExportedEnsemble":
-    """Export a model that was trained elsewhere, and keep the sample for `bench`."""
-    from rankline.sample import check_free, publish_sample
-
-    check_free(workspace.ensemble)
-    registry = registry_uri(workspace.ensemble)
-    with stages.stage("export") as progress:
-        from serving.foreign.export import export_foreign as export_model
-
-        ensemble = export_model(
-            model,
-            rows,
-            workspace.ensemble,
-            config,
-            name=workspace.recipe,
-            workflow=workflow,
-            renames=renames,
-            missing=missing,
-            promote=promote and registry is None,
-            progress=progress,
-        )
-        publish_sample(rows, workspace.sample)
-        progress.update(1, 1, describe_export(ensemble))
-    for sentence in ensemble.manifest.details["assumed"]:
-        note(f"Note: {sentence}")
-    if registry and promote:
-        make_active(ensemble)
+            progress.update(1, 1, decision.words)
     return ensemble
 
 

@@ -55,7 +55,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class Decision:
     """How a candidate compares with the champion, the active version.
 
     Attributes:
@@ -102,7 +102,7 @@ def try_out(
     *,
     log_path: Path,
     progress: Progress,
-) -> Trial:
+) -> Decision:
     """Serve both versions with one server, and compare their scores of the validation rows of the candidate's data.
 
     Raises:
@@ -144,7 +144,7 @@ def try_out(
     elif gain < bounds.by:
         refusals.append(f"{title} is better by {quality_figure(gain)}, expected {bounds.by:g} or more")
     progress.update(3, 3)
-    return Trial(
+    return Decision(
         champion=champion.version,
         candidate=candidate.version,
         title=title,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.markup import escape
 
-from rankline.display import heading, print_whole
+from rankline.display import heading, print_table
 from serving.benchmark.compare import Comparison, Difference
 from serving.benchmark.percentiles import CONFIDENCE
 from serving.benchmark.report import BenchmarkReport
@@ -60,7 +60,7 @@ def _print_problems(report: BenchmarkReport, console: Console) -> None:
 
 def _print_table(report: BenchmarkReport, shown: Callable[[Cell], str], console: Console) -> None:
     cells = {name: list(map(shown, column)) for name, column in columns(report.bench).items()}
-    print_whole(console, cells, num_keys=sum(name in KEYS for name in cells), left=0)
+    print_table(console, cells, num_keys=sum(name in KEYS for name in cells), left=0)
 
 
 def _print_figures(report: BenchmarkReport, console: Console) -> None:
@@ -95,7 +95,7 @@ def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
     for load, breakdown in shown[:_MOST_COLUMNS]:
         values = {**breakdown.parts_ms(), "total": breakdown.total_ms}
         cells[load.words.replace(", ", "\n")] = [f"{values[part]:.3f}" if part in values else "" for part in parts]
-    print_whole(console, cells)
+    print_table(console, cells)
 
 
 def _print_differences(comparison: Comparison, console: Console) -> None:
@@ -109,7 +109,7 @@ def _print_differences(comparison: Comparison, console: Console) -> None:
         f"{CONFIDENCE:.0%} interval": [f"{_percent(one.low)} to {_percent(one.high)}" for one in found],
         "": [_verdict(one, comparison.max_regression) for one in found],
     }
-    print_whole(console, columns, num_keys=2, left=2)
+    print_table(console, columns, num_keys=2, left=2)
 
 
 def _not_compared(comparison: Comparison) -> Iterator[str]:

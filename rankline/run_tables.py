@@ -1,4 +1,4 @@
-"""Runs and what they differ in, on the terminal."""
+"""Runs and what they differ in, on the terminal and as an HTML page."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from rankline.display import heading, print_whole
+from rankline.display import heading, print_table
+from serving.benchmark.markup import Markup, joined, page, tag
 from serving.benchmark.summary import number
 from workflows.words import quality_figure, quality_interval
 
@@ -32,14 +33,14 @@ def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Co
     }
     shown = {title: cells for title, cells in columns.items() if set(cells) - {"", "–"}}
     cells = {title: [value if title == "" else escape(value) for value in values] for title, values in shown.items()}
-    print_whole(console, cells)
+    print_table(console, cells)
 
 
 def print_run_comparison(found: "RunComparison", console: Console) -> None:
     console.print(f"[bold]{escape(found.verdict)}[/]", soft_wrap=True)
     for title, columns in tables_of(found):
         heading(console, title)
-        print_whole(console, {name: [escape(cell) for cell in cells] for name, cells in columns.items()})
+        print_table(console, {name: [escape(cell) for cell in cells] for name, cells in columns.items()})
     for remark in found.remarks:
         console.print(f"[dim]{escape(remark)}[/]", soft_wrap=True)
 
@@ -84,6 +85,24 @@ def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]
             after: [values[1] for values in differing.values()],
         },
     )
+
+
+def to_html(comparisons: "Sequence[RunComparison]") -> str:
+    first = comparisons[0].before
+    parts: list[Markup] = [tag("h1", f"{first.recipe}: runs against {first.short_id}, {first.name}")]
+    for found in comparisons:
+        parts.append(tag("h2", f"{found.after.short_id}, {found.after.name}"))
+        parts.append(tag("p", tag("strong", found.verdict), class_="verdict"))
+        for title, columns in tables_of(found):
+            parts += [tag("h3", title), tag("div", _html_table(columns), class_="wide")]
+        parts += [tag("p", remark, class_="soft") for remark in found.remarks]
+    return page(f"Runs of {first.recipe}", *parts)
+
+
+def _html_table(columns: dict[str, list[str]]) -> Markup:
+    head = tag("tr", *(tag("th", name) for name in columns))
+    lines = [tag("tr", *(tag("td", cell) for cell in cells)) for cells in zip(*columns.values(), strict=True)]
+    return tag("table", tag("thead", head), tag("tbody", joined(*lines)))
 
 
 def _titles(runs: "Sequence[RunSummary]") -> list[str]:

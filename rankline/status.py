@@ -57,7 +57,7 @@ class Status:
         elif self.registry and self.champion != self.version:
             named = f"names version {self.champion}" if self.champion else "names no version"
             found.append(
-                f"{self.name}: version {self.version} is active, and the alias champion {named}. Let both be the same: "
+                f"{self.name}: version {self.version} is active, and the alias champion {named}. To sync them: "
                 f"rankline promote {self.name} --to {self.version}"
             )
         if self.served not in (None, self.version):

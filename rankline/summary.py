@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from rankline.display import heading, plain_table, print_whole
+from rankline.display import heading, plain_table, print_table
 from rankline.doctor import Check
 from rankline.report_tables import print_short_report
 from rankline.workspace import REPOSITORY, WORK_DIR
@@ -114,23 +114,17 @@ def _runtime(native: Mapping[str, bool]) -> str:
 
 
 def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> None:
-    table = plain_table()
     versions = list(versions)
-    shown = {version.version: _objective_figure(version.offline_metrics) for version in versions}
-    titles = {title for title, _ in shown.values()}
-    quality = titles.pop() if len(titles) == 1 else "quality"
-    for name in ("version", "exported", "engine", quality, "MLflow run", ""):
-        table.add_column(name)
-    for version in versions:
-        table.add_row(
-            str(version.version),
-            version.manifest.created_at,
-            version.manifest.details["engine"],
-            shown[version.version][1],
-            version.run_id[:8],
-            "[green]active[/]" if version.is_active else "",
-        )
-    console.print(table)
+    titles, figures = zip(*(_objective_figure(version.offline_metrics) for version in versions), strict=True)
+    columns = {
+        "version": [str(version.version) for version in versions],
+        "exported": [version.manifest.created_at for version in versions],
+        "engine": [version.manifest.details["engine"] for version in versions],
+        titles[0] if len(set(titles)) == 1 else "quality": figures,
+        "MLflow run": [version.run_id[:8] for version in versions],
+        "": ["[green]active[/]" if version.is_active else "" for version in versions],
+    }
+    print_table(console, columns, left=len(columns))
 
 
 def print_statuses(found: "Sequence[Status]", console: Console) -> None:
@@ -147,7 +141,7 @@ def print_statuses(found: "Sequence[Status]", console: Console) -> None:
         "data": [one.data or "–" for one in found],
         "also there": [", ".join(map(str, one.others)) or "–" for one in found],
     }
-    print_whole(console, {name: cells for name, cells in columns.items() if any(cells)})
+    print_table(console, {name: cells for name, cells in columns.items() if any(cells)})
     for line in (line for one in found for line in one.disagreements):
         console.print(f"[bold yellow]{escape(line)}[/]", soft_wrap=True)
 

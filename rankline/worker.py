@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from rankline.display import CONSOLE, Display, Stages, in_a_line, say
+from rankline.display import CONSOLE, Display, Stages, format_error, say
 from training.affinity import allowed_cpus, share_of
 from training.config import WorkersConfig
 from training.join import join_world, num_started
@@ -86,7 +86,7 @@ class Worker:
         except Exception as error:
             if self.is_launched:
                 traceback.print_exc()
-                report(error=in_a_line(error), is_lost=isinstance(error, WorkerLostError))
+                report(error=format_error(error), is_lost=isinstance(error, WorkerLostError))
             elif self.rank == 0 or not isinstance(error, RanklineError):
                 raise
             raise typer.Exit(1) from None
@@ -121,7 +121,7 @@ class Worker:
             say(f"model: {model['path']}\nMLflow run: {model['run_id']} in {model['tracking_uri']}")
 
 
-def refuse_several(verb: str, environment: Mapping[str, str]) -> None:
+def reject_multiprocess(verb: str, environment: Mapping[str, str]) -> None:
     """Refuse a command that each of several processes would run in the same place."""
     if (number := num_started(environment)) > 1:
         raise ConfigError(
@@ -144,7 +144,7 @@ def limit_threads(threads: int, num_processes: int) -> None:
             os.environ.setdefault(name, str(share))
 
 
-def take_cores(worker: Worker) -> None:
+def pin_cores(worker: Worker) -> None:
     """Bind a worker of several to cores of its own, if there are enough; call it before a framework is imported.
 
     Two workers on two cores train on 8 % more rows per second this way: no thread of one comes in the way of the other.

@@ -8,7 +8,6 @@ from workflows.errors import ConfigError
 
 
 def batch_sizes_of(text: str) -> tuple[int, ...]:
-    """Rows per request of `--batch-sizes`."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -16,13 +15,9 @@ def batch_sizes_of(text: str) -> tuple[int, ...]:
 
 
 def check_writable(path: Path | None) -> None:
-    """Find out that a result cannot be written before it is worked for, not after.
+    """Refuse a path that cannot be written, before the work instead of after it.
 
-    What writes it makes its directory, so nothing is left of a command that was refused.
-
-    Raises:
-        ConfigError: it is a directory, or its directory is a file.
-        OSError: nothing can be written there.
+    What writes the file makes its directory, so a refused command leaves nothing behind.
     """
     if path in (None, STDOUT):
         return

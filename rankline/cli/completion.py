@@ -22,7 +22,7 @@ _NUM_RUNS = 50
 
 
 def _offer(found: Callable[[typer.Context, str], Offers]) -> Complete:
-    """Those that begin as the word does; none if anything goes wrong."""
+    """Offer what begins like the word; nothing if anything goes wrong."""
 
     @wraps(found)
     def complete(ctx: typer.Context, incomplete: str) -> list[str | tuple[str, str]]:
@@ -37,14 +37,13 @@ def _offer(found: Callable[[typer.Context, str], Offers]) -> Complete:
 
 @_offer
 def recipes(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (typer's)
-    """Recipes, and for a verb that has a repository what was exported to it by another name."""
+    """Recipes, and for a command with a repository also what was exported to it under another name."""
     names: list[str | tuple[str, str]] = [(name, recipe.summary) for name, recipe in available().recipes.items()]
     return [*names, *exported_only(_repository(ctx))] if "repository" in ctx.params else names
 
 
 @_offer
 def versions(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (typer's)
-    """Numbers of the versions of the recipe that was typed, or of the usual one."""
     from serving.ensemble import version_numbers
 
     recipe = ctx.args[0] if ctx.args else ctx.params["recipe"]
@@ -53,7 +52,7 @@ def versions(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (t
 
 @_offer
 def runs(ctx: typer.Context, incomplete: str) -> Offers:
-    """The latest runs by their short ids, or by the whole ones where more was typed, and versions of exports."""
+    """The latest runs by their short ids (or whole ones if more was typed), and exported versions."""
     from serving.ensemble import version_numbers
 
     with suppress(ArtifactError):  # where there is no store, there may be versions

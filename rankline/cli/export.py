@@ -86,7 +86,7 @@ def export_command(
         ),
     ] = None,
     by: Annotated[
-        float | None, typer.Option("--by", help="With --if-better: by so much at least.", show_default=False)
+        float | None, typer.Option("--by", help="With --if-better: the minimum improvement.", show_default=False)
     ] = None,
     p99: Annotated[
         str | None,
@@ -137,7 +137,6 @@ def export_command(
 
 
 def _show_next(name: str, sample: str, work_dir: Path, repository: Path) -> None:
-    """Suggest the next commands."""
     places = "".join(
         f" {option} {value}"
         for option, value, usual in (("--work-dir", work_dir, WORK_DIR), ("--repository", repository, REPOSITORY))

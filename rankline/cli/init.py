@@ -31,7 +31,7 @@ def init_command(
         typer.Option("--label", help="Column to predict; may be given several times. By default it is guessed."),
     ] = None,
     format_name: Annotated[
-        str | None, typer.Option("--format", help="csv, parquet or jsonl, where no ending of a file says so.")
+        str | None, typer.Option("--format", help="csv, parquet or jsonl; by default, what the extension says.")
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", metavar="FILE", help="Where to write the recipe, which is called as FILE is.")
@@ -53,7 +53,7 @@ def init_command(
 
     rankline init --print-schema > rankline.schema.json
     """
-    from rankline.recipes.recipe_file import read_recipe, recipe_schema
+    from rankline.recipes.recipe_file import recipe_schema
 
     if print_schema:
         typer.echo(json.dumps(recipe_schema(), indent=2))
@@ -79,7 +79,6 @@ def init_command(
         )
     _show(made)
     made.write(output)
-    read_recipe(output)
     say(f"\n{output} written. Look through it, then: rankline run {shlex.quote(str(output))}")
 
 

@@ -36,15 +36,15 @@ from rankline.cli.versions import (
     versions_command,
 )
 from rankline.compat.sim.command import CONTEXT, sim_command
-from rankline.display import ERRORS, in_a_line, say
+from rankline.display import ERRORS, format_error, say
 from rankline.quiet import quiet_libraries, show_all
 from rankline.recipes import available
-from rankline.worker import refuse_several
+from rankline.worker import reject_multiprocess
 from workflows.errors import RanklineError
 
 
 class _Group(TyperGroup):
-    """Prints what a user can mend in one or two lines; the traceback is behind --debug."""
+    """Prints errors that a user can fix in one or two lines; --debug shows the traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -52,7 +52,7 @@ class _Group(TyperGroup):
         except (RanklineError, OSError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
-            ERRORS.print(f"[bold red]Error:[/] {escape(in_a_line(error))}", soft_wrap=True)
+            ERRORS.print(f"[bold red]Error:[/] {escape(format_error(error))}", soft_wrap=True)
             raise typer.Exit(1) from None
 
 
@@ -94,7 +94,7 @@ def options(
     signal.signal(signal.SIGINT, _interrupt)
     verb = context.invoked_subcommand
     if verb is not None and verb not in _FOR_SEVERAL:
-        refuse_several(verb, os.environ)
+        reject_multiprocess(verb, os.environ)
     for problem in available().problems:
         ERRORS.print(f"[bold yellow]Warning:[/] {escape(problem)}", soft_wrap=True)
 
@@ -128,9 +128,8 @@ app.command("doctor")(doctor_command)
 def main() -> None:
     """Entry point of the `rankline` command.
 
-    What was registered for the end runs, then the process ends without taking the interpreter down: that would look
-    through all objects of all libraries once more, for two seconds, and a thread of Arrow's that gives a buffer back
-    meanwhile aborts the process (apache/arrow#34314).
+    At the end, registered functions run, and the process exits without shutting down the interpreter. That would take
+    two seconds, and a thread of Arrow that returns a buffer meanwhile aborts the process (apache/arrow#34314).
     """
     try:
         app()
@@ -145,11 +144,10 @@ def main() -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """Leave through every `finally`, which a second Ctrl-C does not cut short.
+    """Raise KeyboardInterrupt, unless one is being handled: a second Ctrl-C does not cut the clean-up short.
 
-    Python drops what is raised in a finalizer or in a callback of C. The next Ctrl-C makes good one that was lost so.
-    Nothing may be imported here, as Rich does for emoji and what is not ASCII: an import that was interrupted would
-    fail with a KeyError (python/cpython#91351).
+    Python drops exceptions in finalizers and C callbacks; the next Ctrl-C raises again. Nothing may be imported here,
+    as Rich does for emoji and non-ASCII text: an interrupted import would fail with a KeyError (python/cpython#91351).
     """
     if not _is_leaving(sys.exc_info()[1]):
         ERRORS.print("\nstopping; finished artifacts are kept.", emoji=False, markup=False)
@@ -157,7 +155,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _is_leaving(handled: BaseException | None) -> bool:
-    """Whether what is being handled, in a `finally` say, began with a Ctrl-C."""
+    """Whether the exception that is being handled, for example in a `finally`, began with a Ctrl-C."""
     while handled is not None and not isinstance(handled, KeyboardInterrupt):
         handled = handled.__context__
     return handled is not None

@@ -16,12 +16,7 @@ _MODEL = "--model"
 
 
 def with_recipe_options(*configs: type, of_recipe: Callable[[Recipe], tuple[Any, ...]]) -> Callable[[Command], Command]:
-    """Give a verb, a `RecipeCommand`, the options of some configs, and those of the recipe that it is called with.
-
-    Args:
-        *configs: as of `with_options`.
-        of_recipe: the configs of a recipe that the verb takes.
-    """
+    """Give a command, a `RecipeCommand`, the options of some configs, and those of the configs of its recipe."""
 
     def decorate(command: Command) -> Command:
         general = with_options(*configs)(command)
@@ -33,14 +28,14 @@ def with_recipe_options(*configs: type, of_recipe: Callable[[Recipe], tuple[Any,
 
 
 class RecipeCommand(TyperCommand):
-    """A verb with options of the recipe that is among its arguments; without one it has the others only."""
+    """A command with the options of the recipe among its arguments; without one, it has the general options only."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the arguments, by the options that the recipe and its model have.
+        """Parse the arguments with the options that the recipe and its model have.
 
         Raises:
-            ConfigError: there is no such recipe or model, or an option is none of theirs; the message names those. A
-                shell that completes is told nothing.
+            ConfigError: there is no such recipe or model, or an option is none of theirs. Completion gets the general
+            options.
         """
         try:
             return self._context_of_recipe(info_name, args, parent, **extra)
@@ -66,7 +61,7 @@ class RecipeCommand(TyperCommand):
 
 
 def _taken_by(flags: Sequence[str], group: Any) -> str:
-    """Say which other verbs take these options; empty if none does."""
+    """Say which other commands take these options; empty if none does."""
     verbs = group.command.commands if group is not None else {}
     taking = [
         f"rankline {name}"
@@ -77,7 +72,7 @@ def _taken_by(flags: Sequence[str], group: Any) -> str:
 
 
 def _recipe_in(verb: TyperCommand, args: Sequence[str]) -> Recipe | None:
-    """The recipe that arguments name, with the model that they name in place of its own."""
+    """The recipe in the arguments, with the model that they name instead of its own."""
     words = [token for token in _tokens(verb, args) if not token.startswith("-")]
     recipe = next((found for word in words if (found := _recipe(word))), None)
     if recipe is None and args and args[0] in words[:1]:
@@ -88,7 +83,6 @@ def _recipe_in(verb: TyperCommand, args: Sequence[str]) -> Recipe | None:
 
 
 def _model_in(args: Sequence[str]) -> str | None:
-    """The value of the last `--model`."""
     words = [word for arg in args for word in arg.split("=", 1)]
     places = [place for place, word in enumerate(words[:-1]) if word == _MODEL]
     return words[places[-1] + 1] if places else None
@@ -106,7 +100,7 @@ def _flags(verb: TyperCommand, args: Sequence[str]) -> list[str]:
 
 
 def _tokens(verb: TyperCommand, args: Sequence[str]) -> Iterator[str]:
-    """Arguments that are no value of an option of `verb`."""
+    """Arguments that are not the value of an option."""
     valued = {flag for parameter in verb.params if not getattr(parameter, "is_flag", False) for flag in parameter.opts}
     is_value = False
     for arg in args:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
-    """Write it with its drawings, log it to the run that trained the model, and say where it is.
+    """Save the report and its pictures, log it to the run that trained the model, and say where it is.
 
     Raises:
         ArtifactError: it could not be saved completely.
@@ -27,12 +27,7 @@ def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspa
 
 
 def say_active(ensemble: "ExportedEnsemble", why_not: str = "--no-promote") -> None:
-    """Which version answers after an export, and, if that is another one, why and what lets this one.
-
-    Args:
-        ensemble: the version that was exported.
-        why_not: why it would not be the active one.
-    """
+    """Say which version is active after an export; if it is another one, why, and how to activate this one."""
     from serving.ensemble import active_version
 
     active = active_version(ensemble.path, ensemble.name)

@@ -18,7 +18,7 @@ from workflows.errors import ConfigError
 def runs_command(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="[RECIPE]", help="Whose runs; of all without it.", autocompletion=completion.recipes),
+        typer.Argument(metavar="[RECIPE]", help="Only runs of this recipe.", autocompletion=completion.recipes),
     ] = None,
     *,
     work_dir: WorkDir = WORK_DIR,
@@ -79,9 +79,8 @@ def compare_command(
         check_writable(file)
     if len(runs) < 2:
         raise ConfigError(f"{len(runs)} run was given, expected two or more. `rankline runs` lists them.")
-    from rankline.comparison_page import to_html
     from rankline.pipeline import write_json
-    from rankline.run_tables import print_run_comparison
+    from rankline.run_tables import print_run_comparison, to_html
     from rankline.tracking.comparison import compare_runs
     from rankline.tracking.reading import open_reader
     from rankline.tracking.runs import find_run
@@ -102,7 +101,7 @@ def compare_command(
 
 
 def _run_of(named: str, repository: Path) -> str:
-    """Id of the run that a version such as movielens@3 was exported from; anything else as it is."""
+    """The run that a version such as movielens@3 was exported from; other names are returned as they are."""
     from serving.ensemble import ExportedEnsemble
 
     name, is_version, number = named.partition("@")

@@ -126,7 +126,7 @@ def serve_command(
 def _follower(
     follow: str, recipe: str | None, work_dir: Path, repository: Path
 ) -> "tuple[AliasFollower, ExportedEnsemble]":
-    """What follows the alias, after its first look, and the active version; an old one if the store does not answer."""
+    """A follower after its first look, and the active version; an old one if the store does not answer."""
     from rankline.tracking.follow import Alias, AliasFollower
     from rankline.tracking.store import uri_of
     from serving.ensemble import ExportedEnsemble

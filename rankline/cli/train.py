@@ -33,14 +33,14 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
 
     rankline train movielens --hosts a:4,b:4 --scale-learning-rate sqrt --warmup-steps 500
     """
-    from rankline.worker import Worker, limit_threads, take_cores
+    from rankline.worker import Worker, limit_threads, pin_cores
 
     worker = Worker.from_environment(os.environ)
     with worker.at_work() as display:
         several, options = overrides.apply(WorkersConfig()), overrides.apply(LaunchConfig())
         limit_threads(options.threads, worker.local_size)
         if options.bind_cores:
-            take_cores(worker)
+            pin_cores(worker)
         from rankline import pipeline
         from training.elastic import Generation
         from workflows.prepared import PreparedData
@@ -50,8 +50,8 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
         if worker.is_alone and chosen.model_choices:
             note(chosen.model_choices)
         if worker.is_alone and options.is_asked_for(several):
+            from rankline.elastic import launch
             from rankline.tracking.store import check_store, uri_of
-            from rankline.workers import launch
             from training.trainers import trainer_for
 
             # Each worker would find out later.

@@ -37,9 +37,7 @@ def tune_command(
             show_default=False,
         ),
     ] = None,
-    only: Annotated[
-        str, typer.Option("--only", metavar="NAME,NAME…", help="Choices to vary; without it all that can be.")
-    ] = "",
+    only: Annotated[str, typer.Option("--only", metavar="NAME,NAME…", help="Choices to vary; by default all.")] = "",
     slo: Annotated[
         str | None,
         typer.Option(
@@ -111,11 +109,7 @@ def tune_command(
 
 
 def _refuse(why: str, given: Mapping[str, object], overrides: Overrides, config: object) -> None:
-    """Refuse options that the search would not read.
-
-    Raises:
-        ConfigError: there are some.
-    """
+    """Refuse options that the search would not read."""
     of_config = set(overrides.values) & set(names_of(config))
     wrong = [option for option, value in given.items() if value is not None]
     if wrong := [*wrong, *(f"--{name.replace('_', '-')}" for name in sorted(of_config))]:
@@ -123,9 +117,8 @@ def _refuse(why: str, given: Mapping[str, object], overrides: Overrides, config:
 
 
 def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: tuple[str, ...]) -> dict[str, Any]:
-    """Search for hyperparameters, and say what was found."""
     require("optuna", feature="rankline tune", extra="tune")
-    from rankline.tracking.tuning import tune, write_recipe
+    from rankline.tracking.tuning import tune
     from workflows.prepared import PreparedData
 
     require(recipe.train.model.framework.module, feature="tuning", extra=recipe.train.model.framework.extra)
@@ -147,8 +140,6 @@ def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: 
         say(f"  {name} {value}")
     if not tuned.choices:
         say("no trial was better than the recipe's own choices")
-    elif recipe.file:
-        say(f"recipe   {write_recipe(recipe, tuned)}")
     CONSOLE.print(f"[dim]train with them[/]  {tuned.command}", soft_wrap=True)
     return tuned.to_dict()
 
@@ -163,7 +154,6 @@ def _tune_serving(
     *,
     promote: bool,
 ) -> dict[str, Any]:
-    """Search for a way of serving, export it, and say what was found."""
     from rankline import pipeline
     from rankline.tracking.serving_tuning import tune_serving
     from workflows.prepared import PreparedData

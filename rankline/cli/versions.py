@@ -1,5 +1,6 @@
 """The verbs `status`, `versions`, `register`, `promote` and `rollback`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -82,11 +83,8 @@ def register_command(
     rankline register movielens --version 3
     """
     from rankline.tracking.champion import register
-    from serving.ensemble import ExportedEnsemble
-    from serving.ensemble import versions as versions_in
 
-    path = exported_workspace(recipe, repository=repository).ensemble
-    ensemble = versions_in(path)[-1] if version is None else ExportedEnsemble.load(path, version)
+    ensemble = _version(recipe, repository, version)
     from rankline.tracking.store import catch_up, server, uri_of_run  # MLflow: nobody waits for it without a version
 
     catch_up(work_dir)
@@ -114,11 +112,8 @@ def promote_command(
     rankline promote movielens --to 3
     """
     from rankline.tracking.champion import make_active
-    from serving.ensemble import ExportedEnsemble
-    from serving.ensemble import versions as versions_in
 
-    path = exported_workspace(recipe, repository=repository).ensemble
-    wanted = versions_in(path)[-1] if to is None else ExportedEnsemble.load(path, to)
+    wanted = _version(recipe, repository, to)
     make_active(wanted)
     _say_moved(wanted)
 
@@ -147,6 +142,14 @@ def rollback_command(
     wanted = before(path) if to is None else ExportedEnsemble.load(path, to)
     make_active(wanted, is_urgent=True)
     _say_moved(wanted)
+
+
+def _version(recipe: str, repository: Path, number: int | None) -> "ExportedEnsemble":
+    """A version by its number; by default the newest."""
+    from serving.ensemble import ExportedEnsemble, versions
+
+    path = exported_workspace(recipe, repository=repository).ensemble
+    return versions(path)[-1] if number is None else ExportedEnsemble.load(path, number)
 
 
 def _say_moved(version: "ExportedEnsemble") -> None:

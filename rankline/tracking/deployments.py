@@ -20,7 +20,7 @@ from rankline import api
 from rankline.display import note, say
 from rankline.status import Status, status_of, statuses
 from rankline.tracking.champion import make_active
-from rankline.tracking.fetch import on_this_machine
+from rankline.tracking.fetch import ensure_downloaded
 from rankline.tracking.loading import frame_of, with_times
 from rankline.tracking.registry import RegisteredVersion, Registry, RegistryError
 from rankline.tracking.store import open_store, uri_of
@@ -188,7 +188,7 @@ class RanklineDeployments(BaseDeploymentClient):
         wanted = registry.numbered(name, int(found[2])) if found[2] else registry.at(name, found[3])
         if wanted is None:
             raise RegistryError(f"models:/{rest} does not exist. Register a version: rankline register {name}")
-        return on_this_machine(registry, wanted, self.repository / name, note)
+        return ensure_downloaded(registry, wanted, self.repository / name, note)
 
     def _of_run(self, name: str, run_id: str, work_dir: Path) -> ExportedEnsemble:
         """The newest version of a run's model, exported now if it was not yet."""

@@ -10,7 +10,7 @@ from workflows.durable import staging_for
 from workflows.errors import ArtifactError
 
 
-def on_this_machine(
+def ensure_downloaded(
     registry: Registry, wanted: RegisteredVersion, path: Path, report: Callable[[str], None]
 ) -> ExportedEnsemble:
     """Return a registered version from a model repository, downloaded if necessary.

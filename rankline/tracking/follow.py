@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rankline.tracking.champion import keep_registry_uri
-from rankline.tracking.fetch import on_this_machine
+from rankline.tracking.fetch import ensure_downloaded
 from rankline.tracking.registry import RegisteredVersion, Registry, RegistryError
 from rankline.tracking.store import open_store
 from rankline.workspace import NAMES
@@ -77,7 +77,7 @@ class AliasFollower:
         if wanted == self._seen:  # not where both differ: between the two writes of a promotion that puts the old back
             return
         try:
-            ensemble = on_this_machine(self._registry, wanted, self._path, self._report)
+            ensemble = ensure_downloaded(self._registry, wanted, self._path, self._report)
         except RegistryError:
             raise
         except ArtifactError:  # what is damaged is not looked at again

@@ -6,11 +6,11 @@ MLflow has had since 1.11 (3.17 is the one that this is tried with); a server is
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from rankline.tracking.store import existing_file
@@ -47,35 +47,15 @@ class StoredRun:
         return self.tags.get(_NAME, "")
 
 
-class Reader(Protocol):
-    uri: str
-
-    def experiments(self) -> list[str]:
-        """The names of those that were not deleted."""
-
-    def runs(self, recipe: str | None, limit: int) -> list[StoredRun]:
-        """The latest first, without child runs; of one experiment, or of all."""
-
-    def runs_called(self, beginning: str, limit: int) -> list[StoredRun]:
-        """Those whose id begins so."""
-
-    def run(self, run_id: str) -> StoredRun:
-        """Raise `ArtifactError` if there is none."""
-
-    def artifact(self, run_id: str, path: str) -> AbstractContextManager[Path | None]:
-        """A file of a run, on this machine until the block ends; None if there is none."""
-
-    def alias(self, model: str, alias: str) -> Mapping[str, str] | None:
-        """Tags of the registered version that an alias names; None if there is none."""
-
-
-def open_reader(uri: str) -> Reader:
+def open_reader(uri: str) -> "Reader":
     """Open a store; raise `ArtifactError` if it is a file that does not exist."""
     path = existing_file(uri)
     return _File(uri, path) if path else _Server(uri)
 
 
 class _File:
+    """A store in a file, read with SQL."""
+
     def __init__(self, uri: str, path: Path) -> None:
         adopt_artifacts(path)
         self.uri, self._path = uri, path
@@ -84,6 +64,7 @@ class _File:
         return [name for (name,) in self._ask("SELECT name FROM experiments WHERE lifecycle_stage = 'active'")]
 
     def runs(self, recipe: str | None, limit: int) -> list[StoredRun]:
+        """The latest first, without child runs; of one experiment, or of all."""
         no_part = "NOT EXISTS (SELECT 1 FROM tags WHERE tags.run_uuid = r.run_uuid AND tags.key = ?)"
         of_recipe, values = ("AND e.name = ?", [recipe]) if recipe is not None else ("", [])
         where = f"e.lifecycle_stage = 'active' AND r.lifecycle_stage = 'active' AND {no_part} {of_recipe}"
@@ -100,6 +81,7 @@ class _File:
 
     @contextmanager
     def artifact(self, run_id: str, path: str) -> Iterator[Path | None]:
+        """A file of a run, on this machine until the block ends; None if there is none."""
         found = self._ask("SELECT artifact_uri FROM runs WHERE run_uuid = ?", [run_id])
         place = urlsplit(found[0][0]) if found else None
         if place is not None and place.scheme not in ("", "file"):  # a store in a file with its artifacts elsewhere
@@ -110,6 +92,7 @@ class _File:
         yield file if file and file.is_file() else None
 
     def alias(self, model: str, alias: str) -> Mapping[str, str] | None:
+        """Tags of the registered version that an alias names; None if there is none."""
         versions = self._ask(
             "SELECT version FROM registered_model_aliases WHERE name = ? AND alias = ?", [model, alias]
         )
@@ -156,6 +139,8 @@ class _File:
 
 
 class _Server:
+    """A store behind a server, read with MLflow's client."""
+
     def __init__(self, uri: str) -> None:
         from training.tracking.delivery import client_of
 
@@ -228,3 +213,6 @@ def _stored(run: "Run", experiment: str) -> StoredRun:
         params=run.data.params,
         tags={_NAME: run.info.run_name or "", **run.data.tags},
     )
+
+
+Reader: TypeAlias = _File | _Server

@@ -15,10 +15,11 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from rich.console import Console
 from rich.markup import escape
 
-from rankline.display import print_whole
+from rankline.display import print_table
+from rankline.options import typed
 from rankline.recipes import Recipe
 from rankline.serving_trials import Trials
-from rankline.tracking.search_run import ends_as_block
+from rankline.tracking.store import ending_run
 from serving.benchmark.config import Slo
 from serving.benchmark.load import check_batch_sizes
 from serving.benchmark.summary import number
@@ -65,7 +66,7 @@ class ServingTuned:
         values = {name: getattr(config, name) for name in VARIED}
         values |= {name: value for name, value in asdict(config).items() if value != getattr(ExportConfig, name)}
         values = {name: value for name, value in values.items() if value is not None}
-        return " ".join(["rankline export", self.recipe, *(_option(name, value) for name, value in values.items())])
+        return " ".join(["rankline export", self.recipe, *(typed(name, value) for name, value in values.items())])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -93,7 +94,7 @@ class ServingTuned:
             "at": [_load_of(one) for one in last],
             "MB": [number(one.memory_bytes and one.memory_bytes / 1e6) for one in self.tried],
         }
-        print_whole(console, {name: [escape(cell) for cell in cells] for name, cells in columns.items()})
+        print_table(console, {name: [escape(cell) for cell in cells] for name, cells in columns.items()})
         for one in self.tried:
             if one.failure:
                 console.print(f"{name_of(one.config)} failed: {one.failure}", markup=False, soft_wrap=True)
@@ -128,7 +129,7 @@ def tune_serving(
     with quiet():
         log = _Log(client_of(tracking.uri), tracking, trained, slo)
     with (
-        ends_as_block(log.client, log.run_id),
+        ending_run(log.client, log.run_id),
         Trials(prepared, trained, name=recipe.name, slo=target, batch_size=batch_size, log_path=log_path) as trials,
     ):
         tried = search(configs, trials.serve, time_limit_s=time_limit_s, keep=log.keep, progress=progress)
@@ -240,10 +241,3 @@ def _load_of(reading: Reading | None) -> str:
     if reading is None:
         return "–"
     return f"{reading.rate_per_s:,.0f}" if reading.rate_per_s else "idle"
-
-
-def _option(name: str, value: Any) -> str:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{'' if value else 'no-'}{flag}"
-    return f"--{flag} {value:g}" if isinstance(value, float) else f"--{flag} {value}"

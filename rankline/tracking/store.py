@@ -133,3 +133,17 @@ def open_store(uri: str) -> "MlflowClient":
     from training.tracking.delivery import client_of
 
     return client_of(uri)
+
+
+@contextmanager
+def ending_run(client: "MlflowClient", run_id: str) -> Iterator[None]:
+    """Mark the run FINISHED with the block, KILLED by Ctrl-C, and FAILED by any other exception."""
+    status = "FAILED"
+    try:
+        yield
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        client.set_terminated(run_id, status)

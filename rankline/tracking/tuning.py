@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,9 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from rankline.options import text_of
+from rankline.options import text_of, typed
 from rankline.recipes import Recipe
-from rankline.recipes.changed_file import changed_recipe
-from rankline.tracking.search_run import ends_as_block
+from rankline.tracking.store import ending_run
 from training.config import TrainConfig
 from training.metrics import objective_of
 from training.observers import EarlyEnd, Observer
@@ -73,8 +72,7 @@ class Tuned:
     @property
     def command(self) -> str:
         """The command that trains with them."""
-        options = (f"--{name.replace('_', '-')} {text_of(value)}" for name, value in self.choices.items())
-        return " ".join(["rankline train", self.recipe, *options])
+        return " ".join(["rankline train", self.recipe, *(typed(name, value) for name, value in self.choices.items())])
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "choices": dict(self.choices), "command": self.command}
@@ -104,7 +102,7 @@ def tune(
         with quiet():
             client = client_of(tracking.uri)
         search = _Search(recipe, prepared, space, _study(recipe, prepared, space, directory), client, tracking)
-        with ends_as_block(client, search.run_id):
+        with ending_run(client, search.run_id):
             for _ in range(num_trials + _UNFINISHED):
                 if (done := search.num_done) >= num_trials:
                     break
@@ -116,25 +114,6 @@ def tune(
             search.record(tuned, directory / "tuned.json")
     progress.update(1, 1, search.words)
     return tuned
-
-
-def write_recipe(recipe: Recipe, tuned: Tuned) -> Path:
-    """Write a recipe file with the best choices beside the one that was tuned, as NAME.tuned.yaml."""
-    assert recipe.file is not None
-    of_model = {field.name for field in fields(recipe.train.model)}
-    text = changed_recipe(
-        recipe.file,
-        recipe.train.model.name,
-        {name: value for name, value in tuned.choices.items() if name in of_model},
-        {name: value for name, value in tuned.choices.items() if name not in of_model},
-    )
-    path = recipe.file.with_suffix(f".tuned{recipe.file.suffix}")
-    head = (
-        f"# rankline tune: {tuned.metric} on rows of the training part {quality_figure(tuned.before)} → "
-        f"{quality_figure(tuned.after)}, {tuned.num_trials} trials, MLflow run {tuned.run_id}\n"
-    )
-    write_whole(path, (head + text).encode())
-    return path
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+from rankline.elastic import launch
 from rankline.horovod_check import built_with, tensorflow_version
 from rankline.launch_config import LaunchConfig
-from rankline.workers import launch
 from tests.support.command_line import RANKLINE, rankline, recorded
 from tests.support.distributed_document import ELASTIC, WORKERS, arguments
 from tests.support.waiting import wait_until, wait_until_ended

@@ -6,12 +6,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from mlflow import MlflowClient
-from rich.console import Console
 
 from rankline.pipeline import Quality
 from rankline.report_tables import print_comparison, print_report
@@ -27,6 +27,7 @@ from serving.benchmark.report import BenchmarkReport
 from serving.benchmark.runs import Run
 from tests.support.packages import leave_installed
 from tests.support.reports import report_of, result_of
+from tests.support.terminal import printed
 from training import metrics as model_metrics
 from training.metrics.rows import ScoredRows
 from workflows.errors import ConfigError
@@ -51,17 +52,6 @@ def report() -> BenchmarkReport:
     return report_of(result_of(counts={"errors": Counter({"UNAVAILABLE": 3})}))
 
 
-@pytest.fixture
-def console() -> Iterator[Console]:
-    with io.StringIO() as file:
-        yield Console(file=file, width=110)
-
-
-def printed(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
 def test_it_is_measured_written_and_read_back(report: BenchmarkReport, tmp_path: Path) -> None:
     (tmp_path / "bench.json").write_text(report.to_json())
     assert BenchmarkReport.read(tmp_path / "bench.json") == report
@@ -72,11 +62,8 @@ def test_it_is_measured_written_and_read_back(report: BenchmarkReport, tmp_path:
     assert (float(line["p75_low_ms"]), float(line["p75_high_ms"])) == (low, high)
 
 
-def test_it_is_on_the_terminal_on_the_page_and_in_the_pictures(
-    report: BenchmarkReport, console: Console, tmp_path: Path
-) -> None:
-    print_report(report, console)
-    lines = printed(console).splitlines()
+def test_it_is_on_the_terminal_on_the_page_and_in_the_pictures(report: BenchmarkReport, tmp_path: Path) -> None:
+    lines = printed(partial(print_report, report), 110).splitlines()
     begin = next(number for number, line in enumerate(lines) if "p75 ms" in line)
     titles, figures = (re.split(r"\s{2,}", line.strip()) for line in lines[begin : begin + 2])
     shown = dict(zip(titles, figures, strict=False))
@@ -86,23 +73,21 @@ def test_it_is_on_the_terminal_on_the_page_and_in_the_pictures(
     assert ">p75<" in (tmp_path / "bench.svg").read_text()
 
 
-def test_it_is_compared_and_can_be_the_bound_of_a_search(report: BenchmarkReport, console: Console) -> None:
-    print_comparison(compare(report, report, 0.1), console)
-    assert re.search(r"rows_1 +p75_ms", printed(console))
-    assert "errors_per_s" not in printed(console)
+def test_it_is_compared_and_can_be_the_bound_of_a_search(report: BenchmarkReport) -> None:
+    text = printed(partial(print_comparison, compare(report, report, 0.1)))
+    assert re.search(r"rows_1 +p75_ms", text)
+    assert "errors_per_s" not in text
     assert Slo.parse("p75=5ms") == Slo(metric="p75_ms", level=0.75, bound_ms=5)
 
 
-def test_an_earlier_report_is_compared_by_what_it_has(
-    report: BenchmarkReport, console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_earlier_report_is_compared_by_what_it_has(report: BenchmarkReport, monkeypatch: pytest.MonkeyPatch) -> None:
     document = json.loads(report.to_json())
     for entry in document["bench"]:
         del entry["p75_ms"], entry["intervals_ms"]["p75"]
     earlier = BenchmarkReport.from_dict(document, "an earlier report")
-    print_comparison(compare(earlier, report, 0.1), console)
-    assert "rows_1, p75_ms, before: the report is from before it was measured" in printed(console)
-    assert re.search(r"rows_1 +p50_ms", printed(console))
+    text = printed(partial(print_comparison, compare(earlier, report, 0.1)), 110)
+    assert "rows_1, p75_ms, before: the report is from before it was measured" in text
+    assert re.search(r"rows_1 +p50_ms", text)
     later = report.to_dict()  # and one that has more is read too
     monkeypatch.delitem(load_metrics.METRICS, "p75_ms")
     assert BenchmarkReport.from_dict(later, "a later report").bench[0].value("p50_ms") is not None
@@ -123,15 +108,15 @@ def brier(rows: ScoredRows) -> float:
     return rows.mean((rows.scores - rows.labels) ** 2)
 
 
-def test_a_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
+def test_a_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(model_metrics.METRICS, "brier", BRIER)
     found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
     assert (found["brier"], found["auc"]) == ((0.25 + 0.0625) / 2, 1.0)
     of_seeds = {seed: {f"valid_{name}": value + seed / 10 for name, value in found.items()} for seed in (0, 1)}
     measured = Quality(per_seed=of_seeds, best_auc=0.9, served=0.8, heads=(Head("label"),))
     assert measured.to_dict()["valid_brier"] == pytest.approx(found["brier"] + 0.05)
-    print_quality(measured, console)
-    rows = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line.strip()) for line in printed(console).splitlines())}
+    lines = printed(partial(print_quality, measured), 110).splitlines()
+    rows = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line.strip()) for line in lines)}
     assert rows["Brier score"] == ["0.2062 ± 0.0707"]
     assert rows["AUC"] == ["1.0500 ± 0.0707", "0.8000", "0.9000"]
 

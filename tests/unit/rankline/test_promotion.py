@@ -1,6 +1,6 @@
 import pytest
 
-from rankline.promotion import Bounds, Trial
+from rankline.promotion import Bounds, Decision
 from training.metrics.uncertainty import Difference
 from workflows.errors import ConfigError
 
@@ -26,11 +26,11 @@ def test_options_that_say_nothing_are_refused(options: tuple[None, None, None], 
         Bounds.parse(*options)
 
 
-def test_a_trial_says_who_answers_and_why() -> None:
+def test_a_decision_says_which_version_is_active_and_why() -> None:
     found = Difference(before=0.7, after=0.71, error=0.001, is_paired=True)
-    better = Trial(champion=1, candidate=2, title="AUC", found=found, p99_ms=1.5, refusals=())
+    better = Decision(champion=1, candidate=2, title="AUC", found=found, p99_ms=1.5, refusals=())
     assert better.words == (
         "version 2 is better than version 1: AUC 0.7000 → 0.7100, +0.0100 (+0.0080 to +0.0120), p99 1.50 ms"
     )
-    refused = Trial(champion=1, candidate=2, title="AUC", found=found, p99_ms=None, refusals=("it is slow",))
+    refused = Decision(champion=1, candidate=2, title="AUC", found=found, p99_ms=None, refusals=("it is slow",))
     assert refused.words.startswith("version 1 keeps answering: it is slow. AUC 0.7000")

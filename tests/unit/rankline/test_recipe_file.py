@@ -95,10 +95,6 @@ WRONG: dict[str, tuple[str, str]] = {
         _replaced("valid_share: 0.1", "valid_share: 2"),
         "line 13: rows: valid_share is 2.0, expected a share between 0 and 1",
     ),
-    "more buckets than a table has": (
-        _replaced("hash_buckets: 7", "hash_buckets: 2000000000"),
-        "prepare: hash_buckets is 2000000000, expected at most 67108864",
-    ),
     "more buckets of a column": (
         _replaced("frequency_threshold: 3", "hash_buckets: 2000000000"),
         "line 5: columns.user: hash_buckets is 2000000000, expected at most 67108864",
@@ -112,14 +108,9 @@ WRONG: dict[str, tuple[str, str]] = {
         "line 16: training.epochs is '0xfffffffffffffffff', expected a whole number",
     ),
     "a number without end": (_replaced("epochs: 2", "epochs: " + "9" * 5_000), "a number has more than 100 digits"),
-    "a split that there is not": (
-        _replaced("split: time", "split: times"),
-        "line 13: rows: split is 'times'",
-    ),
     "twice": (WHOLE + "name: again\n", "line 18: 'name' is there already, in line 1"),
     "something missing": (_replaced("labels:\n  bought: {classes: [no, yes]}\n", ""), "line 1: the file lacks labels"),
     "no YAML": (_replaced("[16, 8]", "[16, 8"), "line 15: not YAML"),
-    "a tab": (WHOLE + "\tx: 1\n", "line 18: not YAML"),
     "empty": ("", "is empty. Make one with: rankline init FILE"),
     "a list": ("- a\n", "line 1: the file is a list, expected names with values"),
     "a time that there is not": (_replaced("time: when", "time: wen"), "'wen', which is no column. Did you mean"),

@@ -32,9 +32,6 @@ def schema(dtype: str) -> ModelSchema:
 )
 def test_users_are_numbers_or_texts_as_the_ensemble_says(user: int | str, dtype: str, expected: int | str) -> None:
     assert typed_user(user, schema(dtype), "user") == expected
-
-
-def test_a_name_is_refused_where_users_are_numbers() -> None:
     with pytest.raises(ConfigError, match="user is 'A2IB', but users of this ensemble are whole numbers"):
         typed_user("A2IB", schema("int64"), "user")
 
@@ -117,6 +114,8 @@ def test_further_columns_come_from_the_catalogue_and_from_the_context(tmp_path: 
         "country": [b"DE"] * 3,
         "hour": [17] * 3,
     }
+    best = best_items(client, prepared, 7, 1, context={"country": "DE", "hour": 0, "price": 0.0})
+    assert [(row["item"], row["score"]) for row in best] == [(3, 10)]  # the context goes before the catalogue
 
 
 def test_what_a_user_has_is_offered_on_demand_only(tmp_path: Path) -> None:
@@ -133,12 +132,6 @@ def test_what_a_user_has_is_offered_on_demand_only(tmp_path: Path) -> None:
     said: list[str] = []
     assert offered(9, report=said.append) == [3, 2, 1]
     assert said == ["user 9 is not in the data: these are for a user without a history."]
-
-
-def test_the_context_goes_before_the_catalogue(tmp_path: Path) -> None:
-    prepared, (client, _) = prepared_at(tmp_path / "prepared", CATALOGUE), client_of(INPUTS)
-    best = best_items(client, prepared, 7, 1, context={"country": "DE", "hour": 0, "price": 0.0})
-    assert [(row["item"], row["score"]) for row in best] == [(3, 10)]
 
 
 def test_what_comes_from_nowhere_is_asked_for(tmp_path: Path) -> None:
@@ -167,9 +160,5 @@ def test_columns_that_may_be_missing_are_not_asked_for(tmp_path: Path) -> None:
 def test_context_is_typed_as_the_model_takes_it(text: str, expected: dict[str, Any]) -> None:
     client, _ = client_of(INPUTS)
     assert context_of([text], client.schema) == expected
-
-
-def test_context_without_a_value_is_refused_with_an_example() -> None:
-    client, _ = client_of(INPUTS)
     with pytest.raises(ConfigError, match="--context is 'hour', expected a column and its value: --context country=DE"):
         context_of(["hour"], client.schema)

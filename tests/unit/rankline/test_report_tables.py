@@ -1,9 +1,8 @@
-import io
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from rankline.report_tables import print_comparison, print_report
 from serving.benchmark.breakdown import Breakdown, StepTimes
@@ -13,20 +12,18 @@ from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Floor, Load
 from serving.benchmark.search import SearchResult
 from tests.support.reports import report_of, result_of
+from tests.support.terminal import printed
 
 STEP = StepTimes(queue_ms=1, input_ms=2, infer_ms=3, output_ms=4)
 BREAKDOWN = Breakdown(total_ms=14, client_ms=1, network_ms=2, steps={"movielens_transform_v1": STEP}, remainder_ms=1)
 
 
-def printed(*results: LoadResult, **changes: Any) -> str:
-    console = Console(file=io.StringIO(), width=80)
-    print_report(report_of(*results, **changes), console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def report(*results: LoadResult, **changes: Any) -> str:
+    return printed(partial(print_report, report_of(*results, **changes)))
 
 
 def test_what_is_not_reported_is_a_dash_with_the_reason_and_all_fits_a_terminal() -> None:
-    text = printed(*(result_of(Load(batch_size=size, concurrency=1), breakdown=BREAKDOWN) for size in (1, 64, 16384)))
+    text = report(*(result_of(Load(batch_size=size, concurrency=1), breakdown=BREAKDOWN) for size in (1, 64, 16384)))
     assert "one request at a time over gRPC" in text
     (line,) = (line for line in text.splitlines() if line.strip().startswith("16,384"))
     cells = line.split()
@@ -47,7 +44,7 @@ def test_below_each_figure_is_how_far_its_interval_reaches() -> None:
     }
     bounded = result_of()
     bounded = replace(bounded, metrics={**bounded.metrics, **known})
-    text = printed(bounded)
+    text = report(bounded)
     lines = text.splitlines()
     (at,) = (number for number, line in enumerate(lines) if line.strip().startswith("1  "))
     assert lines[at + 1].split() == ["±0.5%", "±25%", "±?", "±?", "±20%"]
@@ -58,8 +55,8 @@ def test_below_each_figure_is_how_far_its_interval_reaches() -> None:
 
 
 def test_how_many_scores_were_checked_is_said() -> None:
-    assert "no scores were compared" in printed(result_of())
-    assert "1,234 scores compared with the expected ones, largest difference 3e-08" in printed(
+    assert "no scores were compared" in report(result_of())
+    assert "1,234 scores compared with the expected ones, largest difference 3e-08" in report(
         result_of(), num_checked=1234, max_abs_error=3e-8
     )
 
@@ -72,14 +69,14 @@ def test_how_many_scores_were_checked_is_said() -> None:
     ],
 )
 def test_the_load_is_a_column(load: Load, columns: list[str]) -> None:
-    text = printed(result_of(load), result_of(load, is_stable=False))
+    text = report(result_of(load), result_of(load, is_stable=False))
     assert all(column in text for column in columns)
     assert text.count("latency did not stabilise within the time limit") == 1
 
 
 def test_what_is_wrong_is_said() -> None:
     refused = result_of(Load(batch_size=1, concurrency=1), problem="the client was the bottleneck", is_refused=True)
-    text = printed(refused, problem="stopped by Ctrl-C")
+    text = report(refused, problem="stopped by Ctrl-C")
     assert "rows_1: the client was the bottleneck" in text
     assert "stopped by Ctrl-C" in text
 
@@ -88,7 +85,7 @@ def test_the_search_and_the_cost_of_the_client_are_said() -> None:
     search = SearchResult(rate_per_s=740.0, failed_per_s=780.0, num_probes=9)
     floor = Floor(concurrency=8, requests_per_s=6000.0, p50_ms=1.0, client_cpu_ms=0.031)
     rate = result_of(Load(batch_size=1, rate_per_s=740.0, arrivals="poisson"))
-    text = printed(rate, searches={1: search}, slo="p99=10ms", floors=(floor,))
+    text = report(rate, searches={1: search}, slo="p99=10ms", floors=(floor,))
     assert "p99=10ms with 1 row per request: met up to 740 requests/s, not at 780 (9 rates tested)" in text
     assert "6,000 requests/s, 0.031 ms of client CPU time each" in text
 
@@ -96,10 +93,7 @@ def test_the_search_and_the_cost_of_the_client_are_said() -> None:
 def compared(*results: LoadResult, max_regression: float = 0.1) -> str:
     before = report_of(result_of(), result_of(Load(batch_size=64, concurrency=1)), environment={"cpu": "one"})
     now = report_of(*results, environment={"cpu": "two"})
-    console = Console(file=io.StringIO(), width=90)
-    print_comparison(compare(before, now, max_regression), console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return printed(partial(print_comparison, compare(before, now, max_regression)), 90)
 
 
 def test_a_comparison_shows_each_change_its_uncertainty_and_what_is_missing() -> None:
@@ -140,7 +134,7 @@ def verdict_of(text: str, figure: str) -> str:
 def test_no_figure_is_cut_at_80_columns_and_the_conclusion_comes_first(rate: float | None) -> None:
     loads = [Load(batch_size=n, concurrency=None if rate else 4, rate_per_s=rate, arrivals=None) for n in (1, 16_384)]
     slow = [result_of(load, [3393.456 * 1000] * 4000, breakdown=BREAKDOWN) for load in loads]
-    text = printed(*slow, busy="load 4.0")
+    text = report(*slow, busy="load 4.0")
     assert "…" not in text
     for found in slow:
         for metric in ("p50_ms", "p99_ms", "p999_ms", "max_ms"):

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rankline.comparison_page import to_html
-from rankline.run_tables import print_run_comparison
+from rankline.run_tables import print_run_comparison, to_html
 from rankline.tracking.comparison import RunComparison, compare_runs
 from rankline.tracking.runs import find_run
 from serving.benchmark.report import BenchmarkReport

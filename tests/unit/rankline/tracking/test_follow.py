@@ -55,6 +55,12 @@ def test_an_alias_is_written_as_mlflow_writes_it(uri: str) -> None:
         Alias.parse(uri)
 
 
+def test_an_alias_that_does_not_exist_is_refused(store: Store, tmp_path: Path) -> None:
+    follower = AliasFollower(Alias(NAME, "nobody"), tmp_path / NAME, store.uri, print)
+    with pytest.raises(ArtifactError, match=rf"models:/{NAME}@nobody does not exist in .* rankline register {NAME}"):
+        follower.follow()
+
+
 def test_what_the_alias_names_is_fetched_and_becomes_active(followed: Followed) -> None:
     followed.follower.follow()
     assert followed.active == 1
@@ -148,12 +154,6 @@ def test_an_alias_of_a_model_of_another_name_is_refused(followed: Followed) -> N
     assert followed.active == 1
     (trouble,) = (event for event in followed.events if "is not followed" in event)
     assert "is no ensemble of that name. Choose one" in trouble
-
-
-def test_an_alias_that_is_not_there_is_told(store: Store, tmp_path: Path) -> None:
-    follower = AliasFollower(Alias(NAME, "nobody"), tmp_path / NAME, store.uri, print)
-    with pytest.raises(ArtifactError, match=rf"models:/{NAME}@nobody does not exist in .* rankline register {NAME}"):
-        follower.follow()
 
 
 def test_a_version_of_its_own_is_not_replaced(followed: Followed) -> None:

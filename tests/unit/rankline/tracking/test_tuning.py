@@ -17,12 +17,10 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from rankline.recipes import Recipe, recipe_named
-from rankline.recipes.recipe_file import read_recipe
 from rankline.tracking.reading import open_reader
 from rankline.tracking.runs import runs_in
-from rankline.tracking.tuning import Tuned, tune, write_recipe
+from rankline.tracking.tuning import Tuned, tune
 from tests.support.recorders import ProgressRecord
-from tests.unit.rankline.test_recipe_file import WHOLE
 from tests.unit.training.conftest import make_prepared
 from training.config import TrainConfig
 from training.models.mlp import MLPConfig
@@ -184,13 +182,3 @@ def test_a_trial_that_does_worse_than_most_is_ended_early(workplace: Workplace) 
     (pruned,) = (run for run in workplace.trials(first.run_id) if run.data.tags.get("pruned"))
     assert pruned.info.run_id == slow.user_attrs["run_id"]
     assert (pruned.info.status, pruned.data.params["learning_rate"]) == ("FINISHED", "1e-05")
-
-
-def test_a_recipe_file_gets_a_sibling_with_what_won(workplace: Workplace, tuned: Tuned, tmp_path: Path) -> None:
-    (tmp_path / "shop.yaml").write_text(WHOLE)
-    recipe = read_recipe(tmp_path / "shop.yaml")
-    found = replace(tuned, choices={"learning_rate": 0.05, "top_mlp": (4, 2)})
-    path = write_recipe(recipe, found)
-    assert path == tmp_path / "shop.tuned.yaml"
-    assert read_recipe(path).train == recipe.train.with_choices(learning_rate=0.05, top_mlp=(4, 2))
-    assert path.read_text().startswith("# rankline tune: AUC on rows of the training part")
