@@ -84,7 +84,8 @@ class _Reader:
                 raise self._fault(node, place, f"{_shown(node)}", "a list, such as [a, b]")
             return tuple(self.value(entry, arguments[0], f"{place}[{i}]") for i, entry in enumerate(node.value))
         if origin is not None and issubclass(origin, Mapping):
-            return {key: self.value(entry, arguments[1], f"{place}.{key}") for key, entry in self._items(node, place)}
+            pairs = [(key.value, entry) for key, entry in self._pairs(node, place)]
+            return {key: self.value(entry, arguments[1], f"{place}.{key}") for key, entry in pairs}
         return self._scalar(node, hint, place)
 
     def _config(self, node: yaml.Node, kind: Any, place: str, without: tuple[str, ...], skip: int = 0) -> Any:
@@ -151,9 +152,6 @@ class _Reader:
         if type(value) is not kind or (kind is int and abs(value) >= 1 << 63):
             raise self._fault(node, place, _shown(node), _NAMES[kind])
         return value
-
-    def _items(self, node: yaml.Node, place: str) -> list[tuple[str, yaml.Node]]:
-        return [(key.value, entry) for key, entry in self._pairs(node, place)]
 
     def _pairs(self, node: yaml.Node, place: str) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):

@@ -38,6 +38,11 @@ class Requests(Protocol):
     ) -> Iterator[tuple[pa.Table, pa.Table, float]]:
         """Some rows of a file as they are in it, as they are sent, and the share of the rows that is read with them.
 
+        Args:
+            path: the file.
+            optional: columns that it may lack.
+            format_name: as `format_of`; None is what that says.
+
         Raises:
             DataError: the file or a column is missing, or a value does not fit.
         """
