@@ -80,7 +80,7 @@ WRONG: dict[str, tuple[str, str]] = {
         _replaced("role: numeric", "role: numerical"),
         "line 6: columns.price.role is 'numerical', expected one of id, categorical",
     ),
-    "a typo in a model": (_replaced("name: dlrm", "name: dlmr"), "Did you mean 'dlrm' by 'dlmr'?"),
+    "a typo in a model": (_replaced("name: dlrm", "name: dlrmm"), "Did you mean 'dlrm' by 'dlrmm'?"),
     "a model's typo": (_replaced("top_mlp", "top_mpl"), "line 15: 'top_mpl' is not known in model"),
     "a text for a number": (
         _replaced("epochs: 2", "epochs: two"),
