@@ -13,8 +13,7 @@ import numpy as np
 
 from serving.lowerings import LOWERINGS, REFUSED
 from serving.lowerings.expressions import Computed, Expression, Input, Lookup, apply
-from serving.lowerings.stacking import stack_columns
-from serving.plan import ANY_WIDTH, CandidatePlan, Column, ColumnSpec, KeyIndex, StackedColumn, StepCall, TransformPlan
+from serving.plan import ANY_WIDTH, CandidatePlan, Column, ColumnSpec, KeyIndex, StepCall, TransformPlan
 from serving.plan import Computed as ComputedColumn
 from serving.plan.columns import Lists, padded_of
 from serving.plan.steps import fitting
@@ -43,15 +42,15 @@ def compile_workflow(
     Args:
         workflow: the workflow.
         dtypes: output column → NumPy dtype name of its values, as a model takes them; others keep the workflow's own.
-        candidates: raw columns that may hold several values per row: the plan can be split into a `CandidatePlan`.
+        candidates: raw columns that may hold several values per row: the plan can be made a `CandidatePlan`.
         columns: output columns to make, of the raw columns that they need alone; None for all, of all.
         widths: output column → width of its lists, where the model fixes it; others are as wide as their longest list.
         refuses_missing: a request is refused whose rows lead to a missing value that the workflow does not fill, as by
             NVTabular on a CPU, where the workflow is what it is; else the workflow is.
 
     Raises:
-        LoweringError: an operator has no compiled form, the plan cannot be split, or a table that is looked up does not
-            fit the dtype or width of its column; the message names it.
+        LoweringError: an operator has no compiled form, candidates are mixed with other columns, or a table that is
+            looked up does not fit the dtype or width of its column; the message names it.
     """
     _check_statistics_apart(workflow.output_node)
     specs = input_specs(workflow)
@@ -63,39 +62,24 @@ def compile_workflow(
             for name in workflow.output_schema.column_names
             if columns is None or name in columns
         },
-        candidates,
         widths=widths,
         refuses_missing=refuses_missing,
     )
     if columns is not None:
         specs = tuple(spec for spec in specs if spec.name in linked.read)
-    plan = TransformPlan(
-        inputs=specs, indexes=linked.indexes, steps=linked.steps, stacks=linked.stacks, columns=linked.columns
-    )
+    plan = TransformPlan(inputs=specs, indexes=linked.indexes, steps=linked.steps, columns=linked.columns)
     if candidates:
-        CandidatePlan.split(plan, candidates)  # refuses what cannot be
+        CandidatePlan.of(plan, candidates)  # refuses what cannot be
     return plan
 
 
 def input_specs(workflow: nvt.Workflow) -> tuple[ColumnSpec, ...]:
-    """The raw columns that a fitted workflow takes.
-
-    Raises:
-        LoweringError: one of them holds neither numbers nor strings.
-    """
+    """The raw columns that a fitted workflow takes."""
     return tuple(_input_spec(name, schema) for name, schema in workflow.input_schema.column_schemas.items())
 
 
 def check_operators(workflow: nvt.Workflow, uncompiled: Collection[str] = ()) -> None:
-    """Refuse a workflow with operators that no request can go through, before anything is done with it.
-
-    Args:
-        workflow: fitted.
-        uncompiled: names of operators that run through NVTabular.
-
-    Raises:
-        LoweringError: names the first of them.
-    """
+    """Refuse a workflow with operators that no request can go through, before anything is done with it."""
     for name, kind in sorted((_called(kind), kind) for kind in _kinds(workflow.output_node)):
         if kind in REFUSED and not (kind is ops.LambdaOp and name in uncompiled):
             raise LoweringError(f"NVTabular operator {name} {REFUSED[kind]}.")
@@ -120,7 +104,6 @@ def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
 
 
 def _kinds(output_node: Any) -> set[type]:
-    """Classes of the operators of a graph, and of the graphs in it."""
     kinds: set[type] = set()
     for node in iter_nodes([output_node]):
         kinds |= _kinds(node.op.graph.output_node) if isinstance(node.op, Subgraph) else {type(node.op)}
@@ -207,11 +190,7 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
 
 
 def _fitted(name: str, column: Expression, dtype: str | None, width: int | None) -> Expression:
-    """Convert a column to the dtype and width that a model takes.
-
-    Raises:
-        LoweringError: the column is looked up, and a value or list of its table is too large.
-    """
+    """Convert a column to the dtype and width that a model takes."""
     try:
         for step in fitting(name, column.dtype, dtype, width):
             column = apply(step, column)
@@ -223,18 +202,11 @@ def _fitted(name: str, column: Expression, dtype: str | None, width: int | None)
 
 
 class _Linker:
-    """Orders expressions as the indexes, steps, stacks and columns of a plan.
-
-    Args:
-        outputs: name → expression of each output column.
-        candidates: raw columns that may hold several values per row.
-        widths, refuses_missing: see `compile_workflow`.
-    """
+    """Orders expressions as the indexes, steps and columns of a plan."""
 
     def __init__(
         self,
         outputs: Mapping[str, Expression],
-        candidates: Collection[str],
         *,
         widths: Mapping[str, int],
         refuses_missing: bool,
@@ -243,9 +215,8 @@ class _Linker:
             name: _source(name, expression, widths.get(name, 1), refuses_missing=refuses_missing)
             for name, expression in outputs.items()
         }
-        self.stacks, self._places = stack_columns(sources, candidates)
         computed: dict[int, Computed] = {}
-        for source in (source for name, source in sources.items() if name not in self._places):
+        for source in sources.values():
             _gather(source.rows if isinstance(source, Lookup) else source, computed)
         first = [node for node in computed.values() if _is_index_of_input(node)]
         then = [node for node in computed.values() if not _is_index_of_input(node)]
@@ -256,8 +227,7 @@ class _Linker:
 
     @property
     def read(self) -> set[str | int]:
-        """What indexes, steps, stacks and columns refer to: raw columns by name, and numbers."""
-        read = {name for part in (*self.indexes, *self.steps, *self.stacks) for name in part.inputs}
+        read = {name for part in (*self.indexes, *self.steps) for name in part.inputs}
         return read | {column.source for column in self.columns if isinstance(column, ComputedColumn)}
 
     def _reference(self, expression: Expression) -> str | int:
@@ -272,10 +242,7 @@ class _Linker:
             return self._index(node)
         return StepCall(step=node.step, inputs=tuple(map(self._reference, node.inputs)))
 
-    def _column(self, name: str, source: Expression) -> Column | ComputedColumn | StackedColumn:
-        if name in self._places:
-            stack, row = self._places[name]
-            return StackedColumn(name=name, stack=stack, row=row, dtype=source.dtype.name)
+    def _column(self, name: str, source: Expression) -> Column | ComputedColumn:
         width = (source.example.width or ANY_WIDTH) if isinstance(source.example, Lists) else None
         if not isinstance(source, Lookup):
             return ComputedColumn(name=name, source=self._reference(source), dtype=source.dtype.name, width=width)

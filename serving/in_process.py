@@ -17,9 +17,9 @@ from serving.client.tensors import Array, WireTensor
 from serving.engines import engine_of_backend
 from serving.ensemble import ExportedEnsemble
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
-from serving.plan import Transform, TransformPlan, tensor_call
+from serving.plan import Transform, TransformPlan
 from serving.plan.unknown import unknown_columns as unknown_in
-from serving.transforms import load_transform
+from serving.transforms import load_call
 from workflows.errors import RanklineError, RequestError
 from workflows.tensors import Tensor
 
@@ -27,8 +27,6 @@ _Run: TypeAlias = "Callable[[Mapping[str, Any]], Mapping[str, Array]]"
 
 
 class _LocalClient(Client):
-    """A client of an ensemble in this process, whose steps can be looked into."""
-
     def __init__(self, ensemble: ExportedEnsemble) -> None:
         self.steps = InProcess(ensemble)
         super().__init__(str(ensemble.path), ensemble.name, transport=self.steps)
@@ -63,14 +61,7 @@ def unknown_columns(client: Client, rows: Any) -> list[str]:
 
 
 class InProcess:
-    """A `Transport` that leads nowhere: it runs the steps itself.
-
-    Args:
-        ensemble: what to load.
-
-    Raises:
-        ArtifactError, MissingExtraError: see `open_ensemble`.
-    """
+    """A `Transport` that leads nowhere: it runs the steps itself."""
 
     def __init__(self, ensemble: ExportedEnsemble) -> None:
         self._ensemble = ensemble
@@ -87,14 +78,12 @@ class InProcess:
         return next((found for found in self._transforms if names <= {spec.name for spec in found.inputs}), None)
 
     async def describe(self, model_name: str, timeout_s: float) -> Any:  # noqa: ARG002  (there is one)
-        """The ensemble's `inference.ModelConfig`."""
         return self._config
 
     async def model_names(self, timeout_s: float) -> list[str]:  # noqa: ARG002
         return [self._ensemble.name]
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Name → array."""
         return {tensor.schema.name: _array(tensor) for tensor in tensors}
 
     async def infer(self, message: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:  # noqa: ARG002
@@ -110,7 +99,6 @@ class InProcess:
         return tensors
 
     def decode(self, response: Mapping[str, Any], tensor: Tensor) -> Array:
-        """The output, [num_rows, ...]."""
         output: Array = response[tensor.name]
         return output
 
@@ -118,7 +106,6 @@ class InProcess:
         pass
 
     def _load(self, name: str) -> _Run:
-        """A step as a function from tensors to tensors."""
         config = self._ensemble.step_config(name)
         parameters = {key: entry.string_value for key, entry in config.parameters.items()}
         directory = self._ensemble.path / name
@@ -133,10 +120,10 @@ class InProcess:
         return lambda tensors: model(plan(tensors))
 
     def _plan(self, version: Path, parameters: Mapping[str, str]) -> _Run:
-        transform = load_transform(version / PLAN)
-        self._transforms.append(transform)
         candidates = names_in(parameters.get(CANDIDATES, ""))
-        return tensor_call(transform, candidates, int(parameters.get(MAX_LIST_LENGTH, 0)))
+        transform, call = load_call(version / PLAN, candidates, int(parameters.get(MAX_LIST_LENGTH, 0)))
+        self._transforms.append(transform)
+        return call
 
 
 def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:

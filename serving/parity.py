@@ -26,10 +26,7 @@ from workflows.errors import ExportError, ParityError, RequestError, UnfitError
 from workflows.lists import Padded, pad
 from workflows.tensor_names import MISSING_LIST
 from workflows.tensors import apart
-from workflows.upstream import nvt, ops, quiet_nvtabular, without_merlin_log
-
-from merlin.dag import Node, iter_nodes  # isort: skip
-from merlin.dag.ops.subgraph import Subgraph  # isort: skip
+from workflows.upstream import nvt, quiet_nvtabular, without_merlin_log
 
 SCORE_TOLERANCE = 1e-5
 """Largest difference of two scores in [0, 1], of larger ones as a share of them. A model may add the same numbers in
@@ -121,7 +118,7 @@ def check_parity(
             "with. Nothing was exported."
         ) from error
     # Apart, since pandas makes integers float64 where the batch lacks one, and awkward ones would lose their last bits.
-    awkward = _rows_that_fit(plan, awkward_rows(plan, rows, keep=_indexes_of_matrices(workflow)))
+    awkward = _rows_that_fit(plan, awkward_rows(plan, rows))
     comparable, transformed = _transform_what_can_be(workflow, awkward)
     compared = [(rows, served, offline)]
     if comparable.num_rows:
@@ -188,40 +185,29 @@ def _row_of(column: NDArray[Any] | Padded, number: int) -> NDArray[Any] | Padded
 
 
 def raw_rows(plan: Transform, heldout: pa.Table, max_rows: int) -> pa.Table:
-    """The first held-out rows, columns and types as the plan's inputs."""
     return rows_of(plan.inputs, heldout, max_rows)
 
 
 def rows_of(inputs: Sequence[ColumnSpec], heldout: pa.Table, max_rows: int) -> pa.Table:
-    """The first rows of a table, with the columns and types that are given."""
     few = heldout.slice(0, max_rows)  # once, as it takes time for each column
     return pa.table({spec.name: _heldout_column(spec, few) for spec in inputs})
 
 
-def awkward_rows(plan: Transform, heldout: pa.Table, *, keep: frozenset[str] = frozenset()) -> pa.Table:
-    """Each awkward value once in every column beside held-out values of the others, none of them missing but NaN.
-
-    In a wide table, several columns have theirs in the same rows, so that the number of rows is bounded.
-
-    Args:
-        plan: says which columns there are, and their types.
-        heldout: rows of exactly those columns.
-        keep: columns that only get held-out values.
-    """
+def awkward_rows(plan: Transform, heldout: pa.Table) -> pa.Table:
+    """Each awkward value once in every column beside held-out values of the others, none of them missing but NaN."""
     taken = _narrowed(plan)
     awkward = {spec.name: _awkward_values(spec, taken.get(spec.name, spec.dtype)) for spec in plan.inputs}
     present = {name: heldout[name].combine_chunks().drop_null() for name in awkward}
     usual = {name: present[name] if len(present[name]) else values for name, values in awkward.items()}
-    changed = {name: values.slice(0, 0) if name in keep else values for name, values in awkward.items()}
     groups = _groups(list(awkward), _MOST_AWKWARD_GROUPS)
-    counts = [max(len(changed[name]) for name in names) for names in groups]
+    counts = [max(len(awkward[name]) for name in names) for names in groups]
     positions = np.concatenate([np.arange(count) for count in [0, *counts]])
     columns = {}
     for names, end, count in zip(groups, np.cumsum(counts).tolist(), counts, strict=True):
         for name in names:
             column, begin = usual[name].take(pa.array(positions % max(len(usual[name]), 1))), end - count
-            rest = column.slice(begin + len(changed[name]))
-            columns[name] = pa.concat_arrays([column.slice(0, begin), changed[name], rest])
+            rest = column.slice(begin + len(awkward[name]))
+            columns[name] = pa.concat_arrays([column.slice(0, begin), awkward[name], rest])
     return pa.table(columns)
 
 
@@ -234,11 +220,7 @@ def _groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
 def _transform_without_values(
     workflow: nvt.Workflow, plan: Transform, heldout: pa.Table, names: Sequence[str]
 ) -> tuple[list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]], set[str]]:
-    """Transform rows that lack a value of each column, by the plan and by NVTabular.
-
-    Returns:
-        Such rows with both results, of all columns that can be compared, and the names of the other columns.
-    """
+    """Transform rows that lack a value of each column, by the plan and by NVTabular."""
     batches, not_compared = list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]](), set[str]()
     waiting = _groups(names, _MOST_GROUPS)
     while waiting:
@@ -271,10 +253,7 @@ def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.
 def _transform_lacking(
     workflow: nvt.Workflow, plan: Transform, present: pa.Table, lacking: pa.Table
 ) -> tuple[dict[str, NDArray[Any] | Padded], pd.DataFrame] | None:
-    """What the plan and NVTabular make of rows that lack a value; None where one of them takes no such rows.
-
-    NVTabular is given `present` rows beside them, since it cannot encode a column that is missing whole.
-    """
+    """What the plan and NVTabular make of rows that lack a value; None where one of them takes no such rows."""
     try:
         served = plan.run(*plan_inputs(plan, lacking))
     except RequestError:
@@ -455,7 +434,7 @@ def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collec
         for shape in (several, alone)
     )
     expected = model.score_served(plan.run(*rows_alone))
-    actual = model.score_served(CandidatePlan.split(plan, candidates).run(*request))
+    actual = model.score_served(CandidatePlan.of(plan, candidates).run(*request))
     if actual.size != expected.size:
         raise ParityError(
             f"the model gives {actual.size} scores for {count} rows with {count} candidates each, expected "
@@ -510,24 +489,6 @@ def _attempt(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame | None:
             return transform_offline(workflow, rows)
     except Exception:  # operators raise anything
         return None
-
-
-def _indexes_of_matrices(workflow: nvt.Workflow) -> frozenset[str]:
-    """Raw columns that `ColumnSimilarity` may read: NVTabular reads past the end of a matrix that lacks a row."""
-    nodes = [node for node in iter_nodes([workflow.output_node]) if _reads_matrices(node)]
-    return frozenset().union(*map(_raw_columns, nodes))
-
-
-def _reads_matrices(node: Node) -> bool:
-    if isinstance(node.op, Subgraph):
-        return any(map(_reads_matrices, iter_nodes([node.op.graph.output_node])))
-    return isinstance(node.op, ops.ColumnSimilarity)
-
-
-def _raw_columns(node: Node) -> frozenset[str]:
-    if not node.parents_with_dependencies:
-        return frozenset(node.input_columns.names)
-    return frozenset().union(*map(_raw_columns, node.parents_with_dependencies))
 
 
 def _arrow_type(spec: ColumnSpec) -> pa.DataType:

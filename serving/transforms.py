@@ -1,19 +1,31 @@
 """What stands before a model in a model repository: a plan, or a workflow that runs through NVTabular."""
 
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
+from numpy.typing import NDArray
+
+from serving.native.plan_library import call_of
 from serving.parameters import COLUMNS_FILE
-from serving.plan import Transform, TransformPlan
+from serving.plan import Transform, TransformPlan, tensor_call
+from serving.plan.tensors import Tensors
 from workflows.errors import ArtifactError
 
 
-def load_transform(directory: Path) -> Transform:
-    """What was saved in a directory.
+def load_call(
+    directory: Path, candidates: Collection[str] = (), max_list_length: int = 0
+) -> tuple[Transform, Callable[[Tensors], dict[str, NDArray[Any]]]]:
+    """What was saved in a directory, and the same as a function of tensors; see `tensor_call`."""
+    transform = load_transform(directory)
+    if isinstance(transform, TransformPlan):
+        return transform, call_of(transform, directory, candidates, max_list_length)
+    return transform, tensor_call(transform, candidates, max_list_length)
 
-    Raises:
-        ArtifactError: missing or damaged, or it runs through NVTabular and there is none.
-    """
+
+def load_transform(directory: Path) -> Transform:
+    """What was saved in a directory."""
     if not (directory / COLUMNS_FILE).is_file():
         return TransformPlan.load(directory)
     if sys.modules.get("pandas", ...) is None:  # kept out of processes that only run plans

@@ -40,13 +40,7 @@ _ENCODED = "encoded."  # prefix of the tensors between the steps, since raw and 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """A model in the form in which it is served.
-
-    Attributes:
-        engine: what runs it.
-        path: a file or a directory of the engine's format.
-        heads: what its outputs are, in their order.
-    """
+    """A model in the form in which it is served."""
 
     engine: Engine
     path: Path
@@ -54,7 +48,6 @@ class Served:
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """What the ensemble gives, in the order of the names."""
         named = zip(output_names(self.heads), self.heads, strict=True)
         return tuple(
             Tensor(name=name, dtype="float32", dims=(head.width,)) for name, head in sorted(named, key=itemgetter(0))
@@ -62,7 +55,6 @@ class Served:
 
     @property
     def engine_outputs(self) -> tuple[Tensor, ...]:
-        """The same as the engine calls them."""
         pattern, names = self.engine.output, output_names(self.heads)
         return tuple(
             replace(tensor, name=pattern.format(name=tensor.name, place=names.index(tensor.name)))
@@ -77,7 +69,6 @@ class Served:
         return {CLASSES: json.dumps(classes, ensure_ascii=False)} if classes else {}
 
     def copy_to(self, directory: Path) -> None:
-        """Copy the model to where its engine looks for it."""
         target = directory / self.engine.format
         if self.path.is_dir():
             shutil.copytree(self.path, target)
@@ -96,24 +87,7 @@ def write_version(
     candidates: Sequence[str] = (),
     optional: Collection[str] = (),
 ) -> list[ModelConfig | EnsembleConfig]:
-    """Write the steps and configs of one version of an ensemble.
-
-    Args:
-        directory: see `serving.ensemble.NewVersion`.
-        plan: its first step.
-        served: its second step.
-        config: limits.
-        name: of the ensemble model.
-        version: its number.
-        candidates: raw columns that may hold several values per row of a request.
-        optional: raw columns that a request may leave out.
-
-    Returns:
-        The configurations that were written, the ensemble's last.
-
-    Raises:
-        LoweringError: the plan cannot be run for several candidates.
-    """
+    """Write the steps and configs of one version of an ensemble."""
     config = config.settled(optional, len(plan.inputs))
     steps = list(_steps(plan, served, config, name, version, candidates, optional))
     plans = {steps[0].name: plan}
@@ -135,7 +109,6 @@ def write_version(
 
 
 def _relay_step(plan: TransformPlan, following: ModelConfig, name: str) -> ModelConfig:
-    """The step before another one that `serving.wide` describes."""
     tensors = tuple(tensor for column in plan.columns for tensor in column.spec.tensors)
     manifest = following.parameters[MANIFEST_PARAMETER]
     return replace(
@@ -159,7 +132,6 @@ def _steps(
     candidates: Sequence[str],
     optional: Collection[str],
 ) -> tuple[ModelConfig, ...]:
-    """A step for the workflow and one for the model, or one for both."""
     manifest = f"{name}/{version}/{MANIFEST}"
     native = native_steps(plan, served.engine, config)
 
@@ -177,7 +149,7 @@ def _steps(
         )
 
     engine = served.engine
-    made = CandidatePlan.split(plan, candidates).made_of_candidates if candidates else ()
+    made = CandidatePlan.of(plan, candidates).made_of_candidates if candidates else ()
     raw = tuple(
         replace(tensor, optional=tensor.optional or spec.name in optional)
         for spec in plan.inputs
@@ -215,13 +187,7 @@ def _steps(
 
 
 def native_steps(plan: Transform, engine: Engine, config: ExportConfig) -> dict[str, bool]:
-    """Step → whether it runs without Python, on a machine that has the native backends.
-
-    Args:
-        plan: one that goes through NVTabular has no native form.
-        engine: one without a library in C has none.
-        config: may ask for Python.
-    """
+    """Step → whether it runs without Python, on a machine that has the native backends."""
     compiled, in_c = isinstance(plan, TransformPlan), bool(engine.library)
     forms = {"score": compiled and in_c} if config.fused else {"transform": compiled, "predict": in_c}
     return {kind: has_one and config.backend == NATIVE for kind, has_one in forms.items()}
@@ -237,12 +203,10 @@ def _runtime(kind: str, is_native: bool, config: ExportConfig) -> str:
 
 
 def _named(candidates: Sequence[str]) -> dict[str, str]:
-    """The parameter that names tensors with a value per candidate, if there are any."""
     return {CANDIDATES: ",".join(candidates)} if candidates else {}
 
 
 def _tensors(spec: ColumnSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
-    """A column as tensors, lists with the dimension of their width."""
     return tuple(_of_candidates(tensor) for tensor in spec.tensors) if spec.name in candidates else spec.tensors
 
 
@@ -260,7 +224,6 @@ def _of_candidates(tensor: Tensor) -> Tensor:
 def _ensemble_config(
     name: str, version: int, takes_raw: ModelConfig, configs: Sequence[ModelConfig], served: Served
 ) -> EnsembleConfig:
-    """Steps one after another, the raw inputs into the first and the scores out of the last."""
     steps = []
     latest = {tensor.name: tensor.name for tensor in takes_raw.inputs}
     prefix = _ENCODED

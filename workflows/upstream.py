@@ -115,6 +115,18 @@ with importing_merlin():
         import nvtabular as nvt
         from nvtabular import ops
     from dask.dataframe.io.io import from_map
+    from nvtabular.ops import column_similarity
+
+    _similarities = column_similarity.row_wise_inner_product
+
+    def _checked_similarities(a: Any, a_features: Any, b: Any, b_features: Any, on_device: bool = True) -> Any:
+        """Refuse rows that a matrix lacks, for which NVTabular reads past its end."""
+        for rows, features in ((a, a_features), (b, b_features)):
+            if not (rows.min() >= 0 and rows.max() < features.shape[0]):
+                raise ValueError(f"ColumnSimilarity takes rows from 0 to {features.shape[0] - 1}")
+        return _similarities(a, a_features, b, b_features, on_device)
+
+    vars(column_similarity)["row_wise_inner_product"] = _checked_similarities
 
 __all__ = ["from_map", "importing_merlin", "nvt", "ops", "quiet_nvtabular", "without_merlin_log"]
 

@@ -28,7 +28,6 @@ from serving.lowerings.expressions import Lowering
 from serving.lowerings.graph import lower_rename, lower_unchanged
 from serving.lowerings.item_attributes import lower_item_attributes
 from serving.lowerings.joins import (
-    lower_column_similarity,
     lower_join_external,
     lower_join_groupby,
     lower_target_encoding,
@@ -111,7 +110,6 @@ LOWERINGS: dict[type, Lowering] = {
     ops.JoinExternal: lower_join_external,
     ops.JoinGroupby: lower_join_groupby,
     ops.TargetEncoding: lower_target_encoding,
-    ops.ColumnSimilarity: lower_column_similarity,
     ItemAttributes: lower_item_attributes,
     KnownIds: lower_known_ids,
     NullToEmptyList: lower_null_to_empty_list,

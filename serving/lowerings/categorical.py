@@ -81,12 +81,10 @@ def _ids(vocabulary: pd.DataFrame, num_unseen: int) -> NDArray[np.int64]:
 
 
 def lower_stable_hash_bucket(op: StableHashBucket, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Bucket by the hash of the value."""
     return {name: apply(Bucket(num_buckets=op.buckets_of(name)), columns[name]) for name in selector.names}
 
 
 def lower_empty_to_null(op: Any, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Replace empty strings with missing values."""
     if numbers := [name for name in selector.names if not columns[name].is_string]:
         raise LoweringError(f"{type(op).__name__} on {numbers}: they hold numbers, expected strings.")
     return {name: apply(WithoutEmpty(), columns[name]) for name in selector.names}
@@ -100,7 +98,6 @@ def lower_hex_to_int(op: Any, selector: nvt.ColumnSelector, columns: Columns) ->
 
 
 def lower_stable_hashed_cross(op: StableHashedCross, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Bucket by the hash of several values."""
     lowered = {}
     for cross in op.crosses(selector):
         if lists := [name for name in cross if columns[name].is_list]:

@@ -17,12 +17,10 @@ from workflows.upstream import nvt, ops
 
 
 def lower_fill_missing(op: ops.FillMissing, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """A constant for missing values, and whether they were missing."""
     return _filled(op, columns, dict.fromkeys(selector.names, op.fill_val))
 
 
 def lower_fill_median(op: ops.FillMedian, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """The median for missing values, and whether they were missing."""
     return _filled(op, columns, {name: op.medians[name] for name in selector.names})
 
 
@@ -55,7 +53,6 @@ def _fitting(op: Any, name: str, column: Expression, value: Any) -> Any:
 
 
 def lower_clip(op: ops.Clip, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Bounds; NaN stays."""
     lowered = {}
     for name in selector.names:
         check_numbers(op, name, columns[name])
@@ -146,5 +143,4 @@ def lower_reduce_dtype_size(op: ops.ReduceDtypeSize, _selector: nvt.ColumnSelect
 
 
 def _number(value: Any) -> Any:
-    """A NumPy number as Python's."""
     return value.item() if isinstance(value, np.generic) else value

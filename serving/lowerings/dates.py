@@ -7,7 +7,6 @@ from workflows.upstream import nvt
 
 
 def lower_date_parts(op: DateParts, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Each part of each column."""
     lowered: dict[str, Expression] = {}
     for name in selector.names:
         check_numbers(op, name, columns[name])

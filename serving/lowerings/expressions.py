@@ -35,8 +35,6 @@ from workflows.upstream import nvt
 
 @dataclass(frozen=True, eq=False)
 class Expression:
-    """One column of the graph."""
-
     @cached_property
     def example(self) -> AnyColumn:
         """The column of a request of zero rows: tells dtypes and lists apart."""
@@ -44,7 +42,6 @@ class Expression:
 
     @property
     def is_list(self) -> bool:
-        """Lists, not single values."""
         return isinstance(self.example, Lists)
 
     @property
@@ -54,7 +51,6 @@ class Expression:
 
     @property
     def is_string(self) -> bool:
-        """Strings, not numbers."""
         return is_string(self.elements)
 
     @property
@@ -65,8 +61,6 @@ class Expression:
 
 @dataclass(frozen=True, eq=False)
 class Input(Expression):
-    """A raw column of the request."""
-
     spec: ColumnSpec
 
     @cached_property
@@ -77,8 +71,6 @@ class Input(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Computed(Expression):
-    """A column that a step makes per request."""
-
     step: Step | KeyIndex
     inputs: tuple[Expression, ...]
 
@@ -121,7 +113,6 @@ def apply(step: Step, *columns: Expression) -> Expression:
 
 
 def cast(column: Expression, dtype: Any) -> Expression:
-    """Numbers as another dtype."""
     name = np.dtype(dtype).name
     return column if column.dtype == name else apply(Cast(dtype=name), column)
 
@@ -229,11 +220,7 @@ def _kind(keys: Vector) -> str:
 
 
 def column_of(series: "pd.Series[Any]") -> AnyColumn:
-    """A pandas column: numbers, strings or lists of them.
-
-    Raises:
-        LoweringError: it holds something else.
-    """
+    """A pandas column: numbers, strings or lists of them."""
     try:
         column: AnyColumn = from_arrow(pa.array(series, from_pandas=True))
     except (ValueError, pa.ArrowException) as error:
@@ -244,17 +231,7 @@ def column_of(series: "pd.Series[Any]") -> AnyColumn:
 
 
 def check_numbers(op: Any, name: str, column: Expression, *, lists: bool = False) -> None:
-    """Refuse what arithmetic does not work on.
-
-    Args:
-        op: the operator.
-        name: of the column.
-        column: the column.
-        lists: lists of numbers will do, too.
-
-    Raises:
-        LoweringError: strings, or lists.
-    """
+    """Refuse what arithmetic does not work on."""
     if column.is_string or (column.is_list and not lists):
         held = "lists" if column.is_list else "strings"
         raise LoweringError(f"{type(op).__name__} on {name!r}: it holds {held}, expected numbers.")

@@ -12,5 +12,4 @@ def lower_unchanged(_op: Any, _selector: nvt.ColumnSelector, columns: Columns) -
 
 
 def lower_rename(op: ops.Rename, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Other names."""
     return {new: columns[old] for new, (old,) in op.column_mapping(selector).items()}

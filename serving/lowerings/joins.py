@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from nvtabular.ops.column_similarity import _convert_features
 from nvtabular.ops.join_groupby import AGG_DTYPES
 
 from serving.lowerings.expressions import (
@@ -18,7 +16,7 @@ from serving.lowerings.expressions import (
     unsupported,
 )
 from serving.plan.columns import Vector
-from serving.plan.steps import Fill, Similarity
+from serving.plan.steps import Fill
 from workflows.errors import LoweringError
 from workflows.upstream import nvt, ops
 from workflows.vocabulary_files import read_vocabulary
@@ -85,34 +83,6 @@ def _check_are_sums(op: ops.TargetEncoding, group: list[str], key: str, stats: p
             f"TargetEncoding on {', '.join(map(repr, group))} finds the statistics of another operator in its file, as "
             "both have the same name. Rename the column before one of them."
         )
-
-
-def lower_column_similarity(op: ops.ColumnSimilarity, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Inner products of rows of sparse matrices; 0 for rows they lack, where NVTabular reads past the end."""
-    left = _features(op, op.left_features)
-    right = left if op.right_features is None else _features(op, op.right_features)
-    num_columns = max(left.shape[1], right.shape[1], 1)
-    rows = np.repeat(np.arange(right.shape[0]), np.diff(right.indptr))
-    step = Similarity(
-        left_offsets=left.indptr.astype(np.int64),
-        left_columns=left.indices.astype(np.int64),
-        left_values=left.data,
-        right_keys=np.append(rows * num_columns + right.indices, np.iinfo(np.int64).max),
-        right_values=np.append(right.data, right.data.dtype.type(0)),
-        num_columns=num_columns,
-    )
-    lowered = dict(columns)
-    for group in selector.grouped_names:
-        for name in group:
-            if columns[name].is_list or columns[name].dtype.kind not in "iu":
-                raise LoweringError(f"ColumnSimilarity on {name!r}: expected row numbers, got {columns[name].dtype}.")
-        lowered["_".join(group) + "_sim"] = apply(step, *(columns[name] for name in group))
-    return lowered
-
-
-def _features(op: ops.ColumnSimilarity, features: Any) -> Any:
-    """The matrix in compressed rows, weighted as the metric asks."""
-    return features if op._initialized else _convert_features(features, op.metric, on_device=False)
 
 
 def _find(op: Any, columns: Columns, on: Sequence[str], keys: pd.DataFrame) -> Found:

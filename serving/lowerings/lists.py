@@ -10,7 +10,6 @@ from workflows.upstream import nvt, ops
 
 
 def lower_null_to_empty_list(op: NullToEmptyList, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Missing lists become empty ones."""
     _check_lists(op, selector, columns)
     return {name: apply(NullToEmpty(), columns[name]) for name in selector.names}
 
@@ -35,7 +34,6 @@ def lower_list_slice(op: ops.ListSlice, selector: nvt.ColumnSelector, columns: C
 
 
 def lower_padded_list_slice(op: PaddedListSlice, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Python's slice of each list, padded to its longest."""
     _check_lists(op, selector, columns)
     slice_ = Slice(start=op.start, end=int(op.end), width=op.max_elements)
     lowered = {}
@@ -47,7 +45,6 @@ def lower_padded_list_slice(op: PaddedListSlice, selector: nvt.ColumnSelector, c
 
 
 def lower_same_lengths(op: SameLengths, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """As many values as the lists of one column."""
     _check_lists(op, selector, columns)
     if op.like not in columns:
         raise LoweringError(f"SameLengths on {selector.names}: {op.like!r} is not among them. Select it, too.")
@@ -56,7 +53,6 @@ def lower_same_lengths(op: SameLengths, selector: nvt.ColumnSelector, columns: C
 
 
 def lower_vector_elements(op: VectorElements, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Make a column of each place in the vectors."""
     _check_lists(op, selector, columns)
     lowered: dict[str, Expression] = {}
     for name in selector.names:

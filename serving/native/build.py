@@ -23,10 +23,9 @@ from pathlib import Path
 _SOURCES = Path(__file__).parent
 _OF_BACKENDS = {f"backends/{path.name}": f"libtriton_{path.stem}.so" for path in _SOURCES.glob("backends/*.cc")}
 PLAN_LIBRARY = "librankline_plan.so"
-"""The plan alone, as C functions: what tests compare with the Python runtime."""
+"""The plan alone, as C functions; see `serving.native.plan_library`."""
 
-_FOR_TESTS = {"plan/c_api.cc": PLAN_LIBRARY}
-_MAINS = {**_OF_BACKENDS, **_FOR_TESTS}
+_MAINS = {**_OF_BACKENDS, "plan/c_api.cc": PLAN_LIBRARY}
 """A source with the entry points of an object → the object."""
 
 _TRITON = "triton"  # the folder of what calls Triton
@@ -48,7 +47,6 @@ class BuildError(Exception):
 
 
 def object_name(backend: str) -> str:
-    """What Triton loads for a backend."""
     return f"libtriton_{backend}.so"
 
 
@@ -65,7 +63,7 @@ def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lam
     compiler = find_compiler()
     if compiler is None:
         raise BuildError("g++ was not found")
-    target = cache_directory() / "native" / _digest(compiler)
+    target = _cached(compiler)
     if target.is_dir():
         return target
     try:
@@ -78,21 +76,29 @@ def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lam
             if not target.is_dir():
                 when_absent()
                 made = Path(directory, "objects")
-                build(made, compiler, strict=strict, for_tests=True)
+                build(made, compiler, strict=strict)
                 made.rename(target)
     except OSError as error:
         raise BuildError(f"{target} cannot be written ({os.strerror(error.errno or 0)})") from None
     return target
 
 
-def build(target: Path, compiler: str, *, strict: bool = False, for_tests: bool = False) -> None:
-    """Compile all backends.
+def find_objects() -> Path | None:
+    compiler = find_compiler()
+    return target if compiler and (target := _cached(compiler)).is_dir() else None
+
+
+def _cached(compiler: str) -> Path:
+    return cache_directory() / "native" / _digest(compiler)
+
+
+def build(target: Path, compiler: str, *, strict: bool = False) -> None:
+    """Compile all objects.
 
     Args:
         target: directory for the objects, made here.
         compiler: path of g++.
         strict: a warning is an error.
-        for_tests: also what only tests need.
 
     Raises:
         BuildError: it refuses the sources.
@@ -107,7 +113,7 @@ def build(target: Path, compiler: str, *, strict: bool = False, for_tests: bool 
             return str(made)
 
         def linked(main: str) -> None:
-            # What tests open has no server around it, which has the functions of Triton's.
+            # The plan alone has no server around it, which has the functions of Triton's.
             parts = [part for path, part in shared if main in _OF_BACKENDS or path.parent.name != _TRITON]
             _run(compiler, own[main], *parts, "-o", str(target / _MAINS[main]), *_LINK)
 
@@ -115,11 +121,10 @@ def build(target: Path, compiler: str, *, strict: bool = False, for_tests: bool 
         parts = dict(zip(sources, pool.map(compiled, sources), strict=True))
         own = {main: parts.pop(path) for main in _MAINS if (path := _SOURCES / main) in parts}
         shared = list(parts.items())
-        list(pool.map(linked, own if for_tests else own.keys() & _OF_BACKENDS.keys()))
+        list(pool.map(linked, own))
 
 
 def find_compiler() -> str | None:
-    """Path of g++, if there is one."""
     return shutil.which("g++")
 
 
@@ -141,11 +146,7 @@ def _digest(compiler: str) -> str:
 
 
 def _run(*command: str) -> str:
-    """What a command says.
-
-    Raises:
-        BuildError: it fails.
-    """
+    """What a command says."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()

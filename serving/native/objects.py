@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from serving.engines import Engine, engines
-from serving.native.build import BuildError, built_objects, object_name
+from serving.native.build import PLAN_LIBRARY, BuildError, built_objects, find_objects, object_name
 
 _LOGGER = logging.getLogger(__name__)
 _SHIPPED = Path(__file__).parent / "objects"
@@ -51,6 +51,15 @@ def native_backends() -> NativeBackends:
         objects={name: path for name, path in found.items() if path.is_file()},
         libraries=libraries,
     )
+
+
+def find_plan_library() -> Path | None:
+    """The plan's C functions in this package, or compiled earlier; None where there are none yet."""
+    try:
+        directory = _SHIPPED if _fits_this_machine(_SHIPPED) else find_objects()
+    except BuildError:  # g++ is there and does not run
+        return None
+    return path if directory and (path := directory / PLAN_LIBRARY).is_file() else None
 
 
 def library_of(engine: Engine) -> Path | None:

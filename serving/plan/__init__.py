@@ -11,11 +11,10 @@ no code, and this package needs neither NVTabular, pandas nor TensorFlow.
 
 from serving.plan.candidates import CandidatePlan
 from serving.plan.index import KeyIndex
-from serving.plan.plan import ANY_WIDTH, Column, ColumnSpec, Computed, StackedColumn, StepCall, Transform, TransformPlan
-from serving.plan.stacks import Stack
+from serving.plan.plan import ANY_WIDTH, Column, ColumnSpec, Computed, StepCall, Transform, TransformPlan
 from serving.plan.tensors import tensor_call
 
 __all__ = [
-    "ANY_WIDTH", "CandidatePlan", "Column", "ColumnSpec", "Computed", "KeyIndex", "Stack", "StackedColumn", "StepCall",
-    "Transform", "TransformPlan", "tensor_call",
+    "ANY_WIDTH", "CandidatePlan", "Column", "ColumnSpec", "Computed", "KeyIndex", "StepCall", "Transform",
+    "TransformPlan", "tensor_call",
 ]  # fmt: skip

@@ -47,7 +47,6 @@ AnyColumn: TypeAlias = Vector | Lists
 
 
 def mask_of(valid: NDArray[np.bool_]) -> Mask:
-    """The mask, or None where nothing is missing."""
     return None if valid.all() else valid
 
 
@@ -118,19 +117,16 @@ def _validity(array: pa.Array) -> Mask:
 
 
 def is_missing(column: AnyColumn) -> NDArray[np.bool_]:
-    """Which rows are missing: bool [num_rows], of stacked numbers [num_columns, num_rows]."""
+    """Which rows are missing: bool [num_rows]."""
     if column.valid is not None:
         return ~column.valid
-    if isinstance(column, Lists) or is_string(column):
-        return np.zeros(num_rows_of(column), dtype=np.bool_)
-    if is_float(column):
+    if isinstance(column, Vector) and is_float(column):
         missing: NDArray[np.bool_] = np.isnan(column.values)
         return missing
-    return np.zeros(column.values.shape, dtype=np.bool_)
+    return np.zeros(num_rows_of(column), dtype=np.bool_)
 
 
 def is_string(vector: Vector) -> bool:
-    """Strings, not numbers."""
     return isinstance(vector.values, pa.Array)
 
 
@@ -140,7 +136,6 @@ def is_float(vector: Vector) -> bool:
 
 
 def num_rows_of(column: AnyColumn) -> int:
-    """Number of rows."""
     return len(column.offsets) - 1 if isinstance(column, Lists) else len(column.values)
 
 
@@ -156,7 +151,6 @@ def take(column: AnyColumn, rows: NDArray[Any]) -> Any:
 
 
 def with_one_more(vector: Vector, value: Any) -> Vector:
-    """A vector with a value at its end."""
     values: Any = vector.values
     if is_string(vector):
         values = pa.concat_arrays([values, pa.array([value], pa.large_binary())])

@@ -1,6 +1,6 @@
 """Finds the table row of a key: by position where whole numbers are dense, else by hash. Nothing is built at load."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,16 +80,7 @@ class KeyIndex:
 
     @property
     def inputs(self) -> tuple[str | int]:
-        """What it reads, as a step tells it."""
         return (self.input,)
-
-    def hashed(self) -> "KeyIndex":
-        """The same index of numbers by hash, if it is dense."""
-        if self.hashes is not None:
-            return self
-        slots = np.flatnonzero(self.rows)
-        words = (slots + np.int64(self.origin))[np.argsort(self.rows[slots])]
-        return replace(self, origin=0, **_hashed(hash_ids(words), self.num_unknown))
 
     def run(self, column: AnyColumn) -> AnyColumn:
         """Rows of the keys: a vector of int64, or lists of them."""
@@ -121,20 +112,7 @@ class KeyIndex:
     def _rows_of_hashes(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
         assert self.hashes is not None
         assert self.starts is not None
-        part = (hashes >> np.uint64(64 - _bits(len(self.starts) - 1))).view(np.int64)
-        position = self.starts.take(part)
-        # A hash equals none beyond its own part, except by chance the one at the end, whose row is 0.
-        found = self.hashes.take(position) == hashes
-        rows = np.where(found, self.rows.take(position), 0).astype(np.int64)
-        position += 1
-        left = np.flatnonzero(~found & (position < self.starts.take(part + 1)))
-        while len(left):
-            here = position[left]
-            found = self.hashes.take(here) == hashes[left]
-            rows[left[found]] = self.rows.take(here[found])
-            position[left] += 1
-            left = left[~found & (here + 1 < self.starts.take(part[left] + 1))]
-        return rows
+        return self.rows.take(positions_of(hashes, self.hashes, self.starts)).astype(np.int64)
 
     def _rows_of_strings(self, strings: pa.LargeBinaryArray) -> NDArray[np.int64]:
         if self.strings is None or not len(self.strings):
@@ -143,6 +121,24 @@ class KeyIndex:
         known = self.strings.take(pa.array(np.maximum(rows - self.num_unknown, 0)))
         rows[~pc.equal(strings, known).to_numpy(zero_copy_only=False)] = 0
         return rows
+
+
+def positions_of(asked: NDArray[np.uint64], hashes: NDArray[np.uint64], starts: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Position in `hashes` of each hash that is asked for, the last one where it is none of them; see `KeyIndex`."""
+    part = (asked >> np.uint64(64 - _bits(len(starts) - 1))).view(np.int64)
+    position = starts.take(part)
+    # A hash equals none beyond its own part, except by chance the one at the end.
+    found = hashes.take(position) == asked
+    positions = np.where(found, position, len(hashes) - 1)
+    position += 1
+    left = np.flatnonzero(~found & (position < starts.take(part + 1)))
+    while len(left):
+        here = position[left]
+        found = hashes.take(here) == asked[left]
+        positions[left[found]] = here[found]
+        position[left] += 1
+        left = left[~found & (here + 1 < starts.take(part[left] + 1))]
+    return positions
 
 
 def as_words(keys: NDArray[Any]) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from serving.plan.columns import AnyColumn, Lists, Vector, lists_of, padded_of, vector_of
 from serving.plan.index import KeyIndex
-from serving.plan.stacks import STACKED_STEPS, Stack
+from serving.plan.stacks import Stack, StackedArithmetic, StackedBucket, StackedColumn, StackedLookup
 from serving.plan.steps import STEPS, Step
 from serving.plan.storage import ArrayWriter, decode, encode
 from workflows.errors import ArtifactError, RequestError, in_short
@@ -52,7 +52,6 @@ class ColumnSpec:
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """Of a single value."""
         return np.dtype(self.dtype)
 
     @property
@@ -74,7 +73,6 @@ class ColumnSpec:
         return Tensor(name=self.name + VALID, dtype="bool", optional=True) if self.has_mask else None
 
     def zeros(self, num_rows: int) -> NDArray[Any] | Padded:
-        """Rows of zeros, empty strings or empty lists."""
         values = np.full(num_rows, fill_value(self.numpy_dtype), self.numpy_dtype)
         if self.width is None:
             return values
@@ -93,18 +91,12 @@ class ColumnSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class StepCall:
-    """A step on some columns.
-
-    Attributes:
-        step: what is computed.
-        inputs: of what.
-    """
+    """A step on some columns."""
 
     step: Step
     inputs: tuple[Reference, ...]
 
     def run(self, *columns: AnyColumn) -> AnyColumn:
-        """Compute a column of as many rows."""
         return self.step.run(*columns)
 
 
@@ -128,13 +120,14 @@ class Column:
 
     @property
     def spec(self) -> ColumnSpec:
-        """Name, dtype and width."""
         width = self.width if self.lengths is None else int(self.values.shape[1])
         return ColumnSpec(name=self.name, dtype=self.values.dtype.name, width=width)
 
-    def read(self, _inputs: Mapping[str, AnyColumn], results: list[AnyColumn]) -> NDArray[Any] | Padded:
-        """The values at the rows that were found."""
-        rows = results[self.index]
+    @property
+    def source(self) -> Reference:
+        return self.index
+
+    def read(self, rows: AnyColumn) -> NDArray[Any] | Padded:
         if isinstance(rows, Lists):
             elements = Vector(self.values.take(rows.elements.values))
             return _finished(self.name, rows._replace(elements=elements))
@@ -160,74 +153,37 @@ class Computed:
 
     @property
     def spec(self) -> ColumnSpec:
-        """Name, dtype and width."""
         return ColumnSpec(name=self.name, dtype=self.dtype, width=self.width)
 
-    def read(self, inputs: Mapping[str, AnyColumn], results: list[AnyColumn]) -> NDArray[Any] | Padded:
-        """The values that were computed."""
-        return _finished(self.name, inputs[self.source] if isinstance(self.source, str) else results[self.source])
-
-
-@dataclass(frozen=True, kw_only=True)
-class StackedColumn:
-    """One output column that is a row of a stack.
-
-    Attributes:
-        name: column name.
-        stack: number of the stack.
-        row: which of its columns.
-        dtype: NumPy dtype name.
-    """
-
-    name: str
-    stack: int
-    row: int
-    dtype: str
-
-    @property
-    def spec(self) -> ColumnSpec:
-        """Name, dtype and width."""
-        return ColumnSpec(name=self.name, dtype=self.dtype)
-
-    def read(self, stacks: list[Vector]) -> NDArray[Any]:
-        """The values that were computed."""
-        values, valid = stacks[self.stack]
-        if valid is not None:
-            _refuse_missing(self.name, valid[self.row])
-        column: NDArray[Any] = values[self.row]
-        return column
+    def read(self, column: AnyColumn) -> NDArray[Any] | Padded:
+        return _finished(self.name, column)
 
 
 class TransformColumn(Protocol):
     """A column that a transform makes."""
 
     @property
-    def name(self) -> str:
-        """What it is called."""
+    def name(self) -> str: ...
 
     @property
-    def spec(self) -> ColumnSpec:
-        """Name, dtype and width."""
+    def spec(self) -> ColumnSpec: ...
 
 
 class Transform(Protocol):
     """What makes of raw rows what a model takes: a `TransformPlan`, or what stands in its place."""
 
     @property
-    def inputs(self) -> tuple[ColumnSpec, ...]:
-        """Raw columns of a request."""
+    def inputs(self) -> tuple[ColumnSpec, ...]: ...
 
     @property
-    def columns(self) -> Sequence[TransformColumn]:
-        """What it makes."""
+    def columns(self) -> Sequence[TransformColumn]: ...
 
     def run(
         self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None
     ) -> dict[str, NDArray[Any] | Padded]:
         """Transform raw rows; see `TransformPlan.run`."""
 
-    def save(self, directory: Path) -> None:
-        """Write it into a new directory."""
+    def save(self, directory: Path) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,52 +195,47 @@ class TransformPlan:
         indexes: the indexes on raw columns.
         columns: the output columns, in the workflow's order.
         steps: what is computed of raw columns and earlier results, in order; an index of computed keys is one.
-        stacks: what is computed of several raw columns together.
     """
 
     inputs: tuple[ColumnSpec, ...]
     indexes: tuple[KeyIndex, ...]
-    columns: tuple[Column | Computed | StackedColumn, ...]
+    columns: tuple[Column | Computed, ...]
     steps: tuple[StepCall | KeyIndex, ...] = ()
-    stacks: tuple[Stack, ...] = ()
 
     def __post_init__(self) -> None:
         names = {spec.name for spec in self.inputs}
-        for made, call in enumerate((*self.indexes, *self.steps)):
+        for made, call in enumerate(self.calls):
             _check_references(call.inputs, names, made)
-        made = len(self.indexes) + len(self.steps)
-        for stack in self.stacks:
-            _check_references(stack.inputs, names, 0)
-        for column in self.columns:
-            if isinstance(column, StackedColumn):
-                _check_references((column.stack,), set(), len(self.stacks))
-            else:
-                _check_references((column.index if isinstance(column, Column) else column.source,), names, made)
+        _check_references(tuple(column.source for column in self.columns), names, len(self.calls))
+
+    @cached_property
+    def calls(self) -> tuple[StepCall | KeyIndex, ...]:
+        """Indexes and steps, as results are numbered."""
+        return (*self.indexes, *self.steps)
 
     def _check_rows(self) -> None:
-        """Every row that an index leads to is in the column's table, as a file may say otherwise.
-
-        Raises:
-            ValueError: one is not.
-        """
-        results = (*self.indexes, *self.steps)
+        """Every row that an index leads to is in the column's table, as a file may say otherwise."""
         for column in self.columns:
-            if isinstance(column, Column) and isinstance(index := results[column.index], KeyIndex):
+            if isinstance(column, Column) and isinstance(index := self.calls[column.index], KeyIndex):
                 first, last = index.row_bounds
                 length = min(len(column.values), len(column.values if column.lengths is None else column.lengths))
                 if first < 0 or last >= length:
                     raise ValueError(f"an index leads to rows {first} to {last} of {length} of column {column.name!r}")
 
     @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(spec.name for spec in self.inputs)
-
-    @cached_property
-    def _alone(self) -> tuple[ColumnSpec, ...]:
-        """Raw columns that an index, a step or an output reads by themselves."""
-        read = {name for call in (*self.indexes, *self.steps) for name in call.inputs}
-        read |= {column.source for column in self.columns if isinstance(column, Computed)}
-        return tuple(spec for spec in self.inputs if spec.name in read)
+    def _schedule(self) -> tuple[list[int], ...]:
+        """For each output column the calls that it needs and none before it does."""
+        first: dict[Reference, int] = {}
+        for number, column in reversed([*enumerate(self.columns)]):
+            first[column.source] = number
+        for made in reversed(range(len(self.calls))):
+            for reference in self.calls[made].inputs if made in first else ():
+                first[reference] = min(first.get(reference, first[made]), first[made])
+        schedule: tuple[list[int], ...] = tuple([] for _ in self.columns)
+        for made in range(len(self.calls)):
+            if made in first:
+                schedule[first[made]].append(made)
+        return schedule
 
     def run(
         self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None
@@ -305,47 +256,24 @@ class TransformPlan:
                 where the workflow does not expect it.
         """
         valid = valid or {}
-        self._check(inputs, valid)
-        columns = {spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self._alone}
-        results: list[AnyColumn] = [index.run(columns[index.input]) for index in self.indexes]  # type: ignore[index]
-        stacks: list[Vector] = []
-        if self.steps or self.stacks:
-            with np.errstate(all="ignore"):  # the logarithm of a negative number is NaN, as in NVTabular
-                stacks.extend(self._run(stack, inputs, valid) for stack in self.stacks)
-                for call in self.steps:
-                    results.append(call.run(*(columns[n] if isinstance(n, str) else results[n] for n in call.inputs)))
-        return {
-            column.name: column.read(stacks) if isinstance(column, StackedColumn) else column.read(columns, results)
-            for column in self.columns
+        check_inputs(self.inputs, inputs, valid)
+        return self.made_of(inputs, valid)
+
+    def made_of(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> dict[str, NDArray[Any] | Padded]:
+        """Transform columns that were checked. They may differ in length if no output column is made of such ones."""
+        results: dict[Reference, AnyColumn] = {
+            spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self.inputs
         }
-
-    def _run(self, stack: Stack, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> Vector:
-        try:
-            return stack.run(inputs, valid)  # type: ignore[arg-type]  # checked: no lists
-        except (pa.ArrowException, TypeError):
-            for spec in self.inputs:  # one of them has a non-string value, and its error says so
-                if spec.name in stack.inputs:
-                    column_of(spec, inputs[spec.name], None)
-            raise
-
-    def _check(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> None:
-        lengths = set()
-        for spec in self.inputs:
-            given = inputs.get(spec.name)
-            if given is None:
-                raise RequestError(f"input {spec.name!r} is missing. Expected: {[s.name for s in self.inputs]}.")
-            lengths.add(_checked_length(spec, given))
-        if len(lengths) > 1:
-            by_name = {spec.name: _checked_length(spec, inputs[spec.name]) for spec in self.inputs}
-            raise RequestError(f"inputs have different numbers of rows: {by_name}. Give the same number for each.")
-        if unknown := valid.keys() - self._names:
-            raise RequestError(f"valid names {sorted(unknown)}, which are no inputs. Available: {sorted(self._names)}.")
-        for name, mask in valid.items():
-            if mask.dtype != np.bool_ or mask.ndim != 1 or len(mask) not in lengths:
-                raise RequestError(f"valid of {name!r} is {mask.dtype} {list(mask.shape)}, expected bool {[*lengths]}.")
+        made = {}
+        with np.errstate(all="ignore"):  # the logarithm of a negative number is NaN, as in NVTabular
+            for column, calls in zip(self.columns, self._schedule, strict=True):
+                for number in calls:
+                    call = self.calls[number]
+                    results[number] = call.run(*(results[reference] for reference in call.inputs))
+                made[column.name] = column.read(results[column.source])
+        return made
 
     def save(self, directory: Path) -> None:
-        """Write the plan into a new directory."""
         directory.mkdir(parents=True)
         writer = ArrayWriter(directory)
         document = {
@@ -353,7 +281,6 @@ class TransformPlan:
             "inputs": [encode(spec, writer) for spec in self.inputs],
             "indexes": [encode(index, writer) for index in self.indexes],
             "steps": [encode(step, writer) for step in self.steps],
-            "stacks": [encode(stack, writer) for stack in self.stacks],
             "columns": [encode(column, writer) for column in self.columns],
         }
         (directory / PLAN_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -373,11 +300,15 @@ class TransformPlan:
                     f"{path} has format version {document['format_version']!r:.50}, expected {FORMAT_VERSION}. "
                     "Export again."
                 )
-            parts = {
-                name: tuple(decode(entry, _KINDS, directory) for entry in document[name])
-                for name in ("inputs", "indexes", "steps", "stacks", "columns")
-            }
-            plan = cls(**parts)
+            if any(call.get("step", {}).get("kind") == "Similarity" for call in document["steps"]):
+                raise ValueError("ColumnSimilarity is no longer compiled: export with --uncompiled ColumnSimilarity")
+            inputs, indexes, steps, columns = (
+                [decode(entry, _KINDS, directory) for entry in document[name]]
+                for name in ("inputs", "indexes", "steps", "columns")
+            )
+            if stacks := [decode(entry, _KINDS, directory) for entry in document.get("stacks", ())]:
+                steps, columns = _unstacked(stacks, len(indexes), steps, columns)
+            plan = cls(inputs=tuple(inputs), indexes=tuple(indexes), steps=tuple(steps), columns=tuple(columns))
             plan._check_rows()
             return plan
         except (
@@ -399,10 +330,32 @@ class TransformPlan:
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        ColumnSpec, KeyIndex, StepCall, Stack, Column, Computed, StackedColumn, Vector, Lists, *STEPS, *STACKED_STEPS,
+        ColumnSpec, KeyIndex, StepCall, Column, Computed, Vector, Lists, *STEPS,
+        Stack, StackedColumn, StackedArithmetic, StackedBucket, StackedLookup,
     )
 }  # fmt: skip
 _KINDS["TensorSpec"] = ColumnSpec  # in plans of version 0.1
+
+
+def _unstacked(
+    stacks: Sequence[Stack], num_indexes: int, steps: Sequence[StepCall | KeyIndex], columns: Sequence[Any]
+) -> tuple[list[StepCall | KeyIndex], list[Column | Computed]]:
+    steps, sources = [*steps], []
+    for stack in stacks:
+        ends: list[Reference] = []
+        for number, name in enumerate(stack.inputs):
+            source: Reference = name
+            for step in stack.of_column(number):
+                steps.append(StepCall(step=step, inputs=(source,)))
+                source = num_indexes + len(steps) - 1
+            ends.append(source)
+        sources.append(ends)
+    return steps, [
+        Computed(name=column.name, source=sources[column.stack][column.row], dtype=column.dtype)
+        if isinstance(column, StackedColumn)
+        else column
+        for column in columns
+    ]
 
 
 def _check_references(references: tuple[Reference, ...], names: set[str], num_made: int) -> None:
@@ -411,8 +364,25 @@ def _check_references(references: tuple[Reference, ...], names: set[str], num_ma
             raise ValueError(f"{reference!r} is neither one of the inputs {sorted(names)} nor an earlier result")
 
 
+def check_inputs(specs: Sequence[ColumnSpec], inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> None:
+    """Refuse raw columns that do not fit a plan or each other; see `TransformPlan.run`."""
+    lengths = {}
+    for spec in specs:
+        given = inputs.get(spec.name)
+        if given is None:
+            raise RequestError(f"input {spec.name!r} is missing. Expected: {[s.name for s in specs]}.")
+        lengths[spec.name] = _checked_length(spec, given)
+    num_rows = {*lengths.values()}
+    if len(num_rows) > 1:
+        raise RequestError(f"inputs have different numbers of rows: {lengths}. Give the same number for each.")
+    if unknown := valid.keys() - lengths.keys():
+        raise RequestError(f"valid names {sorted(unknown)}, which are no inputs. Available: {sorted(lengths)}.")
+    for name, mask in valid.items():
+        if mask.dtype != np.bool_ or mask.ndim != 1 or len(mask) not in num_rows:
+            raise RequestError(f"valid of {name!r} is {mask.dtype} {list(mask.shape)}, expected bool {[*num_rows]}.")
+
+
 def _checked_length(spec: ColumnSpec, given: NDArray[Any] | pa.LargeBinaryArray | Padded) -> int:
-    """Rows of a raw column of the right shape and dtype."""
     is_list = spec.width is not None
     if isinstance(given, pa.LargeBinaryArray) and spec.dtype == "object" and not is_list:
         return len(given)
@@ -430,7 +400,6 @@ def _checked_length(spec: ColumnSpec, given: NDArray[Any] | pa.LargeBinaryArray 
 def column_of(
     spec: ColumnSpec, given: NDArray[Any] | pa.LargeBinaryArray | Padded, valid: NDArray[np.bool_] | None
 ) -> AnyColumn:
-    """A raw column."""
     if isinstance(given, Padded) and _shortest(spec.name, given) == MISSING_LIST:
         there = given.lengths != MISSING_LIST
         valid = there if valid is None else valid & there
@@ -452,18 +421,12 @@ def _shortest(name: str, lists: Padded) -> int:
 
 
 def _finished(name: str, column: AnyColumn) -> NDArray[Any] | Padded:
-    """A computed column as it goes out."""
     elements = column.elements if isinstance(column, Lists) else column
     for part in (column, elements):
-        if part.valid is not None:
-            _refuse_missing(name, part.valid)
+        if part.valid is not None and not part.valid.all():
+            raise RequestError(
+                f"column {name!r} is missing, first in row {int(np.argmin(part.valid))}, and would reach the model. "
+                "Send a value, or fill it in the workflow: FillMissing, NullToEmptyList."
+            )
     values: NDArray[Any] = elements.values
     return padded_of(column) if isinstance(column, Lists) else values
-
-
-def _refuse_missing(name: str, valid: NDArray[np.bool_]) -> None:
-    if not valid.all():
-        raise RequestError(
-            f"column {name!r} is missing, first in row {int(np.argmin(valid))}, and would reach the model. "
-            "Send a value, or fill it in the workflow: FillMissing, NullToEmptyList."
-        )

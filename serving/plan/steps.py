@@ -43,11 +43,7 @@ FUNCTIONS: dict[str, Any] = {
 
 
 def check_function(name: str) -> None:
-    """Refuse what is not one of `FUNCTIONS`.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Refuse what is not one of `FUNCTIONS`."""
     if name not in FUNCTIONS:
         raise ValueError(f"function {name!r} is not one of {sorted(FUNCTIONS)}")
 
@@ -58,7 +54,6 @@ class Step:
     elementwise: ClassVar[bool] = True
 
     def run(self, *columns: AnyColumn) -> AnyColumn:
-        """Compute a column of as many rows."""
         first = columns[0]
         if self.elementwise and isinstance(first, Lists):
             return first._replace(elements=self._compute(*(column.elements for column in columns)))  # type: ignore[union-attr]
@@ -184,8 +179,6 @@ class Fill(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class IsMissing(Step):
-    """True where a value is missing."""
-
     def _compute(self, column: Vector) -> Vector:
         return Vector(is_missing(column))
 
@@ -240,44 +233,6 @@ class Bucket(Step):
     def _compute(self, *columns: Vector) -> Vector:
         hashes = [np.where(is_missing(column), np.uint64(0), hash_values(column.values)) for column in columns]
         return Vector(bucket_of_many(hashes, self.num_buckets).astype(np.int32))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Similarity(Step):
-    """Inner product of two rows of sparse matrices; 0 for a row that a matrix lacks.
-
-    Attributes:
-        left_offsets: int64, where the entries of each row of the left matrix begin and end.
-        left_columns: column of each entry, ascending in a row.
-        left_values: value of each entry.
-        right_keys: ascending, row × `num_columns` + column of each entry of the right matrix.
-        right_values: value of each entry.
-        num_columns: columns of the matrices.
-    """
-
-    left_offsets: NDArray[np.int64]
-    left_columns: NDArray[np.int64]
-    left_values: NDArray[Any]
-    right_keys: NDArray[np.int64]
-    right_values: NDArray[Any]
-    num_columns: int
-
-    def _compute(self, left: Vector, right: Vector) -> Vector:
-        num_left = len(self.left_offsets) - 1
-        known = ~is_missing(left) & ~is_missing(right) & (left.values >= 0) & (left.values < num_left)
-        known &= (right.values >= 0) & (right.values < np.iinfo(np.int64).max // self.num_columns - 1)
-        pairs = np.flatnonzero(known)
-        a, b = left.values[pairs].astype(np.int64), right.values[pairs].astype(np.int64)
-        lengths = self.left_offsets[a + 1] - self.left_offsets[a]
-        offsets = offsets_of(lengths)
-        entries = np.repeat(self.left_offsets[a] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        keys = np.repeat(b, lengths) * self.num_columns + self.left_columns[entries]
-        position = np.minimum(np.searchsorted(self.right_keys, keys), len(self.right_keys) - 1)
-        shared = self.right_keys[position] == keys
-        products = self.left_values[entries[shared]] * self.right_values[position[shared]]
-        # Adds one product after the other, as a loop does.
-        sums = np.bincount(np.repeat(pairs, lengths)[shared], weights=products, minlength=len(left.values))
-        return Vector(sums.astype(self.left_values.dtype))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,8 +343,6 @@ class SameLengths(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class NullToEmpty(Step):
-    """Missing lists become empty ones."""
-
     elementwise: ClassVar[bool] = False
 
     def _compute(self, lists: Lists) -> Lists:
@@ -452,7 +405,6 @@ STEPS: tuple[type[Step], ...] = (
     Digitize,
     Combine,
     Bucket,
-    Similarity,
     Slice,
     Pad,
     Limit,

@@ -23,18 +23,13 @@ _HEADER, _COMPRESSION = 2, 3  # fields of Arrow's tables Message and RecordBatch
 
 
 class ArrayWriter:
-    """Writes arrays into a directory, each as a file of its own.
-
-    Args:
-        directory: existing directory.
-    """
+    """Writes arrays into a directory, each as a file of its own."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._count = 0
 
     def write(self, array: NDArray[Any] | pa.Array) -> str:
-        """Write one array; returns its file name."""
         name = f"array-{self._count}.arrow"
         self._count += 1
         batch = pa.record_batch([array if isinstance(array, pa.Array) else pa.array(array)], names=["array"])
@@ -62,16 +57,7 @@ def encode(value: Any, writer: ArrayWriter) -> Any:
 
 
 def decode(value: Any, kinds: Mapping[str, type], directory: Path) -> Any:
-    """What `encode` wrote.
-
-    Args:
-        value: JSON values.
-        kinds: the classes that may be named.
-        directory: where the arrays are.
-
-    Raises:
-        ValueError, TypeError, KeyError, AttributeError, OSError, pyarrow.ArrowException: it is not what `encode` wrote.
-    """
+    """What `encode` wrote."""
     if isinstance(value, list):
         return tuple(decode(part, kinds, directory) for part in value)
     if not isinstance(value, dict):

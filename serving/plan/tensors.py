@@ -37,7 +37,7 @@ def tensor_call(
     masks = {spec.mask.name: spec.name for spec in plan.inputs if spec.mask}
     lists = [spec.name + VALUES for spec in plan.inputs if spec.width is not None]
     of_columns = {spec.tensors[0].name: spec for spec in plan.inputs if spec.name not in candidates}
-    transform = CandidatePlan.split(plan, candidates).run if candidates else plan.run
+    transform = CandidatePlan.of(plan, candidates).run if candidates else plan.run
 
     def call(given: Tensors) -> dict[str, NDArray[Any]]:
         if lacking := [spec for name, spec in of_columns.items() if name not in given]:
@@ -51,7 +51,6 @@ def tensor_call(
 
 
 def _with_missing(lacking: Sequence[ColumnSpec], given: Tensors) -> Tensors:
-    """The tensors of a request, and those of the columns that it leaves out."""
     if not given:
         raise RequestError(f"the request has no column, expected some of {[spec.name for spec in lacking]}.")
     num_rows = len(next(iter(given.values())))

@@ -1,27 +1,21 @@
 """Finds raw columns of a request whose values a plan does not know, such as 7 sent for 0007."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from serving.plan.columns import AnyColumn, Lists, Vector, is_missing
-from serving.plan.index import KeyIndex, as_words
+from serving.plan.index import KeyIndex
 from serving.plan.plan import ColumnSpec, Inputs, TransformPlan, column_of
-from serving.plan.stacks import StackedLookup
+from serving.plan.stacks import HashLookup
 from serving.plan.tensors import Tensors, tensor_call
-from workflows.hashing import hash_ids
 
 
 def unknown_columns(plan: TransformPlan, tensors: Tensors) -> list[str]:
-    """Return the columns that are looked up and have values in these rows, none of which the plan knows.
-
-    Args:
-        plan: whose indexes are asked.
-        tensors: of a request, without several candidates per row.
-    """
+    """Return the columns that are looked up and have values in these rows, none of which the plan knows."""
     counted = tensor_call(_Counter(plan))(tensors)  # type: ignore[arg-type]  # nothing saves it
     return sorted(name for name, ((num_unknown, num_values),) in counted.items() if 0 < num_values == num_unknown)
 
@@ -39,15 +33,15 @@ class _Counter:
     def run(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None) -> dict[str, Any]:
         counts: dict[str, NDArray[np.int64]] = {}
         with np.errstate(all="ignore"):
-            for name, unknown in (*self._of_indexes(inputs, valid or {}), *self._of_stacks(inputs, valid or {})):
+            for name, unknown in self._of_lookups(inputs, valid or {}):
                 count = np.array([[unknown.sum(), len(unknown)]])
                 counts[name] = np.minimum(counts.get(name, count), count)
         return counts
 
-    def _of_indexes(
+    def _of_lookups(
         self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]
     ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Name → which values are unknown, for each index that reads one raw column."""
+        """Name → which values are unknown, for each index or table that reads one raw column."""
         columns: dict[str | int, AnyColumn] = {
             spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self.inputs
         }
@@ -55,22 +49,13 @@ class _Counter:
         for number, call in enumerate((*self.plan.indexes, *self.plan.steps)):
             columns[number] = call.run(*(columns[reference] for reference in call.inputs))
             origins[number] = {name for reference in call.inputs for name in origins[reference]}
-            if isinstance(call, KeyIndex) and len(origins[number]) == 1:
-                unknown = _elements(columns[number]).values < call.num_unknown
-                yield next(iter(origins[number])), unknown[~is_missing(_elements(columns[call.input]))]
-
-    def _of_stacks(
-        self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]
-    ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        for stack in self.plan.stacks:
-            for number, step in enumerate(stack.steps):
-                if isinstance(step, StackedLookup):
-                    keys = replace(stack, steps=stack.steps[:number]).run(inputs, valid)  # type: ignore[arg-type]
-                    firsts = [*step.first_hashes.reshape(-1), len(step.hashes)]
-                    for row, name in enumerate(stack.inputs):
-                        known = step.hashes[firsts[row] : firsts[row + 1]]
-                        unknown = ~np.isin(hash_ids(as_words(keys.values[row])), known)
-                        yield name, unknown[~is_missing(keys)[row]]
+            if len(origins[number]) > 1:
+                continue
+            (name,), keys = origins[number], _elements(columns[call.inputs[0]])
+            if isinstance(call, KeyIndex):
+                yield name, (_elements(columns[number]).values < call.num_unknown)[~is_missing(keys)]
+            elif isinstance(call.step, HashLookup):
+                yield name, call.step.is_unknown(keys)[~is_missing(keys)]
 
 
 def _elements(column: AnyColumn) -> Vector:

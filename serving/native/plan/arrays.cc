@@ -23,13 +23,14 @@ void Array::Check(Dtype expected) const {
   }
 }
 
-const ArrowArray Arrays::Open(const Json& name) {
+const ArrowArray& Arrays::Open(const Json& name) {
+  if (const auto known = opened_.find(name.string()); known != opened_.end()) return known->second;
   if (name.string().empty() || name.string().find('/') != std::string::npos || name.string()[0] == '.') {
     throw ArtifactError("'" + name.string() + "' is not the name of a file beside the plan");
   }
   auto file = std::make_unique<MappedFile>(directory_ + "/" + name.string());
   try {
-    const ArrowArray array = ReadArrow(file->bytes());
+    const ArrowArray& array = opened_[name.string()] = ReadArrow(file->bytes());
     files_.push_back(std::move(file));
     return array;
   } catch (const ArtifactError& error) {
@@ -38,7 +39,7 @@ const ArrowArray Arrays::Open(const Json& name) {
 }
 
 Array Arrays::Numbers(const Json& value) {
-  const ArrowArray stored = Open(value["array_file"]);
+  const ArrowArray& stored = Open(value["array_file"]);
   Array array;
   array.dtype = DtypeOf(value["dtype"].string());
   if (array.dtype == Dtype::kString || array.dtype == Dtype::kFloat16) throw ArtifactError("an array of no numbers");
@@ -61,7 +62,7 @@ Array Arrays::Numbers(const Json& value) {
 }
 
 Strings Arrays::Text(const Json& value) {
-  const ArrowArray stored = Open(value["strings_file"]);
+  const ArrowArray& stored = Open(value["strings_file"]);
   if (stored.buffers.size() != 2) throw ArtifactError(value["strings_file"].string() + " does not hold strings");
   const std::string_view offsets = stored.buffers[0];
   if (reinterpret_cast<uintptr_t>(offsets.data()) % sizeof(int64_t) != 0)

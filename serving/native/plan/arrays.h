@@ -3,6 +3,7 @@
 #define RANKLINE_PLAN_ARRAYS_H_
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,10 +59,11 @@ class Arrays {
   Vector Values(const Json& value);
 
  private:
-  const ArrowArray Open(const Json& name);
+  const ArrowArray& Open(const Json& name);
 
   std::string directory_;
   std::vector<std::unique_ptr<MappedFile>> files_;
+  std::map<std::string, ArrowArray> opened_;
   std::deque<std::vector<std::string_view>> views_;
 };
 

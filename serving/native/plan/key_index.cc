@@ -37,7 +37,7 @@ class KeyIndex : public Elementwise {
     }
   }
 
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& keys = vectors[0];
     auto* rows = scratch.Take<int64_t>(keys.size);
     WithAnyType(keys.dtype, [&](auto* type) {
@@ -111,7 +111,7 @@ Column Elementwise::Run(const Column* const* columns, size_t count, Scratch& scr
     }
   }
   Column made = *columns[0];
-  made.elements = Compute(vectors, count, 0, scratch);
+  made.elements = Compute(vectors, count, scratch);
   return made;
 }
 

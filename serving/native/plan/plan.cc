@@ -38,30 +38,22 @@ struct Origin {
 struct Call {
   std::unique_ptr<const Step> step;
   std::vector<Reference> inputs;
-  bool needed = false;
 };
 
-struct Stack {
-  std::vector<Reference> inputs;
-  std::vector<std::unique_ptr<const Step>> steps;
-};
-
-// One column that comes out: looked up, computed, or of a stack.
+// One column that comes out: looked up or computed.
 struct Output {
-  enum class Kind { kLookup, kComputed, kStacked };
-
   std::string name;
-  Kind kind = Kind::kComputed;
   Dtype dtype = Dtype::kInt64;
+  bool is_lookup = false;
   bool is_list = false;
   bool is_candidates = false;
-  int64_t width = 1;     // of lists
-  Reference source = 0;  // or the number of the stack
-  int64_t member = 0;    // of the stack
+  int64_t width = 1;  // of lists
+  Reference source = 0;
   const char* table = nullptr;
   const int32_t* lengths = nullptr;
   int64_t table_rows = 0;
-  size_t first = 0;  // position of its first tensor
+  size_t first = 0;           // position of its first tensor
+  std::vector<size_t> calls;  // that only this column needs
 };
 
 std::string Quoted(const std::string& name) { return "'" + name + "'"; }
@@ -111,13 +103,15 @@ class Plan::Impl {
       } else {
         std::vector<const Json*> inputs;
         for (const Json& reference : entry["inputs"].array()) inputs.push_back(&reference);
-        AddCall(MakeStep(entry["step"], arrays_, 0), inputs);
+        AddCall(MakeStep(entry["step"], arrays_), inputs);
       }
     }
-    for (const Json& entry : document["stacks"].array()) AddStack(entry);
+    if (!document.Get("stacks").is_null()) {
+      for (const Json& entry : document["stacks"].array()) AddStack(entry);
+    }
     for (const Json& entry : document["columns"].array()) AddOutput(entry);
     CheckCandidates();
-    MarkNeeded();
+    PlanCalls();
   }
 
   void Run(const std::vector<Tensor>& given, Scratch& scratch, Sink& sink) const {
@@ -131,27 +125,23 @@ class Plan::Impl {
                                               : VectorOf(inputs_[i], given, size, scratch));
     }
     auto* results = scratch.Take<Column>(static_cast<int64_t>(calls_.size()));
-    for (size_t i = 0; i < calls_.size(); ++i) {
-      new (results + i) Column();
-      if (!calls_[i].needed) continue;
-      const std::vector<Reference>& inputs = calls_[i].inputs;
+    const auto run = [&](size_t number) {
+      const std::vector<Reference>& inputs = calls_[number].inputs;
       auto** columns = scratch.Take<const Column*>(static_cast<int64_t>(inputs.size()));
       for (size_t k = 0; k < inputs.size(); ++k) columns[k] = inputs[k] < 0 ? raw - inputs[k] - 1 : results + inputs[k];
-      results[i] = calls_[i].step->Run(columns, inputs.size(), scratch);
-    }
+      new (results + number) Column(calls_[number].step->Run(columns, inputs.size(), scratch));
+    };
+    for (const size_t number : shared_calls_) run(number);
     for (const Output& output : outputs_) {
+      const Scratch::Mark before = scratch.Here();
+      for (const size_t number : output.calls) run(number);
       const int64_t size = output.is_candidates ? rows * count : rows;
-      if (output.kind == Output::Kind::kStacked) {
-        const Scratch::Mark before = scratch.Here();
-        WriteComputed(output, Single(Stacked(output, raw, scratch)), size, rows, count, sink);
-        scratch.Release(before);  // so that the next column finds its memory in the cache
-      } else {
-        const Column& column = output.source < 0 ? raw[-output.source - 1] : results[output.source];
-        if (output.kind == Output::Kind::kComputed)
-          WriteComputed(output, column, size, rows, count, sink);
-        else
-          WriteLookup(output, column, size, rows, count, scratch, sink);
-      }
+      const Column& column = output.source < 0 ? raw[-output.source - 1] : results[output.source];
+      if (output.is_lookup)
+        WriteLookup(output, column, size, rows, count, scratch, sink);
+      else
+        WriteComputed(output, column, size, rows, count, sink);
+      scratch.Release(before);  // so that the next column finds its memory in the cache
     }
   }
 
@@ -203,18 +193,21 @@ class Plan::Impl {
     calls_.push_back(std::move(call));
   }
 
+  // The columns of a stack, in which older plans kept those that go through the same steps, become calls of their own.
   void AddStack(const Json& entry) {
-    Stack stack;
-    for (const Json& name : entry["inputs"].array()) {
-      stack.inputs.push_back(Referred(name));
-      if (stack.inputs.back() >= 0 || InputOf(stack.inputs.back()).is_list)
-        throw ArtifactError("a stack of lists or results");
+    std::vector<Reference>& made = stacks_.emplace_back();
+    const std::vector<Json>& names = entry["inputs"].array();
+    for (size_t member = 0; member < names.size(); ++member) {
+      Reference column = Referred(names[member]);
+      if (column >= 0 || InputOf(column).is_list) throw ArtifactError("a stack of lists or results");
+      for (const Json& step : entry["steps"].array()) {
+        calls_.push_back(
+            {MakeMemberStep(step, arrays_, static_cast<int64_t>(member), static_cast<int64_t>(names.size())),
+             {column}});
+        column = static_cast<Reference>(calls_.size()) - 1;
+      }
+      made.push_back(column);
     }
-    for (const Json& step : entry["steps"].array()) {
-      stack.steps.push_back(MakeStep(step, arrays_, static_cast<int64_t>(stack.inputs.size())));
-    }
-    if (stack.inputs.empty()) throw ArtifactError("a stack of nothing");
-    stacks_.push_back(std::move(stack));
   }
 
   const Input& InputOf(Reference reference) const { return inputs_[static_cast<size_t>(-reference - 1)]; }
@@ -224,24 +217,20 @@ class Plan::Impl {
     output.name = entry["name"].string();
     const std::string& kind = entry["kind"].string();
     if (kind == "StackedColumn") {
-      output.kind = Output::Kind::kStacked;
-      output.source = entry["stack"].integer(), output.member = entry["row"].integer();
-      if (output.source < 0 || output.source >= static_cast<int64_t>(stacks_.size()))
-        throw ArtifactError("a stack that is not there");
-      const auto members = static_cast<int64_t>(stacks_[static_cast<size_t>(output.source)].inputs.size());
-      if (output.member < 0 || output.member >= members) throw ArtifactError("a column that its stack does not have");
-      output.dtype = DtypeOf(entry["dtype"].string());
-    } else {
-      output.kind = kind == "Column" ? Output::Kind::kLookup : Output::Kind::kComputed;
-      if (kind != "Column" && kind != "Computed") throw ArtifactError("a column of kind " + kind);
+      const auto& made = At(stacks_, entry["stack"].integer(), "a stack that is not there");
+      output.source = At(made, entry["row"].integer(), "a column that its stack does not have");
+    } else if (kind == "Column" || kind == "Computed") {
       output.source = Referred(entry[kind == "Column" ? "index" : "source"]);
       output.is_list = !entry["width"].is_null();
       if (output.is_list) output.width = entry["width"].integer();
-      if (kind == "Column")
-        ReadTable(entry, output);
-      else
-        output.dtype = DtypeOf(entry["dtype"].string());
+    } else {
+      throw ArtifactError("a column of kind " + kind);
     }
+    output.is_lookup = kind == "Column";
+    if (output.is_lookup)
+      ReadTable(entry, output);
+    else
+      output.dtype = DtypeOf(entry["dtype"].string());
     if (output.dtype == Dtype::kString)
       throw ArtifactError("column " + Quoted(output.name) + " comes out as strings, which is not supported");
     output.first = output_specs_.size();
@@ -249,6 +238,12 @@ class Plan::Impl {
     output_specs_.push_back({first, output.dtype, output.is_list ? output.width : 1, false});
     if (output.is_list) output_specs_.push_back({output.name + kLengths, Dtype::kInt32, 1, false});
     outputs_.push_back(std::move(output));
+  }
+
+  template <typename T>
+  static const T& At(const std::vector<T>& list, int64_t at, const char* otherwise) {
+    if (at < 0 || at >= static_cast<int64_t>(list.size())) throw ArtifactError(otherwise);
+    return list[static_cast<size_t>(at)];
   }
 
   void ReadTable(const Json& entry, Output& output) {
@@ -289,11 +284,7 @@ class Plan::Impl {
     }
     for (Output& output : outputs_) {
       Origin origin;
-      if (output.kind == Output::Kind::kStacked) {
-        for (const Reference reference : stacks_[static_cast<size_t>(output.source)].inputs) add(reference, origin);
-      } else {
-        add(output.source, origin);
-      }
+      add(output.source, origin);
       output.is_candidates = origin.candidates;
       if (origin.candidates && (origin.rows || output.is_list)) {
         throw ArtifactError("column " + Quoted(output.name) + " cannot be made for several candidates");
@@ -302,16 +293,24 @@ class Plan::Impl {
     }
   }
 
-  void MarkNeeded() {
-    const auto mark = [&](Reference reference) {
-      if (reference >= 0) calls_[static_cast<size_t>(reference)].needed = true;
+  // Finds out which calls one output alone needs, which several do, and which none does.
+  void PlanCalls() {
+    constexpr int64_t kNone = -1, kSeveral = -2;
+    std::vector<int64_t> users(calls_.size(), kNone);
+    const auto use = [&](Reference reference, int64_t user) {
+      if (reference < 0) return;
+      int64_t& known = users[static_cast<size_t>(reference)];
+      known = known == kNone || known == user ? user : kSeveral;
     };
-    for (const Output& output : outputs_) {
-      if (output.kind != Output::Kind::kStacked) mark(output.source);
-    }
+    for (size_t o = 0; o < outputs_.size(); ++o) use(outputs_[o].source, static_cast<int64_t>(o));
     for (size_t i = calls_.size(); i-- > 0;) {
-      if (!calls_[i].needed) continue;
-      for (const Reference reference : calls_[i].inputs) mark(reference);
+      for (const Reference reference : calls_[i].inputs) {
+        if (users[i] != kNone) use(reference, users[i]);
+      }
+    }
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      if (users[i] == kSeveral) shared_calls_.push_back(i);
+      if (users[i] >= 0) outputs_[static_cast<size_t>(users[i])].calls.push_back(i);
     }
   }
 
@@ -436,13 +435,6 @@ class Plan::Impl {
     return lists;
   }
 
-  Vector Stacked(const Output& output, const Column* raw, Scratch& scratch) const {
-    const Stack& stack = stacks_[static_cast<size_t>(output.source)];
-    Vector vector = raw[-stack.inputs[static_cast<size_t>(output.member)] - 1].elements;
-    for (const auto& step : stack.steps) vector = step->Compute(&vector, 1, output.member, scratch);
-    return vector;
-  }
-
   // A list column's values and lengths.
   static void WriteLists(const Output& output, const Column& lists, Sink& sink) {
     RefuseMissing(output.name, lists.valid, lists.rows);
@@ -523,8 +515,9 @@ class Plan::Impl {
   std::set<std::string> candidates_;
   std::vector<Input> inputs_;
   std::vector<Call> calls_;
-  std::vector<Stack> stacks_;
+  std::vector<std::vector<Reference>> stacks_;  // what each made, by column
   std::vector<Output> outputs_;
+  std::vector<size_t> shared_calls_;
 };
 
 Plan::Plan(const std::string& directory, const std::vector<std::string>& candidates, int64_t max_list_length) {

@@ -18,15 +18,15 @@ class Step {
   // Throws std::exception where the columns are none that the step was made for, as those of a damaged plan.
   virtual Column Run(const Column* const* columns, size_t count, Scratch& scratch) const = 0;
 
-  // One vector of several; of a stack, the `member`-th of its columns.
-  virtual Vector Compute(const Vector* vectors, size_t count, int64_t member, Scratch& scratch) const = 0;
+  // One vector of several.
+  virtual Vector Compute(const Vector* vectors, size_t count, Scratch& scratch) const = 0;
 };
 
-// A step of plan.json: one of those in `serving/plan/steps.py` and `stacks.py`, or a KeyIndex.
-//
-// members: columns of the stack that it belongs to, 0 for none.
-// Throws ArtifactError.
-std::unique_ptr<const Step> MakeStep(const Json& entry, Arrays& arrays, int64_t members);
+// A step of plan.json: one of those in `serving/plan/steps.py`, or a KeyIndex. Throws ArtifactError.
+std::unique_ptr<const Step> MakeStep(const Json& entry, Arrays& arrays);
+
+// The same for one of the `members` columns of a stack; see `serving/plan/stacks.py`.
+std::unique_ptr<const Step> MakeMemberStep(const Json& entry, Arrays& arrays, int64_t member, int64_t members);
 
 // A KeyIndex, which finds the table row of a key; see `serving/plan/index.py`.
 std::unique_ptr<const Step> MakeKeyIndex(const Json& entry, Arrays& arrays);

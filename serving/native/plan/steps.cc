@@ -65,7 +65,7 @@ class Take : public Step {
     return made;
   }
 
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector whole = Whole(vectors[0], scratch);
     if (table_.is_list) throw std::runtime_error("lists of lists");
     return TakeRows(table_.elements, whole.as<int64_t>(), whole.size, scratch);
@@ -79,7 +79,7 @@ class Cast : public Elementwise {
  public:
   explicit Cast(const Json& entry) : dtype_(DtypeOf(entry["dtype"].string())) {}
 
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& column = vectors[0];
     if (IsFloat(dtype_)) return Converted(NumbersOf(column, scratch), dtype_, scratch);
     if (!IsFloat(column.dtype)) return Converted(column, dtype_, scratch);
@@ -108,7 +108,7 @@ class Narrow : public Elementwise {
     if (IsFloat(dtype_)) throw ArtifactError("a narrow float");
   }
 
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& column = vectors[0];
     if (IsFloat(column.dtype)) throw std::runtime_error("whole numbers were expected");
     const Vector narrow = Converted(column, dtype_, scratch);
@@ -151,7 +151,7 @@ double NumberOfHex(std::string_view text) {
 
 class HexToInt : public Elementwise {
  public:
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& column = vectors[0];
     if (column.dtype != Dtype::kString) throw std::runtime_error("strings were expected");
     const auto* text = column.as<std::string_view>();
@@ -163,7 +163,7 @@ class HexToInt : public Elementwise {
 
 class Finite : public Elementwise {
  public:
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& column = vectors[0];
     if (!IsFloat(column.dtype)) throw std::runtime_error("floats were expected");
     return WithType(column.dtype, [&](auto* type) {
@@ -180,7 +180,7 @@ class PartOfTime : public Elementwise {
  public:
   explicit PartOfTime(const Json& entry) : part_(DatePartOf(entry["part"].string())) {}
 
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& column = vectors[0];
     const uint8_t* missing = Missing(column, scratch);
     return WithType(column.dtype, [&](auto* type) {
@@ -202,9 +202,13 @@ class Arithmetic : public Elementwise {
     if (has_operand_) operand_ = Number(entry["operand"]);
   }
 
-  Vector Compute(const Vector* vectors, size_t count, int64_t, Scratch& scratch) const override {
+  // With the same number for all rows, of the dtype that it has.
+  Arithmetic(Function function, const Vector& number) : function_(function), has_operand_(false), number_(number) {}
+
+  Vector Compute(const Vector* vectors, size_t count, Scratch& scratch) const override {
     const Vector left = NumbersOf(vectors[0], scratch);
     if (function_ == Function::kLog) return Log(left, scratch);
+    if (number_.values != nullptr) return Apply(function_, left, number_, scratch);
     if (!has_operand_ && count != 2) throw std::runtime_error("a function of two columns");
     const Vector right = has_operand_ ? operand_.Beside(left.dtype, scratch) : NumbersOf(vectors[1], scratch);
     return Apply(function_, left, right, scratch);
@@ -214,13 +218,14 @@ class Arithmetic : public Elementwise {
   Function function_;
   bool has_operand_;
   Number operand_{Json::Parse("0")};
+  Vector number_;
 };
 
 class Fill : public Elementwise {
  public:
   explicit Fill(const Json& entry) : value_(entry["value"]) {}
 
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& column = vectors[0];
     if (column.valid == nullptr && !IsFloat(column.dtype)) return column;
     return WithAnyType(column.dtype, [&](auto* type) -> Vector {
@@ -243,7 +248,7 @@ class Fill : public Elementwise {
 
 class IsMissing : public Elementwise {
  public:
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     return {Dtype::kBool, vectors[0].size, Missing(vectors[0], scratch), nullptr};
   }
 };
@@ -256,7 +261,7 @@ class Clip : public Elementwise {
     if (has_highest_) highest_ = Number(entry["highest"]);
   }
 
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     Vector made = vectors[0];
     WithType(made.dtype, [&](auto* type) {
       using T = ValueOf<decltype(type)>;
@@ -296,7 +301,7 @@ class Digitize : public Elementwise {
   Digitize(const Json& entry, Arrays& arrays)
       : boundaries_(arrays.Values(entry["boundaries"])), descending_(entry["descending"].boolean()) {}
 
-  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector numbers = NumbersOf(vectors[0], scratch);
     const Dtype common = Promoted(boundaries_.dtype, numbers.dtype);
     const Vector bounds = Converted(boundaries_, common, scratch), values = Converted(numbers, common, scratch);
@@ -322,7 +327,7 @@ class Combine : public Elementwise {
     for (const Json& size : entry["sizes"].array()) sizes_.push_back(size.integer());
   }
 
-  Vector Compute(const Vector* vectors, size_t count, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t count, Scratch& scratch) const override {
     if (count != sizes_.size()) throw std::runtime_error("a number of digits that is not its columns'");
     Vector key = Whole(vectors[0], scratch);
     for (size_t k = 1; k < count; ++k) {
@@ -338,12 +343,6 @@ class Combine : public Elementwise {
   std::vector<int64_t> sizes_;
 };
 
-// Calls a function with the type of floats.
-template <typename F>
-auto WithFloat(Dtype dtype, F&& function) {
-  return dtype == Dtype::kFloat32 ? function(static_cast<float*>(nullptr)) : function(static_cast<double*>(nullptr));
-}
-
 // The hash of each value, 0 where it is missing.
 const uint64_t* HashesOf(const Vector& column, Scratch& scratch) {
   const uint8_t* missing = Missing(column, scratch);
@@ -357,11 +356,11 @@ const uint64_t* HashesOf(const Vector& column, Scratch& scratch) {
 
 class Bucket : public Elementwise {
  public:
-  explicit Bucket(const Json& entry) : num_buckets_(static_cast<uint64_t>(entry["num_buckets"].integer())) {
+  explicit Bucket(uint64_t num_buckets) : num_buckets_(num_buckets) {
     if (num_buckets_ == 0) throw ArtifactError("no buckets");
   }
 
-  Vector Compute(const Vector* vectors, size_t count, int64_t, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t count, Scratch& scratch) const override {
     const uint64_t* combined = HashesOf(vectors[0], scratch);
     for (size_t k = 1; k < count; ++k) {
       const uint64_t* hashes = HashesOf(vectors[k], scratch);
@@ -377,62 +376,10 @@ class Bucket : public Elementwise {
   uint64_t num_buckets_;
 };
 
-class Similarity : public Elementwise {
- public:
-  Similarity(const Json& entry, Arrays& arrays)
-      : left_values_(arrays.Numbers(entry["left_values"])),
-        right_values_(arrays.Numbers(entry["right_values"])),
-        num_columns_(entry["num_columns"].integer()) {
-    const Array offsets = arrays.Numbers(entry["left_offsets"]), columns = arrays.Numbers(entry["left_columns"]);
-    const Array keys = arrays.Numbers(entry["right_keys"]);
-    offsets_ = offsets.as<int64_t>(Dtype::kInt64), num_left_ = offsets.size() - 1;
-    columns_ = columns.as<int64_t>(Dtype::kInt64);
-    keys_ = keys.as<int64_t>(Dtype::kInt64), num_keys_ = keys.size();
-    bool wrong = num_left_ < 0 || num_columns_ < 1 || columns.size() != left_values_.size() ||
-                 num_keys_ != right_values_.size() || !IsFloat(left_values_.dtype) ||
-                 left_values_.dtype != right_values_.dtype;
-    if (!wrong) {
-      wrong = offsets_[0] != 0 || offsets_[num_left_] != columns.size();
-      for (int64_t i = 0; i < num_left_; ++i) wrong |= offsets_[i] > offsets_[i + 1];
-    }
-    if (wrong) throw ArtifactError("matrices that contradict themselves");
-  }
-
-  Vector Compute(const Vector* vectors, size_t count, int64_t, Scratch& scratch) const override {
-    if (count != 2) throw std::runtime_error("a similarity of two columns");
-    const uint8_t *no_left = Missing(vectors[0], scratch), *no_right = Missing(vectors[1], scratch);
-    const Vector left = Whole(vectors[0], scratch), right = Whole(vectors[1], scratch);
-    const auto *a = left.as<int64_t>(), *b = right.as<int64_t>();
-    const int64_t most = std::numeric_limits<int64_t>::max() / num_columns_ - 1;
-    return WithFloat(left_values_.dtype, [&](auto* type) {
-      using T = ValueOf<decltype(type)>;
-      const auto *of_left = static_cast<const T*>(left_values_.data),
-                 *of_right = static_cast<const T*>(right_values_.data);
-      return Made<T>(left_values_.dtype, left.size, scratch, [&](int64_t i) {
-        double sum = 0;  // one product after the other
-        if (no_left[i] || no_right[i] || a[i] < 0 || a[i] >= num_left_ || b[i] < 0 || b[i] >= most) return sum;
-        for (int64_t at = offsets_[a[i]]; at < offsets_[a[i] + 1]; ++at) {
-          const auto key = static_cast<int64_t>(static_cast<uint64_t>(b[i]) * static_cast<uint64_t>(num_columns_) +
-                                                static_cast<uint64_t>(columns_[at]));
-          const int64_t* found = std::lower_bound(keys_, keys_ + num_keys_, key);
-          if (found != keys_ + num_keys_ && *found == key)
-            sum += static_cast<double>(of_left[at] * of_right[found - keys_]);
-        }
-        return sum;
-      });
-    });
-  }
-
- private:
-  Array left_values_, right_values_;
-  int64_t num_columns_, num_left_ = 0, num_keys_ = 0;
-  const int64_t *offsets_ = nullptr, *columns_ = nullptr, *keys_ = nullptr;
-};
-
 // A step that makes other lists of lists.
 class OnLists : public Step {
  public:
-  Vector Compute(const Vector*, size_t, int64_t, Scratch&) const override {
+  Vector Compute(const Vector*, size_t, Scratch&) const override {
     throw std::runtime_error("lists were expected, not single values");
   }
 
@@ -633,119 +580,81 @@ class WithoutEmpty : public OnLists {
   }
 };
 
-// An array with a value for each column of a stack.
-Array OfMembers(const Json& value, Arrays& arrays, int64_t members) {
-  const Array array = arrays.Numbers(value);
-  if (array.size() != members) throw ArtifactError("a stack with another number of constants than columns");
-  return array;
-}
-
-class StackedArithmetic : public Elementwise {
+// What a table holds at keys: the lookup of one column of a stack.
+class Lookup : public Elementwise {
  public:
-  StackedArithmetic(const Json& entry, Arrays& arrays, int64_t members)
-      : function_(FunctionOf(entry["function"].string())), operands_(OfMembers(entry["operands"], arrays, members)) {
-    if (function_ == Function::kLog) throw ArtifactError("a function of one column");
-  }
-
-  Vector Compute(const Vector* vectors, size_t, int64_t member, Scratch& scratch) const override {
-    const char* operand =
-        static_cast<const char*>(operands_.data) + static_cast<size_t>(member) * SizeOf(operands_.dtype);
-    return Apply(function_, NumbersOf(vectors[0], scratch), {operands_.dtype, 1, operand, nullptr}, scratch);
-  }
-
- private:
-  Function function_;
-  Array operands_;
-};
-
-class StackedBucket : public Elementwise {
- public:
-  StackedBucket(const Json& entry, Arrays& arrays, int64_t members) {
-    num_buckets_ = OfMembers(entry["num_buckets"], arrays, members).as<uint64_t>(Dtype::kUint64);
-    if (std::find(num_buckets_, num_buckets_ + members, 0U) != num_buckets_ + members)
-      throw ArtifactError("no buckets");
-  }
-
-  Vector Compute(const Vector* vectors, size_t, int64_t member, Scratch& scratch) const override {
-    const uint64_t* hashes = HashesOf(vectors[0], scratch);
-    return Made<int32_t>(Dtype::kInt32, vectors[0].size, scratch,
-                         [&](int64_t i) { return hashes[i] % num_buckets_[member]; });
-  }
-
- private:
-  const uint64_t* num_buckets_;
-};
-
-// What tables hold at keys; see `serving/plan/stacks.py`.
-class StackedLookup : public Elementwise {
- public:
-  StackedLookup(const Json& entry, Arrays& arrays, int64_t members)
-      : values_(arrays.Numbers(entry["values"])),
-        unknown_(arrays.Numbers(entry["unknown"])),
-        missing_(OfMembers(entry["missing"], arrays, members)) {
+  Lookup(const Json& entry, Arrays& arrays, int64_t member, int64_t members) {
     const Array hashes = arrays.Numbers(entry["hashes"]), starts = arrays.Numbers(entry["starts"]);
-    const auto of_members = [&](const char* name, Dtype dtype) {
-      return static_cast<const int64_t*>(OfMembers(entry[name], arrays, members).as<void>(dtype));
+    const Array values = arrays.Numbers(entry["values"]), unknown = arrays.Numbers(entry["unknown"]);
+    const Array missing = OfMembers(entry["missing"], arrays, members);
+    const auto own = [&](const char* name, Dtype dtype) {
+      return static_cast<const int64_t*>(OfMembers(entry[name], arrays, members).as<void>(dtype))[member];
     };
-    const int64_t* first_starts = of_members("first_starts", Dtype::kInt64);
-    first_hashes_ = of_members("first_hashes", Dtype::kInt64);
-    num_unknown_ = of_members("num_unknown", Dtype::kUint64);
-    first_unknown_ = of_members("first_unknown", Dtype::kInt64);
-    const int64_t* shifts = of_members("shifts", Dtype::kUint64);
-    const auto* all_hashes = hashes.as<uint64_t>(Dtype::kUint64);
-    const auto* all_starts = starts.as<int32_t>(Dtype::kInt32);
-    if (values_.size() != hashes.size() || values_.dtype != unknown_.dtype || values_.dtype != missing_.dtype) {
+    // Where this column begins in an array of all, and how far it may reach.
+    const auto part = [&](const char* name, const Array& all) {
+      const Array firsts = OfMembers(entry[name], arrays, members);
+      const auto* first = firsts.as<int64_t>(Dtype::kInt64) + member;
+      const int64_t end = member + 1 < members ? first[1] : all.size();
+      if (*first < 0 || *first > end || end > all.size())
+        throw ArtifactError("a lookup whose columns go back or too far");
+      return std::pair(*first, end - *first);
+    };
+    const auto [hash, num_hashes] = part("first_hashes", hashes);
+    const auto [start, num_starts] = part("first_starts", starts);
+    const auto [bucket, most_buckets] = part("first_unknown", unknown);
+    hashes_ = CheckedHashes(hashes.as<uint64_t>(Dtype::kUint64) + hash, num_hashes,
+                            starts.as<int32_t>(Dtype::kInt32) + start, num_starts);
+    num_buckets_ = own("num_unknown", Dtype::kUint64);
+    if (values.size() != hashes.size() || values.dtype != unknown.dtype || values.dtype != missing.dtype ||
+        hashes_.shift != own("shifts", Dtype::kUint64) || num_buckets_ < 1 || num_buckets_ > most_buckets) {
       throw ArtifactError("a lookup that contradicts itself");
     }
-    for (int64_t i = 0; i < members; ++i) {
-      const auto part = [&](const int64_t* firsts, int64_t all) {
-        const int64_t begin = firsts[i], end = i + 1 < members ? firsts[i + 1] : all;
-        if (begin < 0 || begin > end || end > all) throw ArtifactError("a lookup whose columns go back or too far");
-        return std::pair(begin, end - begin);
-      };
-      const auto [hash, num_hashes] = part(first_hashes_, hashes.size());
-      const auto [start, num_starts] = part(first_starts, starts.size());
-      const auto [unknown, num_unknown] = part(first_unknown_, unknown_.size());
-      lookups_.push_back(CheckedHashes(all_hashes + hash, num_hashes, all_starts + start, num_starts));
-      if (lookups_.back().shift != shifts[i] || num_unknown_[i] < 1 || num_unknown_[i] > num_unknown) {
-        throw ArtifactError("a lookup that contradicts itself");
-      }
-    }
+    const size_t item = SizeOf(values.dtype);
+    const auto from = [&](const Array& array, int64_t at) {
+      return static_cast<const char*>(array.data) + static_cast<size_t>(at) * item;
+    };
+    values_ = {values.dtype, num_hashes, from(values, hash), nullptr};
+    unknown_ = {values.dtype, num_buckets_, from(unknown, bucket), nullptr};
+    missing_ = {values.dtype, 1, from(missing, member), nullptr};
   }
 
-  Vector Compute(const Vector* vectors, size_t, int64_t member, Scratch& scratch) const override {
+  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& keys = vectors[0];
     const uint8_t* missing = Missing(keys, scratch);
-    const Hashes& hashes = lookups_[static_cast<size_t>(member)];
-    const auto buckets = static_cast<uint64_t>(num_unknown_[member]);
     auto* found = scratch.Take<int64_t>(keys.size);  // position of a known key; of others -1 less their bucket
     WithType(keys.dtype, [&](auto* type) {
       const auto* key = keys.as<ValueOf<decltype(type)>>();
       for (int64_t i = 0; i < keys.size; ++i) {
-        found[i] = hashes.Find(HashId(static_cast<uint64_t>(WordOf(key[i]))));
-        if (found[i] < 0 && !missing[i]) found[i] -= static_cast<int64_t>(HashValue(key[i]) % buckets);
+        found[i] = hashes_.Find(HashId(static_cast<uint64_t>(WordOf(key[i]))));
+        if (found[i] < 0 && !missing[i])
+          found[i] -= static_cast<int64_t>(HashValue(key[i]) % static_cast<uint64_t>(num_buckets_));
       }
     });
     return WithType(values_.dtype, [&](auto* type) {
       using T = ValueOf<decltype(type)>;
-      const auto* values = static_cast<const T*>(values_.data) + first_hashes_[member];
-      const auto* unknown = static_cast<const T*>(unknown_.data) + first_unknown_[member];
-      const T if_missing = static_cast<const T*>(missing_.data)[member];
+      const T *values = values_.as<T>(), *unknown = unknown_.as<T>(), if_missing = *missing_.as<T>();
       return Made<T>(values_.dtype, keys.size, scratch, [&](int64_t i) {
         return missing[i] ? if_missing : found[i] < 0 ? unknown[-1 - found[i]] : values[found[i]];
       });
     });
   }
 
+  // An array with a value for each column of a stack.
+  static Array OfMembers(const Json& value, Arrays& arrays, int64_t members) {
+    const Array array = arrays.Numbers(value);
+    if (array.size() != members) throw ArtifactError("a stack with another number of constants than columns");
+    return array;
+  }
+
  private:
-  Array values_, unknown_, missing_;
-  std::vector<Hashes> lookups_;
-  const int64_t *first_hashes_, *num_unknown_, *first_unknown_;
+  Hashes hashes_;
+  Vector values_, unknown_, missing_;
+  int64_t num_buckets_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<const Step> MakeStep(const Json& entry, Arrays& arrays, int64_t members) {
+std::unique_ptr<const Step> MakeStep(const Json& entry, Arrays& arrays) {
   const std::string& kind = entry["kind"].string();
   if (kind == "Cast") return std::make_unique<Cast>(entry);
   if (kind == "Narrow") return std::make_unique<Narrow>(entry);
@@ -757,25 +666,36 @@ std::unique_ptr<const Step> MakeStep(const Json& entry, Arrays& arrays, int64_t 
   if (kind == "IsMissing") return std::make_unique<IsMissing>();
   if (kind == "Clip") return std::make_unique<Clip>(entry);
   if (kind == "Digitize") return std::make_unique<Digitize>(entry, arrays);
-  if (kind == "Bucket") return std::make_unique<Bucket>(entry);
+  if (kind == "Bucket") return std::make_unique<Bucket>(static_cast<uint64_t>(entry["num_buckets"].integer()));
   if (kind == "Take") return std::make_unique<Take>(entry, arrays);
-  if (members > 0) {
-    if (kind == "StackedArithmetic") return std::make_unique<StackedArithmetic>(entry, arrays, members);
-    if (kind == "StackedBucket") return std::make_unique<StackedBucket>(entry, arrays, members);
-    if (kind == "StackedLookup") return std::make_unique<StackedLookup>(entry, arrays, members);
-  } else {
-    if (kind == "KeyIndex") return MakeKeyIndex(entry, arrays);
-    if (kind == "Combine") return std::make_unique<Combine>(entry);
-    if (kind == "Similarity") return std::make_unique<Similarity>(entry, arrays);
-    if (kind == "Slice") return std::make_unique<Slice>(entry);
-    if (kind == "Pad") return std::make_unique<Pad>(entry);
-    if (kind == "Limit") return std::make_unique<Limit>(entry);
-    if (kind == "Element") return std::make_unique<Element>(entry);
-    if (kind == "SameLengths") return std::make_unique<SameLengths>();
-    if (kind == "NullToEmpty") return std::make_unique<NullToEmpty>();
-    if (kind == "WithoutEmpty") return std::make_unique<WithoutEmpty>();
-  }
+  if (kind == "KeyIndex") return MakeKeyIndex(entry, arrays);
+  if (kind == "Combine") return std::make_unique<Combine>(entry);
+  if (kind == "Slice") return std::make_unique<Slice>(entry);
+  if (kind == "Pad") return std::make_unique<Pad>(entry);
+  if (kind == "Limit") return std::make_unique<Limit>(entry);
+  if (kind == "Element") return std::make_unique<Element>(entry);
+  if (kind == "SameLengths") return std::make_unique<SameLengths>();
+  if (kind == "NullToEmpty") return std::make_unique<NullToEmpty>();
+  if (kind == "WithoutEmpty") return std::make_unique<WithoutEmpty>();
+  if (kind == "Similarity")
+    throw ArtifactError("ColumnSimilarity is no longer compiled: export with --uncompiled ColumnSimilarity");
   throw ArtifactError("a step of kind '" + kind + "' is not known");
+}
+
+std::unique_ptr<const Step> MakeMemberStep(const Json& entry, Arrays& arrays, int64_t member, int64_t members) {
+  const std::string& kind = entry["kind"].string();
+  const auto at = static_cast<size_t>(member);
+  if (kind == "StackedLookup") return std::make_unique<Lookup>(entry, arrays, member, members);
+  if (kind == "StackedBucket") {
+    const Array numbers = Lookup::OfMembers(entry["num_buckets"], arrays, members);
+    return std::make_unique<Bucket>(numbers.as<uint64_t>(Dtype::kUint64)[at]);
+  }
+  if (kind == "StackedArithmetic") {
+    const Array numbers = Lookup::OfMembers(entry["operands"], arrays, members);
+    const auto* own = static_cast<const char*>(numbers.data) + at * SizeOf(numbers.dtype);
+    return std::make_unique<Arithmetic>(FunctionOf(entry["function"].string()), Vector{numbers.dtype, 1, own, nullptr});
+  }
+  return MakeStep(entry, arrays);
 }
 
 }  // namespace rankline

@@ -257,7 +257,7 @@ class ResponseSink : public Sink {
   TRITONBACKEND_Response* response_ = nullptr;
 };
 
-// Outputs of several requests together, to be copied from.
+// Outputs that are kept in memory: of several requests together, to be copied from, or of a warm-up.
 class JoinedSink : public Sink {
  public:
   JoinedSink(const Model& model, Scratch& scratch)
@@ -276,20 +276,6 @@ class JoinedSink : public Sink {
  private:
   const Model& model_;
   Scratch& scratch_;
-};
-
-// Rows of zeros, to warm up with.
-class ZeroSink : public Sink {
- public:
-  explicit ZeroSink(const Model& model) : model_(model) {}
-  void* Allocate(size_t output, int64_t rows, int64_t width) override {
-    memory_.resize(static_cast<size_t>(rows * width) * SizeOf(model_.info.outputs[output].dtype) + 1);
-    return memory_.data();
-  }
-
- private:
-  const Model& model_;
-  std::vector<char> memory_;
 };
 
 // One model instance: Triton calls it from one thread at a time.
@@ -557,7 +543,7 @@ class Instance {
         zeros.push_back(tensor);
       }
       try {
-        ZeroSink sink(model_);
+        JoinedSink sink(model_, scratch);
         runner_->Run(zeros, sink);
       } catch (const std::exception& error) {  // a model may refuse rows of zeros and yet be sound
         const std::string what = "warm-up with " + std::to_string(rows) + " rows of zeros failed: " + error.what();

@@ -52,7 +52,7 @@ def graphs() -> dict[str, Graph]:
     for file in ("categorical", "continuous", "joins", "lists", "lowering_item_attributes", "lowering_known_ids"):
         for name, given in importlib.import_module(f"test_{file}").GRAPHS.items():
             found.append(Graph(name=f"{file}: {name}", make=given[0] if isinstance(given, tuple) else given))
-    for name, make in importlib.import_module("test_stacking").GRAPHS.items():
+    for name, make in importlib.import_module("test_chains").GRAPHS.items():
         found.append(Graph(name=f"stacking: {name}", make=make, rows="stacking"))
     for name, make in _PREPARE_ONLY.items():
         found.append(Graph(name=f"prepare only: {name}", make=make))

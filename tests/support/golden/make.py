@@ -121,7 +121,7 @@ def _lowering_rows() -> dict[str, pd.DataFrame]:
 
 
 def _stacking_rows() -> dict[str, pd.DataFrame]:
-    import test_stacking as given
+    import test_chains as given
 
     train = given.training_rows()
     numbers = [0, -3, 1000, 2**31, 2**53, -(2**40), None]

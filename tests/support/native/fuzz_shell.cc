@@ -297,6 +297,7 @@ class Sum : public Runner, public LoadedModel {
 const BackendTraits kBackend = {"the sum", true};
 void OpenBackend(const std::map<std::string, std::string>&) {}
 std::unique_ptr<LoadedModel> LoadModel(const ModelInfo& step) {
+  if (step.directory.find("_transform_") != std::string::npos) return LoadWorkflow(step);
   return LoadBehindWorkflow(
       step, [](const ModelInfo& model) -> std::unique_ptr<LoadedModel> { return std::make_unique<Sum>(model); });
 }

@@ -11,8 +11,7 @@ from serving.client.requests import check
 from serving.engines import Engine
 from serving.export_config import ExportConfig
 from serving.missing import optional_columns
-from serving.plan import ANY_WIDTH, Column, ColumnSpec, Computed, KeyIndex, Stack, TransformPlan, tensor_call
-from serving.plan.steps import HexToInt
+from serving.plan import ANY_WIDTH, Column, ColumnSpec, Computed, KeyIndex, TransformPlan, tensor_call
 from serving.version import Served, write_version
 from workflows.errors import RequestError
 
@@ -139,12 +138,3 @@ def test_rows_without_any_column_are_refused(tmp_path: Path) -> None:
     schema = ModelSchema.from_config(whole.to_protobuf())
     with pytest.raises(RequestError, match="have no column for model 'm'. Expected some of"):
         check({}, schema)
-
-
-def test_strings_of_arrow_and_of_objects_go_through_a_stack_together() -> None:
-    stack = Stack(inputs=("a", "b"), steps=(HexToInt(),))
-    objects, nothing = np.array([b"1f", "0a"], object), np.array([None, b"1f"], object)
-    arrow = pa.array([b"1f", b"0a"], pa.large_binary())
-    expected = stack.run({"a": objects, "b": nothing}, {}).values
-    np.testing.assert_array_equal(stack.run({"a": arrow, "b": nothing}, {}).values, expected)
-    np.testing.assert_array_equal(stack.run({"a": nothing, "b": arrow}, {}).values, expected[::-1])

@@ -87,14 +87,6 @@ def test_an_index_is_dense_where_the_keys_are(keys: list[int], dense: bool) -> N
     assert index.rows_of(np.array([2**63 - 1, -(2**63)])).tolist() == [0, 1 if keys == [-(2**63)] else 0]
 
 
-@given(st.lists(NEAR, max_size=20, unique=True), st.lists(NEAR, max_size=20), st.sampled_from([1, 3]))
-def test_a_dense_index_gives_the_same_by_hash(known: list[int], asked: list[int], num_unknown: int) -> None:
-    index = KeyIndex.build("key", np.array(known, dtype=np.int64), num_unknown)
-    keys = np.array([*asked, *known, 2**63 - 1, -(2**63)], dtype=np.int64)
-    assert index.hashed().hashes is not None
-    assert index.hashed().rows_of(keys).tolist() == index.rows_of(keys).tolist()
-
-
 @given(st.lists(st.lists(INT64, max_size=4), min_size=1, max_size=8))
 def test_padded_lists_turn_back_into_the_same_lists(lists: list[list[int]]) -> None:
     lengths = np.array([len(values) for values in lists], dtype=np.int32)

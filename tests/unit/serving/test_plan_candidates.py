@@ -1,4 +1,4 @@
-"""Plans in two parts: what the candidates of a row share is transformed once, and comes out as for each alone."""
+"""Plans of several candidates per row: what they share is transformed once, and comes out as for each alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from serving.plan.steps import Arithmetic, Combine, Fill, Slice, Step
 from tests.support.graphs import fitted
 from workflows.errors import LoweringError, RequestError
 from workflows.lists import Padded, padded_tensors
-from workflows.upstream import nvt, ops, quiet_nvtabular
+from workflows.upstream import ops
 
 CANDIDATES = ("item", "price")
 
@@ -93,7 +93,7 @@ def test_several_candidates_are_transformed_as_each_alone(num_rows: int, count: 
         return column.reshape(-1) if column.ndim == 2 else column.repeat(count)
 
     expected = plan().run(*({name: alone(part) for name, part in parts.items()} for parts in (request, masks)))
-    made = CandidatePlan.split(plan(), CANDIDATES).run(request, masks)
+    made = CandidatePlan.of(plan(), CANDIDATES).run(request, masks)
     assert list(made) == list(expected)
     for name, column in made.items():
         for got, wanted in zip(parts_of(alone(column)), parts_of(expected[name]), strict=True):
@@ -119,7 +119,7 @@ class Counting(Step):
 def test_the_history_is_transformed_once_per_row_and_not_per_candidate() -> None:
     counting = Counting()
     steps = (*plan().steps[:3], StepCall(step=counting, inputs=("history",)), *plan().steps[4:])
-    split = CandidatePlan.split(replace(plan(), steps=steps), CANDIDATES)
+    split = CandidatePlan.of(replace(plan(), steps=steps), CANDIDATES)
     split.run(request(num_candidates=1000, history=100))
     assert counting.seen == [100]
 
@@ -134,7 +134,7 @@ def request(num_candidates: int, history: int = 2) -> dict[str, Any]:
 
 
 def test_one_candidate_has_the_layout_of_a_plain_plan() -> None:
-    split = padded_tensors(CandidatePlan.split(plan(), CANDIDATES).run(request(1)))
+    split = padded_tensors(CandidatePlan.of(plan(), CANDIDATES).run(request(1)))
     plain = padded_tensors(plan().run({name: _flat(column) for name, column in request(1).items()}))
     assert {name: array.shape for name, array in split.items()} == {name: array.shape for name, array in plain.items()}
     for name, array in plain.items():
@@ -145,20 +145,16 @@ def _flat(column: Any) -> Any:
     return column.reshape(-1) if isinstance(column, np.ndarray) else column
 
 
-def test_the_parts_hold_what_they_need_and_no_more() -> None:
-    split = CandidatePlan.split(plan(), CANDIDATES)
-    assert [spec.name for spec in split.single.inputs] == ["item", "price"]
-    assert split.made_of_candidates == ("log_price", "item")
-    assert (len(split.single.indexes), len(split.single.steps)) == (1, 2)
-    assert (len(split.shared.indexes), len(split.shared.steps)) == (1, 3)  # an index of raw histories, unused, too
+def test_the_columns_of_candidates_are_known() -> None:
+    assert CandidatePlan.of(plan(), CANDIDATES).made_of_candidates == ("log_price", "item")
 
 
 def test_only_candidates_and_no_candidate_columns_are_plans_too() -> None:
     column = Column(name="item", index=0, values=np.array([2, 3, 4, 5, 1]))
     items = TransformPlan(inputs=plan().inputs[1:2], indexes=plan().indexes[1:], columns=(column,))
-    made = CandidatePlan.split(items, ["item"]).run({"item": np.array([[b"a", b"b"]], dtype=object)})
+    made = CandidatePlan.of(items, ["item"]).run({"item": np.array([[b"a", b"b"]], dtype=object)})
     np.testing.assert_array_equal(made["item"], [[3, 4]])  # type: ignore[arg-type]
-    assert CandidatePlan.split(plan(plan().columns[1]), CANDIDATES).run(request(3))["user"].tolist() == [3]  # type: ignore[union-attr]
+    assert CandidatePlan.of(plan(plan().columns[1]), CANDIDATES).run(request(3))["user"].tolist() == [3]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -170,9 +166,11 @@ def test_only_candidates_and_no_candidate_columns_are_plans_too() -> None:
         ((), ["items"], r"candidates \['items'\] are not raw columns"),
     ],
 )
-def test_what_cannot_be_split_is_refused_by_name(columns: Sequence[Any], candidates: list[str], message: str) -> None:
+def test_what_cannot_be_made_per_candidate_is_refused_by_name(
+    columns: Sequence[Any], candidates: list[str], message: str
+) -> None:
     with pytest.raises(LoweringError, match=message):
-        CandidatePlan.split(plan(*columns), candidates)
+        CandidatePlan.of(plan(*columns), candidates)
 
 
 @pytest.mark.parametrize(
@@ -190,28 +188,13 @@ def test_what_cannot_be_split_is_refused_by_name(columns: Sequence[Any], candida
 )
 def test_a_request_that_does_not_fit_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        CandidatePlan.split(plan(), CANDIDATES).run(request(3) | changed)
+        CandidatePlan.of(plan(), CANDIDATES).run(request(3) | changed)
 
 
 def test_a_missing_column_is_named() -> None:
     without = {name: column for name, column in request(2).items() if name != "item"}
     with pytest.raises(RequestError, match="input 'item' is missing"):
-        CandidatePlan.split(plan(), CANDIDATES).run(without)
-
-
-def test_columns_of_candidates_are_not_stacked_with_others() -> None:
-    names = [f"x{number}" for number in range(8)]
-    rows = pd.DataFrame({name: np.arange(1.0, 5.0) for name in names})
-    with quiet_nvtabular():
-        workflow = nvt.Workflow(names >> ops.LogOp()).fit(nvt.Dataset(rows))
-    assert len(compile_workflow(workflow).stacks) == 1
-    apart = compile_workflow(workflow, candidates=names[4:])
-    assert [stack.inputs for stack in apart.stacks] == [tuple(names[:4]), tuple(names[4:])]
-    request = {name: np.full((2, 3) if name in names[4:] else 2, 2.0) for name in names}
-    made = CandidatePlan.split(apart, names[4:]).run(request)
-    assert [made[name].shape for name in names] == [(2,)] * 4 + [(2, 3)] * 4  # type: ignore[union-attr]
-    for column in made.values():
-        np.testing.assert_array_equal(column, np.float32(np.log1p(2.0)))  # type: ignore[arg-type]
+        CandidatePlan.of(plan(), CANDIDATES).run(without)
 
 
 def test_a_workflow_that_mixes_candidates_with_others_is_refused_when_it_is_compiled(tmp_path: Path) -> None:

@@ -67,14 +67,6 @@ def test_strings_are_kept_beside_their_hashes() -> None:
         KeyIndex.build("key", strings(b"a", b"a"))
 
 
-def test_a_dense_index_by_hash_keeps_all_else() -> None:
-    dense = KeyIndex.build("key", np.array([7, 5], np.int64), 3, missing_row=2)
-    hashed = dense.hashed()
-    assert (hashed.input, hashed.origin, hashed.num_unknown, hashed.missing_row) == ("key", 0, 3, 2)
-    assert hashed.rows_of(np.array([5, 7])).tolist() == [4, 3]
-    assert hashed.hashed() is hashed
-
-
 def test_missing_keys_have_their_row_and_unknown_ones_are_dealt_out() -> None:
     index = KeyIndex.build("key", np.array([10], np.int64), 8, missing_row=5)
     keys, valid = np.array([10, 3, 4, 10]), np.array([True, True, True, False])

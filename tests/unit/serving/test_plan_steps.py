@@ -24,7 +24,6 @@ from serving.plan.steps import (
     NullToEmpty,
     Pad,
     SameLengths,
-    Similarity,
     Slice,
     Step,
     Take,
@@ -193,39 +192,6 @@ def test_a_bucket_is_that_of_the_hash_and_what_is_missing_hashes_to_0() -> None:
     hashes = [hash_values(column.values), hash_values(words.values)]
     hashes[0][1] = hashes[1][2] = 0
     assert listed(Bucket(num_buckets=7).run(column, words)) == bucket_of_many(hashes, 7).tolist()
-
-
-def similarity(left: Any, right: Any) -> Similarity:
-    """Of dense matrices, as many columns in each."""
-    rows, columns = np.nonzero(left)
-    keys = np.flatnonzero(right)
-    return Similarity(
-        left_offsets=np.searchsorted(rows, np.arange(len(left) + 1)).astype(np.int64),
-        left_columns=columns,
-        left_values=left[rows, columns],
-        right_keys=keys,
-        right_values=right.reshape(-1)[keys],
-        num_columns=left.shape[1],
-    )
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_similarity_is_the_inner_product_of_two_rows(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    left, right = (np.where(rng.random((4, 6)) < 0.5, rng.integers(1, 9, (4, 6)), 0).astype("f4") for _ in range(2))
-    left[0, 0] = right[0, 0] = 1.0
-    asked = rng.integers(0, 4, (2, 12))
-    found = similarity(left, right).run(Vector(asked[0]), Vector(asked[1]))
-    assert isinstance(found, Vector)
-    assert found.values.dtype == np.float32
-    assert listed(found) == (left[asked[0]] * right[asked[1]]).sum(axis=1).tolist()
-
-
-def test_a_row_that_a_matrix_lacks_is_like_none() -> None:
-    step = similarity(np.full((2, 3), 2.0), np.full((2, 3), 3.0))
-    left = vector([0, 1, 2, -1, None, 0, 0, 0, 0, 1])
-    right = vector([1, 0, 0, 0, 0, 2, -1, None, np.iinfo(np.int64).max, np.iinfo(np.int64).max // 3])
-    assert listed(step.run(left, right)) == [18.0, 18.0] + [0.0] * 8
 
 
 @given(ROWS, st.integers(-6, 6), st.integers(-6, 6))

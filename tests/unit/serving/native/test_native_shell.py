@@ -35,18 +35,18 @@ PLAN = TransformPlan(
         Column(name="user", index=0, values=np.arange(5)),
         Column(name="item", index=1, values=np.arange(5)),
         Computed(name="price", source="price", dtype="float32"),
-        Column(name="history", index=2, values=np.arange(5), width=ANY_WIDTH),
+        Column(name="history", index=2, values=np.arange(5, dtype=np.int8), width=ANY_WIDTH),
     ),
 )
 
 
-def model(directory: Path, candidates: tuple[str, ...]) -> Path:
-    """A step with the plan before a model, and its config as Triton hands it to a backend."""
+def model(directory: Path, candidates: tuple[str, ...] = (), kind: str = "score") -> Path:
+    """A step with the plan, alone or before a model, and its config as Triton hands it to a backend."""
     (directory / "none").mkdir(parents=True)
     served = Served(engine=engine_for(SAVED_MODEL), path=directory / "none")
-    config = ExportConfig(max_batch_size=64, max_list_length=4)
+    config = ExportConfig(max_batch_size=64, max_list_length=4, fused=kind == "score")
     write_version(directory, PLAN, served, config, name="m", version=1, candidates=candidates)
-    step = directory / "m_score_v1"
+    step = directory / f"m_{kind}_v1"
     message = text_format.Parse((step / "config.pbtxt").read_text(encoding="utf-8"), pb.ModelConfig())
     del message.parameters["MANIFEST"]
     document = json_format.MessageToDict(message, preserving_proto_field_name=True)
@@ -56,7 +56,11 @@ def model(directory: Path, candidates: tuple[str, ...]) -> Path:
 
 @pytest.mark.parametrize(("by", "threads"), [(MEMORY, "1"), (THREADS, "2")], ids=["memory", "threads"])
 def test_odd_requests_are_answered_or_refused_alone_as_among_others(tmp_path: Path, by: str, threads: str) -> None:
-    models = [model(tmp_path / "rows", ()), model(tmp_path / "candidates", ("item", "price"))]
+    models = [
+        model(tmp_path / "rows"),
+        model(tmp_path / "candidates", ("item", "price")),
+        model(tmp_path / "workflow", kind="transform"),
+    ]
     done = subprocess.run(
         [sanitized(FUZZ, "plan", "triton", by=by), "1", "150", "4000", threads, *models],
         env={"ASAN_OPTIONS": "allocator_may_return_null=1"},

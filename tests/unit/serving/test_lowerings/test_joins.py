@@ -138,22 +138,6 @@ def test_targets_are_not_asked_for_when_they_are_not_there(tmp_path: Any) -> Non
     np.testing.assert_array_equal(served(plan, training_rows())["TE_other_price"], expected["TE_other_price"])
 
 
-@pytest.mark.parametrize("metric", ["tfidf", "cosine", "inner"])
-def test_similarity_adds_in_nvtabulars_order_and_is_zero_for_rows_that_are_not_there(
-    tmp_path: Any, metric: str
-) -> None:
-    rng = np.random.default_rng(1)
-    left, right = (rng.random((6, 40)) * (rng.random((6, 40)) > 0.4) for _ in range(2))
-    matrices = [scipy.sparse.coo_matrix(matrix) for matrix in (left, right)]
-    rows = pd.DataFrame({"a": rng.integers(0, 6, 50), "b": rng.integers(0, 6, 50)})
-    workflow, plan = fitted(
-        tmp_path, rows, lambda: [["a", "b"]] >> ops.ColumnSimilarity(*matrices, metric=metric, on_device=False)
-    )
-    assert_same(workflow, plan, rows)
-    outside = pd.DataFrame({"a": [6, -1, 0, 0, 2**62], "b": [0, 0, 6, -1, 2**63 - 1]})
-    assert served(plan, outside)["a_b_sim"].tolist() == [0.0] * 5
-
-
 TWICE = pd.DataFrame({"small": [1, 1], "x": [0.5, 1.5]})
 DATES = pd.DataFrame({"small": [1], "day": pd.to_datetime(["2020-01-01"])})
 
@@ -169,7 +153,7 @@ DATES = pd.DataFrame({"small": [1], "day": pd.to_datetime(["2020-01-01"])})
         (lambda: items()["tags"] >> ops.ListSlice(0, 1), "column 'tags' holds strings"),
         (
             lambda: [["word", "small"]] >> ops.ColumnSimilarity(MATRIX, on_device=False),
-            "ColumnSimilarity on 'word': expected row numbers, got object",
+            "ColumnSimilarity .* no compiled form.*--uncompiled ColumnSimilarity",
         ),
     ],
 )

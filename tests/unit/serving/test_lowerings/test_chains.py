@@ -1,16 +1,15 @@
-"""Columns that go through the same steps run together, and give what each alone gives."""
+"""Numbers and codes that go through several steps, as Criteo's do."""
 
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from comparing import EXAMPLES, assert_same, assert_zero_rows, fitted, served, typed
+from comparing import EXAMPLES, assert_same, assert_zero_rows, fitted, typed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.compile import compile_workflow
-from serving.plan import Column, StackedColumn, TransformPlan
+from serving.plan import TransformPlan
 from workflows.errors import RequestError
 from workflows.operators import Categorify, Finite, HashedCategorify, HashShare, HexToInt
 from workflows.upstream import nvt, ops
@@ -57,55 +56,30 @@ GRAPHS: dict[str, Any] = {
     "hex alone": lambda: CODES >> HexToInt(),
     "integers": lambda: NUMBERS >> ops.FillMissing(-1) >> ops.Clip(max_value=100),
 }
-NUM_STACKS = {"criteo": 2, "thresholds and buckets": 2, "hashed": 2, "hex alone": 1, "integers": 1}
 
 
 @pytest.fixture(scope="module", params=GRAPHS)
-def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Workflow, TransformPlan, str]:
-    workflow, plan = fitted(tmp_path_factory.mktemp("workflow"), training_rows(), GRAPHS[request.param])
-    return workflow, plan, request.param
+def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Workflow, TransformPlan]:
+    return fitted(tmp_path_factory.mktemp("workflow"), training_rows(), GRAPHS[request.param])
 
 
-def test_all_columns_run_in_stacks(case: tuple[nvt.Workflow, TransformPlan, str]) -> None:
-    _, plan, name = case
-    assert (len(plan.stacks), plan.indexes, plan.steps) == (NUM_STACKS[name], (), ())
-    assert {type(column) for column in plan.columns} == {StackedColumn}
-    assert_zero_rows(plan)
+def test_zero_rows(case: tuple[nvt.Workflow, TransformPlan]) -> None:
+    assert_zero_rows(case[1])
 
 
 @EXAMPLES
 @given(st.data())
-def test_stacks_equal_nvtabular(case: tuple[nvt.Workflow, TransformPlan, str], data: st.DataObject) -> None:
-    workflow, plan, _ = case
+def test_chains_equal_nvtabular(case: tuple[nvt.Workflow, TransformPlan], data: st.DataObject) -> None:
+    workflow, plan = case
     names = workflow.input_schema.column_names
     rows = data.draw(st.lists(st.tuples(*(VALUES[name] for name in names)), min_size=1, max_size=8))
     request = typed({name: [row[i] for row in rows] for i, name in enumerate(names)}, DTYPES)
     assert_same(workflow, plan, request, widened=True)
 
 
-def test_rows_of_training_get_their_ids_however_many(case: tuple[nvt.Workflow, TransformPlan, str]) -> None:
-    workflow, plan, _ = case
+def test_rows_of_training_get_their_ids_however_many(case: tuple[nvt.Workflow, TransformPlan]) -> None:
+    workflow, plan = case
     assert_same(workflow, plan, training_rows()[workflow.input_schema.column_names])
-
-
-def test_a_column_whose_steps_differ_runs_alone(tmp_path: Any) -> None:
-    workflow, plan = fitted(
-        tmp_path, training_rows(), lambda: normalized(NUMBERS) + (CODES[:4] >> Categorify()) + (["F0"] >> ops.LogOp())
-    )
-    assert [len(stack.inputs) for stack in plan.stacks] == [len(NUMBERS)]
-    kinds = {column.name: type(column).__name__ for column in plan.columns}
-    assert kinds == {**dict.fromkeys(NUMBERS, "StackedColumn"), **dict.fromkeys(CODES[:4], "Column"), "F0": "Computed"}
-    assert Column in {type(column) for column in plan.columns}
-    assert_same(workflow, plan, training_rows()[workflow.input_schema.column_names])
-
-
-def test_large_integers_keep_their_last_bits_where_another_column_lacks_a_value(tmp_path: Any) -> None:
-    """All of a stack are float64 then, so casts of integers that may be missing are not stacked."""
-    _workflow, plan = fitted(tmp_path, training_rows(), lambda: NUMBERS >> ops.LogOp())
-    assert plan.stacks == ()
-    request = {name: np.array([2**53 + 1]) for name in NUMBERS}
-    first = plan.run(request)["I0"]
-    assert plan.run(request, {"I1": np.array([False])})["I0"] == first
 
 
 def test_what_is_missing_is_named(tmp_path: Any) -> None:
@@ -122,11 +96,3 @@ def test_what_is_no_string_is_named(tmp_path: Any) -> None:
     assert {name: column.tolist() for name, column in plan.run(request).items()} == {key: [15.0] for key in CODES}
     with pytest.raises(RequestError, match="input 'C4' contains a non-string value"):
         plan.run(request | {"C4": np.array([3], dtype=object)})
-
-
-def test_stacks_survive_saving(tmp_path: Any, case: tuple[nvt.Workflow, TransformPlan, str]) -> None:
-    workflow, plan, _ = case
-    compile_workflow(workflow).save(tmp_path / "again")
-    again = TransformPlan.load(tmp_path / "again")
-    rows = training_rows()[workflow.input_schema.column_names]
-    np.testing.assert_equal(served(again, rows), served(plan, rows))
