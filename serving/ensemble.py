@@ -268,17 +268,7 @@ def _version_in(config: Any, path: Path) -> int:
 
 
 def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[str]) -> None:
-    """Refuse to replace the active version with one of another project that takes other columns.
-
-    Args:
-        path: the model repository.
-        name: of the ensemble.
-        model: path of the new version's trained model, which need not exist yet.
-        inputs: raw columns of the new version's requests.
-
-    Raises:
-        ArtifactError: the active version is such a one, whose clients would then be refused.
-    """
+    """Refuse to replace the active version with one of another project that takes other columns."""
     number = _replaced_version(path, name)
     try:
         details = Manifest.read(path / name / str(number)).details

@@ -107,11 +107,7 @@ def export_ensemble(
 
 
 def check_compiles(prepared: PreparedData, config: ExportConfig) -> None:
-    """Refuse a workflow that could not be served, before a model is trained on what it makes.
-
-    Raises:
-        ConfigError, LoweringError: see `export_ensemble`.
-    """
+    """Refuse a workflow that could not be served, before a model is trained on what it makes."""
     workflow = _serving_workflow(prepared)
     if config.uncompiled_operators:
         check_uncompiled(workflow, config.uncompiled_operators)
@@ -120,11 +116,7 @@ def check_compiles(prepared: PreparedData, config: ExportConfig) -> None:
 
 
 def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
-    """What was prepared and trained here, loaded.
-
-    Raises:
-        ArtifactError: an artifact is damaged, or the two do not belong together.
-    """
+    """What was prepared and trained here, loaded."""
     _check_same_origin(prepared, trained)
     serving_workflow = _serving_workflow(prepared)
     model = engine_for(trained.format).load_trained(trained.model_path)
@@ -151,7 +143,6 @@ def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
 
 
 def _serving_workflow(prepared: PreparedData) -> nvt.Workflow:
-    """What makes a request's columns, which have no label."""
     workflow = prepared.workflow()
     with quiet_nvtabular():
         return workflow.remove_inputs([label.name for label in prepared.spec.labels])
@@ -176,16 +167,7 @@ def publish_exportable(
 
 @contextmanager
 def checked(exportable: Exportable, config: ExportConfig, progress: Progress = SILENT) -> "Iterator[CheckedExport]":
-    """Compile and compare once; what can be published, any number of times, as long as the block lasts.
-
-    Args:
-        exportable: what to serve.
-        config: its engine, and the operators that it leaves uncompiled.
-        progress: shows the steps that are done.
-
-    Raises:
-        ConfigError, ExportError, LoweringError, ParityError: see `export_ensemble`.
-    """
+    """Compile and compare once; what can be published, any number of times, as long as the block lasts."""
     engine = engine_for(exportable.artifact.format, config.engine)
     progress.update(1, 4, "compile")
     with TemporaryDirectory(prefix="rankline-export-") as directory:
@@ -213,17 +195,7 @@ def checked(exportable: Exportable, config: ExportConfig, progress: Progress = S
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedExport:
-    """A workflow and a model in an engine that were compared with what they were made from.
-
-    Attributes:
-        exportable: what they were made from.
-        plan: the workflow as it is served.
-        uncompiled: about its operators without a compiled form, for the manifest.
-        served: the model as it is served.
-        model: the same in this process.
-        parity: how served and offline results were compared.
-        engines: how fast each engine is, where that was asked.
-    """
+    """A workflow and a model in an engine that were compared with what they were made from."""
 
     exportable: Exportable
     plan: Transform
@@ -233,7 +205,6 @@ class CheckedExport:
     parity: ParityReport
 
     def publish(self, output: Path, config: ExportConfig, *, name: str, promote: bool = True) -> ExportedEnsemble:
-        """Write and publish it as one version; arguments and errors as of `export_ensemble`."""
         exportable, candidates, engine = self.exportable, self.exportable.candidates, self.served.engine
         optional = optional_columns(self.plan, exportable.heldout, candidates, self.parity.nulls_not_compared)
         config = config.settled(optional, len(self.plan.inputs))
@@ -276,12 +247,7 @@ class CheckedExport:
 def _transform(
     exportable: Exportable, uncompiled: Sequence[str], directory: Path
 ) -> tuple[Transform, Mapping[str, Any] | None]:
-    """The workflow as it is served; of one that is not compiled, as it was asked for, how long a row takes.
-
-    Raises:
-        ConfigError: what was named as uncompiled is none of the operators without a compiled form.
-        LoweringError: an operator that was not named has no compiled form, or cannot be served at all.
-    """
+    """The workflow as it is served; of one that is not compiled, as it was asked for, how long a row takes."""
     workflow, columns = exportable.workflow, exportable.columns
     if not uncompiled:
         plan = compile_workflow(
@@ -320,22 +286,12 @@ class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no
         self._dtypes = {column.name: column.spec.numpy_dtype for column in plan.columns}
 
     def compute_output_schema(self, *_: Any, **__: Any) -> Schema:
-        """What the plan makes, as it is served."""
         columns = self.workflow.output_schema.column_schemas
         return Schema([columns[name].with_dtype(dtype) for name, dtype in self._dtypes.items()])
 
 
 class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
-    """Writes a merlin-systems graph as the steps of a native Triton ensemble.
-
-    Args:
-        plan: the compiled form of the graph's workflow.
-        served: what is served as the graph's model.
-        operator: the operator of merlin-systems that stands for the model in the graph.
-        candidates: raw columns that may hold several values per row of a request. The graph, which knows of no such
-            thing, has one.
-        optional: raw columns that a request may leave out.
-    """
+    """Writes a merlin-systems graph as the steps of a native Triton ensemble."""
 
     def __init__(
         self,
@@ -352,21 +308,7 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
     def export(
         self, ensemble: Ensemble, path: str, *, config: ExportConfig, name: str, version: int
     ) -> list[ModelConfig | EnsembleConfig]:
-        """Write a version below `path`, but for its manifest.
-
-        Args:
-            ensemble: a graph of exactly one workflow and the model after it.
-            path: existing directory.
-            config: limits.
-            name: of the ensemble model.
-            version: its number.
-
-        Returns:
-            The configurations that were written, the ensemble's last.
-
-        Raises:
-            ExportError: the graph has another shape.
-        """
+        """Write a version below `path`, but for its manifest."""
         ops = [node.op for node in postorder_iter_nodes(ensemble.graph.output_node)]
         wanted = (TransformWorkflow, self._operator)
         if any(sum(isinstance(op, kind) for op in ops) != 1 for kind in wanted):

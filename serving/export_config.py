@@ -74,17 +74,14 @@ class ExportConfig:
 
     @property
     def uncompiled_operators(self) -> tuple[str, ...]:
-        """The names in `uncompiled`."""
         return tuple(name.strip() for name in self.uncompiled.split(",") if name.strip())
 
     @property
     def num_instances(self) -> int:
-        """Instances of each step on this machine."""
         return self.instances or max(num_cores() // 4, 1)
 
     @property
     def num_threads(self) -> int:
-        """Threads of one instance on this machine."""
         return self.threads or max(num_cores() // self.num_instances, 1)
 
 
@@ -102,5 +99,4 @@ _AT_LEAST = {
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -39,18 +39,13 @@ def merlin_operator(module: str, name: str) -> Any:
 
 
 class Predict(BaseOperator):  # type: ignore[misc]  # merlin has no annotations
-    """A model that merlin-systems has no operator for, in its graph.
-
-    Args:
-        outputs: what the model gives.
-    """
+    """A model that merlin-systems has no operator for, in its graph."""
 
     def __init__(self, outputs: Sequence[str]) -> None:
         super().__init__()
         self._outputs = Schema([ColumnSchema(name, dtype=np.float32) for name in outputs])
 
     def compute_output_schema(self, *_: Any, **__: Any) -> Schema:
-        """Those of the model, whatever it takes."""
         return self._outputs
 
 

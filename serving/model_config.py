@@ -49,7 +49,6 @@ class ModelConfig:
         _check_batch_size(self.max_batch_size)
 
     def to_protobuf(self) -> Any:
-        """The configuration as `inference.ModelConfig`."""
         config = _skeleton(self)
         config.backend, config.platform, config.runtime = self.backend, self.platform, self.runtime
         config.dynamic_batching.SetInParent()  # join what waits
@@ -64,13 +63,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One model of an ensemble.
-
-    Attributes:
-        model: name of the model.
-        inputs: tensor of the model → tensor of the ensemble.
-        outputs: the same for its outputs.
-    """
+    """One model of an ensemble."""
 
     model: str
     inputs: Mapping[str, str]
@@ -102,7 +95,6 @@ class EnsembleConfig:
         _check_batch_size(self.max_batch_size)
 
     def to_protobuf(self) -> Any:
-        """The configuration as `inference.ModelConfig`."""
         config = _skeleton(self)
         config.platform = "ensemble"
         config.version_policy.specific.versions.append(self.version)
@@ -114,7 +106,6 @@ class EnsembleConfig:
 
 
 def to_pbtxt(config: ModelConfig | EnsembleConfig) -> str:
-    """The text of `config.pbtxt`."""
     return str(text_format.MessageToString(config.to_protobuf()))
 
 

@@ -11,7 +11,6 @@ CLASSES = "CLASSES"
 
 
 def names_in(value: str) -> tuple[str, ...]:
-    """The names in the value of `CANDIDATES`."""
     return tuple(filter(None, value.split(",")))
 
 

@@ -33,28 +33,17 @@ _WORKFLOW = "workflow"
 
 @dataclass(frozen=True, kw_only=True)
 class OutputColumn:
-    """A column that the workflow makes.
-
-    Attributes:
-        spec: name, dtype as the model takes it, and whether it is lists.
-    """
+    """A column that the workflow makes."""
 
     spec: ColumnSpec
 
     @property
     def name(self) -> str:
-        """What it is called."""
         return self.spec.name
 
 
 class UncompiledTransform:
-    """A fitted workflow without its label.
-
-    Args:
-        workflow: the workflow.
-        inputs: raw columns of a request.
-        columns: what it makes of them, in the model's dtypes.
-    """
+    """A fitted workflow without its label."""
 
     def __init__(self, workflow: "nvt.Workflow", inputs: Iterable[ColumnSpec], columns: Iterable[OutputColumn]) -> None:
         self._workflow = workflow
@@ -95,7 +84,6 @@ class UncompiledTransform:
             raise RequestError(f"NVTabular cannot transform the rows ({type(error).__name__}: {reason}).") from error
 
     def save(self, directory: Path) -> None:
-        """Write it into a new directory."""
         from workflows.workflow_store import save_workflow
 
         directory.mkdir(parents=True)
@@ -114,14 +102,7 @@ class UncompiledTransform:
         dtypes: Mapping[str, str],
         widths: Mapping[str, int],
     ) -> "UncompiledTransform":
-        """A fitted workflow as it is.
-
-        Args:
-            workflow: without its label.
-            inputs: its raw columns.
-            dtypes: output column → NumPy dtype name, as the model takes it; others are left out.
-            widths: see `serving.compile.compile_workflow`.
-        """
+        """A fitted workflow as it is."""
         schemas = workflow.output_schema.column_schemas
         specs = (
             ColumnSpec(name=name, dtype=dtype, width=widths.get(name, ANY_WIDTH) if schemas[name].is_list else None)
@@ -131,11 +112,7 @@ class UncompiledTransform:
 
     @classmethod
     def load(cls, directory: Path) -> "UncompiledTransform":
-        """Open one; imports NVTabular, which takes seconds.
-
-        Raises:
-            ArtifactError: missing or damaged, or it calls a function that no installed package names.
-        """
+        """Open one; imports NVTabular, which takes seconds."""
         from workflows.workflow_store import load_workflow
 
         path = directory / COLUMNS_FILE

@@ -15,11 +15,7 @@ from workflows.tensors import Tensor
 
 
 def relay(tensors: Sequence[Tensor]) -> TransformPlan | None:
-    """Return a plan that hands on some of a request's tensors as they are; None where that would save nothing.
-
-    Args:
-        tensors: all that a request may have.
-    """
+    """Return a plan that hands on some of a request's tensors as they are; None where that would save nothing."""
     if len(tensors) < WIDE:
         return None
     always_there = [tensor for tensor in tensors if tensor.dims == (1,) and not tensor.optional]

@@ -70,14 +70,7 @@ class BatchingModel(ABC):
         return str(error).partition("\n")[0]
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Load the model and warm it up.
-
-        Args:
-            args: from Triton.
-
-        Raises:
-            TritonModelException: see `load`.
-        """
+        """Load the model and warm it up."""
         model = ServedModel.from_args(args)
         if manifest := model.parameters.get(MANIFEST_PARAMETER):
             try:
@@ -215,11 +208,7 @@ def _lists_among(names: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _candidates_of(model: ServedModel) -> Candidates | None:
-    """What holds a value per candidate; None where a row is one.
-
-    Raises:
-        TritonModelException: parameters do not fit the inputs.
-    """
+    """What holds a value per candidate; None where a row is one."""
     names = names_in(model.parameters.get(CANDIDATES, ""))
     if not names:
         return None

@@ -97,11 +97,7 @@ class Candidates:
         ]
 
     def check_results(self, results: Sequence[Array], shape: tuple[int, int]) -> None:
-        """Refuse what a model made without regard to candidates.
-
-        Raises:
-            ValueError: an output has not a value per candidate.
-        """
+        """Refuse what a model made without regard to candidates."""
         for at, name in self.outputs.items():
             if results[at].shape != shape:
                 raise ValueError(f"{name!r} came out as {list(results[at].shape)} for {list(shape)} candidates")

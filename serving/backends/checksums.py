@@ -23,11 +23,7 @@ def check_step(model: Path, manifest: str) -> None:
 
 
 def check_step_files(model: Path, files: Mapping[str, FileRecord]) -> None:
-    """Check the files of one step; the manifest may list files of other steps, too.
-
-    Raises:
-        ArtifactError: see `check_step`.
-    """
+    """Check the files of one step; the manifest may list files of other steps, too."""
     own = {name: record for name, record in files.items() if name.startswith(f"{model.name}/")}
     refuse_links(model, "ensemble")
     check_files(model.parent, own, "ensemble")

@@ -12,18 +12,7 @@ from workflows.tensors import Tensor
 def check_tensors(
     model: str, side: str, declared: Sequence[Tensor], found: Mapping[str, np.dtype[Any]], *, all_of_them: bool = True
 ) -> None:
-    """Compare names and types.
-
-    Args:
-        model: what it is, for the message.
-        side: "inputs" or "outputs".
-        declared: in the config.
-        found: name → type in the model.
-        all_of_them: the config must name all that the model has.
-
-    Raises:
-        TritonModelException: they differ.
-    """
+    """Compare names and types."""
     names = {tensor.name for tensor in declared}
     if names - set(found) or (all_of_them and set(found) - names):
         raise pb_utils.TritonModelException(

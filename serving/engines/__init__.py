@@ -60,41 +60,27 @@ class Engine:
 
     @property
     def backend(self) -> str:
-        """What Triton calls it: the name of the folder."""
         return self.package.rpartition(".")[2]
 
     @cached_property
     def folder(self) -> Path:
-        """Where it is."""
         spec = find_spec(self.package)
         if spec is None or spec.origin is None:
             raise ConfigError(f"engine {self.name!r} names the package {self.package!r}, which cannot be found.")
         return Path(spec.origin).parent
 
     def require(self, *, feature: str) -> None:
-        """Refuse to go on without the module that runs it.
-
-        Raises:
-            MissingExtraError: it is not installed.
-        """
+        """Refuse to go on without the module that runs it."""
         if self.module:
             require(self.module, feature=feature, extra=self.extra)
 
     def load(self, path: Path) -> "ScoringModel":
-        """A model of its format in this process.
-
-        Raises:
-            ArtifactError: it cannot be loaded.
-        """
+        """A model of its format in this process."""
         model: ScoringModel = import_module(f"{self.package}.offline").Model(path)
         return model
 
     def load_trained(self, path: Path) -> "OfflineModel":
-        """A model that was trained in its format in this process.
-
-        Raises:
-            ArtifactError: it cannot be loaded.
-        """
+        """A model that was trained in its format in this process."""
         return cast("OfflineModel", self.load(path))
 
     def convert(self, trained: "ModelArtifact", target: Path) -> None:
@@ -109,11 +95,7 @@ class Engine:
 
 @cache
 def engines() -> Mapping[str, Engine]:
-    """All engines by name: first those that run what a framework trains, then those that convert it.
-
-    Raises:
-        ConfigError: two have the same name or folder name, or an entry point leads to nothing or to something else.
-    """
+    """All engines by name: first those that run what a framework trains, then those that convert it."""
     folders = sorted(file.parent.name for file in Path(__file__).parent.glob("*/model.py"))
     ours = [import_module(f"{__name__}.{folder}").ENGINE for folder in folders]
     found = [*ours, *installed(ENTRY_POINTS, Engine).values()]
@@ -153,11 +135,7 @@ def engine_for(trained_format: str, name: str | None = None) -> Engine:
 
 
 def engine_of_backend(backend: str) -> Engine:
-    """The engine that Triton knows by the name of a backend.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The engine that Triton knows by the name of a backend."""
     known = {engine.backend: engine for engine in engines().values()}
     if backend not in known:
         raise ConfigError(f"{backend!r} is not the backend of an engine, expected {', '.join(sorted(known))}.")

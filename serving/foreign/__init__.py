@@ -118,11 +118,7 @@ class ForeignModel(Protocol):
 
 
 def open_model(path: Path) -> ForeignModel:
-    """A model of any format, told by what the file holds.
-
-    Raises:
-        ArtifactError: there is none, or it is of no format that is known.
-    """
+    """A model of any format, told by what the file holds."""
     if not path.exists():
         raise ArtifactError(f"{path} does not exist. Expected a model: {', '.join(_formats())}.")
     if not (path.is_file() or path.is_dir()):  # reading a FIFO or a device may never end

@@ -119,14 +119,7 @@ def export_foreign(
 
 @dataclass(frozen=True, kw_only=True)
 class _Matched:
-    """A workflow and a model that fit.
-
-    Attributes:
-        workflow: the part that the model needs.
-        offline_workflow: what it is compared with.
-        feeds: what the model's inputs are made of.
-        heads: what it puts out.
-    """
+    """A workflow and a model that fit."""
 
     workflow: nvt.Workflow
     offline_workflow: nvt.Workflow
@@ -179,19 +172,12 @@ def _said_of_order(feed: Feed, source: str) -> str:
 
 
 def _columns_of(feeds: Sequence[Feed]) -> list[str]:
-    """The columns that a model takes, each once."""
     return list(dict.fromkeys(name for feed in feeds for name in feed.columns))
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """A `ModelArtifact`: a foreign model in the layout of served ones.
-
-    Attributes:
-        model_path: where it is written, called as its format is.
-        dtypes: column → NumPy dtype name of the values that it takes.
-        outputs: what its outputs are called, in their order.
-    """
+    """A `ModelArtifact`: a foreign model in the layout of served ones."""
 
     model_path: Path
     dtypes: Mapping[str, str]
@@ -199,7 +185,6 @@ class Adapted:
 
     @property
     def format(self) -> str:
-        """The name of the file or directory."""
         return self.model_path.name
 
 
@@ -299,7 +284,6 @@ def _names(entry: Input) -> list[str]:
 
 
 def _is_found(entry: Input, found: Sequence[str]) -> bool:
-    """Whether all columns that an input takes by name are there."""
     of_matrix = set(entry.features or entry.numbered)
     return bool(of_matrix and of_matrix <= set(found)) or any(
         name in found for name in (entry.name, *_stems(entry.name))
@@ -317,11 +301,7 @@ def _numpy_name(schema: Any) -> str:
 
 
 def _check_sample(specs: Sequence[ColumnSpec], rows: pa.Table) -> None:
-    """Refuse a sample that lacks a column, or has it in another type than the workflow was fitted on.
-
-    Raises:
-        DataError: names all of them, both sides.
-    """
+    """Refuse a sample that lacks a column, or has it in another type than the workflow was fitted on."""
     names = [spec.name for spec in specs]
     if missing := [name for name in names if name not in rows.column_names]:
         raise DataError(
@@ -365,11 +345,7 @@ def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
 
 
 def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int) -> tuple[Head, ...]:
-    """A head for each output of numbers; classes that only count its columns where the model names none.
-
-    Raises:
-        ExportError: an output has another number of rows or another dtype, or no output holds numbers.
-    """
+    """A head for each output of numbers; classes that only count its columns where the model names none."""
     heads = []
     for name, array in made.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind in "OSU":

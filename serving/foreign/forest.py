@@ -43,30 +43,17 @@ class Forest:
 
 
 def inputs_of(features: Sequence[str], numbered: Sequence[str]) -> tuple[Input, ...]:
-    """One matrix with all columns, by the names of its features; by their position where there are none.
-
-    Args:
-        features: their names, if training had any.
-        numbered: the names that the framework gives them otherwise.
-    """
+    """One matrix with all columns, by the names of its features; by their position where there are none."""
     shape = (None, len(numbered))
     return (Input(name=_INPUT, dtype="float32", shape=shape, features=tuple(features), numbered=tuple(numbered)),)
 
 
 def matrix_of(arrays: Mapping[str, Any]) -> Any:
-    """What there is for the one input, float32 [rows, features]."""
     return np.asarray(arrays[_INPUT], np.float32)
 
 
 def write_forest(forest: Forest, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
-    """Write an ONNX model; see `ForeignModel.write`.
-
-    ONNX Runtime adds the trees up in float64. In float32, which is its other choice, the sum of a thousand small leaves
-    and a large one is far off, and differs by the number of rows and of threads.
-
-    Raises:
-        ExportError: the head has another width, or the forest is larger than an ONNX file can be.
-    """
+    """Write an ONNX model; see `ForeignModel.write`."""
     from onnx import TensorProto, helper
 
     from workflows.onnx_graph import TREES_DOMAIN, Graph, serialized
@@ -97,7 +84,6 @@ def write_forest(forest: Forest, feeds: Sequence[Feed], heads: Sequence[Head], t
 
 
 def _attributes(forest: Forest) -> dict[str, Any]:
-    """Of a TreeEnsembleRegressor in float64."""
     from onnx import numpy_helper
 
     said: dict[str, Any] = attributes(forest.trees)

@@ -89,7 +89,6 @@ class Feed:
 
     @property
     def is_of_list(self) -> bool:
-        """Made of lists."""
         return self.kind in (VALUES, NNZS, OFFSETS, PADDED)
 
 
@@ -152,7 +151,6 @@ def _check_renames(
 
 
 def _stem(name: str) -> str:
-    """The column of an input that is a part of a list."""
     return next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), name)
 
 
@@ -265,11 +263,7 @@ def widths_of(feeds: Sequence[Feed]) -> dict[str, int]:
 
 
 def check_sample(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
-    """Refuse a sample that a model cannot take: missing lists, lists that are too long, integers that do not fit.
-
-    Raises:
-        DataError: names the column.
-    """
+    """Refuse a sample that a model cannot take: missing lists, lists that are too long, integers that do not fit."""
     widths = widths_of(feeds)
     for feed in feeds:
         is_part = feed.kind in (NNZS, OFFSETS)

@@ -72,11 +72,7 @@ def holds_keras(path: Path) -> bool:
 
 
 def checked_release(path: Path) -> str:
-    """The release of Keras that wrote a file.
-
-    Raises:
-        ArtifactError: the file is damaged, unreasonably large, or reaches beyond itself.
-    """
+    """The release of Keras that wrote a file."""
     try:
         with zipfile.ZipFile(path) as archive:
             _check_members(archive, path)

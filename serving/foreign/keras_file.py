@@ -29,11 +29,7 @@ def takes(path: Path) -> bool:
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`.
-
-    Args:
-        path: of the file.
-    """
+    """A `ForeignModel`."""
 
     format = SAVED_MODEL
 
@@ -66,7 +62,6 @@ class Model(ForeignModel):
             raise ExportError(f"the Keras model cannot run the sample: {saved_model.line_of(error)}.") from None
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
-        """As of a SavedModel."""
         saved_model.save(self._model, self.function, feeds, heads, target)
 
     def function(self, **arrays: Any) -> dict[str, Any]:
@@ -112,11 +107,7 @@ class _Creator:
 
 
 def _keras_of(path: Path) -> Any:
-    """The Keras that wrote a file.
-
-    Raises:
-        ArtifactError: the file is damaged, or names what is not part of Keras.
-    """
+    """The Keras that wrote a file."""
     if checked_release(path).startswith("2."):
         import tf_keras as keras
     else:

@@ -43,7 +43,6 @@ _TRANSFORMS = (
 
 
 def takes(path: Path) -> bool:
-    """A text that begins as LightGBM writes it."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -51,11 +50,7 @@ def takes(path: Path) -> bool:
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`.
-
-    Args:
-        path: of the file.
-    """
+    """A `ForeignModel`."""
 
     format = ONNX
 

@@ -16,28 +16,14 @@ _TENSORFLOW, _PYTORCH = "PredictTensorflow", "PredictPyTorch"
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a graph consists of.
-
-    Attributes:
-        workflow: before the models; None where they take raw columns.
-        models: on disk.
-    """
+    """What a graph consists of."""
 
     workflow: nvt.Workflow | None
     models: tuple[Path, ...]
 
 
 def parts_of(graph: Any, sample: pa.Table, directory: Path) -> Parts:
-    """Take a graph apart.
-
-    Args:
-        graph: an `Ensemble`, or the node at the end of one.
-        sample: raw rows; a PyTorch model is traced with them.
-        directory: for models that are in memory.
-
-    Raises:
-        ExportError: it holds other operators, several workflows, or no model.
-    """
+    """Take a graph apart."""
     node = graph.graph.output_node if isinstance(graph, Ensemble) else graph
     operators = [found.op for found in postorder_iter_nodes(node)]
     workflows = [op for op in operators if isinstance(op, TransformWorkflow)]

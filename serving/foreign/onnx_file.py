@@ -40,11 +40,7 @@ def takes(path: Path) -> bool:
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`.
-
-    Args:
-        path: of the file; weights in files beside it are read too.
-    """
+    """A `ForeignModel`."""
 
     format = ONNX
 
@@ -70,20 +66,14 @@ class Model(ForeignModel):
             raise ExportError(f"the ONNX model cannot run the sample: {_line(error)}.") from None
 
     def classes(self, output: str) -> tuple[str, ...]:
-        """Those of a classifier."""
         return self._classes.get(output, ())
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
-        """Put nodes in front and behind."""
         target.write_bytes(_served(self._model, feeds, heads))
 
 
 def _load(path: Path) -> Any:
-    """A file as it is run: checked, its functions put in place of what calls them, and its weights with it.
-
-    Raises:
-        ArtifactError: it is damaged, has operators of others, or weights in places that are not its own.
-    """
+    """A file as it is run: checked, its functions put in place of what calls them, and its weights with it."""
     import onnx
     import onnx.inliner
 
@@ -143,7 +133,6 @@ def _check_functions(path: Path, model: Any) -> None:
 
 
 def _key(part: Any, name: str) -> tuple[str, str, str]:
-    """What tells functions apart."""
     return part.domain, name, getattr(part, "overload", "")  # since onnx 1.16
 
 
@@ -223,7 +212,6 @@ def _graphs(graph: Any) -> Iterator[Any]:
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
-    """Those of a graph, and of its branches and loops."""
     for node in graph.node:
         yield from _with_inner(node)
 
@@ -350,7 +338,6 @@ def _of_opset(model: Any, feeds: Sequence[Feed]) -> Any:
 
 
 def _declare(graph: Any, feeds: Sequence[Feed]) -> None:
-    """The padded columns as inputs."""
     from onnx.helper import np_dtype_to_tensor_dtype
 
     lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
@@ -364,7 +351,6 @@ def _declare(graph: Any, feeds: Sequence[Feed]) -> None:
 
 
 def _feed(graph: Any, feed: Feed) -> None:
-    """Nodes that make an input of the model from the padded columns."""
     from onnx.helper import np_dtype_to_tensor_dtype
 
     kind, target = np_dtype_to_tensor_dtype(np.dtype(feed.dtype)), graph.inner + feed.input.name

@@ -16,7 +16,6 @@ _TYPES = {"float": "float32", "double": "float64"}
 
 
 def main(max_bytes: int, max_cpu_s: int) -> int:
-    """Exit status."""
     content = sys.stdin.buffer.read()
     _limit(max_bytes, max_cpu_s)
     options = onnxruntime.SessionOptions()
@@ -36,7 +35,6 @@ def main(max_bytes: int, max_cpu_s: int) -> int:
 
 
 def _limit(max_bytes: int, max_cpu_s: int) -> None:
-    """For what is used from here on."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     usage = resource.getrusage(resource.RUSAGE_SELF)
     address_space = pages * resource.getpagesize() + max_bytes

@@ -29,16 +29,11 @@ _NODE = re.compile(r"\x1b\[\d*m|\{\{function_node .*?\}\}|\[\[\{\{node .*|\[Op:.
 
 
 def takes(path: Path) -> bool:
-    """A directory as TensorFlow writes it."""
     return path.is_dir() and (path / "saved_model.pb").is_file()
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`.
-
-    Args:
-        path: directory of the SavedModel.
-    """
+    """A `ForeignModel`."""
 
     format = SAVED_MODEL
 
@@ -77,13 +72,7 @@ class Model(ForeignModel):
 
 
 def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
-    """Write a SavedModel with a signature that takes padded columns, and one that takes merlin-systems' flat ones.
-
-    Args:
-        model: has the variables.
-        function: what it computes, from its inputs by name to its outputs by name.
-        feeds, heads, target: see `ForeignModel.write`.
-    """
+    """Write a SavedModel with a signature that takes padded columns, and one that takes merlin-systems' flat ones."""
     import tensorflow as tf
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -176,7 +165,6 @@ def _from_offsets(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:
 
 
 def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
-    """An input of the model from the columns."""
     import tensorflow as tf
 
     if feed.kind == MATRIX:

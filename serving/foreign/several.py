@@ -14,14 +14,7 @@ from workflows.trained import SAVED_MODEL
 
 
 class Several(ForeignModel):
-    """A `ForeignModel` of TensorFlow models.
-
-    Args:
-        models: what `serving.foreign.open_model` gave.
-
-    Raises:
-        ExportError: one is not TensorFlow's, or two take another tensor under one name.
-    """
+    """A `ForeignModel` of TensorFlow models."""
 
     format = SAVED_MODEL
 
@@ -39,11 +32,9 @@ class Several(ForeignModel):
         return self._named([model.run(self._own(model, arrays)) for model in self._models])
 
     def function(self, **tensors: Any) -> dict[str, Any]:
-        """All models on tensors of TensorFlow."""
         return self._named([model.function(**self._own(model, tensors)) for model in self._models])
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
-        """One SavedModel with the variables of all."""
         saved_model.save([model.kept for model in self._models], self.function, feeds, heads, target)
 
     def _own(self, model: ForeignModel, tensors: Mapping[str, Any]) -> dict[str, Any]:

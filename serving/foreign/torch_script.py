@@ -31,16 +31,11 @@ _DICTIONARY = "Dict[str, Tensor]"
 
 
 def takes(path: Path) -> bool:
-    """A zip archive with TorchScript's code beside its constants."""
     return is_torch_script(path)
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`.
-
-    Args:
-        path: of the file.
-    """
+    """A `ForeignModel`."""
 
     format = TORCH_SCRIPT
 
@@ -228,7 +223,6 @@ def _served(
 
 
 def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
-    """An argument of the model from the padded columns."""
     import torch
 
     dtype = getattr(torch, feed.dtype)

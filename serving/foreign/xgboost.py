@@ -62,7 +62,6 @@ _REMEDIES = {
 
 
 def takes(path: Path) -> bool:
-    """JSON or UBJSON that begins with what XGBoost calls a learner."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -71,13 +70,7 @@ def takes(path: Path) -> bool:
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`.
-
-    Where training stopped early, the trees up to the best one score, as in XGBoost's scikit-learn classes.
-
-    Args:
-        path: of the file.
-    """
+    """A `ForeignModel`."""
 
     format = ONNX
 
@@ -141,11 +134,7 @@ class _Saved:
 
 
 def _read(path: Path) -> _Saved:
-    """The checked content of a file.
-
-    Raises:
-        ArtifactError: it is damaged, or a model that is not served.
-    """
+    """The checked content of a file."""
     content = path.read_bytes()
     try:
         document = json.loads(content) if _JSON.match(content) else read_ubjson(content)
@@ -269,7 +258,6 @@ def _nodes(tree: Mapping[str, Any], drop: float, num_features: int, path: Path) 
 
 
 def _load(saved: _Saved, trees: Sequence[Tree]) -> Any:
-    """A booster with these trees."""
     import xgboost
 
     model = {
@@ -292,7 +280,6 @@ def _load(saved: _Saved, trees: Sequence[Tree]) -> Any:
 
 
 def _tree_document(number: int, tree: Tree, num_features: int) -> dict[str, Any]:
-    """A tree as XGBoost saves it."""
     nodes, size = tree.nodes, len(tree.nodes)
     parents = [_NO_PARENT] * size
     for place, node in enumerate(nodes):

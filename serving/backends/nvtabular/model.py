@@ -17,14 +17,10 @@ from serving.backends.workflow import load_workflow
 
 
 class TritonPythonModel(BatchingModel):
-    """A plan in Triton."""
-
     FRAMEWORK = "the workflow"
 
     def load(self, model: ServedModel) -> Run:
-        """Map the plan into memory."""
         return load_workflow(model)
 
     def load_step(self, model: ServedModel) -> Run:
-        """The workflow is the step."""
         return self.load(model)

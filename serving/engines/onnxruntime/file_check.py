@@ -72,7 +72,6 @@ def _check(content: mmap.mmap) -> None:
 
 
 def _varint(content: mmap.mmap, place: int, max_bytes: int) -> tuple[int, int]:
-    """A number, and where it ends."""
     value = 0
     for shift in range(max_bytes):
         if place + shift >= len(content):

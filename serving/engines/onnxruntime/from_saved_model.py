@@ -24,19 +24,7 @@ _COMBINERS = {
 
 
 def to_onnx(trained: ModelArtifact, opset: int) -> ModelProto:
-    """Convert a SavedModel.
-
-    Args:
-        trained: the model.
-        opset: version of the ONNX operators.
-
-    Returns:
-        A model whose inputs and outputs have the names of the signature's.
-
-    Raises:
-        Exception: of TensorFlow and tf2onnx, if the graph cannot be converted. An operator that tf2onnx does not know
-            is left in the graph under TensorFlow's name.
-    """
+    """Convert a SavedModel."""
     check_loaded(trained.model_path)
     with quiet("tensorflow", "tf2onnx"):
         loaded = tf.saved_model.load(str(trained.model_path))  # which the variables live as long as

@@ -21,18 +21,7 @@ _SUM, _MEAN = 0, 1
 
 
 def to_onnx(trained: ModelArtifact, opset: int) -> onnx.ModelProto:
-    """Convert a TorchScript file.
-
-    Args:
-        trained: the model, which says the types of its arguments.
-        opset: version of the ONNX operators.
-
-    Returns:
-        A model whose inputs have the names of the tensors, and whose outputs those of the heads.
-
-    Raises:
-        Exception: of PyTorch, if the file cannot be loaded or holds what has no ONNX form.
-    """
+    """Convert a TorchScript file."""
     with _quiet(), _embedding_bags(opset), TemporaryDirectory(prefix="rankline-onnx-") as directory:
         model, _ = load_torch_script(trained.model_path, torch, remedy="Train again.")
         names = input_names(model)
@@ -51,8 +40,6 @@ def to_onnx(trained: ModelArtifact, opset: int) -> onnx.ModelProto:
 
 
 def _example(names: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """Two rows, by the names of the tensors."""
-
     def tensor(name: str) -> torch.Tensor:
         if name.endswith(NNZS):
             return torch.ones((2, 1), dtype=torch.int32)

@@ -29,21 +29,17 @@ class Model:
         self._outputs = sorted(tensor.name for tensor in self._session.get_outputs())
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (the file says itself what it takes)
-        """As the inputs say."""
         return {name.removesuffix(VALUES): str(kind) for name, kind in self._inputs.items() if not name.endswith(NNZS)}
 
     def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (the file says itself what it takes)
-        """A place in the graph; the file is served as it is."""
         from serving.merlin import Predict  # takes seconds, and only an export needs it
 
         return Predict(self._outputs)
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
-        """In the layout that is served, which is the only one."""
         return self._score(padded_rows(frame))
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """From the columns of a plan."""
         return self._score(padded_tensors(columns))
 
     def _score(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
@@ -57,5 +53,4 @@ class Model:
         return scores_of(dict(zip(self._outputs, outputs, strict=True)))
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
-        """On the session that scores."""
         return make_callable(self._session, names, self._outputs)

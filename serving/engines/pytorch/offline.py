@@ -38,15 +38,12 @@ class Model:
         return operator(self._model, takes, Schema([ColumnSchema(SCORE, dtype=np.float32)]))
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
-        """In the layout that is served, which is the only one."""
         return self._score(padded_rows(frame))
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """By the names of its arguments."""
         return self._score(padded_tensors(columns))
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
-        """Without a copy of the arrays."""
         order = [names.index(name) for name in self._names]
         places = sorted(range(len(self._outputs)), key=self._outputs.__getitem__)
 
@@ -67,7 +64,6 @@ class Model:
         return scores_of(dict(zip(self._outputs, outputs, strict=True)))
 
     def _arrays(self, returned: Any) -> list[NDArray[Any]]:
-        """What the model returns, a tensor or several."""
         return [tensor.numpy() for tensor in (returned if isinstance(returned, tuple) else (returned,))]
 
 

@@ -35,7 +35,6 @@ class Model:
         self._signatures = {name: Signature(signatures[name]) for name in (RAGGED_SIGNATURE, PADDED_SIGNATURE)}
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (a SavedModel says itself what it takes)
-        """As the padded signature takes them."""
         inputs = self._signatures[PADDED_SIGNATURE].inputs.items()
         return {name.removesuffix(VALUES): tensor.dtype.name for name, tensor in inputs if not name.endswith(NNZS)}
 
@@ -50,7 +49,6 @@ class Model:
         return self._score(RAGGED_SIGNATURE, ragged_tensors(frame))
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """Through the padded signature."""
         return self._score(PADDED_SIGNATURE, padded_tensors(columns))
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
