@@ -7,15 +7,13 @@ from typing import Any
 import lightgbm
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from serving.foreign import lightgbm as lightgbm_file
 from serving.foreign.inputs import Encoded, match
 from serving.parity import SCORE_TOLERANCE
 from tests.support.forests import NAMES, both_scores, random_rows, signal_of, tried_rows
-from workflows.errors import ArtifactError, ExportError, MissingExtraError
+from workflows.errors import ArtifactError, ExportError
 from workflows.heads import Head
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -120,17 +118,6 @@ def test_each_way_of_boosting_scores_as_lightgbm_does(options: dict[str, Any], t
     check(train(rows, **options), rows, rng, tmp_path)
 
 
-@settings(max_examples=8)
-@given(seed=st.integers(0, 2**32 - 1), leaves=st.integers(2, 40), trees=st.integers(1, 30))
-def test_random_forests_score_as_lightgbm_does(
-    seed: int, leaves: int, trees: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    rng = np.random.default_rng(seed)
-    rows = random_rows(rng, int(rng.integers(30, 300)))
-    booster = train(rows, trees=trees, num_leaves=leaves, min_data_in_leaf=2)
-    check(booster, rows, rng, tmp_path_factory.mktemp("forest"))
-
-
 def test_hundreds_of_small_leaves_beside_a_large_one_are_not_lost(tmp_path: Path) -> None:
     """A sum in float32 would be: 100,000 and 0.003 is 100,000."""
     rng = np.random.default_rng(3)
@@ -146,35 +133,6 @@ def test_hundreds_of_small_leaves_beside_a_large_one_are_not_lost(tmp_path: Path
     )
     expected, made = both_scores(lightgbm_file.Model(path), rows, tmp_path)
     np.testing.assert_allclose(made, expected, rtol=1.2e-7)  # one step of float32
-
-
-def test_columns_are_matched_by_name_whatever_their_order(tmp_path: Path) -> None:
-    rows = random_rows(np.random.default_rng(4), 300)
-    model = lightgbm_file.Model(saved(train(rows), tmp_path))
-    assert model.inputs[0].features == NAMES
-    order = (2, 0, 3, 1)
-    expected, made = both_scores(model, rows[:, order], tmp_path, [NAMES[place] for place in order])
-    straight, _ = both_scores(model, rows, tmp_path)
-    np.testing.assert_array_equal(expected, straight)
-    np.testing.assert_allclose(made, expected, rtol=1e-6)
-
-
-def test_columns_without_names_are_matched_by_position(tmp_path: Path) -> None:
-    rows = random_rows(np.random.default_rng(5), 300)
-    model = lightgbm_file.Model(saved(train(rows, names=None), tmp_path))
-    assert (model.inputs[0].features, model.inputs[0].shape) == ((), (None, 4))
-    expected, made = both_scores(model, rows, tmp_path, ["x", "a", "m", "b"])
-    np.testing.assert_allclose(made, expected, rtol=1e-6)
-
-
-def test_the_same_file_gives_the_same_bytes(tmp_path: Path) -> None:
-    rows = random_rows(np.random.default_rng(6), 300)
-    path = saved(train(rows), tmp_path)
-    contents = []
-    for _ in range(2):
-        both_scores(lightgbm_file.Model(path), rows, tmp_path)
-        contents.append((tmp_path / "model.onnx").read_bytes())
-    assert contents[0] == contents[1]
 
 
 def test_a_file_is_told_by_what_it_holds(tmp_path: Path) -> None:
@@ -290,9 +248,3 @@ def test_a_head_of_another_width_is_refused(tmp_path: Path) -> None:
     feeds = match(model.inputs, [Encoded(name=name, dtype="float32") for name in NAMES], {})
     with pytest.raises(ExportError, match="gives 3 scores"):
         model.write(feeds, (Head("score"),), tmp_path / "model.onnx")
-
-
-def test_without_lightgbm_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("workflows.extras.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"rankline\[lightgbm\]"):
-        lightgbm_file.Model(tmp_path)

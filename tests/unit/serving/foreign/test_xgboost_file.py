@@ -16,7 +16,7 @@ from serving.foreign import xgboost as xgboost_file
 from serving.foreign.ubjson import read_ubjson
 from serving.parity import SCORE_TOLERANCE
 from tests.support.forests import NAMES, both_scores, random_rows, signal_of, tried_rows
-from workflows.errors import ArtifactError, MissingExtraError
+from workflows.errors import ArtifactError
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "reg:squarederror": {},
@@ -144,16 +144,6 @@ def test_each_way_of_boosting_scores_as_xgboost_does(objective: str, options: di
     check(train(rows, objective, **OBJECTIVES[objective], **options), rows, rng, tmp_path)
 
 
-@settings(max_examples=8)
-@given(seed=st.integers(0, 2**32 - 1), depth=st.integers(1, 8), trees=st.integers(1, 30))
-def test_random_forests_score_as_xgboost_does(
-    seed: int, depth: int, trees: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    rng = np.random.default_rng(seed)
-    rows = random_rows(rng, int(rng.integers(30, 300)))
-    check(train(rows, trees=trees, max_depth=depth), rows, rng, tmp_path_factory.mktemp("forest"))
-
-
 @pytest.mark.parametrize("objective", ["reg:squarederror", "binary:logistic", "count:poisson"])
 def test_hundreds_of_trees_score_as_xgboost_does(objective: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
@@ -171,25 +161,6 @@ def test_where_training_stopped_early_the_best_trees_score(tmp_path: Path) -> No
     theirs = booster.predict(xgboost.DMatrix(rows, feature_names=list(NAMES)), iteration_range=(0, 5))
     np.testing.assert_array_equal(expected, theirs)
     np.testing.assert_allclose(made, expected, atol=1e-6)
-
-
-def test_columns_are_matched_by_name_whatever_their_order(tmp_path: Path) -> None:
-    rows = random_rows(np.random.default_rng(5), 300)
-    model = xgboost_file.Model(saved(train(rows), tmp_path))
-    assert model.inputs[0].features == NAMES
-    order = (2, 0, 3, 1)
-    expected, made = both_scores(model, rows[:, order], tmp_path, [NAMES[place] for place in order])
-    straight, _ = both_scores(model, rows, tmp_path)
-    np.testing.assert_array_equal(expected, straight)
-    np.testing.assert_allclose(made, expected, rtol=1e-6)
-
-
-def test_columns_without_names_are_matched_by_position(tmp_path: Path) -> None:
-    rows = random_rows(np.random.default_rng(6), 300)
-    model = xgboost_file.Model(saved(train(rows, names=None), tmp_path))
-    assert (model.inputs[0].features, model.inputs[0].shape) == ((), (None, 4))
-    expected, made = both_scores(model, rows, tmp_path, ["x", "a", "m", "b"])
-    np.testing.assert_allclose(made, expected, rtol=1e-6)
 
 
 def test_numbered_features_are_matched_by_their_names(tmp_path: Path) -> None:
@@ -216,16 +187,6 @@ def test_a_value_that_was_missing_in_training_is_so_when_it_is_served(tmp_path: 
     np.testing.assert_array_equal(expected[:, 0], classifier.predict(marked))
     np.testing.assert_allclose(made, expected, rtol=1e-6)
     assert (wrong != expected).any()
-
-
-def test_json_and_ubjson_give_the_same_bytes_every_time(tmp_path: Path) -> None:
-    rows = random_rows(np.random.default_rng(7), 300)
-    booster = train(rows, "binary:logistic")
-    contents = set()
-    for kind in ("json", "ubj", "json"):
-        both_scores(xgboost_file.Model(saved(booster, tmp_path, kind)), rows, tmp_path)
-        contents.add((tmp_path / "model.onnx").read_bytes())
-    assert len(contents) == 1
 
 
 def test_a_file_is_told_by_what_it_holds(tmp_path: Path) -> None:
@@ -399,9 +360,3 @@ def test_ubjson_of_any_bytes_is_read_or_refused(content: bytes) -> None:
 def test_ubjson_nested_without_end_is_refused() -> None:
     with pytest.raises(ValueError, match="nested"):
         read_ubjson(b"[" * 100_000)
-
-
-def test_without_xgboost_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("workflows.extras.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"rankline\[xgboost\]"):
-        xgboost_file.Model(tmp_path)
