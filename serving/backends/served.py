@@ -25,7 +25,6 @@ class ServedModel:
         inputs, outputs: as its config declares them.
         max_batch_size: most rows of a request, and of requests that are joined; of candidates, if rows hold several.
         parameters: of `config.pbtxt`.
-        gpu: number of the GPU to run on, "" for all of them, or None for none.
     """
 
     version: Path
@@ -33,7 +32,6 @@ class ServedModel:
     outputs: tuple[Tensor, ...]
     max_batch_size: int
     parameters: Mapping[str, str]
-    gpu: str | None
 
     @classmethod
     def from_args(cls, args: Mapping[str, str]) -> "ServedModel":
@@ -45,16 +43,11 @@ class ServedModel:
             outputs=tuple(_declared(entry) for entry in config["output"]),
             max_batch_size=config["max_batch_size"],
             parameters={name: entry["string_value"] for name, entry in config.get("parameters", {}).items()},
-            gpu={"CPU": None, "GPU": args["model_instance_device_id"]}.get(args["model_instance_kind"], ""),
         )
 
 
 def whole_number(parameters: Mapping[str, str], name: str, default: int) -> int:
-    """A parameter of the config.
-
-    Raises:
-        TritonModelException: it is not a whole number.
-    """
+    """A parameter of the config."""
     value = parameters.get(name, str(default))
     try:
         return int(value)
@@ -63,5 +56,4 @@ def whole_number(parameters: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _declared(entry: Mapping[str, Any]) -> Tensor:
-    """One entry of `input` or `output` in a config."""
     return Tensor.from_config(entry["name"], entry["data_type"], entry["dims"], optional=bool(entry.get("optional")))

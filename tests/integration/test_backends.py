@@ -86,7 +86,6 @@ KINDS = {
                 parameters={"TF_SIGNATURE_DEF": "predict"},
                 reason=r"has no signature 'predict'\. Available: \['serving_padded'\]",
             ),
-            "other_tag": Fault(parameters={"TF_GRAPH_TAG": "train"}, reason="under the tag 'train'"),
             "other_type": Fault(edit=take_int64, reason=r"has 'ids__nnzs' as int32, config\.pbtxt says int64"),
             "other_names": Fault(
                 edit=rename_input,
@@ -203,16 +202,15 @@ def copy_model(model: Path, version: Path) -> None:
 def server(models: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """Serves the model of each backend, which waits up to 100 ms for requests to join.
 
-    `one` returns PyTorch's second result, on one thread; `parallel` is ONNX Runtime's with threads of its own.
+    `one` returns PyTorch's second result, on one thread; `single` is ONNX Runtime's on one.
     """
     repository = tmp_path_factory.mktemp("repository")
     for name, kind in KINDS.items():
         copy_model(models[name], write_model(repository, kind.named(name), wait_for_more))
-    one = KINDS["pytorch"].named("one", INTRA_OP_THREAD_COUNT="1", INTER_OP_THREAD_COUNT="1")
+    one = KINDS["pytorch"].named("one", INTRA_OP_THREAD_COUNT="1")
     copy_model(models["pytorch"], write_model(repository, one, output_named("rows__1")))
-    threads = {"intra_op_thread_count": "1", "inter_op_thread_count": "2", "execution_mode": "1"}
-    parallel = KINDS["onnxruntime"].named("parallel", **threads)
-    copy_model(models["onnxruntime"], write_model(repository, parallel))
+    single = KINDS["onnxruntime"].named("single", intra_op_thread_count="1")
+    copy_model(models["onnxruntime"], write_model(repository, single))
     with EmbeddedServer(ServerConfig(repositories=(repository,))) as running:
         yield running
 
@@ -236,7 +234,7 @@ def num_executions(server: EmbeddedServer, model: str) -> tuple[int, int]:
     return stats.inference_stats.success.count, stats.execution_count
 
 
-@pytest.mark.parametrize("model", [*KINDS, "parallel"])
+@pytest.mark.parametrize("model", [*KINDS, "single"])
 def test_runs_the_model_with_its_inputs_by_name(server: EmbeddedServer, model: str) -> None:
     with Client(server.endpoints.grpc, model) as connected:
         np.testing.assert_array_equal(connected.predict(columns([[0, 1], [4], []], 2.0)), [22, 20000, 0])

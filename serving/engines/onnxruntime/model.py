@@ -5,11 +5,9 @@ The folder is a Python-based backend: Triton finds `model.py` here for every mod
 Runtime. The same directory and config run under Triton's own ONNX Runtime backend. Tensors of strings are refused: ONNX
 Runtime does not take the bytes that Triton hands over.
 
-Parameters read from `config.pbtxt`, named as in Triton's own backend:
+Parameter read from `config.pbtxt`, named as in Triton's own backend:
 
     intra_op_thread_count   threads that one operation may use, default 0: as many as there are cores
-    execution_mode          1 to run operations side by side, default 0: the calling thread runs one after the other
-    inter_op_thread_count   threads that do so, default 0: ONNX Runtime's choice
 
 Measured on the MovieLens MLP, five inputs, one of them lists: one row takes 0.02 ms in a loop, 0.07 ms in Triton, where
 other code has been in the caches. Buffers that stay bound to the session save 0.01 ms of that and new ones for each
@@ -25,26 +23,15 @@ from serving.engines.onnxruntime.session import dtypes_of, make_callable, open_m
 
 
 class TritonPythonModel(BatchingModel):
-    """An ONNX model in Triton."""
-
     FRAMEWORK = "ONNX Runtime"
 
     def load(self, model: ServedModel) -> Run:
-        """Load the file and make it callable with arrays."""
         path = model.version / "model.onnx"
         if not path.is_file():
             raise pb_utils.TritonModelException(f"{path} does not exist. Export the model again.")
         intra_op_threads = whole_number(model.parameters, "intra_op_thread_count", 0)
-        inter_op_threads = whole_number(model.parameters, "inter_op_thread_count", 0)
-        parallel = whole_number(model.parameters, "execution_mode", 0) == 1
         try:
-            session = open_model(
-                path,
-                intra_op_threads=intra_op_threads,
-                inter_op_threads=inter_op_threads,
-                parallel=parallel,
-                gpu=model.gpu,
-            )
+            session = open_model(path, intra_op_threads=intra_op_threads)
         except Exception as error:
             raise pb_utils.TritonModelException(f"{path} cannot be loaded: {self.explain(error)}") from error
         check_tensors(str(path), "inputs", model.inputs, dtypes_of(session.get_inputs()))
@@ -53,5 +40,4 @@ class TritonPythonModel(BatchingModel):
         return make_callable(session, *names)
 
     def explain(self, error: Exception) -> str:
-        """What is wrong, without where in the graph."""
         return reason_of(error)

@@ -12,21 +12,13 @@ import onnxruntime
 from serving.engines.onnxruntime.file_check import check_file
 
 _SAY_NOTHING = 4  # what is wrong is raised, too
-_CUDA = "CUDAExecutionProvider"
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 _PLACE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (.* Status Message: )?")
 
 
-def open_model(
-    path: Path,
-    *,
-    intra_op_threads: int = 0,
-    inter_op_threads: int = 0,
-    parallel: bool = False,
-    gpu: str | None = None,
-) -> onnxruntime.InferenceSession:
-    """Load a model.
+def open_model(path: Path, *, intra_op_threads: int = 0) -> onnxruntime.InferenceSession:
+    """Load a model; the calling thread runs one operation after the other.
 
     Threads that wait sleep. Spinning, which is ONNX Runtime's default, takes the cores from tritonserver and its
     clients.
@@ -35,10 +27,6 @@ def open_model(
         path: ONNX file.
         intra_op_threads: threads that one operation may use, 0 for one per core that this process may use: ONNX Runtime
             counts the cores of the machine, and pins its threads to them.
-        inter_op_threads: threads that run operations side by side, if `parallel`; 0 for ONNX Runtime's choice.
-        parallel: run operations that do not wait for each other side by side.
-        gpu: number of the GPU to run on, "" for the first one, or None for none. Without CUDA in ONNX Runtime the CPU
-            takes the work.
 
     Raises:
         ValueError: the file has what Rankline does not write.
@@ -48,41 +36,20 @@ def open_model(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SAY_NOTHING
     options.intra_op_num_threads = intra_op_threads or len(os.sched_getaffinity(0))
-    options.inter_op_num_threads = inter_op_threads
-    if parallel:
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
     for kind in ("intra", "inter"):
         options.add_session_config_entry(f"session.{kind}_op.allow_spinning", "0")
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if gpu is not None and _CUDA in onnxruntime.get_available_providers():
-        providers.insert(0, (_CUDA, {"device_id": gpu or "0"}))
-    return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def dtypes_of(tensors: Sequence[Any]) -> dict[str, Any]:
-    """Types of a session's inputs or outputs, by name.
-
-    Args:
-        tensors: `get_inputs()` or `get_outputs()`.
-
-    Returns:
-        NumPy's types; for anything but a tensor of numbers, ONNX Runtime's name.
-    """
+    """Types of a session's inputs or outputs, by name."""
     return {tensor.name: _dtype(tensor.type) for tensor in tensors}
 
 
 def make_callable(
     session: onnxruntime.InferenceSession, inputs: Sequence[str], outputs: Sequence[str]
 ) -> Callable[..., Sequence[Any]]:
-    """A model as a function.
-
-    Args:
-        session: of `open_model`.
-        inputs, outputs: names of tensors.
-
-    Returns:
-        A function from one array per input to one array per output.
-    """
+    """A model as a function."""
     names, run = list(outputs), session.run
     return lambda *arrays: run(names, dict(zip(inputs, arrays, strict=True)))
 

@@ -6,10 +6,9 @@ same directory and config run under Triton's own PyTorch backend, unless the nam
 argument: inputs are called as the arguments of `forward` are, outputs end in `__0`, `__1` and so on, their place in
 what it returns.
 
-Parameters read from `config.pbtxt`, named as in Triton's own backend:
+Parameter read from `config.pbtxt`, named as in Triton's own backend:
 
     INTRA_OP_THREAD_COUNT   threads that one operation may use, default 0: as many as there are cores
-    INTER_OP_THREAD_COUNT   threads that run operations side by side, if the model says so, default 0: PyTorch's choice
 
 The model runs as it was saved: frozen or optimised for inference it takes the same time, 0.06 ms for one row of the
 MovieLens model. OpenMP's threads wait asleep: spinning, which is their default, takes the cores from tritonserver and
@@ -29,25 +28,18 @@ from workflows.torch_script import input_names, load_torch_script
 
 
 class TritonPythonModel(BatchingModel):
-    """A TorchScript model in Triton."""
-
     FRAMEWORK = "PyTorch"
 
     def load(self, model: ServedModel) -> Run:
-        """Load the TorchScript file, make it callable with arrays and run it once."""
         path = model.version / "model.pt"
         if not path.is_file():
             raise pb_utils.TritonModelException(f"{path} does not exist. Export the model again.")
         intra_op_threads = whole_number(model.parameters, "INTRA_OP_THREAD_COUNT", 0)
-        inter_op_threads = whole_number(model.parameters, "INTER_OP_THREAD_COUNT", 0)
         torch = _import_torch()
         if intra_op_threads:
             torch.set_num_threads(intra_op_threads)
-        if inter_op_threads:
-            torch.set_num_interop_threads(inter_op_threads)
-        device = torch.device("cpu" if model.gpu is None else f"cuda:{model.gpu or 0}")
         try:
-            script, _ = load_torch_script(path, torch, device, remedy="Export the model again.")
+            script, _ = load_torch_script(path, torch, remedy="Export the model again.")
         except ArtifactError as error:
             raise pb_utils.TritonModelException(str(error)) from error
         arguments = input_names(script)
@@ -59,11 +51,11 @@ class TritonPythonModel(BatchingModel):
 
         def run(*arrays: Array) -> list[Array]:
             with torch.inference_mode():
-                returned = script(*(torch.from_numpy(arrays[place]).to(device) for place in order))
+                returned = script(*(torch.from_numpy(arrays[place]) for place in order))
             results = returned if isinstance(returned, tuple) else (returned,)
             if len(results) <= max(places):
                 raise ValueError(f"it returns {len(results)} tensors, none at place {max(places)}")
-            return [results[place].cpu().numpy() for place in places]
+            return [results[place].numpy() for place in places]
 
         self._check(path, run, model)
         return run

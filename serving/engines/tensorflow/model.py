@@ -4,12 +4,10 @@ The folder is a Python-based backend: Triton finds `model.py` here for every mod
 `backend: "tensorflow"`, and the model's version directory holds nothing but `model.savedmodel`. It needs NumPy and any
 TensorFlow 2.
 
-Parameters read from `config.pbtxt`, the first two named as in Triton's own TensorFlow backend:
+Parameters read from `config.pbtxt`, the first named as in Triton's own TensorFlow backend:
 
-    TF_GRAPH_TAG       tag of the graph, default "serve"
     TF_SIGNATURE_DEF   signature to run, default "serving_default"
     INTRA_OP_THREADS   threads that one operation may use, default 0: as many as there are cores
-    INTER_OP_THREADS   threads that run operations side by side, default -1: none, the calling thread runs them all
 
 The signature runs in a `tf.compat.v1.Session` through a callable made once. Measured with TF 2.15 and 2.21 on a small
 MLP: one row takes 0.04 ms this way, 0.33 ms through `tf.saved_model.load` and 0.20 ms through `Session.run`; large
@@ -24,13 +22,7 @@ import triton_python_backend_utils as pb_utils
 from serving.backends.batching import BatchingModel
 from serving.backends.served import Run, ServedModel, whole_number
 from serving.backends.tensors import check_tensors
-from serving.engines.tensorflow.session import (
-    INTER_OP_THREADS,
-    INTRA_OP_THREADS,
-    dtypes_of,
-    make_callable,
-    open_saved_model,
-)
+from serving.engines.tensorflow.session import dtypes_of, make_callable, open_saved_model
 from workflows.errors import ArtifactError
 
 # Keras takes a third of the import time and a SavedModel does not need it. TensorFlow, which is imported when the model
@@ -41,36 +33,22 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 class TritonPythonModel(BatchingModel):
-    """A SavedModel in Triton."""
-
     FRAMEWORK = "TensorFlow"
 
     def load(self, model: ServedModel) -> Run:
-        """Load the SavedModel and make a signature callable with arrays."""
         directory = model.version / "model.savedmodel"
-        tag = model.parameters.get("TF_GRAPH_TAG", "serve")
         name = model.parameters.get("TF_SIGNATURE_DEF", "serving_default")
         if not (directory / "saved_model.pb").is_file():
             raise pb_utils.TritonModelException(
                 f"{directory} holds no SavedModel (no saved_model.pb). Export it again."
             )
-        intra_op_threads = whole_number(model.parameters, "INTRA_OP_THREADS", INTRA_OP_THREADS)
-        inter_op_threads = whole_number(model.parameters, "INTER_OP_THREADS", INTER_OP_THREADS)
+        intra_op_threads = whole_number(model.parameters, "INTRA_OP_THREADS", 0)
         try:
-            session, signatures = open_saved_model(
-                directory,
-                tag,
-                intra_op_threads=intra_op_threads,
-                inter_op_threads=inter_op_threads,
-                gpu=model.gpu,
-            )
+            session, signatures = open_saved_model(directory, intra_op_threads=intra_op_threads)
         except ArtifactError as error:
             raise pb_utils.TritonModelException(str(error)) from None
         except Exception as error:
-            reason = self.explain(error)
-            raise pb_utils.TritonModelException(
-                f"{directory} cannot be loaded under the tag {tag!r}: {reason}"
-            ) from error
+            raise pb_utils.TritonModelException(f"{directory} cannot be loaded: {self.explain(error)}") from error
         if name not in signatures:
             available = sorted(key for key in signatures if not key.startswith("__"))
             raise pb_utils.TritonModelException(f"{directory} has no signature {name!r}. Available: {available}.")

@@ -78,20 +78,11 @@ def check_loaded(path: Path) -> None:
         )
 
 
-def check_served(path: Path, tag: str = "serve") -> None:
-    """Refuse a SavedModel that would do more than compute, keep variables and restore its own, as it is served.
-
-    Args:
-        path: its directory.
-        tag: of the graph that is served.
-
-    Raises:
-        ArtifactError: it cannot be read, or what is run to load it or to score leads to operations that are not taken;
-            the message names them.
-    """
+def check_served(path: Path) -> None:
+    """Refuse a SavedModel that would do more than compute, keep variables and restore its own, as it is served."""
     _check_files(path, is_served=True)
     for graph in _read(path).meta_graphs:
-        if tag in graph.meta_info_def.tags and (found := set(_refused(graph))):
+        if "serve" in graph.meta_info_def.tags and (found := set(_refused(graph))):
             raise ArtifactError(
                 f"{path} runs the operations {sorted(found)}, which do more than compute. Only what computes, looks up "
                 "and keeps variables is served."
@@ -124,7 +115,6 @@ def _check_files(path: Path, *, is_served: bool) -> None:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Entries of the directory, and of those below it that TensorFlow reads."""
     for entry in path.iterdir():
         if entry.name in _FOLDERS and entry.is_dir() and not entry.is_symlink():
             yield from entry.iterdir()
@@ -133,11 +123,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> Any:
-    """The `SavedModel` message of a directory.
-
-    Raises:
-        ArtifactError: it cannot be read, or protobuf had to merge, drop or choose anything while reading it.
-    """
+    """The `SavedModel` message of a directory."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     try:
@@ -194,11 +180,7 @@ def _check_calls(path: Path, nodes: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _check_variables(prefix: Path) -> None:
-    """Refuse variables that take more memory than their files have bytes.
-
-    Raises:
-        ArtifactError: they do, or their index cannot be read.
-    """
+    """Refuse variables that take more memory than their files have bytes."""
     import tensorflow as tf
 
     if not prefix.with_suffix(".index").is_file():
@@ -242,7 +224,6 @@ def _called(node: Any) -> list[str]:
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
-    """All nodes of a graph and of its functions."""
     yield from graph.node
     for function in graph.library.function:
         yield from function.node_def

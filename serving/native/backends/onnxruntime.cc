@@ -35,10 +35,8 @@ enum Place : size_t {
   kCreateSessionFromArray = 8,
   kRun = 9,
   kCreateSessionOptions = 10,
-  kSetSessionExecutionMode = 13,
   kSetSessionLogSeverityLevel = 22,
   kSetIntraOpNumThreads = 24,
-  kSetInterOpNumThreads = 25,
   kSessionGetInputCount = 30,
   kSessionGetOutputCount = 31,
   kSessionGetInputTypeInfo = 33,
@@ -83,7 +81,7 @@ R Call(Place place, Arguments... arguments) {
 // Numbers of types, in the order of Dtype; another enumeration than Triton's.
 constexpr int kTypes[] = {9, 3, 5, 6, 7, 2, 4, 12, 13, 10, 1, 11, 8};
 constexpr int kSayNothing = 4;  // what is wrong is an error, too
-constexpr int kParallel = 1, kDeviceAllocator = 0, kDefaultMemory = 0;
+constexpr int kDeviceAllocator = 0, kDefaultMemory = 0;
 
 // Codes that a kernel gives for values and shapes that it does not take: fail, invalid argument, runtime exception.
 bool IsOfTheRequest(int code) { return code == 1 || code == 2 || code == 6; }
@@ -196,8 +194,6 @@ class OnnxModel : public LoadedModel {
     if (intra == 0) intra = NumCores();
     Do(kSetSessionLogSeverityLevel, made, kSayNothing);
     Do(kSetIntraOpNumThreads, made, static_cast<int>(intra));
-    Do(kSetInterOpNumThreads, made, static_cast<int>(model.WholeNumber("inter_op_thread_count", 0)));
-    if (model.WholeNumber("execution_mode", 0) == kParallel) Do(kSetSessionExecutionMode, made, kParallel);
     // Threads that wait sleep: spinning takes the cores from the server and its clients.
     for (const char* key : {"session.intra_op.allow_spinning", "session.inter_op.allow_spinning"}) {
       Do(kAddSessionConfigEntry, made, key, "0");

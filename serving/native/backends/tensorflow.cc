@@ -131,25 +131,24 @@ class SavedModel : public LoadedModel {
  public:
   explicit SavedModel(const ModelInfo& model) : info(model) {
     const std::string directory = model.directory + "/model.savedmodel";
-    const std::string tag = model.Parameter("TF_GRAPH_TAG", "serve"),
-                      name = model.Parameter("TF_SIGNATURE_DEF", "serving_default");
+    const std::string name = model.Parameter("TF_SIGNATURE_DEF", "serving_default");
     if (!std::filesystem::is_regular_file(directory + "/saved_model.pb")) {
       throw ArtifactError(directory + " holds no SavedModel (no saved_model.pb). Export it again.");
     }
-    CheckServed(directory, tag, KnownOperations());
+    CheckServed(directory, KnownOperations());
     const Status status;
     const std::unique_ptr<TF_SessionOptions, void (*)(TF_SessionOptions*)> options(tf.NewSessionOptions(),
                                                                                    tf.DeleteSessionOptions);
     const std::string config = Config(model);
     tf.SetConfig(options.get(), config.data(), config.size(), status.get());
     const std::unique_ptr<TF_Buffer, void (*)(TF_Buffer*)> meta_graph(tf.NewBuffer(), tf.DeleteBuffer);
-    const char* tags[] = {tag.c_str()};
+    const char* tags[] = {kTag};
     graph = tf.NewGraph();
     session = tf.LoadSessionFromSavedModel(options.get(), nullptr, directory.c_str(), tags, 1, graph, meta_graph.get(),
                                            status.get());
     if (status.code() != 0) {
       tf.DeleteGraph(graph);
-      throw ArtifactError(directory + " cannot be loaded under the tag '" + tag + "': " + status.what());
+      throw ArtifactError(directory + " cannot be loaded: " + status.what());
     }
     try {
       Bind(SignaturesOf({static_cast<const char*>(meta_graph->data), meta_graph->length}), name, directory);
@@ -173,7 +172,7 @@ class SavedModel : public LoadedModel {
   // A ConfigProto: no GPU, threads inside of operations and beside them. Fields are those of config.proto.
   static std::string Config(const ModelInfo& model) {
     const auto intra = static_cast<uint64_t>(model.WholeNumber("INTRA_OP_THREADS", 0));
-    const auto inter = static_cast<uint64_t>(model.WholeNumber("INTER_OP_THREADS", -1));
+    const auto inter = static_cast<uint64_t>(int64_t{-1});                // none: the calling thread runs them all
     const std::string no_gpu = std::string("\x0a\x03GPU\x10", 6) + '\0';  // an entry of device_count: "GPU" → 0
     return "\x0a" + Varint(no_gpu.size()) + no_gpu + "\x10" + Varint(intra) + "\x28" + Varint(inter);
   }

@@ -292,7 +292,7 @@ Operations OperationsOf(std::string_view op_list) {  // fields of op_def.proto
   return known;
 }
 
-void CheckServed(const std::string& directory, const std::string& tag, const Operations& known) {
+void CheckServed(const std::string& directory, const Operations& known) {
   std::set<std::string> refused;
   try {
     CheckFiles(directory);
@@ -306,7 +306,7 @@ void CheckServed(const std::string& directory, const std::string& tag, const Ope
     for (const std::string_view meta_graph : FieldsOf(file.bytes(), 2)) {
       const std::string_view about = FieldOf(meta_graph, 1);
       const std::vector<std::string_view> tags = FieldsOf(about, 4);
-      if (std::find(tags.begin(), tags.end(), tag) == tags.end()) continue;
+      if (std::find(tags.begin(), tags.end(), kTag) == tags.end()) continue;
       const Graph graph = GraphOf(meta_graph);
       std::map<std::string, std::pair<double, int>> sizes;
       SizeOf(graph, graph.nodes, 0, sizes);
@@ -320,7 +320,7 @@ void CheckServed(const std::string& directory, const std::string& tag, const Ope
   } catch (const fs::filesystem_error& error) {
     throw ArtifactError(directory + " cannot be read: " + error.code().message());
   } catch (const ArtifactError& error) {
-    throw ArtifactError(directory + " cannot be loaded under the tag '" + tag + "': " + error.what());
+    throw ArtifactError(directory + " cannot be loaded: " + error.what());
   }
   if (refused.empty()) return;
   std::string named;

@@ -26,9 +26,11 @@ using Operations = std::map<std::string, bool>;
 // Operations of an OpList.
 Operations OperationsOf(std::string_view op_list);
 
-// Checks the directory and the graph with the tag. Throws ArtifactError: TensorFlow could read a file in another way
+constexpr const char* kTag = "serve";  // of the graph that is served
+
+// Checks the directory and the graph that is served. Throws ArtifactError: TensorFlow could read a file in another way
 // than it is checked, or the graph does more than compute.
-void CheckServed(const std::string& directory, const std::string& tag, const Operations& known);
+void CheckServed(const std::string& directory, const Operations& known);
 
 }  // namespace rankline
 

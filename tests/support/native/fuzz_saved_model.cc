@@ -87,7 +87,7 @@ std::string Damaged(const std::string& message, int depth = 0) {
 
 std::string Check(const std::string& directory, const rankline::Operations& known) {
   try {
-    rankline::CheckServed(directory, "serve", known);
+    rankline::CheckServed(directory, known);
     return "taken";
   } catch (const rankline::ArtifactError& error) {
     return error.what();

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -158,20 +157,6 @@ def test_the_tensors_are_those_of_the_padded_layout(converted: Path) -> None:
 def described(tensor: Any) -> tuple[str, list[str | int]]:
     kind = tensor.type.tensor_type
     return onnx.TensorProto.DataType.Name(kind.elem_type), [dim.dim_param or dim.dim_value for dim in kind.shape.dim]
-
-
-def test_the_same_model_gives_the_same_file(trained: TrainedModel, converted: Path, tmp_path: Path) -> None:
-    code = f"""
-from pathlib import Path
-from serving.engines.onnxruntime.convert import convert
-from workflows.trained import TrainedModel
-convert(TrainedModel.load(Path({str(trained.path)!r})), Path({str(tmp_path / "other")!r}))
-"""
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, env=environment, check=True)
-    ONNX.convert(trained, tmp_path / "again")
-    content = converted.read_bytes()
-    assert content == (tmp_path / "other").read_bytes() == (tmp_path / "again").read_bytes()
 
 
 def test_the_file_says_nothing_of_the_machine(trained: TrainedModel, converted: Path) -> None:
