@@ -101,11 +101,9 @@ Hashes CheckedHashes(const uint64_t* hashes, int64_t num_hashes, const int32_t* 
 }
 
 Column Elementwise::Run(const Column* const* columns, size_t count, Scratch& scratch) const {
-  constexpr size_t kMost = 64;
-  Vector vectors[kMost];
-  if (count < 1 || count > kMost) throw std::runtime_error("a step of too many columns");
+  auto* vectors = scratch.Take<Vector>(static_cast<int64_t>(count));
   for (size_t i = 0; i < count; ++i) {
-    vectors[i] = columns[i]->elements;
+    new (vectors + i) Vector(columns[i]->elements);
     if (columns[i]->is_list != columns[0]->is_list || vectors[i].size != vectors[0].size) {
       throw std::runtime_error("a step on columns of different lengths");
     }
