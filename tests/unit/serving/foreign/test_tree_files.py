@@ -58,5 +58,5 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(
     module: ModuleType, tests: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("workflows.extras.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=rf"rankline\[{module.__name__.rpartition('.')[2]}"):
+    with pytest.raises(MissingExtraError, match=rf"rankline\[{module.__name__.rpartition('.')[2]}\]"):
         module.Model(tmp_path)
