@@ -29,7 +29,7 @@ from training.config import SessionConfig, WorkersConfig
 from training.world import SOLO, World
 from workflows.artifacts import write_whole
 from workflows.dask_config import DaskConfig
-from workflows.errors import ArtifactError, ConfigError, ServingError
+from workflows.errors import PINNED, ArtifactError, ConfigError, ServingError
 from workflows.extras import require
 from workflows.heads import Head, output_names
 from workflows.progress import SILENT, Part, Progress
@@ -127,6 +127,7 @@ def prepare(
     recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: Stages, dask: DaskConfig | None = None
 ) -> tuple["PreparedData", str]:
     """Obtain and prepare the raw data; return it with a short description of its source."""
+    require("nvtabular", feature="preparing data", extra=PINNED)  # before anything is downloaded
     dataset = recipe.dataset
     with ExitStack() as stack:
         about: dict[str, Any] = {}
