@@ -6,17 +6,15 @@ without a traceback and exits with status 1.
 
 import re
 
-PINNED = "pinned"
+PINNED = "pinned"  # a group in pyproject.toml: packages that are installed without what they declare
 PINNED_PACKAGES = (
     "nvtabular==23.8.0",
     "merlin-core==23.8.0",
-    "merlin-dataloader==23.8.0",
     "merlin-systems==23.8.0",
     "tensorflow-metadata==1.21.0",
     "nvidia-pytriton==0.7.0",
     "tf_keras==2.21.0",
 )
-"""The group of that name in pyproject.toml: packages that are installed without what they declare."""
 _TWO_STOPS = re.compile(r"(?<=[^\s./])\.(\)?)\.(?=\s|$)")
 """One at the end of a quotation and one after it, not what is in a path."""
 
@@ -78,7 +76,8 @@ class MissingExtraError(RanklineError):
 def install_line(extra: str) -> str:
     """Return the command that installs an extra, or the packages of `PINNED`."""
     if extra == PINNED:
-        return f"pip install --no-deps {' '.join(PINNED_PACKAGES)}"
+        # Not by pip: from 26.3 on, it refuses merlin-systems for an extra that nobody asks for.
+        return f"pip install uv && python -m uv pip install --no-deps {' '.join(PINNED_PACKAGES)}"
     return f"pip install 'rankline[{extra}]'"
 
 

@@ -70,7 +70,8 @@ def test_ctrl_c_leaves_everything_as_it_was(workplace: Path) -> None:
     before, log = len(versions(workplace / ENSEMBLE)), workplace / "work" / "movielens" / "server.log"
     log.unlink(missing_ok=True)
     with started(f"exec rankline {' '.join(LAX)} --time-limit-s 600", workplace) as process:
-        wait_until(lambda: (log.is_file() and log.stat().st_size > 0) or process.poll() is not None)
+        running = ("tune serving, p99=10s", "RUNNING")
+        wait_until(lambda: (running in recorded(workplace, RUNS) and log.is_file()) or process.poll() is not None)
         assert process.poll() is None, process.communicate()[0]
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)

@@ -96,7 +96,6 @@ def saved_plan(directory: Path) -> Path:
         indexes=(index,),
         columns=(Column(name="user", index=0, values=rows),),
         steps=(),
-        stacks=(),
     )
     plan.save(directory / PLAN)
     return directory

@@ -12,7 +12,10 @@ from workflows.extras import require, tensorflow_problem
 
 @pytest.mark.parametrize(
     ("extra", "line"),
-    [("cpu", "pip install 'rankline[cpu]'"), (PINNED, "pip install --no-deps nvtabular==23.8.0 merlin-core==23.8.0")],
+    [
+        ("cpu", "pip install 'rankline[cpu]'"),
+        (PINNED, "pip install uv && python -m uv pip install --no-deps nvtabular==23.8.0"),
+    ],
 )
 def test_missing_package_prints_the_line_that_installs_it(extra: str, line: str) -> None:
     with pytest.raises(MissingExtraError, match=re.escape(f"training needs packages that are not installed: {line}")):

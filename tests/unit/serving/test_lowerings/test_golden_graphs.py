@@ -18,6 +18,8 @@ STATED = {"joins: JoinGroupby": ["other_float_var", "small_whole_float_var"]}
 
 The variance of numbers whose squares overflow: pandas 1.5 lost an infinity in its sums and came to -inf, now it is NaN.
 """
+LOADED_ONLY = {"categorical: HashShare", "categorical: HexToInt, HashShare", "stacking: hashed"}
+"""Graphs with an operator that saved workflows have, and that can no longer be fitted."""
 pytestmark = pytest.mark.skipif(not HAS_FMA, reason=NO_FMA)
 
 
@@ -59,6 +61,8 @@ def directory(name: str, made: dict[str, Path]) -> Path:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_graph_learns_and_makes_what_it_made(name: str, files: Path, directory: Path, tmp_path: Path) -> None:
+    if name in LOADED_ONLY:
+        pytest.skip("its operator is only loaded")
     graph = GRAPHS[name]
     workflow = fit(graph, rows_of(files, graph, "train"), tmp_path)
     assert schema_of(workflow) == read_json(directory / "graph.json")["schema"]
