@@ -44,8 +44,6 @@ ENSEMBLES = (
     "lightgbm_onnx", "bayesian_fm_onnx", "ease_onnx", "dlrm_tensorflow", "dlrm_tensorflow_apart", "dlrm_python",
     "dlrm-hashed_onnx", "sim_tensorflow",
 )  # fmt: skip
-MADE_IN = "/tmp/h/golden/0.1.0"
-"""Where the archive's MLflow stores say that they are."""
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +55,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def move_store(database: Path, directory: Path) -> None:
-    """Replace the absolute paths that MLflow keeps in its store."""
+    """Replace the absolute paths that MLflow keeps in its store by those below `directory`."""
     with closing(sqlite3.connect(database)) as connection, connection:
+        artifacts = f"/{database.with_name('mlartifacts').relative_to(directory)}"
+        ((location,),) = connection.execute(
+            "SELECT artifact_location FROM experiments WHERE artifact_location LIKE ?", (f"%{artifacts}",)
+        )
+        made_in = location.removeprefix("file://").removesuffix(artifacts)
         for table, column in (
             ("experiments", "artifact_location"),
             ("runs", "artifact_uri"),
@@ -66,7 +69,7 @@ def move_store(database: Path, directory: Path) -> None:
             ("model_versions", "storage_location"),
             ("logged_models", "artifact_location"),
         ):
-            connection.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (MADE_IN, str(directory)))
+            connection.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (made_in, str(directory)))
 
 
 def assert_same_scores(actual: np.ndarray, expected: np.ndarray) -> None:
