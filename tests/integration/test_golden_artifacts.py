@@ -1,7 +1,11 @@
-"""What was prepared, trained and exported with the packages of 2023: made again, loaded, and asked."""
+"""Artifacts of earlier versions are made again, loaded, resumed and served with the same results.
+
+The archive `2023` was made with the packages of that year, `2026-11` by commit b1a9917 with the ones of that month.
+"""
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +23,7 @@ from tests.support.golden.prepares import PREPARES, generate, prepare_raw, table
 from tests.support.golden.tables import read_table, steps_apart
 from tests.support.rounding import SCORE_ROUNDING
 from training.checkpoints import checkpoint_path
-from training.config import SessionConfig
+from training.config import SessionConfig, TrainConfig
 from training.tracking import TrackingConfig
 from training.train import train
 from workflows.prepared import HISTORIES, PreparedData
@@ -27,20 +31,49 @@ from workflows.tensor_names import SCORE
 from workflows.trained import TrainedModel
 
 ENSEMBLES = {f"{name}_{engine}": name for name, model in MODELS.items() for engine in model.engines}
+DATA = {("2023", name): model.data for name, model in MODELS.items()} | {
+    ("2026-11", "mlp"): "movielens",
+    ("2026-11", "torch_mlp"): "movielens",
+    ("2026-11", "lightgbm"): "movielens",
+    ("2026-11", "bayesian_fm"): "history",
+    ("2026-11", "ease"): "next",
+    ("2026-11", "dlrm"): "criteo",
+    ("2026-11", "dlrm-hashed"): "criteo-hashed",
+    ("2026-11", "sim"): "amazon",
+}
+"""Archive and model → the prepared data that the model was trained on."""
+SERVED = {("2023", ensemble): name for ensemble, name in ENSEMBLES.items()} | {
+    ("2026-11", "mlp_tensorflow"): "mlp",
+    ("2026-11", "mlp_tensorflow_apart"): "mlp",
+    ("2026-11", "mlp_onnx"): "mlp",
+    ("2026-11", "mlp_onnx_apart"): "mlp",
+    ("2026-11", "mlp_python"): "mlp",
+    ("2026-11", "torch_mlp_pytorch"): "torch_mlp",
+    ("2026-11", "lightgbm_onnx"): "lightgbm",
+    ("2026-11", "bayesian_fm_onnx"): "bayesian_fm",
+    ("2026-11", "ease_onnx"): "ease",
+    ("2026-11", "dlrm_tensorflow"): "dlrm",
+    ("2026-11", "dlrm_tensorflow_apart"): "dlrm",
+    ("2026-11", "dlrm_python"): "dlrm",
+    ("2026-11", "dlrm-hashed_onnx"): "dlrm-hashed",
+    ("2026-11", "sim_tensorflow"): "sim",
+}
+"""Archive and ensemble → its model."""
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack(tmp_path_factory.mktemp("golden"))
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: unpack(tmp_path_factory.mktemp("golden"), name) for name in ("2023", "2026-11")}
+
+
+@pytest.fixture(scope="module")
+def files(archives: dict[str, Path]) -> Path:
+    return archives["2023"]
 
 
 @pytest.fixture(scope="module")
 def tracking(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
     return TrackingConfig(directory=tmp_path_factory.mktemp("runs"), experiment="golden")
-
-
-def data_of(files: Path, name: str) -> PreparedData:
-    return PreparedData.load(files / "prepared" / MODELS[name].data)
 
 
 def requests(files: Path, name: str) -> pa.Table:
@@ -81,21 +114,28 @@ def test_data_are_prepared_to_the_bit(name: str, files: Path, tmp_path: Path) ->
     assert (prepared.path / "feature_spec.yaml").read_text() == (expected / "feature_spec.yaml").read_text()
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_trained_model_scores_the_same(name: str, files: Path) -> None:
-    trained = TrainedModel.load(files / "models" / name)
-    assert_scores_as_made(scores(data_of(files, name), trained, requests(files, name))[SCORE].to_numpy(), files, name)
+@pytest.mark.parametrize(("archive", "name"), DATA)
+def test_a_trained_model_scores_the_same(archive: str, name: str, archives: dict[str, Path]) -> None:
+    files = archives[archive]
+    prepared = PreparedData.load(files / "prepared" / DATA[archive, name])
+    actual = scores(prepared, TrainedModel.load(files / "models" / name), requests(files, name))
+    assert_scores_as_made(actual[SCORE].to_numpy(), files, name)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("archive", "name"), DATA)
 def test_a_run_goes_on_from_its_checkpoint_to_the_same_model(
-    name: str, files: Path, tmp_path: Path, tracking: TrackingConfig
+    archive: str, name: str, archives: dict[str, Path], tmp_path: Path, tracking: TrackingConfig
 ) -> None:
-    output, data = tmp_path / name, data_of(files, name)
+    files, output = archives[archive], tmp_path / name
+    prepared = PreparedData.load(files / "prepared" / DATA[archive, name])
     shutil.copytree(checkpoint_path(files / "models" / name), checkpoint_path(output))
-    session = SessionConfig(resume=True)
-    trained = train(data, output, MODELS[name].config, session=session, tracking=tracking)
-    assert_scores_as_made(scores(data, trained, requests(files, name))[SCORE].to_numpy(), files, name)
+    config = (
+        MODELS[name].config
+        if archive == "2023"
+        else TrainConfig.from_dict(TrainedModel.load(files / "models" / name).manifest.details["config"])
+    )
+    trained = train(prepared, output, config, session=SessionConfig(resume=True), tracking=tracking)
+    assert_scores_as_made(scores(prepared, trained, requests(files, name))[SCORE].to_numpy(), files, name)
 
 
 @pytest.mark.parametrize("ensemble", ENSEMBLES)
@@ -104,21 +144,34 @@ def test_a_trained_model_is_exported_again(ensemble: str, files: Path, tmp_path:
     engine = ensemble.removeprefix(f"{name}_")
     trained = TrainedModel.load(files / "models" / name)
     config = ExportConfig(engine=engine, fused=False)  # as all were then
-    exported = export_ensemble(data_of(files, name), trained, tmp_path / "new", config, name=ensemble)
+    prepared = PreparedData.load(files / "prepared" / MODELS[name].data)
+    exported = export_ensemble(prepared, trained, tmp_path / "new", config, name=ensemble)
     before = ExportedEnsemble.load(files / "ensembles" / ensemble)
     assert (exported.name, exported.version, exported.steps) == (before.name, before.version, before.steps)
 
 
 @pytest.fixture(scope="module")
-def server(files: Path) -> Iterator[EmbeddedServer]:
-    repositories = tuple(files / "ensembles" / ensemble for ensemble in ENSEMBLES)
-    with EmbeddedServer(ServerConfig(repositories=repositories, models=tuple(ENSEMBLES))) as running:
-        yield running
+def servers(archives: dict[str, Path]) -> Iterator[dict[str, EmbeddedServer]]:
+    with ExitStack() as stack:
+        yield {
+            archive: stack.enter_context(
+                EmbeddedServer(
+                    ServerConfig(
+                        repositories=tuple(files / "ensembles" / name for of, name in SERVED if of == archive),
+                        models=tuple(name for of, name in SERVED if of == archive),
+                    )
+                )
+            )
+            for archive, files in archives.items()
+        }
 
 
-@pytest.mark.parametrize("ensemble", ENSEMBLES)
-def test_an_ensemble_is_served_and_scores_the_same(ensemble: str, files: Path, server: EmbeddedServer) -> None:
+@pytest.mark.parametrize(("archive", "ensemble"), SERVED)
+def test_an_ensemble_is_served_and_scores_the_same(
+    archive: str, ensemble: str, archives: dict[str, Path], servers: dict[str, EmbeddedServer]
+) -> None:
+    files, name = archives[archive], SERVED[archive, ensemble]
     assert ExportedEnsemble.load(files / "ensembles" / ensemble).name == ensemble
-    with Client(server.endpoints.grpc, ensemble) as client:
-        answer = client.predict(requests(files, ENSEMBLES[ensemble]))
-    assert_scores_as_made(answer.reshape(-1), files, ENSEMBLES[ensemble])
+    with Client(servers[archive].endpoints.grpc, ensemble) as client:
+        answer = client.predict(requests(files, name))
+    assert_scores_as_made(answer.reshape(-1), files, name)
