@@ -173,8 +173,7 @@ def train(
         raise ConfigError(f"--resume continues one run, got --seeds {num_seeds}. Give --seed for another one.")
     if workers and workers.is_elastic and num_seeds > 1:
         raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start a run for each --seed.")
-    framework = recipe.train.model.framework
-    require(framework.module, feature=f"training {recipe.train.model.name!r}", extra=framework.extra)
+    recipe.train.model.framework.require(feature=f"training {recipe.train.model.name!r}")
     models = []
     first = recipe.train.seed
     with stages.stage("train") as progress:

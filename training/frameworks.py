@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from workflows.errors import PINNED
+from workflows.extras import require
 from workflows.trained import ONNX, SAVED_MODEL, TORCH_SCRIPT
 
 
@@ -15,6 +17,7 @@ class Framework:
         trainer: `module:class` of its `training.trainers.base.Trainer`.
         module: Python module of the framework.
         extra: extra in pyproject.toml that brings it.
+        pinned: modules of the packages of `PINNED` that it needs, too.
         learns_in_steps: whether each step changes the model and its loss; if not, they change at the end of an epoch.
     """
 
@@ -23,7 +26,19 @@ class Framework:
     trainer: str
     module: str
     extra: str
+    pinned: tuple[str, ...] = ()
     learns_in_steps: bool = True
+
+    def require(self, *, feature: str) -> None:
+        """Refuse to go on if the framework is not installed; nothing is imported.
+
+        Raises:
+            MissingExtraError: it is not installed.
+            RanklineError: it is TensorFlow, of another version or twice.
+        """
+        require(self.module, feature=feature, extra=self.extra)
+        for module in self.pinned:
+            require(module, feature=feature, extra=PINNED)
 
 
 TENSORFLOW = Framework(
@@ -32,6 +47,7 @@ TENSORFLOW = Framework(
     trainer="training.trainers.tensorflow:TensorFlowTrainer",
     module="tensorflow",
     extra="cpu",
+    pinned=("tf_keras",),
 )
 PYTORCH = Framework(
     name="pytorch",
@@ -54,6 +70,7 @@ RANKLINE = Framework(
     trainer="training.trainers.tables:TablesTrainer",
     module="tensorflow",
     extra="cpu",
+    pinned=("tf_keras",),
     learns_in_steps=False,
 )
 """Rankline's own arithmetic; TensorFlow writes what is served."""

@@ -121,7 +121,7 @@ def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: 
     from rankline.tracking.tuning import tune
     from workflows.prepared import PreparedData
 
-    require(recipe.train.model.framework.module, feature="tuning", extra=recipe.train.model.framework.extra)
+    recipe.train.model.framework.require(feature="tuning")
     with Stages(["tune"]) as stages, stages.stage("tune") as progress:
         tuned = tune(
             recipe,

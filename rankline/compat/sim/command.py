@@ -19,7 +19,6 @@ from training.models import check_rows, model_named
 from workflows.allocator import freed_memory_kept
 from workflows.artifacts import MANIFEST, Manifest, load_manifest, refuse_foreign
 from workflows.errors import ArtifactError, ConfigError
-from workflows.extras import require
 from workflows.feature_spec import TFRECORD, FeatureSpec
 from workflows.progress import Progress
 from workflows.trained import KIND as TRAINED
@@ -57,7 +56,7 @@ def sim_command(*, overrides: Overrides) -> None:
     rankline sim --dataset_dir work/amazon-sim/prepared --mode inference --benchmark --global_batch_size 4096
     """
     config = overrides.apply(SimOptions())
-    require(TENSORFLOW.module, feature="sim", extra=TENSORFLOW.extra)
+    TENSORFLOW.require(feature="sim")
     set_affinity(config.affinity)  # threads that start from here on are bound too
     _limit_threads(config)
     prepared = _prepared(config)
