@@ -289,19 +289,6 @@ def describe_export(ensemble: "ExportedEnsemble") -> str:
     return f"{ensemble.path}, version {ensemble.version}: parity on {num_rows:,} rows"
 
 
-def bench_sample(
-    server: Server,
-    rows: "pa.Table",
-    ensemble: "ExportedEnsemble",
-    batch_sizes: Sequence[int],
-    config: LoadConfig,
-    *,
-    progress: Progress = SILENT,
-) -> BenchmarkReport:
-    """Compare the server's scores of a sample with those of the same ensemble in this process, then measure."""
-    return _measured(server, rows, ensemble, batch_sizes, config, progress)
-
-
 def bench(
     server: Server,
     prepared: "PreparedData",
@@ -333,18 +320,19 @@ def bench(
         served.update(qualities(heads, *(a[:, 0] if a.shape[1] == 1 else a for a in (labels, in_order))))
         _check_served(objective.title, served[objective.name], ensemble.offline_metrics[f"valid_{objective.name}"])
 
-    report = _measured(server, heldout, ensemble, batch_sizes, config, progress, check_quality)
+    report = bench_rows(server, heldout, ensemble, batch_sizes, config, progress=progress, check=check_quality)
     quality = {**ensemble.offline_metrics, f"served_{objective.name}": served[objective.name]}
     return replace(report, quality=quality), served[objective.name]
 
 
-def _measured(
+def bench_rows(
     server: Server,
     rows: "pa.Table",
     ensemble: "ExportedEnsemble",
     batch_sizes: Sequence[int],
     config: LoadConfig,
-    progress: Progress,
+    *,
+    progress: Progress = SILENT,
     check: "Callable[[Client, NDArray[Any]], None]" = lambda *_: None,
 ) -> BenchmarkReport:
     """Measure a server after `check` has accepted its scores of the rows.

@@ -133,7 +133,7 @@ def _measure(
             report, served = pipeline.bench(server, data, ensemble, batch_sizes, config, progress=progress)
             progress.update(1, 1, pipeline.describe_served(data, served))
         else:
-            report = pipeline.bench_sample(server, data, ensemble, batch_sizes, config, progress=progress)
+            report = pipeline.bench_rows(server, data, ensemble, batch_sizes, config, progress=progress)
             progress.update(1, 1, f"scores of {data.num_rows:,} rows as in this process")
     return report
 
