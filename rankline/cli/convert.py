@@ -6,8 +6,7 @@ import typer
 
 from rankline.cli.arguments import RecipeName, WorkDir
 from rankline.display import Stages, say
-from rankline.recipes import recipe_named
-from rankline.workspace import WORK_DIR, Workspace
+from rankline.workspace import WORK_DIR, workspace_of
 from workflows.extras import require
 from workflows.feature_spec import SOURCE_TYPES
 
@@ -33,7 +32,7 @@ def convert_command(
     rankline convert movielens --to parquet
     """
     require("tensorflow", feature="convert", extra="cpu")
-    prepared = Workspace(recipe=recipe_named(recipe).name, root=work_dir).prepared
+    prepared = workspace_of(recipe, work_dir).prepared
     with Stages(["convert"]) as stages, stages.stage("convert") as progress:
         from training.convert import convert
 
