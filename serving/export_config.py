@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from workflows.errors import ConfigError
+from workflows.choices import check_choice
 
 NATIVE, PYTHON = BACKENDS = ("native", "python")
 WIDE = 200
@@ -53,11 +53,9 @@ class ExportConfig:
     keep_versions: int = 3
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise ConfigError(f"backend is {self.backend!r}, expected {' or '.join(BACKENDS)}.")
+        check_choice(self, "backend", self.backend in BACKENDS, " or ".join(BACKENDS))
         for name, least in _AT_LEAST.items():
-            if (value := getattr(self, name)) < least:
-                raise ConfigError(f"{name} is {value}, expected at least {least}.")
+            check_choice(self, name, not getattr(self, name) < least, f"at least {least}")
 
     def most_rows(self, *, with_candidates: bool) -> int:
         """Most rows of one request, or most candidates of all its rows."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from serving.benchmark.arrivals import Arrivals, ConstantArrivals, PoissonArrivals, TraceArrivals
 from serving.benchmark.metrics import METRICS
 from serving.benchmark.transport import TRANSPORTS
+from workflows.choices import check_choice
 from workflows.errors import ConfigError
 
 HELDOUT, GENERATED = "heldout", "generated"
@@ -97,11 +98,9 @@ class LoadConfig:
 
     def __post_init__(self) -> None:
         for name in ("min_requests", "check_every", "processes", "window_s", "timeout_s", "min_duration_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected more than 0.")
+            check_choice(self, name, getattr(self, name) > 0, "more than 0")
         for name in ("warmup_s", "stability", "skew", "tolerance"):
-            if not (getattr(self, name) or 0) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 0.")
+            check_choice(self, name, (getattr(self, name) or 0) >= 0, "at least 0")
         for name in ("concurrency", "rate"):
             if any(value < 1 for value in getattr(self, name)):
                 raise ConfigError(f"{name} is {list(getattr(self, name))}, expected whole numbers from 1.")
