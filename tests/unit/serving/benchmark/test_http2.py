@@ -10,12 +10,23 @@ import grpc
 import pytest
 
 from serving.benchmark.connections import connect
-from serving.benchmark.transport import OK, Transport
-from tests.support.answers import receive
+from serving.benchmark.transport import OK, Answer, Transport
 from tests.support.waiting import wait_until
 from workflows.errors import ConfigError, ServerError
 
 MEBIBYTE = 1 << 20
+
+
+def receive(connection: Transport, count: int) -> dict[int, Answer]:
+    """So many answers, by the key of their request."""
+    answers: dict[int, Answer] = {}
+
+    def has_all() -> bool:
+        answers.update({answer.key: answer for answer in connection.poll(0.5)})
+        return len(answers) >= count
+
+    wait_until(has_all)
+    return answers
 
 
 class Echo(grpc.GenericRpcHandler):
