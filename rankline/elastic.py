@@ -81,8 +81,7 @@ class ElasticRun:
 
         Raises:
             RanklineError: a worker failed by itself, workers are repeatedly lost without a checkpoint in between, or
-            there are
-                not enough hosts.
+                there are not enough hosts.
         """
         generation, num_failures = Generation(), 0
         hosts = self._wait_for_hosts(num_workers)

@@ -35,7 +35,7 @@ class RecipeCommand(TyperCommand):
 
         Raises:
             ConfigError: there is no such recipe or model, or an option is none of theirs. Completion gets the general
-            options.
+                options.
         """
         try:
             return self._context_of_recipe(info_name, args, parent, **extra)

@@ -61,8 +61,7 @@ def make_active(ensemble: ExportedEnsemble, *, in_place_of: int | None = None, i
 
     Raises:
         ArtifactError: it cannot be registered, and nothing has changed; or another version has become active meanwhile,
-        or
-            the alias could not be moved.
+            or the alias could not be moved.
     """
     uri = registry_uri(ensemble.path)
     if uri is None:

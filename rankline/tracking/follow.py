@@ -66,7 +66,8 @@ class AliasFollower:
 
         Raises:
             ArtifactError: the alias does not exist, the store does not answer, or the version is damaged or of another
-            model. OSError: for example, the disk is full.
+                model.
+            OSError: for example, the disk is full.
         """
         wanted = self._registry.at(*self._alias)
         if wanted is None:
