@@ -243,7 +243,7 @@ def _wait_until_ready(server: _HttpServer, workers: int) -> None:
     while len(_READY.findall(server.log.read_bytes())) < workers:
         if server.process.poll() is not None or time.monotonic() > deadline:
             end = server.log.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise ServerError(f"{server.log.stem} did not come up with {workers} workers. The end of its log: {end}")
+            raise ServerError(f"{server.log.stem} did not start all {workers} workers. Its log ends: {end}")
         time.sleep(_POLL_INTERVAL_S)
 
 

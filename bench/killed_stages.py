@@ -55,7 +55,7 @@ class Seen:
 
     Attributes:
         answers: how many came.
-        wrong: answers whose scores are no probabilities.
+        wrong: answers with scores that are not probabilities.
         outages_s: of one client, from its last answer before an error to its next one.
     """
 
@@ -65,7 +65,7 @@ class Seen:
 
 
 class Server:
-    """`rankline serve --watch`, started again whenever it has ended."""
+    """Runs `rankline serve --watch`, and restarts it whenever it ends."""
 
     def __init__(self, program: str, workspace: Workspace, log: Path) -> None:
         port = _port()
@@ -224,7 +224,7 @@ def _check(repository: Path, artifact: Path) -> None:
 
 
 def _is_of_nobody(home: Path) -> bool:
-    """The process that made a server's home has ended."""
+    """Whether the process that created a server's home directory has ended."""
     return not psutil.pid_exists(int(home.name.split("-")[2]))
 
 

@@ -36,12 +36,12 @@ SAID_EVERY_S = 15.0
 
 
 def say(text: str) -> None:
-    """Print lines as they are: without markup, and uncut, so that a path can be copied."""
+    """Print text without interpreting markup or wrapping lines, so that a path can be copied."""
     CONSOLE.print(text, markup=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Print to standard error, beside results on standard output."""
+    """Print to standard error, so that standard output holds only results."""
     ERRORS.print(text, markup=False, soft_wrap=True)
 
 

@@ -65,7 +65,7 @@ def names_of(*configs: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Overrides:
-    """The choices that were given, as options or by name: field → value."""
+    """Values given as command-line options or keyword arguments, by the name of their field."""
 
     values: Mapping[str, Any]
 

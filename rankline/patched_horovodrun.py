@@ -77,7 +77,7 @@ def keep_secrets_off_command_lines() -> None:
 
 
 def keep_key_off_command_lines() -> None:
-    """Pass the key of the interface search through the environment, and note which addresses it finds."""
+    """Pass the key for the search for network interfaces in the environment, and record the addresses that it finds."""
     from rankline.with_secrets import KEY_VARIABLE
 
     launch_task_servers = driver_service._launch_task_servers

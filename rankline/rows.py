@@ -223,7 +223,7 @@ def _parquet_blocks(path: Path, _: "ModelSchema | None") -> Iterator[tuple[pa.Ta
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], Callable[[], float]]]:
-    """The text in a file, which may be compressed, and what says which share of it has been read."""
+    """The content of a file, decompressed, and a function that returns the share of it that has been read."""
     num_bytes = path.stat().st_size
     with io.FileIO(path) as file, unpacked(path, file) as stream:
         yield cast(IO[bytes], stream), lambda: file.tell() / num_bytes

@@ -93,7 +93,7 @@ class Worker:
 
     @contextmanager
     def in_world(self, config: WorkersConfig) -> Iterator[World]:
-        """The world of this process, whose errors the other workers learn.
+        """The world of this process; other workers are told of its errors.
 
         Raises:
             ConfigError: there are not as many workers as `config` says, or see `training.join.join_world`.

@@ -34,7 +34,7 @@ def init_command(
         str | None, typer.Option("--format", help="csv, parquet or jsonl; by default, what the extension says.")
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="Where to write the recipe, which is called as FILE is.")
+        Path, typer.Option("--output", metavar="FILE", help="Where to write the recipe, which is named after FILE.")
     ] = _OUTPUT,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
     print_schema: Annotated[
@@ -59,7 +59,7 @@ def init_command(
         typer.echo(json.dumps(recipe_schema(), indent=2))
         return
     if not files:
-        raise ConfigError("there is no file to look at. Give some, such as: rankline init clicks.csv --label click")
+        raise ConfigError("no files were given. Give some, such as: rankline init clicks.csv --label click")
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output is {output}, expected a name that ends with .yaml.")
     if output.exists() and not force:

@@ -130,7 +130,7 @@ def predict_command(
 
 
 def _check_options(options: Mapping[str, object], given: Mapping[str, str], recipe: str, repository: Path) -> None:
-    """Refuse an option with the name of a column that is not given: the column may be meant."""
+    """Refuse an option that has the name of a column that was not given: the column may be meant."""
     from serving.client import ModelSchema
     from serving.ensemble import ExportedEnsemble
 

@@ -33,7 +33,7 @@ def tune_command(
         typer.Option(
             "--trials",
             min=1,
-            help=f"Trials in all, those of a search that was ended included. [default: {_NUM_TRIALS}]",
+            help=f"Total number of trials, including those of an interrupted search. [default: {_NUM_TRIALS}]",
             show_default=False,
         ),
     ] = None,
@@ -69,12 +69,12 @@ def tune_command(
     json_file: JsonFile = None,
     overrides: Overrides,
 ) -> None:
-    """Search for better choices on prepared data, each trial a run in MLflow, judged by rows of the training part.
+    """Search for better choices on prepared data. Each trial is a run in MLflow, judged by a part of the training rows.
 
-    The same command goes on with a search that was ended. Options of the recipe say where it starts from.
+    The same command continues an interrupted search. Options of the recipe set its starting point.
 
     With --slo: for the best way of serving the trained model on this machine (engine, one step or two, instances,
-    threads, how long requests wait for each other), each served by a real Triton. What an option gives is not varied.
+    threads, how long requests wait for each other), each served by a real Triton. Given options are not varied.
 
     **Examples**
 

@@ -31,7 +31,7 @@ class RunSummary:
         serving: `FIGURES` of the last benchmark, and megabytes of the last export.
         engine, version: of the last export; empty without one.
         data, code: what it was trained on and by.
-        own_id: the id it began with where its store gave it none.
+        own_id: the id that the run began with, if its store did not answer then.
     """
 
     run_id: str

@@ -27,7 +27,7 @@ _LOOK_S = "5"
 
 
 def server() -> str | None:
-    """URI of the server that takes runs in place of the work directory, without a password; None without one."""
+    """URI, without its password, of the server that records runs; None if they are recorded in the work directory."""
     return without_credentials(os.environ.get(VARIABLE, "")) or None
 
 
@@ -111,7 +111,7 @@ def deliver(work_dir: Path) -> "Iterator[Outcome]":
 
 
 def catch_up(work_dir: Path) -> None:
-    """The same before something is added to a run; only warn if the store does not answer."""
+    """As `deliver`, before something is added to a run; only warn if the store does not answer."""
     if not left_in(journals_of(work_dir)):
         return
     for outcome in deliver(work_dir):

@@ -52,7 +52,7 @@ class SplitOpener:
 
 
 def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
-    """The spec with the files of a split named as often as it takes to have so many rows, for batches of any size.
+    """The spec with the files of a split repeated until it has `num_rows` rows or more, for batches of any size.
 
     Raises:
         SpecError: there is no such split.

@@ -377,7 +377,7 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
     if not path.exists():
         raise ConfigError(
             f"there is no model to score with: {path} does not exist. Train one, correct --load_checkpoint_path, or "
-            "measure an untrained one with --random_weights."
+            "give --random_weights to measure an untrained one."
         )
     kind = _kind(path)
     if kind == CHECKPOINT:

@@ -62,7 +62,7 @@ def untrained(spec: FeatureSpec, config: TrainConfig) -> Scorer:
 
 
 def score_each_size(score: Scorer, batches: Batches) -> None:
-    """Score a batch of each number of rows that there is: what is made for its shape is made then, not while timed."""
+    """Score one batch of each size, so that what TensorFlow builds for each shape is built before anything is timed."""
     sizes = set()
     for inputs, labels in batches:
         if labels.shape[0] not in sizes:

@@ -74,7 +74,7 @@ def test_files_are_named_relative_to_the_recipe(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "there is no file to look at"),
+        ((), "no files were given"),
         (("none.csv",), "none.csv is not a file, directory or pattern"),
         (("my rows.csv", "--label", "lable"), "Did you mean 'label'"),
         (("my rows.csv", "--output", "a.txt"), "expected a name that ends with .yaml"),
