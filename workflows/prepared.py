@@ -59,7 +59,7 @@ class PreparedData:
     manifest: Manifest = field(repr=False)
 
     @classmethod
-    def load(cls, path: Path, dataset: "Dataset | None" = None) -> "PreparedData":
+    def load(cls, path: Path, dataset: "Dataset | None" = None, *, spec_name: str = FILE_NAME) -> "PreparedData":
         """Open an artifact and check its files against the manifest.
 
         Raises:
@@ -75,7 +75,7 @@ class PreparedData:
                 f"{path} was prepared before the recipe changed {listed(changed, 5)}, or by another recipe of that "
                 f"name: {remedy(KIND, path)}."
             )
-        spec = FeatureSpec.read(path)
+        spec = FeatureSpec.read(path / spec_name)
         if spec.metadata.online:
             raise ArtifactError(
                 f"{path} holds raw rows, which were to be encoded while a model trains. This version encodes them "

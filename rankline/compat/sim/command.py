@@ -17,9 +17,9 @@ from training.config import SessionConfig, TrainConfig
 from training.frameworks import TENSORFLOW
 from training.models import check_rows, model_named
 from workflows.allocator import freed_memory_kept
-from workflows.artifacts import MANIFEST, Manifest, load_manifest, refuse_foreign
+from workflows.artifacts import MANIFEST, Manifest, refuse_foreign
 from workflows.errors import ArtifactError, ConfigError
-from workflows.feature_spec import TFRECORD, FeatureSpec
+from workflows.feature_spec import TFRECORD
 from workflows.progress import Progress
 from workflows.trained import KIND as TRAINED
 from workflows.trained import TrainedModel
@@ -80,7 +80,7 @@ def _prepared(config: SimOptions) -> "PreparedData":
         raise ConfigError(f"--model_type is {config.model_type!r}, expected a TensorFlow model, such as sim.")
     if config.dataset_dir is None:
         raise ConfigError("--dataset_dir is missing. Give the directory of prepared data.")
-    from workflows.prepared import KIND, PreparedData  # with all datasets, and pandas
+    from workflows.prepared import PreparedData  # with all datasets, and pandas
 
     directory = config.dataset_dir
     if not directory.is_dir():
@@ -89,15 +89,15 @@ def _prepared(config: SimOptions) -> "PreparedData":
         )
     if _kind(directory) in (None, _TRANSCODED):
         return _imported(config, directory / config.feature_spec)
-    manifest = load_manifest(directory, KIND)
-    spec = FeatureSpec.read(directory / config.feature_spec)
+    data = PreparedData.load(directory, spec_name=config.feature_spec)
+    spec = data.spec
     if _TEST in spec.sources:
         spec = replace(spec, sources={**spec.sources, _VALID: spec.source(_TEST)})
     check_rows(spec, model_named(config.model_type)())
     for split in (_TRAIN, _VALID):
         source = spec.source(split)
         _check_prebatch(config, split, source, directory, spec.labels)
-    return PreparedData(path=directory, spec=spec, manifest=manifest)
+    return replace(data, spec=spec)
 
 
 def _imported(config: SimOptions, path: Path) -> "PreparedData":

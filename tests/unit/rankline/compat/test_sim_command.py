@@ -27,7 +27,7 @@ from training.models.sim import SIMConfig
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError, DataError, SpecError
 from workflows.feature_spec import FILE_NAME, FeatureSpec
-from workflows.prepared import KIND
+from workflows.prepared import KIND, write_spec
 from workflows.trained import TrainedModel
 
 NUM_TRAIN, NUM_TEST, BATCH_SIZE = 1000, 200, 64
@@ -406,6 +406,15 @@ source_spec:
   test: [{type: csv, features: [user, clicked], files: [a.csv]}, {type: csv, features: [fee], files: [b.csv]}]
 channel_spec: {ids: [user], numbers: [fee], label_ch: [clicked]}
 """
+
+
+def test_raw_rows_of_an_earlier_version_are_refused(prepared: Path, tmp_path: Path) -> None:
+    spec = FeatureSpec.read(prepared)
+    with publish(tmp_path / "raw", KIND) as directory:
+        shutil.copytree(prepared, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
+        write_spec(replace(spec, metadata=replace(spec.metadata, online=True)), directory)
+    with pytest.raises(ArtifactError, match="holds raw rows, .*make it with: rankline prepare"):
+        sim(*SMALL, "--dataset_dir", tmp_path / "raw", "--results_dir", tmp_path / "results")
 
 
 @pytest.fixture
