@@ -19,7 +19,7 @@ def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
     """Column of few categories → share of the first validation rows with one that is new, where that is the most."""
     source = prepared.spec.sources["valid"]
     names = [one.name for one in prepared.spec.categorical if not one.is_list and (one.cardinality or _FEW + 1) <= _FEW]
-    if prepared.online or source.type != PARQUET or not names:
+    if source.type != PARQUET or not names:
         return {}
     with pq.ParquetFile(prepared.path / source.files[0]) as file:
         rows = next(file.iter_batches(_LOOKED_AT, columns=names), None)
@@ -33,7 +33,7 @@ def untrained_classes(prepared: PreparedData) -> dict[str, list[str]]:
     """Return the classes of each label that no training row has."""
     source = prepared.spec.sources["train"]
     heads = [head for head in prepared.spec.heads if head.task == MULTICLASS]
-    if prepared.online or source.type != PARQUET or not heads:
+    if source.type != PARQUET or not heads:
         return {}
     rows = pa_dataset.dataset([prepared.path / name for name in source.files])
     found: dict[str, list[str]] = {}

@@ -50,10 +50,6 @@ def convert(
     refuse_foreign(output, KIND)
     data = PreparedData.load(prepared)
     spec, manifest = data.spec, data.manifest
-    if data.online:
-        raise ConfigError(
-            f"{prepared} holds raw rows, which only the Parquet loader encodes. Prepare with --encode offline."
-        )
     old = {split: source for split, source in spec.sources.items() if source.type != to}
     if not old:
         raise ConfigError(f"{prepared} holds {to} already, so there is nothing to convert.")

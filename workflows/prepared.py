@@ -2,7 +2,7 @@
 
 A prepared-data artifact holds
 
-    train/, valid/                     encoded rows, several Parquet or TFRecord files; raw ones in some earlier data
+    train/, valid/                     encoded rows, several Parquet or TFRecord files
     workflow/                          the saved NVTabular workflow
     feature_spec.yaml                  the contract
     heldout/                           raw inputs and encoded label of the validation rows, in the order of valid/
@@ -105,21 +105,18 @@ class PreparedData:
         """Raw columns of a serving request that may hold several values per row, which share the rest of the row."""
         return self.spec.metadata.candidates
 
-    @property
-    def online(self) -> bool:
-        """Whether the splits hold raw rows, which the loader encodes with the workflow."""
-        return self.spec.metadata.online
-
     def workflow(self) -> "nvt.Workflow":
         """The fitted NVTabular workflow, label included; imports NVTabular, which takes seconds."""
-        return saved_workflow(self.path)
+        from workflows.workflow_store import load_workflow
+
+        return load_workflow(self.path / "workflow")
 
     def heldout(self) -> pa.Table:
         return _read_table(self.path / HELDOUT)
 
     def encoded(self, max_rows: int) -> pa.Table | None:
-        """The first validation rows as models take them; None where the loader encodes them, or there are none."""
-        if self.online or "valid" not in self.spec.sources:
+        """The first validation rows as models take them; None where there are none."""
+        if "valid" not in self.spec.sources:
             return None
         return open_files([self.path / name for name in self.spec.source("valid").files]).head(max_rows)
 
@@ -137,13 +134,6 @@ class PreparedData:
         None where the rows name no items, or are more than memory holds.
         """
         return _read_table(self.path / HISTORIES) if HISTORIES in self.manifest.files else None
-
-
-def saved_workflow(prepared: Path) -> "nvt.Workflow":
-    """The fitted NVTabular workflow in a directory of prepared data; imports NVTabular, which takes seconds."""
-    from workflows.workflow_store import load_workflow
-
-    return load_workflow(prepared / "workflow")
 
 
 def _read_table(path: Path) -> pa.Table:

@@ -21,7 +21,7 @@ class SpecMetadata:
         candidates: input columns that may hold several values per row, which share the rest of the row.
         history: input column with what a user chose before, where rows have histories.
         negatives: training rows of items that were not chosen for each row of one that was, where rows have histories.
-        online: the splits hold raw rows, which the loader encodes with the saved workflow.
+        online: the splits hold raw rows, as earlier versions could write them; `PreparedData.load` refuses them.
         best_auc: best AUC that any model can reach, where it is known.
         heads: what is learned of each label column, in the order of their channel; none for one binary head each.
         others: whatever else the file has; kept as it is.

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from training.loader.files import ParquetFiles
-from training.loader.stream import Batch, BatchStream, StreamOptions, Transform
+from training.loader.stream import Batch, BatchStream, StreamOptions
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import HISTORY, PARQUET, TFRECORD, FeatureSpec, Source
 from workflows.lists import Ragged, offsets_of
-from workflows.prepared import saved_workflow
 from workflows.tensor_names import NNZS, VALUES
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def tensorflow_loader(
     else:
         share: StreamOptions = {"global_rank": global_rank, "global_size": global_size}
         options: StreamOptions = {**reading, **share, "shuffle": shuffle, "seed": seed}
-        loader = encoding(_parquet_loader(parquet_files(prepared, source), spec, batch_size, options), prepared, spec)
+        loader = _parquet_loader(parquet_files(prepared, source), spec, batch_size, options)
     if not loader.num_rows:
         raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
     return loader
@@ -97,7 +96,7 @@ def parquet_split(
     """A loader of a split in Parquet, or of the share of it that worker `rank` of `size` has."""
     share: StreamOptions = {"global_rank": rank, "global_size": size}
     options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
-    loader = encoding(make(parquet_files(prepared, spec.source(split)), options), prepared, spec)
+    loader = make(parquet_files(prepared, spec.source(split)), options)
     if not loader.num_rows:
         raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
     return loader
@@ -142,15 +141,6 @@ def _parquet_loader(
     )
 
 
-def encoding(loader: L, prepared: Path, spec: FeatureSpec) -> L:
-    """A loader of a split as it is; where the split holds raw rows, with the workflow that encodes them mapped onto it.
-
-    Returns:
-        The same loader.
-    """
-    return loader.map(saved_workflow(prepared)) if spec.metadata.online else loader
-
-
 def checks_of(spec: FeatureSpec) -> StreamOptions:
     """What a spec says about values: which ids there are, what stands for missing ones, and that a label is a number.
 
@@ -175,8 +165,7 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
     if source.type != TFRECORD:
         dtypes = spec.model_dtypes
         options: StreamOptions = {**checks_of(spec), "shuffle": False}
-        transform = _transform(prepared, spec)
-        stream = BatchStream(files, list(dtypes), dtypes=dtypes, batch_size=num_rows, transform=transform, **options)
+        stream = BatchStream(files, list(dtypes), dtypes=dtypes, batch_size=num_rows, **options)
         return next(stream.batches())
     loader = _tfrecord_loader(files, spec, num_rows, source.num_rows, shuffle=False, seed=0)
     tensors, _ = next(iter(loader))
@@ -187,14 +176,6 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
         else columns[feature.name]
         for feature in inputs
     }
-
-
-def _transform(prepared: Path, spec: FeatureSpec) -> Transform | None:
-    if not spec.metadata.online:
-        return None
-    from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
-
-    return OnlineWorkflow(saved_workflow(prepared))
 
 
 def check_parquet(spec: FeatureSpec, *, reader: str) -> None:

@@ -126,7 +126,7 @@ def check_prepared(data: PreparedData, train: Columns, valid: Columns) -> None:
     assert {feature.max_length for feature in spec.categorical if feature.is_list} == {WIDTH}
     assert (spec.label.name, spec.label.dtype) == ("label", "float32")
     assert data.inputs == ("uid", "item", "cat", "item_sequence", "cat_sequence")
-    assert (data.candidates, data.group_by, data.item, data.online) == (("item", "cat"), "uid", None, False)
+    assert (data.candidates, data.group_by, data.item, spec.metadata.online) == (("item", "cat"), "uid", None, False)
     heldout = data.heldout().to_pydict()
     assert heldout == {name: expected(valid)[name] for name in (*data.inputs, "label")}
     assert json.loads((data.path / "metadata.json").read_text())["cardinalities"][1] == {"name": "item", "value": 20}

@@ -76,7 +76,7 @@ def test_the_last_day_validates_and_no_row_changes_its_place(prepared: PreparedD
 def test_there_is_no_catalogue_and_no_group(prepared: PreparedData) -> None:
     assert (prepared.group_by, prepared.item, prepared.catalog()) == (None, None, None)
     assert not (prepared.path / "catalog.parquet").exists()
-    assert prepared.online is False
+    assert prepared.spec.metadata.online is False
 
 
 def test_the_spec_holds_39_inputs_and_the_workflow_takes_integers_and_strings(prepared: PreparedData) -> None:
