@@ -41,7 +41,7 @@ _SUFFIXES: Mapping[str, Format] = {
 _BLOCK_BYTES = 1 << 21  # what the caches of a processor hold
 SHARD_BYTES = 48 << 20  # of Criteo some 200,000 rows, a little less than what NVTabular has at a time
 _BATCH_ROWS = 1 << 16
-_NUMBERS = (pa.int64(), pa.float64())
+NUMBERS = (pa.int64(), pa.float64())
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _OF_PROGRAMS = ("pyvenv.cfg", "config.pbtxt")
 _OF_MLFLOW = ("mlruns", "mlartifacts")
@@ -179,7 +179,7 @@ def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.Recor
         except pa.ArrowInvalid:
             if config.format != "csv":
                 raise
-            texts = {name: pa.string() if kind in _NUMBERS else kind for name, kind in types.items()}
+            texts = {name: pa.string() if kind in NUMBERS else kind for name, kind in types.items()}
             before, done = done, 0
             for batch in _read_typed(extent, config, texts):
                 done += batch.num_rows

@@ -17,6 +17,7 @@ from workflows.datasets.raw import RawData, Shard, StreamedRows
 from workflows.datasets.table.config import EPOCHS, ColumnConfig, FilesConfig, Format, LabelConfig, TableConfig
 from workflows.datasets.table.csv_text import read_header
 from workflows.datasets.table.files import (
+    NUMBERS,
     Extent,
     Types,
     find_files,
@@ -110,7 +111,7 @@ class _Reading:
         table = pa.Table.from_batches([batch])
         for number, field in enumerate(batch.schema):
             wanted = self.types.get(field.name)
-            if self.files.format == "csv" and is_text(field.type) and wanted in (pa.int64(), pa.float64()):
+            if self.files.format == "csv" and is_text(field.type) and wanted in NUMBERS:
                 table = table.set_column(number, field.name, sent[field.name])
         return table
 
