@@ -95,15 +95,15 @@ class TrainConfig(StepConfig):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The choices that the model reads: for MLflow."""
+        """The choices that the model uses, which MLflow records."""
         unread = () if self.model.framework.learns_in_steps else _OF_STEPS
         return {name: value for name, value in self.to_dict().items() if name not in unread}
 
     def check_read(self, given: Iterable[str]) -> None:
-        """Refuse choices that the model would not read.
+        """Refuse choices that the model does not use.
 
         Raises:
-            ConfigError: one of `given` is a choice of runs that the model ignores.
+            ConfigError: one of `given` is a choice that the model ignores.
         """
         if ignored := sorted(self.to_dict().keys() - self.params.keys() & set(given)):
             raise ConfigError(

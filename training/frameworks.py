@@ -17,7 +17,7 @@ class Framework:
         trainer: `module:class` of its `training.trainers.base.Trainer`.
         module: Python module of the framework.
         extra: extra in pyproject.toml that brings it.
-        pinned: modules of the packages of `PINNED` that it needs, too.
+        pinned: modules from packages of the group `PINNED` that it also needs.
         learns_in_steps: whether each step changes the model and its loss; if not, they change at the end of an epoch.
     """
 

@@ -1,8 +1,8 @@
 """import: data that somebody else prepared → prepared data of ours, so that training, export and serving work with it.
 
-A `feature_spec.yaml` describes the files (`training.data_set`). Its channels are those of our models or have any other
-names. Then ids are categorical and numbers are continuous, or labels if the channel's name says so. A mapping `test`
-becomes the split `valid`.
+A `feature_spec.yaml` describes the files (`training.data_set`). Its channels are those of our models, or have names of
+their own: of these, ids are categorical and numbers continuous, or labels if the channel's name says so. A mapping
+`test` becomes the split `valid`.
 
 Ids are taken over as they are: 0 is padding and the largest is the cardinality, so that ours is one more. Zeros at
 either end of a history are cut off, and what is left is its length. A client sends the same ids: the workflow of such

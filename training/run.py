@@ -157,7 +157,7 @@ class TrainingRun:
             if self._span.every_epoch or self._is_last:
                 for split in self._data.evaluated:
                     scored |= self._evaluate(split)
-        # Of several heads, scored training rows have a `train_loss`, too.
+        # With several heads, scoring the training rows gives a `train_loss`, too, which must not replace this one.
         epoch, figures = self._at.epoch, scored | trained
         self._log.log_metrics(figures, step=epoch)
         self._observer.after_epoch(self._at.step, figures)
@@ -218,7 +218,7 @@ class TrainingRun:
         return now
 
     def _figures(self, now: "_Sums", last: "_Sums") -> dict[str, float]:
-        """What the steps between two reports say; the loss of a whole epoch where steps have none of their own."""
+        """Figures of the steps between two reports; the loss is of the epoch where steps have none of their own."""
         num_rows = now.mark.num_rows - last.mark.num_rows
         of_steps = (now.loss_sum - last.loss_sum) / num_rows
         figures = {

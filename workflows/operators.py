@@ -483,7 +483,7 @@ class StableHashBucket(ops.HashBucket):  # type: ignore[misc]
 
 
 class HashShare(StableHashBucket):
-    """`StableHashBucket` by another name, which workflows that were saved earlier refer to."""
+    """The name of `StableHashBucket` in workflows that earlier versions saved."""
 
 
 class StableHashedCross(ops.HashedCross):  # type: ignore[misc]

@@ -104,7 +104,7 @@ def _lists_like(column: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def numbers_as_written(rows: pa.Table, columns: Collection[str]) -> pa.Table:
-    """Make numbers of texts where that changes nothing (00501 and 1.50 stay texts), and nulls of empty ones."""
+    """Turn columns of text into numbers where no text would change (00501 and 1.50 stay text); empty text is null."""
     for place, name in enumerate(rows.column_names):  # two may have one name
         if name in columns:
             texts = rows.column(place).combine_chunks()
@@ -115,9 +115,9 @@ def numbers_as_written(rows: pa.Table, columns: Collection[str]) -> pa.Table:
 
 
 def _exact(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """Numbers that are written as the texts are; None if some are not."""
+    """The texts as numbers; None unless each number is written as its text is."""
     numbers = None
-    for part in (texts.slice(0, 100), texts):  # Arrow goes through all of them before it says that one is no number
+    for part in (texts.slice(0, 100), texts):  # first a few: a cast goes through all texts before it fails
         try:
             numbers = part.cast(kind)
         except pa.ArrowInvalid:

@@ -78,8 +78,8 @@ class PreparedData:
         spec = FeatureSpec.read(path / spec_name)
         if spec.metadata.online:
             raise ArtifactError(
-                f"{path} holds raw rows, which were to be encoded while a model trains. This version encodes them "
-                f"beforehand: {remedy(KIND, path)}."
+                f"{path} holds raw rows, which an earlier version encoded in training. This version encodes rows "
+                f"when it prepares them: {remedy(KIND, path)}."
             )
         return cls(path=path, spec=spec, manifest=manifest)
 

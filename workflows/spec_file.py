@@ -301,7 +301,7 @@ def _feature(name: str, entry: _FeatureEntry) -> Feature:
 
 
 def _check_keys(value: Any, place: str) -> None:
-    """Refuse keys that are no texts, of which JSON would make some."""
+    """Refuse keys that are not text, since JSON would turn them into text."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):

@@ -10,7 +10,7 @@ _SHOWN = 80
 
 
 def validated(kind: type[_Kind], value: Any, place: str) -> _Kind:
-    """Make a dataclass of plain values; numbers in quotes are no numbers.
+    """Make a dataclass of plain values; a number in quotes is text.
 
     Raises:
         SpecError: a value is of another kind, missing or unknown; the message has its place.
@@ -24,5 +24,5 @@ def validated(kind: type[_Kind], value: Any, place: str) -> _Kind:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
         got = "" if first["type"] == "missing" else f" is {repr(first['input'])[:_SHOWN]}"
         raise SpecError(f"{f'{place}{path}'.lstrip('.')}{got}: {first['msg'].lower()}.") from None
-    except TypeError as error:  # dates and the like, which JSON has not
+    except TypeError as error:  # dates and the like, which JSON cannot hold
         raise SpecError(f"{place}: {error}.") from None

@@ -40,7 +40,7 @@ def write_pictures(heads: Sequence[Head], labels: Array, scores: Array, path: Pa
             for axes, draw in zip(line, _PICTURES[head.task], strict=True):
                 draw(axes, head, rows)
                 if axes.get_legend_handles_labels()[0]:
-                    # A place that Matplotlib looks for takes it more than a second on a busy machine.
+                    # Matplotlib's default, the best place, takes more than a second to find on a busy machine.
                     axes.legend(frameon=False, loc="lower right" if draw is _draw_roc else "upper center")
         figure.suptitle(f"{', '.join(head.column for head in heads)}: {len(labels):,} validation rows")
         figure.savefig(path, dpi=110)

@@ -209,7 +209,7 @@ def code_version() -> str:
     """Rankline's version, and in a Git checkout of it the commit, with "-dirty" where files were changed."""
     source = Path(__file__).resolve()
     try:
-        _git("ls-files", "--error-unmatch", source.name, cwd=source.parent)  # else it is a repository around ours
+        _git("ls-files", "--error-unmatch", source.name, cwd=source.parent)  # fails in any other repository
         commit = f", commit {_git('describe', '--always', '--dirty', '--exclude', '*', cwd=source.parent)}"
     except (OSError, subprocess.SubprocessError):  # no Git, or no checkout
         commit = ""

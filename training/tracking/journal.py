@@ -193,7 +193,7 @@ class Left(NamedTuple):
 
 
 def left_in(journals: Path) -> list[Left]:
-    """Those that are not delivered to their end, of runs that are going on, too."""
+    """The journals in a directory that are not fully delivered, those of running runs included."""
     directories = (path for path in sorted(journals.glob("*")) if _ID.fullmatch(path.name))
     return [Left(path, _delivered(path)) for path in directories if (path / _JOURNAL).exists()]
 

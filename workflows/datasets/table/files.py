@@ -164,8 +164,8 @@ def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = SHARD
 def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.RecordBatch]:
     """The rows of an extent, in batches of some megabytes. A column that the file lacks is null.
 
-    Arrow's CSV reader takes no 36.0 for a whole number, nor says where a fault is. From the batch on in which it
-    refuses a text, numbers are text.
+    Arrow's CSV reader rejects 36.0 as a whole number, and does not say in which row. From the batch on in which it
+    rejects a value, columns of numbers come as text.
 
     Raises:
         DataError: the file cannot be read so, or has changed.
