@@ -16,13 +16,8 @@ from serving.plan.steps import Arithmetic, Bucket, Step
 from workflows.hashing import bucket_of, hash_ids
 
 
-class StackedStep:
-    def of_column(self, number: int) -> Step:
-        raise NotImplementedError
-
-
 @dataclass(frozen=True, kw_only=True)
-class StackedArithmetic(StackedStep):
+class StackedArithmetic:
     """A NumPy function of each column and its own number; `operands` is [num_columns, 1]."""
 
     function: str
@@ -33,7 +28,7 @@ class StackedArithmetic(StackedStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackedBucket(StackedStep):
+class StackedBucket:
     """Bucket of each value by its hash; `num_buckets` is [num_columns, 1]."""
 
     num_buckets: NDArray[np.uint64]
@@ -43,7 +38,7 @@ class StackedBucket(StackedStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackedLookup(StackedStep):
+class StackedLookup:
     """What tables hold at numbers, by hash. The arrays of all columns lie one after the other.
 
     Attributes:
@@ -111,10 +106,10 @@ class Stack:
     """Raw columns, and the steps that all of them go through."""
 
     inputs: tuple[str, ...]
-    steps: tuple[Step | StackedStep, ...]
+    steps: tuple[Step | StackedArithmetic | StackedBucket | StackedLookup, ...]
 
     def of_column(self, number: int) -> Sequence[Step]:
-        return [step.of_column(number) if isinstance(step, StackedStep) else step for step in self.steps]
+        return [step if isinstance(step, Step) else step.of_column(number) for step in self.steps]
 
 
 @dataclass(frozen=True, kw_only=True)
