@@ -66,10 +66,8 @@ def find_installation() -> Installation:
     if spec is None or spec.origin is None:
         raise ServerError(f"nvidia-pytriton is not installed, which brings tritonserver: {install_line(PINNED)}")
     package = Path(spec.origin).parent
-    triton, stub = (
-        package / "tritonserver",
-        package / "tritonserver" / "python_backend_stubs" / _python_version() / STUB,
-    )
+    triton = package / "tritonserver"
+    stub = triton / "python_backend_stubs" / _python_version() / STUB
     server = triton / "bin" / "tritonserver"
     if not server.is_file():
         raise ServerError(f"{server} is missing: pip install --force-reinstall --no-deps nvidia-pytriton==0.7.0")
