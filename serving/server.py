@@ -241,7 +241,7 @@ class EmbeddedServer:
         )
 
     def restart(self, models: tuple[str, ...]) -> None:
-        """Start again with other models at the same addresses, keeping the log of a server that was ready as `….old`.
+        """Start again at the same addresses with these models; the log of a server that was ready is kept as `….old`.
 
         Raises:
             ServerError: as `start`, or it was never ready. Another call tries again.

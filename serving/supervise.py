@@ -12,7 +12,7 @@ from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ArtifactError, RanklineError, ServerError
 
 INTERVAL_S = 0.5
-_MAX_MISSES = 10  # checks in a row that a server did not answer, each within a second, until it is started again
+_MAX_MISSES = 10  # consecutive checks without an answer, up to a second each; after more, the server is restarted
 _STEADY_S = 10.0
 # With the start itself less than the time in which our client tries again. What ran is started again sooner: between
 # two crashes it answers.
@@ -96,7 +96,7 @@ class Backoff:
 
 
 class Supervisor:
-    """Looks after the server of one ensemble.
+    """Keeps the server of one ensemble running, and can switch it to new versions.
 
     A new version is loaded beside the active one: its steps first, so that one that cannot be loaded changes
     nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request

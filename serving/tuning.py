@@ -159,7 +159,7 @@ def name_of(config: ExportConfig) -> str:
 
 
 def _shares(base: ExportConfig, num_cores: int, only: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Instances and threads that the cores suffice for, in powers of two."""
+    """Instances and threads to try, in powers of two; if both vary, no more threads in all than cores."""
     powers = [2**power for power in range(num_cores.bit_length()) if 2**power <= num_cores]
     for instances in powers if "instances" in only else (base.instances,):
         for threads in powers if "threads" in only else (base.threads,):

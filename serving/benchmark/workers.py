@@ -110,7 +110,7 @@ class Workers:
 
 
 class _Gathering:
-    """Adds up the reports of the processes until all are done."""
+    """Collects the reports of the processes and sums them up until all have finished."""
 
     def __init__(
         self,

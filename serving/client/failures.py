@@ -49,7 +49,7 @@ class CallError(Exception):
 
 
 def is_restricted(details: str) -> bool:
-    """Whether the server restricts the protocol to clients with its key."""
+    """Whether an error says that the protocol is open only to clients with the server's key."""
     return _RESTRICTED in details
 
 

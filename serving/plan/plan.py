@@ -260,7 +260,7 @@ class TransformPlan:
         return self.made_of(inputs, valid)
 
     def made_of(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> dict[str, NDArray[Any] | Padded]:
-        """Transform columns that were checked. They may differ in length if no output column is made of such ones."""
+        """`run` without its checks. Columns that no output combines may differ in length."""
         results: dict[Reference, AnyColumn] = {
             spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self.inputs
         }
@@ -365,7 +365,7 @@ def _check_references(references: tuple[Reference, ...], names: set[str], num_ma
 
 
 def check_inputs(specs: Sequence[ColumnSpec], inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> None:
-    """Refuse raw columns that do not fit a plan or each other; see `TransformPlan.run`."""
+    """Refuse raw columns that do not match their specs or each other's length; see `TransformPlan.run`."""
     lengths = {}
     for spec in specs:
         given = inputs.get(spec.name)

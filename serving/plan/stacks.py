@@ -1,6 +1,6 @@
-"""Reads plans that hold stacks: columns with the same steps, whose constants and tables lie in common arrays.
+"""Reads plans that hold stacks: columns with the same steps, whose constants and tables share arrays.
 
-Plans are no longer written so. A stack becomes a chain of steps for each of its columns; the arrays stay mapped.
+Only earlier releases wrote such plans. A stack becomes a chain of steps for each column; the arrays stay mapped.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class StackedBucket:
 
 @dataclass(frozen=True, kw_only=True)
 class StackedLookup:
-    """What tables hold at numbers, by hash. The arrays of all columns lie one after the other.
+    """The value of a table for each number, found by hash. The arrays of all columns are concatenated.
 
     Attributes:
         hashes, starts: see `KeyIndex`; positions are counted anew in each column.
@@ -79,7 +79,7 @@ class StackedLookup:
 
 @dataclass(frozen=True, kw_only=True)
 class HashLookup(Step):
-    """What a table holds at numbers; see `StackedLookup`."""
+    """The table's value for each number; see `StackedLookup`."""
 
     hashes: NDArray[np.uint64]
     values: NDArray[Any]
@@ -103,7 +103,7 @@ class HashLookup(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """Raw columns, and the steps that all of them go through."""
+    """Raw columns that are transformed by the same steps."""
 
     inputs: tuple[str, ...]
     steps: tuple[Step | StackedArithmetic | StackedBucket | StackedLookup, ...]
