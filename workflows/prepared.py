@@ -22,7 +22,7 @@ from pyarrow.dataset import dataset as open_files
 
 from workflows.artifacts import Manifest, load_manifest, remedy
 from workflows.errors import ArtifactError
-from workflows.feature_spec import FILE_NAME, TARGET, TARGET_SUFFIX, USERS, FeatureSpec
+from workflows.feature_spec import FILE_NAME, PARQUET, TARGET, TARGET_SUFFIX, USERS, FeatureSpec
 from workflows.words import listed
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ class PreparedData:
         return _read_table(self.path / HELDOUT)
 
     def encoded(self, max_rows: int) -> pa.Table | None:
-        """The first validation rows as models take them; None where there are none."""
-        if "valid" not in self.spec.sources:
+        """Return the first validation rows as models take them; None if there are none, or none in Parquet."""
+        if "valid" not in self.spec.sources or self.spec.source("valid").type != PARQUET:
             return None
         return open_files([self.path / name for name in self.spec.source("valid").files]).head(max_rows)
 

@@ -53,6 +53,13 @@ def test_back_again_the_rows_are_the_same(tmp_path: Path, prepared: Path, prebat
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
+def test_encoded_rows_are_those_of_parquet_alone(tmp_path: Path, prepared: Path) -> None:
+    encoded = PreparedData.load(prepared).encoded(10)
+    assert encoded is not None
+    assert encoded.num_rows == 10
+    assert convert(prepared, tmp_path / "new", "tfrecord").encoded(10) is None
+
+
 def test_progress_goes_once_over_all_rows(tmp_path: Path, prepared: Path) -> None:
     for source, to in ((prepared, "tfrecord"), (tmp_path / "tfrecord", "parquet")):
         progress = ProgressRecord()
