@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from rankline.tracking.store import existing_file
+from training.tracking.config import OWN_ID
 from training.tracking.failures import reason_of
 from training.tracking.moved import adopt_artifacts
 from workflows.errors import ArtifactError
@@ -75,7 +76,10 @@ class _File:
         return self._found(where, [f"{beginning}%", limit])
 
     def run(self, run_id: str) -> StoredRun:
-        if found := self._found("r.run_uuid = ?", [run_id]):
+        # A run that began while the store did not answer has an id of its own, and is known elsewhere by that.
+        own = "EXISTS (SELECT 1 FROM tags WHERE tags.run_uuid = r.run_uuid AND tags.key = ? AND tags.value = ?)"
+        where = f"r.run_uuid = ? OR r.lifecycle_stage = 'active' AND {own} ORDER BY r.start_time, r.run_uuid"
+        if found := self._found(where, [run_id, OWN_ID, run_id]):
             return found[0]
         raise ArtifactError(f"{self.uri} cannot be read: Run with id={run_id} not found.")
 

@@ -15,6 +15,7 @@ from rankline.tracking.store import open_store, uri_of
 from tests.support.reports import report_of, result_of
 from tests.support.tiny_ensembles import NAME, publish_tiny
 from tests.unit.rankline.tracking.conftest import Store
+from training.tracking.config import OWN_ID
 from workflows.errors import ArtifactError, ConfigError
 
 SCORED = np.array([0.0, 1, 1]), np.array([0.25, 0.5, 0.75])
@@ -63,6 +64,13 @@ def test_a_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
             find_run(store.reader, named)
     with pytest.raises(ArtifactError, match="cannot be read"):
         find_run(store.reader, "0" * 32)
+
+
+def test_a_run_that_began_without_the_store_is_found_by_its_own_id(store: Store) -> None:
+    run_id, own_id = store.trained("mlp", {}), "c" * 32
+    store.client.set_tag(run_id, OWN_ID, own_id)
+    for reader in (store.reader, _Server(store.reader.uri)):
+        assert find_run(reader, own_id).run_id == run_id
 
 
 def test_what_is_asked_of_a_store_does_not_grow_with_its_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
