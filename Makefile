@@ -3,20 +3,20 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo horovod native test test-all check docs coverage mutants release setup lock clean
 BIN := .venv/bin
-CPP = $(shell git ls-files 'serving/native/*.cc' 'serving/native/*.h')
-SHELL_SCRIPTS = $(filter-out %.awk,$(shell git ls-files '*.sh' serving/container/bin .ci/run))
+CPP = $(shell git ls-files 'serving/*.cc' 'serving/*.h' 'workflows/*.cc' 'workflows/*.h')
+SHELL_SCRIPTS = $(filter-out %.awk,$(shell git ls-files '*.sh' serving/deploy/bin .ci/run))
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: ## make .venv with everything a developer needs
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx,torch,lightgbm,xgboost,tune,dev
-	@$(BIN)/python -m serving.native.build
+	@$(BIN)/python -m rankline.workflows.native.build
 	@$(if $(filter setup,$(MAKECMDGOALS)),echo "ready: source .venv/bin/activate; rankline --help")
 
 demo: ## raw ratings to measured scores, in one command (generated data)
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx
-	@$(BIN)/python -m serving.native.build
+	@$(BIN)/python -m rankline.workflows.native.build
 	@$(BIN)/rankline run movielens $(ARGS)
 
 horovod: ## Horovod for several workers, built against the TensorFlow in .venv (MPI=1 adds MPI to Gloo)
@@ -37,7 +37,7 @@ test: check ## while you work: every unit, and the parts together on small model
 	@scripts/test.sh $(ARGS)
 
 test-all: check ## what must pass before a change lands: also whole pipelines, the documents' commands, workers, containers (budget: 30 minutes)
-	@printf '%s\n' $(filter %.cc,$(CPP)) | xargs -P $$(getconf _NPROCESSORS_ONLN) -n 1 $(BIN)/clang-tidy --quiet -p serving/native
+	@printf '%s\n' $(filter %.cc,$(CPP)) | xargs -P $$(getconf _NPROCESSORS_ONLN) -n 1 $(BIN)/clang-tidy --quiet -p .
 	@scripts/horovod.sh
 	@scripts/test.sh -o testpaths=tests --hypothesis-profile=thorough $(ARGS)
 
@@ -48,7 +48,7 @@ coverage: setup ## which lines of the product no test runs: build/coverage/index
 	@scripts/horovod.sh
 	@scripts/test.sh -o testpaths=tests --cov --cov-report=html:build/coverage --cov-report=term:skip-covered $(ARGS)
 
-mutants: setup ## break what decides figures, in a copy, and list what no test notices (an hour on 2 cores; MODULE=training.metrics: one of them)
+mutants: setup ## break what decides figures, in a copy, and list what no test notices (an hour on 2 cores; MODULE=rankline.training.evaluation: one of them)
 	@rm -rf mutants
 	@$(BIN)/mutmut run $(if $(MODULE),'$(MODULE)*')
 	@$(BIN)/mutmut results

@@ -13,7 +13,7 @@ from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-_FILE = Path(__file__).parent / "serving" / "native" / "build.py"
+_FILE = Path(__file__).parent / "rankline" / "workflows" / "native" / "build.py"  # an sdist has no other
 _SPEC = importlib.util.spec_from_file_location("rankline_native_build", _FILE)
 assert _SPEC is not None
 assert _SPEC.loader is not None
@@ -28,7 +28,7 @@ class BuildWithObjects(build_py):  # type: ignore[misc]  # setuptools has no ann
     def run(self) -> None:
         super().run()
         if WITH_OBJECTS and not self.editable_mode:
-            native.build(Path(self.build_lib, "serving", "native", "objects"), native.find_compiler())
+            native.build(Path(self.build_lib, "rankline", "workflows", "native", "objects"), native.find_compiler())
 
 
 class PlatformWheel(bdist_wheel):  # type: ignore[misc]  # setuptools has no annotations

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from bench.asked import asked, figures_of
-from bench.report import FIGURES, Report
-from rankline.cli.checks import check_writable
-from rankline.display import CONSOLE, ERRORS, warn_busy
-from rankline.horovod_check import problem as horovod_problem
-from rankline.pipeline import write_json
-from rankline.quiet import quiet_libraries
-from workflows.errors import RanklineError
-from workflows.machine import busyness
+from bench.harness.report import Report, figures_file
+from bench.harness.targets import asked, figures_of
+from rankline.api.pipeline import write_json
+from rankline.cli.options.checks import check_writable
+from rankline.launch.horovod_check import problem as horovod_problem
+from rankline.terminal.console import CONSOLE, ERRORS, warn_busy
+from rankline.terminal.silence import quiet_libraries
+from rankline.workflows.core.errors import RanklineError
+from rankline.workflows.core.machine import busyness
 
 BENCHMARKS = {
     "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding; knows --device",
@@ -44,6 +44,12 @@ _NEEDS = {"distributed": horovod_problem}
 """Benchmark → what says what is missing for it, before anything heavy is imported."""
 
 
+def _module_of(name: str) -> str:
+    """A benchmark is the file of its name, in whatever folder."""
+    (path,) = Path(__file__).parent.glob(f"*/{name}.py")
+    return f"bench.{path.parent.name}.{name}"
+
+
 def main(
     name: Annotated[str, typer.Argument(help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items()))],
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each side; the figures are medians over them.")] = 5,
@@ -64,7 +70,7 @@ def main(
         ERRORS.print(f"Error: bench {name} cannot run here: {lacking}", soft_wrap=True, markup=False)
         raise typer.Exit(1)
     quiet_libraries()
-    run = import_module(f"bench.{name}").run
+    run = import_module(_module_of(name)).run
     parameters = inspect.signature(run).parameters
     given = {"recipe": recipe, "device": device, "data": data}
     chosen = {option: value for option, value in given.items() if value is not None}
@@ -76,7 +82,7 @@ def main(
         warn_busy(busy)
     try:
         check_writable(json_file)
-        last = Report.load(path) if (path := FIGURES / f"{figures}.json").exists() else None
+        last = Report.load(path) if (path := figures_file(figures)).exists() else None
         report = run(repeats, **chosen)
     except RanklineError as error:
         ERRORS.print(f"Error: {error}", soft_wrap=True, markup=False)

@@ -39,13 +39,19 @@ default_role = "code"
 exclude_patterns = ["notebook.ipynb"]
 _MADE = re.compile(r"<!-- made by (\w+) -->")
 _TEXT = re.compile(r"<!-- text of (\S+) -->")
-_ABOVE = re.compile(r"\]\((?:\.\./)?(README|CONTRIBUTING|CHANGELOG|SECURITY)\.md")
-_PAGES = {"README": "index", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog", "SECURITY": "security"}
+_ABOVE = re.compile(r"\]\((?:\.\./)*(README|CONTRIBUTING|CHANGELOG|SECURITY)\.md")
+_PAGES = {
+    "README": "index",
+    "CONTRIBUTING": "project/contributing",
+    "CHANGELOG": "project/changelog",
+    "SECURITY": "project/security",
+}
 
 
-def _fill(_app: Any, _page: str, source: list[str]) -> None:
+def _fill(_app: Any, page: str, source: list[str]) -> None:
     text = _TEXT.sub(lambda found: (_HERE.parent / found[1]).read_text(encoding="utf-8"), source[0])
-    text = _ABOVE.sub(lambda found: f"]({_PAGES[found[1]]}.md", text).replace("](docs/", "](")
+    up = "../" * page.count("/")
+    text = _ABOVE.sub(lambda found: f"]({up}{_PAGES[found[1]]}.md", text).replace("](docs/", f"]({up}")
     source[0] = _MADE.sub(lambda found: getattr(from_program, found[1])(), text)
 
 

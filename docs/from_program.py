@@ -9,17 +9,17 @@ from typing import Any
 import typer
 
 from rankline.cli.main import app
-from rankline.options import description_of
+from rankline.recipes.overrides import description_of
 from rankline.recipes.recipe_file import recipe_schema
-from serving.benchmark.breakdown import Breakdown, StepTimes
-from serving.benchmark.metrics import METRICS as MEASURED
-from serving.benchmark.metrics import Metric
-from serving.benchmark.report import FORMAT_VERSION, BenchmarkReport, LoadResult
-from serving.benchmark.resources import ServerResources
-from serving.benchmark.runs import Floor, Load
-from serving.benchmark.search import SearchResult
-from training.metrics import METRICS
-from training.models import MODELS
+from rankline.serving.loadtest.analysis.resources import ServerResources
+from rankline.serving.loadtest.analysis.server_breakdown import Breakdown, StepTimes
+from rankline.serving.loadtest.report.report import FORMAT_VERSION, BenchmarkReport, LoadResult
+from rankline.serving.loadtest.runs import Floor, Load
+from rankline.serving.loadtest.search.rate import SearchResult
+from rankline.serving.loadtest.stats.metrics import METRICS as MEASURED
+from rankline.serving.loadtest.stats.metrics import Metric
+from rankline.training.evaluation import METRICS
+from rankline.training.models import MODELS
 
 _EXAMPLES = re.compile(r"\*\*Examples?\*\*\s*(.*)", re.DOTALL)
 

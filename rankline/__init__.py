@@ -11,15 +11,18 @@ Nothing is imported before it is used.
 
 from typing import TYPE_CHECKING, Any
 
+from rankline.workflows.core.old_names import install
+
 if TYPE_CHECKING:
-    from rankline.api import Dataset, export, load_recipe, predict, prepare, serve, train
-    from serving.client import Client
-    from workflows.errors import RanklineError
+    from rankline.api.verbs import Dataset, export, load_recipe, predict, prepare, serve, train
+    from rankline.serving.client import Client
+    from rankline.workflows.core.errors import RanklineError
 
 __all__ = [
     "Client", "Dataset", "RanklineError", "export", "load_recipe", "predict", "prepare", "serve", "train",
 ]  # fmt: skip
-_ELSEWHERE = {"Client": "serving.client", "RanklineError": "workflows.errors"}
+install()
+_ELSEWHERE = {"Client": "rankline.serving.client", "RanklineError": "rankline.workflows.core.errors"}
 
 
 def __getattr__(name: str) -> Any:
@@ -27,7 +30,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'rankline' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_ELSEWHERE.get(name, "rankline.api")), name)
+    return getattr(import_module(_ELSEWHERE.get(name, "rankline.api.verbs")), name)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 stand_ins=scripts/base-images.Dockerfile
 pytriton=$(sed -n 's/^\(nvidia-pytriton==[^ ]*\).*/\1/p' constraints.txt)
-images=$(sed -n 's/^ARG .*_IMAGE=//p' serving/container/Dockerfile &&
+images=$(sed -n 's/^ARG .*_IMAGE=//p' serving/deploy/Dockerfile &&
     sed -n 's/^ *image: //p' docker-compose.yml | grep -v '^rankline-' | sort -u)
 
 for image in $images; do

@@ -18,7 +18,7 @@ fail() {
 [ -z "$mpi" ] || [ "$mpi" = mpi ] || fail "got the option '$mpi', expected none, or mpi"
 [ -x .venv/bin/python ] || fail "there is no .venv: make horovod makes it"
 problem() {
-    .venv/bin/python -m rankline.horovod_check $mpi 2>&1
+    .venv/bin/python -m rankline.launch.horovod_check $mpi 2>&1
 }
 reason=$(problem) && exit 0
 
@@ -27,7 +27,7 @@ sources_sha256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 change=without-xla # part of the cache's name: whoever changes the build otherwise gives it another
 built_for=$(.venv/bin/python -c '
 import sys, sysconfig
-from rankline.horovod_check import tensorflow_version
+from rankline.launch.horovod_check import tensorflow_version
 if tensorflow_version() is None:
     sys.exit(1)
 print(f"tensorflow{tensorflow_version()}-{sys.implementation.cache_tag}-{sysconfig.get_platform()}")

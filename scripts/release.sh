@@ -19,6 +19,6 @@ rm -rf build/release
 $bin/uv build --quiet --out-dir build/release
 $bin/twine check --strict build/release/*.whl build/release/*.tar.gz
 $bin/cyclonedx-py requirements constraints.txt --output-file build/release/sbom.cdx.json
-$bin/pytest -q tests/system/test_installed_wheel.py
+$bin/pytest -q tests/e2e/deployment/test_installed_wheel.py
 (cd build/release && sha256sum -- *.whl *.tar.gz *.json >SHA256SUMS)
 ls -l build/release

@@ -13,7 +13,7 @@ fail() {
 
 # What a Python lacks; nothing when it will do.
 lack() {
-    "$1" rankline/interpreter.py 2>/dev/null || echo "it does not start"
+    "$1" rankline/doctor/interpreter.py 2>/dev/null || echo "it does not start"
 }
 
 # Has uv install a Python of its own. uv is the machine's, or comes into a directory of its own by any Python.

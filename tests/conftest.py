@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-import tests.support  # noqa: F401  # before TensorFlow
-from tests.support.disk import make_stores_quickly, sync_nothing
+import tests.harness  # noqa: F401  # before TensorFlow
+from tests.harness.process.disk import make_stores_quickly, sync_nothing
 
 UNITS = Path(__file__).parent / "unit"
 SHARED: dict[str, Any] = {

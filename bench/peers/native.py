@@ -9,7 +9,7 @@ behind them. They differ in three places:
     hashing      feature columns, in the graph           an NVTabular workflow, online in the loader
     embeddings   `keras.layers.DenseFeatures`         `ScalarDenseFeatures`
 
-A peer to measure against: recipes are trained by `training.train`.
+A peer to measure against: recipes are trained by `rankline.training.run.train`.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from training.config import TrainConfig
-from training.loader.tensorflow import KerasSequenceLoader
-from training.loader.tfrecord import tensor_dtype
-from training.models.base import embedding_columns, keras_inputs, number_columns, scores
-from training.models.config import ModelConfig, NetworkConfig, StepConfig
-from training.models.dlrm import DLRMConfig
-from training.models.dlrm.network import head
-from workflows.feature_spec import FeatureSpec
+from rankline.training.config.train import TrainConfig
+from rankline.training.data.loader.tensorflow import KerasSequenceLoader
+from rankline.training.data.loader.tfrecord import tensor_dtype
+from rankline.training.models.base import embedding_columns, keras_inputs, number_columns, scores
+from rankline.training.models.config import ModelConfig, NetworkConfig, StepConfig
+from rankline.training.models.dlrm import DLRMConfig
+from rankline.training.models.dlrm.network import head
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 HASH_SHARE = 0.75
 """Buckets that the ids of a column are hashed to, as a share of its cardinality."""
@@ -146,8 +146,8 @@ def peer(config: TrainConfig, *, accelerated: bool) -> TrainConfig:
 
 def _hashing_workflow(files: Sequence[Path], spec: FeatureSpec) -> Any:
     """Numbers as they are, ids in buckets; it has nothing to learn from the rows but their types."""
-    from workflows.operators import StableHashBucket  # NVTabular takes seconds to import
-    from workflows.upstream import nvt, quiet_nvtabular
+    from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
+    from rankline.workflows.nvt.operators import StableHashBucket
 
     with quiet_nvtabular():
         buckets = {f.name: num_buckets(f.embedding_shape[0]) for f in spec.categorical}

@@ -7,9 +7,9 @@ import pandas as pd
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from workflows.lists import padded_rows
-from workflows.tensor_names import PADDED_SIGNATURE, SCORE
-from workflows.upstream import nvt, quiet_nvtabular
+from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
+from rankline.workflows.schema.ragged import padded_rows
+from rankline.workflows.schema.tensor_names import PADDED_SIGNATURE, SCORE
 
 
 class Scorer:

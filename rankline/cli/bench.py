@@ -6,22 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.arguments import BATCH_SIZES, BenchUrl, JsonFile, RecipeName, Repository, WorkDir
-from rankline.cli.checks import batch_sizes_of, check_writable
-from rankline.cli.reports import save_report
-from rankline.display import CONSOLE, Stages, warn_busy
-from rankline.options import Overrides, with_options
-from rankline.servers import server_for
-from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
-from serving.benchmark.config import LoadConfig
-from workflows.machine import busyness
+from rankline.cli.options.arguments import BATCH_SIZES, BenchUrl, JsonFile, RecipeName, Repository, WorkDir
+from rankline.cli.options.checks import batch_sizes_of, check_writable
+from rankline.recipes.overrides import Overrides, with_options
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
+from rankline.scoring.backends import server_for
+from rankline.serving.loadtest.config import LoadConfig
+from rankline.terminal.console import CONSOLE, Stages, say, warn_busy
+from rankline.workflows.core.machine import busyness
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from serving.benchmark.report import BenchmarkReport
-    from serving.ensemble import ExportedEnsemble
-    from workflows.prepared import PreparedData
+    from rankline.serving.loadtest.report.report import BenchmarkReport
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.workflows.preprocess.prepared_data import PreparedData
 
 
 @with_options(LoadConfig)
@@ -77,14 +76,14 @@ def bench_command(
         config.arrivals_at(1)  # reads it, and has rates of its own
     workspace = exported_workspace(recipe, work_dir, repository)
 
-    from rankline.pipeline import write_json
-    from rankline.report_tables import print_report
-    from rankline.sample import is_foreign, load_sample
-    from rankline.tracking.reports import find_report
-    from rankline.tracking.store import check_store, uri_of_run
-    from serving.benchmark.load import check_batch_sizes
-    from serving.ensemble import ExportedEnsemble
-    from workflows.prepared import PreparedData
+    from rankline.api.pipeline import write_json
+    from rankline.runs.bench_reports import find_report
+    from rankline.runs.store import check_store, uri_of_run
+    from rankline.scoring.sample import is_foreign, load_sample
+    from rankline.serving.loadtest.runner import check_batch_sizes
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.terminal.bench_table import print_report
+    from rankline.workflows.preprocess.prepared_data import PreparedData
 
     ensemble = ExportedEnsemble.load(workspace.ensemble)
     data = load_sample(workspace.sample) if is_foreign(ensemble) else PreparedData.load(workspace.prepared)
@@ -121,8 +120,8 @@ def _measure(
     config: LoadConfig,
     url: str | None,
 ) -> "BenchmarkReport":
-    from rankline import pipeline
-    from workflows.prepared import PreparedData
+    from rankline.api import pipeline
+    from rankline.workflows.preprocess.prepared_data import PreparedData
 
     with (
         Stages(["bench"]) as stages,
@@ -140,9 +139,25 @@ def _measure(
 
 def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regression: float) -> bool:
     """Show the comparison; whether anything regressed."""
-    from rankline.report_tables import print_comparison
-    from serving.benchmark.compare import compare
+    from rankline.serving.loadtest.analysis.compare import compare
+    from rankline.terminal.bench_table import print_comparison
 
     comparison = compare(earlier, report, max_regression)
     print_comparison(comparison, CONSOLE)
     return bool(comparison.regressions)
+
+
+def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
+    """Save the report and its pictures, log it to the run that trained the model, and say where it is.
+
+    Raises:
+        ArtifactError: it could not be saved completely.
+    """
+    from rankline.runs.bench_reports import log_report
+    from rankline.runs.store import catch_up, uri_of_run
+
+    catch_up(workspace.root)
+    uri = uri_of_run(ensemble.tracking_uri, workspace.root)
+    log_report(report, uri, ensemble.run_id, workspace.report)
+    logged = f"logged to MLflow run {ensemble.run_id}; " if ensemble.run_id else ""
+    say(f"{logged}page, table, JSON and plot in {workspace.report}")

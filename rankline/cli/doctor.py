@@ -1,10 +1,16 @@
 """The verb `doctor`."""
 
-import typer
+from typing import TYPE_CHECKING
 
-from rankline.cli.arguments import JsonFile
-from rankline.cli.checks import check_writable
-from rankline.display import CONSOLE
+import typer
+from rich.markup import escape
+
+from rankline.cli.options.arguments import JsonFile
+from rankline.cli.options.checks import check_writable
+from rankline.terminal.console import CONSOLE
+
+if TYPE_CHECKING:
+    from rankline.doctor.checks import Check
 
 
 def doctor_command(json_file: JsonFile = None) -> None:
@@ -17,15 +23,19 @@ def doctor_command(json_file: JsonFile = None) -> None:
     rankline doctor --json doctor.json
     """
     check_writable(json_file)
-    from rankline.doctor import examine, report
-    from rankline.pipeline import write_json
-    from rankline.summary import print_check
+    from rankline.api.pipeline import write_json
+    from rankline.doctor.checks import examine, report
 
     checks = []
     for check in examine():  # each is shown as soon as it is known
-        print_check(check, CONSOLE)
+        _print_check(check)
         checks.append(check)
     if json_file:
         write_json(report(checks), json_file)
     if any(check.required and not check.works for check in checks):
         raise typer.Exit(1)
+
+
+def _print_check(check: "Check") -> None:
+    mark = "[green]✓[/]" if check.works else "[red]✗[/]" if check.required else "[yellow]–[/]"
+    CONSOLE.print(f"{mark} {check.name:<16} {escape(check.detail)}", soft_wrap=True)

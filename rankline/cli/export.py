@@ -1,21 +1,23 @@
-"""The verb `export`."""
+"""The verbs `export` and `image`."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.arguments import Repository, WorkDir
-from rankline.cli.completion import recipes
-from rankline.cli.reports import say_active
-from rankline.display import CONSOLE, say
-from rankline.options import Overrides, with_options
-from rankline.promotion import Bounds
+from rankline.cli.options.arguments import RecipeName, Repository, WorkDir
+from rankline.cli.options.completion import recipes
 from rankline.recipes import available
-from rankline.workspace import REPOSITORY, WORK_DIR
-from serving.export_config import ExportConfig
-from workflows.errors import ConfigError
+from rankline.recipes.overrides import Overrides, with_options
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace
+from rankline.registry.promotion_gate import Bounds
+from rankline.serving.export.config import ExportConfig
+from rankline.terminal.console import CONSOLE, say
+from rankline.workflows.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rankline.serving.repository.ensemble import ExportedEnsemble
 
 
 @with_options(ExportConfig)
@@ -110,8 +112,8 @@ def export_command(
 
     rankline export --model churn.onnx --sample rows.csv --name churn --rename age=Age
     """
-    from rankline import api
-    from rankline.summary import print_engines
+    from rankline.api import verbs as api
+    from rankline.terminal.summary import print_engines
 
     bounds = Bounds.parse(if_better, by, p99)
     ensemble = api.export(
@@ -156,3 +158,42 @@ def _renames(pairs: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"--rename is {pair!r}, expected COLUMN=INPUT, each column once.")
         renames[column] = target
     return renames
+
+
+def image_command(
+    recipe: RecipeName = "movielens",
+    *,
+    tag: Annotated[
+        str | None, typer.Option("--tag", help="Name of the image; without it rankline-RECIPE:VERSION.")
+    ] = None,
+    repository: Repository = REPOSITORY,
+) -> None:
+    """Build a container image of the active version with its server, which needs nothing else to run.
+
+    **Examples**
+
+    rankline image movielens
+
+    rankline image movielens --tag registry.example.com/movielens:7
+    """
+    from rankline.serving.export.docker_image import build_image
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+
+    ensemble = ExportedEnsemble.load(exported_workspace(recipe, repository=repository).ensemble)
+    image = build_image(ensemble, tag)
+    say(f"{image.tag}: version {ensemble.version} of {ensemble.name}, {image.num_bytes / 1e6:,.0f} MB")
+    say(f"  docker run --rm --read-only --publish 127.0.0.1:8001:8001 {image.tag}")
+
+
+def say_active(ensemble: "ExportedEnsemble", why_not: str = "--no-promote") -> None:
+    """Say which version is active after an export; if it is another one, why, and how to activate this one."""
+    from rankline.serving.repository.ensemble import active_version
+
+    active = active_version(ensemble.path, ensemble.name)
+    if active == ensemble.version:
+        say(f"{ensemble.path}: version {active} is active")
+    else:
+        say(
+            f"{ensemble.path}: version {active} stays active: {why_not}. To let the new one answer: "
+            f"rankline promote {ensemble.name} --to {ensemble.version}"
+        )

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from rankline.display import CONSOLE, Stages, plain_table, say
-from workflows.errors import ConfigError
+from rankline.terminal.console import CONSOLE, Stages, plain_table, say
+from rankline.workflows.core.errors import ConfigError
 
 _OUTPUT = Path("rankline.yaml")
 
 if TYPE_CHECKING:
-    from rankline.first_recipe import FirstRecipe
-    from workflows.datasets.table.config import Format
+    from rankline.recipes.first_recipe import FirstRecipe
+    from rankline.workflows.data.tabular.config import Format
 
 
 def init_command(
@@ -66,7 +66,7 @@ def init_command(
         raise ConfigError(f"{output} is there already. Give --force to replace it, or --output for another name.")
     if not output.absolute().parent.is_dir():
         raise ConfigError(f"--output: {output.absolute().parent} is not a directory. Make it first.")
-    from rankline.first_recipe import first_recipe
+    from rankline.recipes.first_recipe import first_recipe
 
     with Stages(["look"]) as stages, stages.stage("look") as progress:
         made = first_recipe(
@@ -83,7 +83,7 @@ def init_command(
 
 
 def _format(name: str | None) -> "Format | None":
-    from workflows.datasets.table.config import Format
+    from rankline.workflows.data.tabular.config import Format
 
     if name is not None and name not in get_args(Format):
         raise ConfigError(f"--format is {name!r}. Available: {', '.join(get_args(Format))}.")

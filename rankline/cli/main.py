@@ -12,20 +12,15 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from rankline.cli.bench import bench_command
-from rankline.cli.convert import convert_command
+from rankline.cli.data import convert_command, import_command, prepare_command
 from rankline.cli.doctor import doctor_command
-from rankline.cli.export import export_command
-from rankline.cli.image import image_command
-from rankline.cli.import_data import import_command
+from rankline.cli.export import export_command, image_command
 from rankline.cli.init import init_command
-from rankline.cli.predict import predict_command
-from rankline.cli.prepare import prepare_command
-from rankline.cli.recipe_options import RecipeCommand
-from rankline.cli.recommend import recommend_command
+from rankline.cli.options.recipe_options import RecipeCommand
+from rankline.cli.predict import predict_command, recommend_command
 from rankline.cli.run import run_command
-from rankline.cli.runs import compare_command, runs_command, ui_command
+from rankline.cli.runs import compare_command, runs_command, sync_command, ui_command
 from rankline.cli.serve import serve_command
-from rankline.cli.sync import sync_command
 from rankline.cli.train import train_command
 from rankline.cli.tune import tune_command
 from rankline.cli.versions import (
@@ -36,11 +31,11 @@ from rankline.cli.versions import (
     versions_command,
 )
 from rankline.compat.sim.command import CONTEXT, sim_command
-from rankline.display import ERRORS, format_error, say
-from rankline.quiet import quiet_libraries, show_all
+from rankline.launch.worker import reject_multiprocess
 from rankline.recipes import available
-from rankline.worker import reject_multiprocess
-from workflows.errors import RanklineError
+from rankline.terminal.console import ERRORS, format_error, say
+from rankline.terminal.silence import quiet_libraries, show_all
+from rankline.workflows.core.errors import RanklineError
 
 
 class _Group(TyperGroup):

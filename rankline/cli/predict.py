@@ -1,4 +1,4 @@
-"""The verb `predict`."""
+"""The verbs `predict` and `recommend`: scores of rows, and the best items for a user."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.arguments import Repository, TlsRoot, Url
-from rankline.cli.checks import check_writable
-from rankline.cli.completion import recipes
-from rankline.display import ERRORS, STDOUT, Stages, note
+from rankline.cli.options.arguments import RecipeName, Repository, TlsRoot, Url, WorkDir
+from rankline.cli.options.checks import check_writable
+from rankline.cli.options.completion import recipes
 from rankline.recipes import recipe_named
-from rankline.servers import client_for
-from rankline.workspace import REPOSITORY, exported_workspace, is_exported_only, is_no_recipe
-from workflows.errors import ConfigError
-from workflows.progress import SILENT, Progress
-from workflows.words import listed
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace, is_exported_only, is_no_recipe
+from rankline.scoring.backends import client_for
+from rankline.terminal.console import CONSOLE, ERRORS, STDOUT, Stages, note, say
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.formatting import listed
+from rankline.workflows.core.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rankline.rows import Block
-    from serving.client import Client, ModelSchema
-    from serving.ensemble import ExportedEnsemble
-    from workflows.datasets.base import Requests
+    from rankline.scoring.read_rows import Block
+    from rankline.serving.client import Client, ModelSchema
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.workflows.preprocess.dataset import Requests
 
 
 def predict_command(
@@ -65,11 +65,11 @@ def predict_command(
 
     echo '{"userId": 1, "movieId": 31}' | rankline predict --input -
     """
-    from rankline.rows import format_of, from_options, missing_columns, output_format_of, stdin_as_file
-    from rankline.scores import check_columns, score_blocks, scores_to, without_score
-    from serving.client import ModelSchema
-    from serving.client.requests import check
-    from serving.ensemble import ExportedEnsemble
+    from rankline.scoring.read_rows import format_of, from_options, missing_columns, output_format_of, stdin_as_file
+    from rankline.scoring.write_scores import check_columns, score_blocks, scores_to, without_score
+    from rankline.serving.client import ModelSchema
+    from rankline.serving.client.request_builder import check
+    from rankline.serving.repository.ensemble import ExportedEnsemble
 
     words = words or []
     recipe = words.pop(0) if words and not words[0].startswith("-") else "movielens"
@@ -131,8 +131,8 @@ def predict_command(
 
 def _check_options(options: Mapping[str, object], given: Mapping[str, str], recipe: str, repository: Path) -> None:
     """Refuse an option that has the name of a column that was not given: the column may be meant."""
-    from serving.client import ModelSchema
-    from serving.ensemble import ExportedEnsemble
+    from rankline.serving.client import ModelSchema
+    from rankline.serving.repository.ensemble import ExportedEnsemble
 
     if is_exported_only(recipe, repository):
         schema = ModelSchema.from_config(ExportedEnsemble.load(repository / recipe).model_config)
@@ -151,7 +151,7 @@ def _check_options(options: Mapping[str, object], given: Mapping[str, str], reci
 
 def _note_unknown(client: "Client", rows: "pa.Table") -> None:
     """Warn of columns whose values training never saw, such as ids in another form."""
-    from serving.in_process import unknown_columns
+    from rankline.serving.server.in_process import unknown_columns
 
     if unknown := listed([repr(name) for name in unknown_columns(client, rows)], 5):
         note(
@@ -176,7 +176,7 @@ def _row(
     """A row that was typed; all of it is sent, so that a column too many is found."""
     import pyarrow as pa
 
-    from rankline.rows import Block, as_typed, text_columns, typed_row
+    from rankline.scoring.read_rows import Block, as_typed, text_columns, typed_row
 
     if requests is None:
         row = typed_row(given, text_columns(schema))
@@ -189,7 +189,7 @@ def _blocks(
     path: Path, format_name: str, schema: "ModelSchema", requests: "Requests | None", optional: Sequence[str]
 ) -> "Iterator[Block]":
     """Rows of a file, read as the recipe says, if there is one."""
-    from rankline.rows import Block, read_blocks, select
+    from rankline.scoring.read_rows import Block, read_blocks, select
 
     if requests is None:
         for rows, done in read_blocks(path, format_name, schema):
@@ -197,3 +197,56 @@ def _blocks(
     else:
         for rows, sent, done in requests.of_file(path, optional, format_name):
             yield Block(rows=rows, sent=sent, done=done)
+
+
+def recommend_command(
+    recipe: RecipeName = "movielens",
+    *,
+    user: Annotated[
+        str, typer.Option("--user", help="User to recommend to; an unseen user gets what most people like.")
+    ],
+    top: Annotated[int, typer.Option("--top", min=1, help="How many items.")] = 10,
+    with_known: Annotated[
+        bool, typer.Option("--with-known", help="Also rank the items that the user has in the data.")
+    ] = False,
+    context: Annotated[
+        list[str] | None,
+        typer.Option("--context", metavar="NAME=VALUE", help="A further column that the model takes."),
+    ] = None,
+    work_dir: WorkDir = WORK_DIR,
+    repository: Repository = REPOSITORY,
+    url: Url = None,
+    tls_root: TlsRoot = None,
+) -> None:
+    """Score all items for one user but those that the user has in the data, and show the best.
+
+    Where rows have histories, one request has the user's and all these items. What else the model takes comes from the
+    catalogue, or from `--context`.
+
+    **Examples**
+
+    rankline recommend --user 1 --top 10
+
+    rankline recommend amazon-sim --user A2IBPI20UZIR0U
+
+    rankline recommend shop --user 1 --context hour=17 --context country=DE
+    """
+    from rankline.scoring.recommend import best_items, check_context, context_of, typed_user, user_and_item
+    from rankline.serving.client import ModelSchema
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.terminal.summary import print_items
+    from rankline.workflows.preprocess.prepared_data import PreparedData
+
+    workspace = exported_workspace(recipe, work_dir, repository)
+    prepared = PreparedData.load(workspace.prepared)
+    user_column, _ = user_and_item(prepared)
+    if url is None:  # mistakes are found now, not after the model is loaded
+        ensemble = ExportedEnsemble.load(workspace.ensemble)
+        ensemble.check_made_from(prepared.manifest)
+        schema = ModelSchema.from_config(ensemble.model_config)
+        typed_user(user, schema, user_column)
+        check_context(prepared, schema, context_of(context or (), schema))
+    with client_for(workspace.ensemble, url, tls_root) as client:
+        given = context_of(context or (), client.schema)
+        items = best_items(client, prepared, user, top, context=given, with_known=with_known, report=say)
+    print_items(items, CONSOLE)

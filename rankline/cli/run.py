@@ -2,16 +2,16 @@
 
 from contextlib import ExitStack
 
-from rankline.cli.arguments import BATCH_SIZES, BatchSizes, JsonFile, RecipeName, Repository, Seeds, WorkDir
-from rankline.cli.checks import batch_sizes_of, check_writable
-from rankline.cli.recipe_options import with_recipe_options
-from rankline.cli.reports import save_report
-from rankline.display import CONSOLE, Stages, note
-from rankline.options import Overrides
+from rankline.api.data_source import SourceConfig
+from rankline.cli.bench import save_report
+from rankline.cli.options.arguments import BATCH_SIZES, BatchSizes, JsonFile, RecipeName, Repository, Seeds, WorkDir
+from rankline.cli.options.checks import batch_sizes_of, check_writable
+from rankline.cli.options.recipe_options import with_recipe_options
 from rankline.recipes import recipe_named
-from rankline.source import SourceConfig
-from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
-from serving.export_config import ExportConfig
+from rankline.recipes.overrides import Overrides
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace
+from rankline.serving.export.config import ExportConfig
+from rankline.terminal.console import CONSOLE, Stages, note
 
 
 @with_recipe_options(
@@ -39,8 +39,8 @@ def run_command(
 
     rankline run movielens --download ml-latest-small --seeds 5 --json result.json
     """
-    from rankline import pipeline
-    from rankline.summary import print_summary
+    from rankline.api import pipeline
+    from rankline.terminal.summary import print_summary
 
     chosen = recipe_named(recipe).with_overrides(overrides)
     source = overrides.apply(SourceConfig())

@@ -1,4 +1,4 @@
-"""The verbs `runs`, `compare` and `ui`: what was trained, and which is better."""
+"""The verbs `runs`, `compare`, `sync` and `ui`: what was trained, and which is better."""
 
 import signal
 import threading
@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from rankline.cli import completion
-from rankline.cli.arguments import JsonFile, Repository, WorkDir
-from rankline.cli.checks import check_writable
-from rankline.display import CONSOLE, note, say
-from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
-from workflows.errors import ConfigError
+from rankline.cli.options import completion
+from rankline.cli.options.arguments import JsonFile, Repository, WorkDir
+from rankline.cli.options.checks import check_writable
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace
+from rankline.terminal.console import CONSOLE, note, say
+from rankline.training.tracking.config import journals_of
+from rankline.training.tracking.journal import left_in
+from rankline.workflows.core.errors import ConfigError
 
 
 def runs_command(
@@ -35,12 +37,12 @@ def runs_command(
     rankline runs movielens --limit 5 --json runs.json
     """
     check_writable(json_file)
-    from rankline.pipeline import write_json
-    from rankline.run_tables import print_runs
-    from rankline.tracking.reading import open_reader
-    from rankline.tracking.runs import runs_in
-    from rankline.tracking.store import uri_of
-    from serving.ensemble import active_runs
+    from rankline.api.pipeline import write_json
+    from rankline.runs.reader import open_reader
+    from rankline.runs.run_tables import print_runs
+    from rankline.runs.store import uri_of
+    from rankline.runs.summary import runs_in
+    from rankline.serving.repository.ensemble import active_runs
 
     uri = uri_of(work_dir)
     if not (found := runs_in(open_reader(uri), recipe, limit)):
@@ -79,13 +81,13 @@ def compare_command(
         check_writable(file)
     if len(runs) < 2:
         raise ConfigError(f"{len(runs)} run was given, expected two or more. `rankline runs` lists them.")
-    from rankline.pipeline import write_json
-    from rankline.run_tables import print_run_comparison, to_html
-    from rankline.tracking.comparison import compare_runs
-    from rankline.tracking.reading import open_reader
-    from rankline.tracking.runs import find_run
-    from rankline.tracking.store import uri_of
-    from workflows.artifacts import write_whole
+    from rankline.api.pipeline import write_json
+    from rankline.runs.compare import compare_runs
+    from rankline.runs.reader import open_reader
+    from rankline.runs.run_tables import print_run_comparison, to_html
+    from rankline.runs.store import uri_of
+    from rankline.runs.summary import find_run
+    from rankline.workflows.storage.artifacts import write_whole
 
     store = open_reader(uri_of(work_dir))
     first, *others = [find_run(store, _run_of(named, repository)) for named in runs]
@@ -102,7 +104,7 @@ def compare_command(
 
 def _run_of(named: str, repository: Path) -> str:
     """The run that a version such as movielens@3 was exported from; other names are returned as they are."""
-    from serving.ensemble import ExportedEnsemble
+    from rankline.serving.repository.ensemble import ExportedEnsemble
 
     name, is_version, number = named.partition("@")
     if not is_version:
@@ -133,9 +135,9 @@ def ui_command(
     """
     import webbrowser
 
-    from rankline.tracking.store import check_store, open_store, uri_of
-    from rankline.tracking.view import lay_out
-    from rankline.ui import serve_pages
+    from rankline.runs.mlflow_ui import serve_pages
+    from rankline.runs.shared_view import lay_out
+    from rankline.runs.store import check_store, open_store, uri_of
 
     uri = uri_of(work_dir)
     check_store(uri)
@@ -155,3 +157,29 @@ def ui_command(
             say("Ctrl-C stops it")
             wait(stop)
             say("stopped")
+
+
+def sync_command(*, work_dir: WorkDir = WORK_DIR) -> None:
+    """Deliver to MLflow what runs have logged while its server did not answer; nothing is lost or there twice.
+
+    Runs that are going on are left alone: they deliver by themselves. One that was killed is marked so.
+
+    **Example**
+
+    rankline sync
+    """
+    if not left_in(journals_of(work_dir)):
+        say(f"nothing to deliver in {journals_of(work_dir)}")
+        return
+    from rankline.runs.store import deliver
+
+    outcomes = list(deliver(work_dir))
+    for one in outcomes:
+        if one.failure:
+            note(f"Warning: {one.words}")
+        else:
+            say(one.words)
+    if any(one.failure for one in outcomes):
+        raise typer.Exit(1)
+    if not outcomes:
+        say("nothing to deliver but of runs that are going on")

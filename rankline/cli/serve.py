@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.arguments import Repository, WorkDir
-from rankline.cli.completion import recipes
-from rankline.display import CONSOLE, say
-from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
-from serving.ports import GRPC_PORT
-from workflows.errors import ConfigError
+from rankline.cli.options.arguments import Repository, WorkDir
+from rankline.cli.options.completion import recipes
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace
+from rankline.serving.server.ports import GRPC_PORT
+from rankline.terminal.console import CONSOLE, say
+from rankline.workflows.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rankline.tracking.follow import AliasFollower
-    from serving.ensemble import ExportedEnsemble
+    from rankline.registry.alias_follower import AliasFollower
+    from rankline.serving.repository.ensemble import ExportedEnsemble
 
 
 def serve_command(
@@ -75,9 +75,9 @@ def serve_command(
 
     rankline serve movielens --log-file triton.log
     """
-    from serving.ensemble import ExportedEnsemble
-    from serving.server import EmbeddedServer
-    from serving.supervise import Supervisor, config_of
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.serving.server.embedded import EmbeddedServer
+    from rankline.serving.server.supervisor import Supervisor, config_of
 
     follows = watch or follow is not None
     if follows and expect_fingerprint:
@@ -127,9 +127,9 @@ def _follower(
     follow: str, recipe: str | None, work_dir: Path, repository: Path
 ) -> "tuple[AliasFollower, ExportedEnsemble]":
     """A follower after its first look, and the active version; an old one if the store does not answer."""
-    from rankline.tracking.follow import Alias, AliasFollower
-    from rankline.tracking.store import uri_of
-    from serving.ensemble import ExportedEnsemble
+    from rankline.registry.alias_follower import Alias, AliasFollower
+    from rankline.runs.store import uri_of
+    from rankline.serving.repository.ensemble import ExportedEnsemble
 
     alias = Alias.parse(follow)
     if recipe not in (None, alias.model):

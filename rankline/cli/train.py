@@ -3,14 +3,15 @@
 import os
 import sys
 
-from rankline.cli.arguments import RecipeName, Seeds, WorkDir
-from rankline.cli.recipe_options import with_recipe_options
-from rankline.display import note
-from rankline.launch_config import LaunchConfig
-from rankline.options import Overrides
+from rankline.cli.options.arguments import RecipeName, Seeds, WorkDir
+from rankline.cli.options.recipe_options import with_recipe_options
+from rankline.launch.config import LaunchConfig
 from rankline.recipes import recipe_named
-from rankline.workspace import WORK_DIR, Workspace
-from training.config import SessionConfig, WorkersConfig
+from rankline.recipes.overrides import Overrides
+from rankline.recipes.workspace import WORK_DIR, Workspace
+from rankline.terminal.console import note
+from rankline.training.config.session import SessionConfig
+from rankline.training.distributed.config import WorkersConfig
 
 
 @with_recipe_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=lambda recipe: (recipe.train,))
@@ -33,7 +34,7 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
 
     rankline train movielens --hosts a:4,b:4 --scale-learning-rate sqrt --warmup-steps 500
     """
-    from rankline.worker import Worker, limit_threads, pin_cores
+    from rankline.launch.worker import Worker, limit_threads, pin_cores
 
     worker = Worker.from_environment(os.environ)
     with worker.at_work() as display:
@@ -41,18 +42,18 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
         limit_threads(options.threads, worker.local_size)
         if options.bind_cores:
             pin_cores(worker)
-        from rankline import pipeline
-        from training.elastic import Generation
-        from workflows.prepared import PreparedData
+        from rankline.api import pipeline
+        from rankline.training.run.elastic import Generation
+        from rankline.workflows.preprocess.prepared_data import PreparedData
 
         chosen, session = recipe_named(recipe).with_overrides(overrides), overrides.apply(SessionConfig())
         workspace = Workspace(recipe=chosen.name, root=work_dir)
         if worker.is_alone and chosen.model_choices:
             note(chosen.model_choices)
         if worker.is_alone and options.is_asked_for(several):
-            from rankline.elastic import launch
-            from rankline.tracking.store import check_store, uri_of
-            from training.trainers import trainer_for
+            from rankline.launch.elastic import launch
+            from rankline.runs.store import check_store, uri_of
+            from rankline.training.trainers import trainer_for
 
             # Each worker would find out later.
             prepared = PreparedData.load(workspace.prepared, chosen.dataset)

@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankline.cli.arguments import JsonFile, RecipeName, Repository, WorkDir
-from rankline.cli.checks import check_writable
-from rankline.cli.recipe_options import with_recipe_options
-from rankline.cli.reports import say_active
-from rankline.display import CONSOLE, Stages, say
-from rankline.options import Overrides, names_of
+from rankline.cli.export import say_active
+from rankline.cli.options.arguments import JsonFile, RecipeName, Repository, WorkDir
+from rankline.cli.options.checks import check_writable
+from rankline.cli.options.recipe_options import with_recipe_options
 from rankline.recipes import Recipe, recipe_named
-from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
-from workflows.errors import ConfigError
-from workflows.extras import require
-from workflows.words import quality_figure
+from rankline.recipes.overrides import Overrides, names_of
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace
+from rankline.terminal.console import CONSOLE, Stages, say
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.formatting import quality_figure
+from rankline.workflows.core.optional_packages import require
 
 if TYPE_CHECKING:
-    from training.tracking import TrackingConfig
+    from rankline.training.tracking import TrackingConfig
 
 _NUM_TRIALS = 20
 _TIME_LIMIT_S = 900.0
@@ -87,9 +87,9 @@ def tune_command(
     rankline tune movielens --slo p99=5ms --rows 100 --engine onnx --no-promote
     """
     check_writable(json_file)
-    from rankline.pipeline import write_json
-    from rankline.tracking.store import check_store, uri_of
-    from serving.tuning import VARIED
+    from rankline.api.pipeline import write_json
+    from rankline.runs.store import check_store, uri_of
+    from rankline.serving.loadtest.search.serving_config import VARIED
 
     chosen = recipe_named(recipe).with_overrides(overrides)
     workspace = Workspace(recipe=chosen.name, root=work_dir, repository=repository)
@@ -118,8 +118,8 @@ def _refuse(why: str, given: Mapping[str, object], overrides: Overrides, config:
 
 def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: tuple[str, ...]) -> dict[str, Any]:
     require("optuna", feature="rankline tune", extra="tune")
-    from rankline.tracking.tuning import tune
-    from workflows.prepared import PreparedData
+    from rankline.tuning.hyperparameters import tune
+    from rankline.workflows.preprocess.prepared_data import PreparedData
 
     recipe.train.model.framework.require(feature="tuning")
     with Stages(["tune"]) as stages, stages.stage("tune") as progress:
@@ -154,10 +154,10 @@ def _tune_serving(
     *,
     promote: bool,
 ) -> dict[str, Any]:
-    from rankline import pipeline
-    from rankline.tracking.serving_tuning import tune_serving
-    from workflows.prepared import PreparedData
-    from workflows.trained import TrainedModel
+    from rankline.api import pipeline
+    from rankline.tuning.serving import tune_serving
+    from rankline.workflows.preprocess.prepared_data import PreparedData
+    from rankline.workflows.schema.model_artifact import TrainedModel
 
     with Stages(["tune", "export"]) as stages:
         with stages.stage("tune") as progress:
@@ -185,7 +185,7 @@ def _tune_serving(
 
 
 def _tracking(recipe: Recipe, workspace: Workspace) -> "TrackingConfig":
-    from rankline.tracking.store import server
-    from training.tracking import TrackingConfig
+    from rankline.runs.store import server
+    from rankline.training.tracking import TrackingConfig
 
     return TrackingConfig(directory=workspace.root, experiment=recipe.name, server=server())

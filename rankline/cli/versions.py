@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli import completion
-from rankline.cli.arguments import JsonFile, OptionalRecipeName, RecipeName, Repository, ServedUrl, WorkDir
-from rankline.cli.checks import check_writable
-from rankline.display import CONSOLE, say
-from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
-from workflows.errors import ArtifactError
+from rankline.cli.options import completion
+from rankline.cli.options.arguments import JsonFile, OptionalRecipeName, RecipeName, Repository, ServedUrl, WorkDir
+from rankline.cli.options.checks import check_writable
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace
+from rankline.terminal.console import CONSOLE, say
+from rankline.workflows.core.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from serving.ensemble import ExportedEnsemble
+    from rankline.serving.repository.ensemble import ExportedEnsemble
 
 
 def versions_command(recipe: RecipeName = "movielens", *, repository: Repository = REPOSITORY) -> None:
@@ -23,8 +23,8 @@ def versions_command(recipe: RecipeName = "movielens", *, repository: Repository
 
     rankline versions movielens
     """
-    from rankline.summary import print_versions
-    from serving.ensemble import versions as versions_in
+    from rankline.serving.repository.ensemble import versions as versions_in
+    from rankline.terminal.summary import print_versions
 
     print_versions(versions_in(exported_workspace(recipe, repository=repository).ensemble), CONSOLE)
 
@@ -47,9 +47,9 @@ def status_command(
     rankline status --url 127.0.0.1:8001
     """
     check_writable(json_file)
-    from rankline.pipeline import write_json
-    from rankline.status import status_of, statuses
-    from rankline.summary import print_statuses
+    from rankline.api.pipeline import write_json
+    from rankline.registry.status import status_of, statuses
+    from rankline.terminal.summary import print_statuses
 
     if recipe is None:
         if not (found := list(statuses(repository, url))):
@@ -82,10 +82,10 @@ def register_command(
 
     rankline register movielens --version 3
     """
-    from rankline.tracking.champion import register
+    from rankline.registry.activation import register
 
     ensemble = _version(recipe, repository, version)
-    from rankline.tracking.store import catch_up, server, uri_of_run  # MLflow: nobody waits for it without a version
+    from rankline.runs.store import catch_up, server, uri_of_run  # MLflow: nobody waits for it without a version
 
     catch_up(work_dir)
     uri = server() or uri_of_run(ensemble.tracking_uri, work_dir)
@@ -111,7 +111,7 @@ def promote_command(
 
     rankline promote movielens --to 3
     """
-    from rankline.tracking.champion import make_active
+    from rankline.registry.activation import make_active
 
     wanted = _version(recipe, repository, to)
     make_active(wanted)
@@ -135,8 +135,8 @@ def rollback_command(
 
     rankline rollback movielens --to 1
     """
-    from rankline.tracking.champion import make_active
-    from serving.ensemble import ExportedEnsemble, before
+    from rankline.registry.activation import make_active
+    from rankline.serving.repository.ensemble import ExportedEnsemble, before
 
     path = exported_workspace(recipe, repository=repository).ensemble
     wanted = before(path) if to is None else ExportedEnsemble.load(path, to)
@@ -146,7 +146,7 @@ def rollback_command(
 
 def _version(recipe: str, repository: Path, number: int | None) -> "ExportedEnsemble":
     """A version by its number; by default the newest."""
-    from serving.ensemble import ExportedEnsemble, versions
+    from rankline.serving.repository.ensemble import ExportedEnsemble, versions
 
     path = exported_workspace(recipe, repository=repository).ensemble
     return versions(path)[-1] if number is None else ExportedEnsemble.load(path, number)

@@ -16,9 +16,9 @@ from typing import Any
 from rankline.recipes import amazon, criteo, movielens
 from rankline.recipes.base import Recipe
 from rankline.recipes.recipe_file import is_recipe_file, read_recipe
-from workflows.artifacts import CALLED
-from workflows.errors import ConfigError
-from workflows.spelling import did_you_mean
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.storage.artifacts import CALLED
 
 GROUP = "rankline.recipes"
 _MODULES = (movielens, criteo, amazon)

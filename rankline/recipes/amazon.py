@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from rankline.recipes.base import Recipe
-from training.config import TrainConfig
-from training.models.dien import DIENConfig
-from training.models.din import DINConfig
-from training.models.sim import SIMConfig
-from workflows.datasets.amazon import AMAZON
-from workflows.encodings import SequenceConfig
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.sequential.dien import DIENConfig
+from rankline.training.models.sequential.din import DINConfig
+from rankline.training.models.sequential.sim import SIMConfig
+from rankline.workflows.data.amazon.dataset import AMAZON
+from rankline.workflows.preprocess import SequenceConfig
 
 # Chosen on the second last item of each user of Amazon's beauty products. What counts most are the attributes, several
 # negatives for each positive, and dot products in the logit.

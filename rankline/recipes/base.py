@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from rankline.options import Overrides, text_of
-from serving.export_config import ExportConfig
-from training.config import TrainConfig
-from workflows.datasets.base import Dataset
-from workflows.encodings import EncodingConfig, RowsConfig
-from workflows.errors import ConfigError
-from workflows.prepare_config import PrepareConfig
+from rankline.recipes.overrides import Overrides, text_of
+from rankline.serving.export.config import ExportConfig
+from rankline.training.config.train import TrainConfig
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.preprocess import EncodingConfig, RowsConfig
+from rankline.workflows.preprocess.config import PrepareConfig
+from rankline.workflows.preprocess.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)

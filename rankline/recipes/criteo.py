@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from rankline.recipes.base import Recipe
-from training.config import TrainConfig
-from training.models.dcnv2 import DCNv2Config
-from training.models.dlrm import DLRMConfig
-from workflows.datasets.criteo import CRITEO
-from workflows.encodings import RowsConfig
-from workflows.prepare_config import PrepareConfig
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.dcnv2 import DCNv2Config
+from rankline.training.models.dlrm import DLRMConfig
+from rankline.workflows.data.criteo.dataset import CRITEO
+from rankline.workflows.preprocess import RowsConfig
+from rankline.workflows.preprocess.config import PrepareConfig
 
 DLRM = Recipe(
     name="criteo-dlrm",

@@ -1,15 +1,15 @@
 """MovieLens: ratings of movies, a rating above 3 being a positive."""
 
 from rankline.recipes.base import Recipe
-from training.config import TrainConfig
-from training.models.bayesian_fm import BayesianFMConfig
-from training.models.ease import EASEConfig
-from training.models.mlp import MLPConfig
-from training.models.torch_mlp import TorchMLPConfig
-from workflows.datasets.movielens import MOVIELENS
-from workflows.datasets.movielens_history import MOVIELENS_HISTORY
-from workflows.encodings import RowsConfig
-from workflows.prepare_config import PrepareConfig
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.factorization.bayesian_fm import BayesianFMConfig
+from rankline.training.models.factorization.ease import EASEConfig
+from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.workflows.data.movielens.dataset import MOVIELENS
+from rankline.workflows.data.movielens.history import MOVIELENS_HISTORY
+from rankline.workflows.preprocess import RowsConfig
+from rankline.workflows.preprocess.config import PrepareConfig
 
 MLP = Recipe(
     name="movielens",

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from rankline.recipes.base import Recipe
-from rankline.yaml_config import WITHOUT, read_yaml, schema_of
-from serving.export_config import ExportConfig
-from training.config import TrainConfig
-from training.models.config import ModelConfig
-from training.models.mlp import MLPConfig
-from workflows.choices import check_choice
-from workflows.datasets.table.config import TableConfig
-from workflows.datasets.table.dataset import table_dataset
-from workflows.encodings import RowsConfig
-from workflows.prepare_config import PrepareConfig
+from rankline.recipes.yaml_config import WITHOUT, read_yaml, schema_of
+from rankline.serving.export.config import ExportConfig
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.config import ModelConfig
+from rankline.training.models.mlp import MLPConfig
+from rankline.workflows.core.validation import check_choice
+from rankline.workflows.data.tabular.config import TableConfig
+from rankline.workflows.data.tabular.dataset import table_dataset
+from rankline.workflows.preprocess import RowsConfig
+from rankline.workflows.preprocess.config import PrepareConfig
 
 SUFFIXES = (".yaml", ".yml")
 

@@ -8,7 +8,7 @@
 
 Rows are a mapping from names to columns, one row or a list of rows as mappings from names to values, a table of pandas,
 polars or Arrow. Lists may differ in length. None, NaN and Arrow's null say that a value is missing; see
-`workflows.tensor_names` for how that travels.
+`rankline.workflows.schema.tensor_names` for how that travels.
 
 A model whose rows may hold several candidates scores many of them for one row in one request:
 
@@ -24,10 +24,10 @@ A model whose rows may hold several candidates scores many of them for one row i
     sync, aio   `Client` and `AsyncClient`, its two faces
 """
 
-from serving.client.aio import AsyncClient
-from serving.client.config import ClientConfig, ClientTls
-from serving.client.requests import PreparedRequest
-from serving.client.schema import ColumnSchema, ModelSchema
-from serving.client.sync import Client
+from rankline.serving.client.aio import AsyncClient
+from rankline.serving.client.config import ClientConfig, ClientTls
+from rankline.serving.client.request_builder import PreparedRequest
+from rankline.serving.client.schema import ColumnSchema, ModelSchema
+from rankline.serving.client.sync import Client
 
 __all__ = ["AsyncClient", "Client", "ClientConfig", "ClientTls", "ColumnSchema", "ModelSchema", "PreparedRequest"]

@@ -5,13 +5,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from serving.client.config import DEFAULTS, ClientConfig
-from serving.client.core import Core
-from serving.client.requests import Columns, PreparedRequest
-from serving.client.schema import ModelSchema
-from serving.client.tensors import Array
-from serving.client.transport import connect
-from workflows.errors import ServerError
+from rankline.serving.client.config import DEFAULTS, ClientConfig
+from rankline.serving.client.core import Core
+from rankline.serving.client.encoding import Array
+from rankline.serving.client.request_builder import Columns, PreparedRequest
+from rankline.serving.client.schema import ModelSchema
+from rankline.serving.client.transport import connect
+from rankline.workflows.core.errors import ServerError
 
 
 class AsyncClient:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serving.client.failures import CallError
-from workflows.errors import ConfigError
+from rankline.serving.client.errors import CallError
+from rankline.workflows.core.errors import ConfigError
 
 GRPC, HTTP = "grpc", "http"
 TRANSPORTS = (GRPC, HTTP)

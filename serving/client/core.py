@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from serving.client.config import ClientConfig
-from serving.client.failures import CallError, explain
-from serving.client.requests import Columns, PreparedRequest, join_scores, prepare, prepare_ranking
-from serving.client.schema import ModelSchema
-from serving.client.tensors import Array
-from serving.client.transport import Transport
-from workflows.errors import RequestError, ServingError
-from workflows.tensors import side_by_side
+from rankline.serving.client.config import ClientConfig
+from rankline.serving.client.encoding import Array
+from rankline.serving.client.errors import CallError, explain
+from rankline.serving.client.request_builder import Columns, PreparedRequest, join_scores, prepare, prepare_ranking
+from rankline.serving.client.schema import ModelSchema
+from rankline.serving.client.transport import Transport
+from rankline.workflows.core.errors import RequestError, ServingError
+from rankline.workflows.schema.tensors import side_by_side
 
 _Result = TypeVar("_Result")
 _MIN_TIMEOUT_S = 1e-3  # a pause that took longer than it should leaves no time, and 0 is no timeout to some transports

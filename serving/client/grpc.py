@@ -10,13 +10,13 @@ from weakref import WeakSet
 import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from serving.client.config import ClientConfig, is_loopback
-from serving.client.failures import CLOSED, CallError
-from serving.client.requests import decode
-from serving.client.schema import ModelSchema
-from serving.client.tensors import Array, WireTensor
-from workflows.errors import ServerError
-from workflows.tensors import Tensor
+from rankline.serving.client.config import ClientConfig, is_loopback
+from rankline.serving.client.encoding import Array, WireTensor
+from rankline.serving.client.errors import CLOSED, CallError
+from rankline.serving.client.request_builder import decode
+from rankline.serving.client.schema import ModelSchema
+from rankline.workflows.core.errors import ServerError
+from rankline.workflows.schema.tensors import Tensor
 
 _RECONNECT_MS = (100, 250)
 _CONNECT_TIMEOUT_MS = 5_000

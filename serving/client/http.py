@@ -13,8 +13,9 @@ from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor
 
-from serving.client.config import ClientConfig, ClientTls
-from serving.client.failures import (
+from rankline.serving.client.config import ClientConfig, ClientTls
+from rankline.serving.client.encoding import Array, WireTensor
+from rankline.serving.client.errors import (
     DEADLINE_EXCEEDED,
     NOT_TRITON,
     PERMISSION_DENIED,
@@ -23,10 +24,9 @@ from serving.client.failures import (
     CallError,
     is_restricted,
 )
-from serving.client.schema import ModelSchema
-from serving.client.tensors import Array, WireTensor
-from workflows.errors import in_short
-from workflows.tensors import Tensor
+from rankline.serving.client.schema import ModelSchema
+from rankline.workflows.core.errors import in_short
+from rankline.workflows.schema.tensors import Tensor
 
 _STATUS_OF = {
     "400": "INVALID_ARGUMENT",

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2
 
-from serving.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH, names_in
-from workflows.errors import RequestError
-from workflows.heads import score_names
-from workflows.tensor_names import NNZS, VALID, VALUES
-from workflows.tensors import Tensor
+from rankline.serving.triton.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH, names_in
+from rankline.workflows.core.errors import RequestError
+from rankline.workflows.schema.targets import score_names
+from rankline.workflows.schema.tensor_names import NNZS, VALID, VALUES
+from rankline.workflows.schema.tensors import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class ModelSchema:
         return {output.name: part[:, 0] if output.is_scalar else part for output, part in parts}
 
     def score_columns(self, scores: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """The scores by column, named as `workflows.heads.score_names` says."""
+        """The scores by column, named as `rankline.workflows.schema.targets.score_names` says."""
         columns: dict[str, npt.NDArray[Any]] = {}
         for output, part in self.by_output(scores).items():
             classes = self.classes.get(output, ())

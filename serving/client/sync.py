@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from serving.client.config import DEFAULTS, ClientConfig
-from serving.client.core import Core, run
-from serving.client.requests import Columns, PreparedRequest
-from serving.client.schema import ModelSchema
-from serving.client.tensors import Array
-from serving.client.transport import Transport, connect
+from rankline.serving.client.config import DEFAULTS, ClientConfig
+from rankline.serving.client.core import Core, run
+from rankline.serving.client.encoding import Array
+from rankline.serving.client.request_builder import Columns, PreparedRequest
+from rankline.serving.client.schema import ModelSchema
+from rankline.serving.client.transport import Transport, connect
 
 
 class Client:

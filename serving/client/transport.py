@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from serving.client.config import GRPC, HTTP, ClientConfig, ClientTls
-from serving.client.schema import ModelSchema
-from serving.client.tensors import Array, WireTensor
-from workflows.errors import ConfigError, in_short
-from workflows.extras import require
-from workflows.tensors import Tensor
+from rankline.serving.client.config import GRPC, HTTP, ClientConfig, ClientTls
+from rankline.serving.client.encoding import Array, WireTensor
+from rankline.serving.client.schema import ModelSchema
+from rankline.workflows.core.errors import ConfigError, in_short
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.schema.tensors import Tensor
 
 _SCHEMES = {"grpc": (GRPC, False), "grpcs": (GRPC, True), "http": (HTTP, False), "https": (HTTP, True)}
 
@@ -56,7 +56,7 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
     """
     url, config = by_scheme(url, config)
     if config.transport != HTTP:
-        from serving.client.grpc import GrpcTransport
+        from rankline.serving.client.grpc import GrpcTransport
 
         return GrpcTransport(url, config, is_async=is_async)
     try:
@@ -65,10 +65,10 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
         raise ConfigError(f"{url!r} is not an address: {in_short(error)}. Expected HOST:PORT.") from None
     require("aiohttp" if is_async else "geventhttpclient", feature="transport 'http'", extra="http")
     if is_async:
-        from serving.client.http_aio import AsyncHttpTransport
+        from rankline.serving.client.http_async import AsyncHttpTransport
 
         return AsyncHttpTransport(url, config)
-    from serving.client.http import BlockingHttpTransport
+    from rankline.serving.client.http import BlockingHttpTransport
 
     return BlockingHttpTransport(url, config)
 

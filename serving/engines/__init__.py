@@ -2,7 +2,7 @@
 
     NAME/__init__.py    ENGINE, an `Engine`: what it is called and which formats it takes; light to import
     NAME/model.py       Triton's side: a folder with it is a backend, called as the folder is
-    NAME/offline.py     Model, a `serving.engines.offline.ScoringModel`: the same in this process
+    NAME/offline.py     Model, a `rankline.serving.engines.offline.ScoringModel`: the same in this process
     NAME/convert.py     convert(trained, target), of an engine that takes models which it has to convert
 
 An engine in another package is known by an entry point of the group `rankline.engines` that leads to its `ENGINE`, such
@@ -17,13 +17,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from workflows.entry_points import installed
-from workflows.errors import ArtifactError, ConfigError
-from workflows.extras import require
+from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.core.plugins import installed
 
 if TYPE_CHECKING:
-    from serving.engines.offline import OfflineModel, ScoringModel
-    from workflows.trained import ModelArtifact
+    from rankline.serving.engines.offline import OfflineModel, ScoringModel
+    from rankline.workflows.schema.model_artifact import ModelArtifact
 
 ENTRY_POINTS = "rankline.engines"
 

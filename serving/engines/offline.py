@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import pandas as pd
 from numpy.typing import NDArray
 
-from workflows.feature_spec import FeatureSpec
-from workflows.lists import Padded
-from workflows.tensors import side_by_side
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.ragged import Padded
+from rankline.workflows.schema.tensors import side_by_side
 
 
 class ScoringModel(Protocol):

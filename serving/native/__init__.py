@@ -1,1 +1,1 @@
-"""C++ that runs inside Triton in place of Python backends; `build.py` compiles it, `objects.py` finds it."""
+"""C++ that runs inside Triton in place of Python backends; `objects.py` finds it compiled."""

@@ -1,23 +1,19 @@
 """Where the native backends are on this machine, and the libraries of the frameworks that they open."""
 
 import logging
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from serving.engines import Engine, engines
-from serving.native.build import PLAN_LIBRARY, BuildError, built_objects, find_objects, object_name
+from rankline.serving.engines import Engine, engines
+from rankline.workflows.native.build import BuildError, built_objects, object_name
+from rankline.workflows.native.objects import shipped_objects
 
 _LOGGER = logging.getLogger(__name__)
-_SHIPPED = Path(__file__).parent / "objects"
-"""In an installed wheel that was built where g++ was; never in a checkout."""
 
 _WITHOUT_LIBRARY = ("identity", "nvtabular")
-_GLIBC = re.compile(rb"GLIBC_2\.(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +38,7 @@ def native_backends() -> NativeBackends:
     An engine whose library is not installed has none: its Python backend says what to install.
     """
     try:
-        directory = _SHIPPED if _fits_this_machine(_SHIPPED) else built_objects(when_absent=_say_that_it_compiles)
+        directory = shipped_objects() or built_objects(when_absent=_say_that_it_compiles)
     except BuildError as error:
         return NativeBackends(lacking=str(error).partition("\n")[0])
     libraries = {name: path for name, engine in _engines().items() if (path := library_of(engine))}
@@ -51,15 +47,6 @@ def native_backends() -> NativeBackends:
         objects={name: path for name, path in found.items() if path.is_file()},
         libraries=libraries,
     )
-
-
-def find_plan_library() -> Path | None:
-    """The plan's C functions in this package, or compiled earlier; None where there are none yet."""
-    try:
-        directory = _SHIPPED if _fits_this_machine(_SHIPPED) else find_objects()
-    except BuildError:  # g++ is there and does not run
-        return None
-    return path if directory and (path := directory / PLAN_LIBRARY).is_file() else None
 
 
 def library_of(engine: Engine) -> Path | None:
@@ -73,14 +60,6 @@ def library_of(engine: Engine) -> Path | None:
 
 def _engines() -> dict[str, Engine]:
     return {engine.backend: engine for engine in engines().values() if engine.library}
-
-
-def _fits_this_machine(directory: Path) -> bool:
-    """Whether there are objects, and none asks for a newer C library than this machine's."""
-    files = list(directory.glob("*.so"))
-    asked = [int(minor) for file in files for minor in _GLIBC.findall(file.read_bytes())]
-    here = (os.confstr("CS_GNU_LIBC_VERSION") or "").rpartition(".")[2]  # such as "glibc 2.36"
-    return bool(files) and here.isdecimal() and max(asked, default=0) <= int(here)
 
 
 def _say_that_it_compiles() -> None:

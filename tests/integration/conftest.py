@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from serving.benchmark.identity import BACKENDS
-from serving.client import Client
-from serving.server import EmbeddedServer, ServerConfig
-from tests.support.ports import free_port  # noqa: F401
-from tests.support.tiny_models import TABLE_ROWS, identity_config, table_config, wait_for_more, write_model
+from rankline.serving.client import Client
+from rankline.serving.loadtest.analysis.identity import BACKENDS
+from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
+from tests.factories.training.models import TABLE_ROWS, identity_config, table_config, wait_for_more, write_model
+from tests.harness.network.ports import free_port  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -9,21 +9,21 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 
-from training.models.bayesian_fm import BayesianFMConfig
-from training.models.config import ModelConfig
-from training.models.dcnv2 import DCNv2Config
-from training.models.deepfm import DeepFMConfig
-from training.models.dien import DIENConfig
-from training.models.din import DINConfig
-from training.models.dlrm import DLRMConfig
-from training.models.ease import EASEConfig
-from training.models.lightgbm import LightGBMConfig
-from training.models.mlp import MLPConfig
-from training.models.mmoe import MMoEConfig
-from training.models.sim import SIMConfig
-from training.models.torch_mlp import TorchMLPConfig
-from workflows.errors import ConfigError, SpecError
-from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
+from rankline.training.models.config import ModelConfig
+from rankline.training.models.dcnv2 import DCNv2Config
+from rankline.training.models.deepfm import DeepFMConfig
+from rankline.training.models.dlrm import DLRMConfig
+from rankline.training.models.factorization.bayesian_fm import BayesianFMConfig
+from rankline.training.models.factorization.ease import EASEConfig
+from rankline.training.models.lightgbm import LightGBMConfig
+from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.mmoe import MMoEConfig
+from rankline.training.models.sequential.dien import DIENConfig
+from rankline.training.models.sequential.din import DINConfig
+from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.workflows.core.errors import ConfigError, SpecError
+from rankline.workflows.schema.feature_spec import HISTORY, TARGET, FeatureSpec
 
 MODELS: Mapping[str, type[ModelConfig]] = {
     model.name: model
@@ -64,7 +64,7 @@ def model_named(name: str) -> type[ModelConfig]:
             "ModelConfig."
         ) from None
     if not (isinstance(found, type) and issubclass(found, ModelConfig)):
-        raise ConfigError(f"{name} is {found!r}, expected a subclass of training.models.config.ModelConfig.")
+        raise ConfigError(f"{name} is {found!r}, expected a subclass of rankline.training.models.config.ModelConfig.")
     return found
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from training.layers import FUSED_IDS, Dense, DenseFeatures, ScalarDenseFeatures
-from training.models.config import NetworkConfig, StepConfig
-from workflows.categories import FIRST_UNSEEN_ID
-from workflows.errors import SpecError
-from workflows.feature_spec import Feature, FeatureSpec
-from workflows.heads import BINARY, REGRESSION, Head
-from workflows.tensor_names import NNZS, VALUES
+from rankline.training.models.config import NetworkConfig, StepConfig
+from rankline.training.models.layers import FUSED_IDS, Dense, DenseFeatures, ScalarDenseFeatures
+from rankline.workflows.core.errors import SpecError
+from rankline.workflows.nvt.kernels.categories import FIRST_UNSEEN_ID
+from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
+from rankline.workflows.schema.targets import BINARY, REGRESSION, Head
+from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 
 @keras.utils.register_keras_serializable("rankline")

@@ -7,11 +7,11 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from training.frameworks import RANKLINE, TENSORFLOW, Framework
-from workflows.choices import check_at_least, check_choice
-from workflows.errors import ConfigError
-from workflows.feature_spec import HISTORY, NEGATIVES, Feature, FeatureSpec
-from workflows.heads import BINARY, TASKS
+from rankline.training.models.frameworks import RANKLINE, TENSORFLOW, Framework
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.validation import check_at_least, check_choice
+from rankline.workflows.schema.feature_spec import HISTORY, NEGATIVES, Feature, FeatureSpec
+from rankline.workflows.schema.targets import BINARY, TASKS
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 MOST_UNITS = 1 << 16
@@ -45,21 +45,21 @@ class ModelConfig:
     """A model and its choices, which are the fields of a subclass.
 
     The subclass says what the model is called and where its network is, so that choosing a model imports no framework.
-    `TrainConfig.model` takes one from anywhere; `training.models.MODELS` lists those that come with Rankline. Under
-    "Attributes:" in its docstring each field has a line, which becomes the help of its command-line option.
+    `TrainConfig.model` takes one from anywhere; `rankline.training.models.MODELS` lists those that come with Rankline.
+    Under "Attributes:" in its docstring each field has a line, which becomes the help of its command-line option.
     """
 
     name: ClassVar[str]
     """What the model is called on the command line, in MLflow and in manifests."""
     network: ClassVar[str]
     """"MODULE:FUNCTION" of what builds it from a `FeatureSpec`, this config and a `StepConfig`: a Keras model as
-    `training.trainers.tensorflow` takes it, or a module as `training.trainers.torch` does."""
+    `rankline.training.trainers.keras` takes it, or a module as `rankline.training.trainers.torch` does."""
     framework: ClassVar[Framework] = TENSORFLOW
     """What it is trained with."""
     takes_histories: ClassVar[bool] = False
     """Whether it scores an item against a history, and takes no other rows."""
     tasks: ClassVar[tuple[str, ...]] = (BINARY,)
-    """Tasks of heads that it learns, of `workflows.heads.TASKS`."""
+    """Tasks of heads that it learns, of `rankline.workflows.schema.targets.TASKS`."""
     takes_several_heads: ClassVar[bool] = False
     """Whether it learns several at once."""
 
@@ -96,7 +96,8 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TablesConfig(ModelConfig):
-    """A model that is tables alone, found from all rows at once, which are kept in memory: `training.models.tables`.
+    """A model that is tables alone, found from all rows at once, which are kept in memory:
+    `rankline.training.models.factorization.tables`.
 
     What is a choice about steps and gradients, such as `optimizer` and `learning_rate`, says nothing to it.
 

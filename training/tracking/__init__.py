@@ -1,8 +1,8 @@
 """Runs in MLflow: what was trained, on which data, how well, and the model itself.
 
 MLflow 3 on SQLite, all in one work directory: `mlflow.db` and `mlartifacts/`; or on a server. What a run logs goes
-through one door, its journal (`training.tracking.journal`), and from there into the store
-(`training.tracking.delivery`), so that no store holds up training. The model is logged as a plain SavedModel or
+through one door, its journal (`rankline.training.tracking.journal`), and from there into the store
+(`rankline.training.tracking.upload`), so that no store holds up training. The model is logged as a plain SavedModel or
 TorchScript file behind a loader module of ours, so no Python object is pickled and loading runs no Python code that
 came with the artifact.
 """
@@ -19,11 +19,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.tracking.config import TrackingConfig as TrackingConfig
-from training.tracking.journal import Journal, journal_of
-from workflows.beside import beside
-from workflows.feature_spec import FeatureSpec
-from workflows.heads import output_names
+from rankline.training.tracking.config import TrackingConfig as TrackingConfig
+from rankline.training.tracking.journal import Journal, journal_of
+from rankline.workflows.core.background import beside
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.targets import output_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,7 +139,7 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
         warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType")
         import mlflow.pyfunc  # noqa: F401  (here, as no other thread is at work)
 
-        from training.tracking.delivery import Deliverer
+        from rankline.training.tracking.upload import Deliverer
 
     config.directory.mkdir(parents=True, exist_ok=True)
     with quiet():

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflows.errors import ConfigError
-from workflows.tracking_uri import STORE, VARIABLE, file_of, uri_of_file, without_credentials
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.tracking_uri import STORE, VARIABLE, file_of, uri_of_file, without_credentials
 
 OWN_ID = "rankline.id"
 """Tag of a run: the id of its journal, by which it is known where the store gave no id when it began."""

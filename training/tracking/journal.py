@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from workflows.artifacts import write_whole
-from workflows.durable import remove, sync, sync_all
-from workflows.errors import ArtifactError
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.storage.artifacts import write_whole
+from rankline.workflows.storage.atomic import remove, sync, sync_all
 
 _JOURNAL, _FILES, _DELIVERED, _LOCK = "journal", "files", "delivered", "lock"
 _ID = re.compile("[0-9a-f]{32}")

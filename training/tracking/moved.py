@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
-from training.tracking.config import artifacts_of
+from rankline.training.tracking.config import artifacts_of
 
 _LOCATIONS = (
     ("experiments", "artifact_location"),

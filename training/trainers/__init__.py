@@ -2,8 +2,8 @@
 
 from importlib import import_module
 
-from training.frameworks import Framework
-from training.trainers.base import Trainer
+from rankline.training.models.frameworks import Framework
+from rankline.training.trainers.base import Trainer
 
 
 def trainer_for(framework: Framework) -> type[Trainer]:

@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from training.config import TrainConfig
-from training.world import SOLO, World
-from training.world import Array as Array  # where it is known
-from workflows.feature_spec import FeatureSpec
+from rankline.training.config.train import TrainConfig
+from rankline.training.distributed.communicator import SOLO, World
+from rankline.training.distributed.communicator import Array as Array  # where it is known
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 class Batches(Protocol):
@@ -88,7 +88,7 @@ class Trainer(ABC):
         """Learn from one batch, together with the other workers.
 
         Raises:
-            WorkerLostError: see `training.world.World`.
+            WorkerLostError: see `rankline.training.distributed.communicator.World`.
         """
 
     def loss_sum(self) -> float:

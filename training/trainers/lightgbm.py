@@ -1,4 +1,4 @@
-"""Fitting forests of LightGBM: see `training.trainers.base.Trainer`."""
+"""Fitting forests of LightGBM: see `rankline.training.trainers.base.Trainer`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from training import onnx_model
-from training.config import TrainConfig
-from training.trainers.base import Array
-from training.trainers.kept_rows import KeptRowsTrainer
-from workflows.extras import require
-from workflows.feature_spec import FeatureSpec
+from rankline.training.config.train import TrainConfig
+from rankline.training.export import onnx as onnx_model
+from rankline.training.trainers.base import Array
+from rankline.training.trainers.in_memory import KeptRowsTrainer
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 class LightGBMTrainer(KeptRowsTrainer):
@@ -46,6 +46,6 @@ class LightGBMTrainer(KeptRowsTrainer):
         self.model.load([bytes(text).decode() for text in weights])
 
     def export(self, path: Path) -> None:
-        from training.models.lightgbm.onnx import to_onnx
+        from rankline.training.models.lightgbm.onnx import to_onnx
 
         path.write_bytes(to_onnx(self.model).SerializeToString(deterministic=True))

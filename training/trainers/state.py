@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from training.trainers.base import Array
-from workflows.errors import ArtifactError
-from workflows.words import listed
+from rankline.training.trainers.base import Array
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.core.formatting import listed
 
 _SHOWN = 3
 

@@ -1,4 +1,4 @@
-"""Fitting a PyTorch model: see `training.trainers.base.Trainer`."""
+"""Fitting a PyTorch model: see `rankline.training.trainers.base.Trainer`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -8,25 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from training import torch_script
-from training.config import TrainConfig
-from training.loader.files import ParquetFiles
-from training.loader.splits import check_parquet, parquet_split
-from training.loader.stream import StreamOptions
-from training.loader.torch import DLDataLoader, TorchAsyncItr
-from training.torch_heads import loss_of, outputs_of
-from training.torch_optimizers import Optimizers, check_optimizer
-from training.trainers.base import Array, Trainer, share_of_sample
-from training.trainers.state import check_state
-from training.world import SOLO, World
-from workflows.errors import ConfigError
-from workflows.feature_spec import FeatureSpec
+from rankline.training.config.train import TrainConfig
+from rankline.training.data.loader.files import ParquetFiles
+from rankline.training.data.loader.stream import StreamOptions
+from rankline.training.data.loader.torch import DLDataLoader, TorchAsyncItr
+from rankline.training.data.open_split import check_parquet, parquet_split
+from rankline.training.distributed.communicator import SOLO, World
+from rankline.training.export import torchscript as torch_script
+from rankline.training.models.torch_heads import loss_of, outputs_of
+from rankline.training.trainers.base import Array, Trainer, share_of_sample
+from rankline.training.trainers.state import check_state
+from rankline.training.trainers.torch_optimizers import Optimizers, check_optimizer
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 _OPTIMIZER = "optimizer/"
 
 
 class TorchTrainer(Trainer):
-    """Fits a `torch.nn.Module` that takes the inputs of `TorchAsyncItr` and gives `training.models.torch_mlp.Output`.
+    """Fits a `torch.nn.Module` that takes the inputs of `TorchAsyncItr` and gives
+    `rankline.training.models.torch_mlp.Output`.
 
     Runs on a GPU if there is one. Seeds PyTorch's global generators; dropout goes on from there in a stream of its own,
     whatever else draws from them. A mixed `precision` is that of training only: what scores and what is exported

@@ -11,8 +11,8 @@ socket among processes leave it all of them:
 import os
 from collections.abc import Sequence
 
-from training.affinity import Cpu, allowed_cpus, cores_of
-from workflows.errors import ConfigError
+from rankline.launch.affinity import Cpu, allowed_cpus, cores_of
+from rankline.workflows.core.errors import ConfigError
 
 _SOCKET, _CORE = ("socket",), ("single", "single_unique")
 MODES = ("disabled", *_SOCKET, *_CORE, "socket_unique_interleaved", "socket_unique_continuous")

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rankline.compat.sim.options import SimOptions
-from training.loader.memory import available_bytes
-from training.loader.splits import tensorflow_loader
-from training.trainers.base import Batches
-from workflows.errors import ConfigError
-from workflows.feature_spec import FeatureSpec
+from rankline.training.data.loader.memory import available_bytes
+from rankline.training.data.open_split import tensorflow_loader
+from rankline.training.trainers.base import Batches
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 Batch = tuple[Mapping[str, Any], Any]
 

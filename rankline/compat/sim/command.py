@@ -10,27 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 from rankline.compat.sim.affinity import set_affinity
 from rankline.compat.sim.options import INFERENCE, PARAMETERS, TRAIN, SimOptions
-from rankline.display import Stages, say
-from rankline.options import Overrides, with_options
-from serving.engines.tensorflow.operations import check_loaded
-from training.config import SessionConfig, TrainConfig
-from training.frameworks import TENSORFLOW
-from training.models import check_rows, model_named
-from workflows.allocator import freed_memory_kept
-from workflows.artifacts import MANIFEST, Manifest, refuse_foreign
-from workflows.errors import ArtifactError, ConfigError
-from workflows.feature_spec import TFRECORD
-from workflows.progress import Progress
-from workflows.trained import KIND as TRAINED
-from workflows.trained import TrainedModel
+from rankline.recipes.overrides import Overrides, with_options
+from rankline.serving.engines.tensorflow.allowed_operations import check_loaded
+from rankline.terminal.console import Stages, say
+from rankline.training.config.session import SessionConfig
+from rankline.training.config.train import TrainConfig
+from rankline.training.models import check_rows, model_named
+from rankline.training.models.frameworks import TENSORFLOW
+from rankline.workflows.core.allocator import freed_memory_kept
+from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.core.progress import Progress
+from rankline.workflows.schema.feature_spec import TFRECORD
+from rankline.workflows.schema.model_artifact import KIND as TRAINED
+from rankline.workflows.schema.model_artifact import TrainedModel
+from rankline.workflows.storage.artifacts import MANIFEST, Manifest, refuse_foreign
 
 if TYPE_CHECKING:
     from rankline.compat.sim.scorers import Scorer
-    from training.checkpoints import Checkpoint
-    from training.observers import Observer
-    from training.tracking import RunLog, TrackingConfig
-    from training.trainers.base import Batches
-    from workflows.prepared import PreparedData
+    from rankline.training.run.checkpoint import Checkpoint
+    from rankline.training.run.observers import Observer
+    from rankline.training.tracking import RunLog, TrackingConfig
+    from rankline.training.trainers.base import Batches
+    from rankline.workflows.preprocess.prepared_data import PreparedData
 
     Step = Callable[[Mapping[str, Any], Any], dict[str, float]]
 
@@ -80,7 +81,7 @@ def _prepared(config: SimOptions) -> "PreparedData":
         raise ConfigError(f"--model_type is {config.model_type!r}, expected a TensorFlow model, such as sim.")
     if config.dataset_dir is None:
         raise ConfigError("--dataset_dir is missing. Give the directory of prepared data.")
-    from workflows.prepared import PreparedData  # with all datasets, and pandas
+    from rankline.workflows.preprocess.prepared_data import PreparedData  # with all datasets, and pandas
 
     directory = config.dataset_dir
     if not directory.is_dir():
@@ -107,10 +108,10 @@ def _imported(config: SimOptions, path: Path) -> "PreparedData":
             f"--dataset_dir: {path.parent} holds neither prepared data nor {path.name}. Give the name of its feature "
             "spec (--feature_spec)."
         )
-    from training.data_set import DataSet
-    from training.imported import import_data, mappings_of, spec_of
-    from workflows.datasets.raw import fingerprint_of
-    from workflows.prepared import PreparedData
+    from rankline.training.data.import_data import import_data, mappings_of, spec_of
+    from rankline.training.data.spec_files import DataSet
+    from rankline.workflows.preprocess.prepared_data import PreparedData
+    from rankline.workflows.preprocess.raw import fingerprint_of
 
     output = config.results_dir / _IMPORTED
     data = DataSet.read(path)
@@ -138,8 +139,8 @@ def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path
             f"--{name} is {expected}, and the {split} data is {source.type}, which has no records. Leave it out, or "
             f"convert the data: rankline convert RECIPE --to {TFRECORD} --prebatch {expected}"
         )
-    from training.data_set import counting_feature
-    from training.loader.tfrecord import rows_per_record
+    from rankline.training.data.loader.tfrecord import rows_per_record
+    from rankline.training.data.spec_files import counting_feature
 
     if (counted := counting_feature(columns)) is None:  # importing refuses this
         return
@@ -183,8 +184,8 @@ def _with_seed(config: SimOptions, left: "Checkpoint | None" = None) -> SimOptio
 
 
 def _tracking(config: SimOptions) -> "TrackingConfig":
-    from rankline.tracking.store import server
-    from training.tracking import TrackingConfig
+    from rankline.runs.store import server
+    from rankline.training.tracking import TrackingConfig
 
     return TrackingConfig(
         directory=config.results_dir,
@@ -211,7 +212,7 @@ def _train(config: SimOptions, prepared: "PreparedData", progress: Progress) -> 
     """Train, evaluating on both splits after each epoch."""
     from rankline.compat.sim.batches import SplitOpener
     from rankline.compat.sim.log import SimLog, TrainingLog
-    from training.train import train
+    from rankline.training.run.train import train
 
     left = _loaded(Path(config.load_checkpoint_path)) if config.load_checkpoint_path else None
     config = _with_seed(config, left)
@@ -250,7 +251,7 @@ def _train(config: SimOptions, prepared: "PreparedData", progress: Progress) -> 
 
 
 def _loaded(path: Path) -> "Checkpoint":
-    from training.checkpoints import KIND, Checkpoint
+    from rankline.training.run.checkpoint import KIND, Checkpoint
 
     if (kind := _kind(path)) != KIND:
         found = "does not exist" if not path.exists() else f"is {kind or 'no Rankline artifact'}"
@@ -261,7 +262,7 @@ def _loaded(path: Path) -> "Checkpoint":
 @contextmanager
 def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | None") -> Iterator[Path | None]:
     """Where the run has its checkpoint: the place to save it, or a temporary one; `left` is there to go on from."""
-    from training.checkpoints import KIND, plain
+    from rankline.training.run.checkpoint import KIND, plain
 
     save, load = (Path(path) if path else None for path in (config.save_checkpoint_path, config.load_checkpoint_path))
     if save and not (load and save.resolve() == load.resolve()):
@@ -295,7 +296,7 @@ def _check_alike(
     before: Mapping[str, Any], config: SimOptions, choices: TrainConfig, names: Iterable[str], where: str
 ) -> None:
     """Refuse a checkpoint or model with other choices, named as the parameters are here."""
-    from training.checkpoints import plain
+    from rankline.training.run.checkpoint import plain
 
     now = plain(choices)
 
@@ -319,7 +320,7 @@ def _benchmark_training(config: SimOptions, prepared: "PreparedData", progress: 
     """Take steps of training and measure them; nothing is evaluated, and nothing stays."""
     from rankline.compat.sim.batches import SplitOpener, with_rows
     from rankline.compat.sim.log import losses
-    from training.trainers import trainer_for
+    from rankline.training.trainers import trainer_for
 
     config = _with_seed(config)
     choices = _choices(config, prepared)
@@ -368,7 +369,7 @@ def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> 
 def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
     """The model that the parameters name, never one that nobody trained unless they say so."""
     from rankline.compat.sim import scorers
-    from training.checkpoints import KIND as CHECKPOINT
+    from rankline.training.run.checkpoint import KIND as CHECKPOINT
 
     choices = _choices(config, prepared)
     if config.random_weights:
@@ -403,7 +404,7 @@ def _measure(config: SimOptions, step: "Step", batches: "Batches", progress: Pro
     `step` returns what the log is to say beside the rate.
     """
     from rankline.compat.sim.log import SERIES, SimLog, time_steps
-    from training.tracking import tracked_run
+    from rankline.training.tracking import tracked_run
 
     warmup, counted = config.benchmark_warmup_steps, config.benchmark_steps if config.benchmark else None
     total = len(batches) if counted is None else warmup + counted

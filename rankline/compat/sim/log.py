@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from training.observers import MetricLog, Observer, Series
-from training.trainers.base import Batches
+from rankline.training.run.observers import MetricLog, Observer, Series
+from rankline.training.trainers.base import Batches
 
 SERIES = "sim/"
 """How the names in MLflow begin; those of steps with `steps/`."""

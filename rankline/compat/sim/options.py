@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.config import TrainConfig
-from training.models import model_named
-from training.models.config import VARIANTS
-from workflows.choices import check_at_least, check_choice
-from workflows.errors import ConfigError
-from workflows.feature_spec import FILE_NAME, HISTORY, FeatureSpec
+from rankline.training.config.train import TrainConfig
+from rankline.training.models import model_named
+from rankline.training.models.config import VARIANTS
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.validation import check_at_least, check_choice
+from rankline.workflows.schema.feature_spec import FILE_NAME, HISTORY, FeatureSpec
 
 TRAIN, INFERENCE = "train", "inference"
 _MODES = (TRAIN, INFERENCE)

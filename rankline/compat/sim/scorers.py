@@ -11,14 +11,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from training.checkpoints import Checkpoint
-from training.config import TrainConfig
-from training.saved_model import load_signature
-from training.trainers.base import Batches
-from training.trainers.tensorflow import TensorFlowTrainer
-from workflows.errors import ArtifactError
-from workflows.feature_spec import FeatureSpec
-from workflows.tensor_names import NNZS, OFFSETS, RAGGED_SIGNATURE, VALUES
+from rankline.training.config.train import TrainConfig
+from rankline.training.export.saved_model import load_signature
+from rankline.training.run.checkpoint import Checkpoint
+from rankline.training.trainers.base import Batches
+from rankline.training.trainers.keras import TensorFlowTrainer
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, RAGGED_SIGNATURE, VALUES
 
 Inputs = Mapping[str, Any]
 Scorer = Callable[[Inputs], Any]

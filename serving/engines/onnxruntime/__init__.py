@@ -1,7 +1,7 @@
 """ONNX Runtime: runs ONNX, which forests are written as, and which models of all other formats are converted to."""
 
-from serving.engines import Engine
-from workflows.trained import ONNX, SAVED_MODEL, TORCH_SCRIPT
+from rankline.serving.engines import Engine
+from rankline.workflows.schema.model_artifact import ONNX, SAVED_MODEL, TORCH_SCRIPT
 
 ENGINE = Engine(
     name="onnx",

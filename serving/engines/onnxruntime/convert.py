@@ -8,11 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from serving.engines import engine_for
-from serving.engines.onnxruntime import ENGINE
-from workflows.errors import ExportError
-from workflows.extras import require
-from workflows.trained import SAVED_MODEL, TORCH_SCRIPT, ModelArtifact
+from rankline.serving.engines import engine_for
+from rankline.serving.engines.onnxruntime import ENGINE
+from rankline.workflows.core.errors import ExportError
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.schema.model_artifact import SAVED_MODEL, TORCH_SCRIPT, ModelArtifact
 
 _OPSET, _IR_VERSION = 17, 8  # known to ONNX Runtime from 1.13 on
 _MAX_BYTES = 2**31 - 1  # of a protobuf message
@@ -25,7 +25,7 @@ _CONVERTERS = {
 
 
 def convert(trained: ModelArtifact, target: Path) -> None:
-    """Convert a model. Whether it scores alike is checked by `serving.parity`."""
+    """Convert a model. Whether it scores alike is checked by `rankline.serving.export.parity`."""
     path, instead = trained.model_path, f"Use the engine {engine_for(trained.format).name}."
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     if (num_bytes := sum(file.stat().st_size for file in files)) > _MAX_BYTES:

@@ -10,10 +10,10 @@ from onnx import ModelProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from serving.engines.tensorflow.operations import check_loaded
-from serving.engines.tensorflow.session import quiet
-from workflows.tensor_names import PADDED_SIGNATURE, tensor_name
-from workflows.trained import ModelArtifact
+from rankline.serving.engines.tensorflow.allowed_operations import check_loaded
+from rankline.serving.engines.tensorflow.session import quiet
+from rankline.workflows.schema.model_artifact import ModelArtifact
+from rankline.workflows.schema.tensor_names import PADDED_SIGNATURE, tensor_name
 
 _COMBINERS = {
     "SparseSegmentSumWithNumSegments": None,

@@ -12,9 +12,9 @@ import torch
 from onnx import TensorProto
 from torch.onnx import symbolic_helper
 
-from workflows.tensor_names import NNZS, VALUES
-from workflows.torch_script import input_names, load_torch_script
-from workflows.trained import ModelArtifact
+from rankline.workflows.schema.model_artifact import ModelArtifact
+from rankline.workflows.schema.tensor_names import NNZS, VALUES
+from rankline.workflows.torchscript.program import input_names, load_torch_script
 
 _EMBEDDING_BAG = "aten::embedding_bag"
 _SUM, _MEAN = 0, 1

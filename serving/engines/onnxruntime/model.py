@@ -16,10 +16,10 @@ request cost as much, so `run` it is.
 
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import BatchingModel
-from serving.backends.served import Run, ServedModel, whole_number
-from serving.backends.tensors import check_tensors
-from serving.engines.onnxruntime.session import dtypes_of, make_callable, open_model, reason_of
+from rankline.serving.engines.onnxruntime.session import dtypes_of, make_callable, open_model, reason_of
+from rankline.serving.python_backends.batching import BatchingModel
+from rankline.serving.python_backends.model_arguments import Run, ServedModel, whole_number
+from rankline.serving.python_backends.tensors import check_tensors
 
 
 class TritonPythonModel(BatchingModel):

@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 from numpy.typing import NDArray
 
-from serving.engines.offline import scores_of
-from serving.engines.onnxruntime.session import dtypes_of, make_callable, open_model, reason_of
-from workflows.errors import ArtifactError
-from workflows.feature_spec import FeatureSpec
-from workflows.lists import Padded, padded_rows, padded_tensors
-from workflows.tensor_names import NNZS, VALUES
+from rankline.serving.engines.offline import scores_of
+from rankline.serving.engines.onnxruntime.session import dtypes_of, make_callable, open_model, reason_of
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.ragged import Padded, padded_rows, padded_tensors
+from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 
 class Model:
@@ -32,7 +32,7 @@ class Model:
         return {name.removesuffix(VALUES): str(kind) for name, kind in self._inputs.items() if not name.endswith(NNZS)}
 
     def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (the file says itself what it takes)
-        from serving.merlin import Predict  # takes seconds, and only an export needs it
+        from rankline.serving.engines.merlin_operators import Predict  # takes seconds, and only an export needs it
 
         return Predict(self._outputs)
 

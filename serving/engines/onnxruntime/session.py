@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from serving.engines.onnxruntime.file_check import check_file
+from rankline.serving.engines.onnxruntime.file_check import check_file
 
 _SAY_NOTHING = 4  # what is wrong is raised, too
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}

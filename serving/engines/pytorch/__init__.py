@@ -1,7 +1,7 @@
 """PyTorch: runs TorchScript."""
 
-from serving.engines import Engine
-from workflows.trained import TORCH_SCRIPT
+from rankline.serving.engines import Engine
+from rankline.workflows.schema.model_artifact import TORCH_SCRIPT
 
 ENGINE = Engine(
     name="pytorch",

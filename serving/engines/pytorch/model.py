@@ -21,10 +21,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import BatchingModel
-from serving.backends.served import Array, Run, ServedModel, whole_number
-from workflows.errors import ArtifactError
-from workflows.torch_script import input_names, load_torch_script
+from rankline.serving.python_backends.batching import BatchingModel
+from rankline.serving.python_backends.model_arguments import Array, Run, ServedModel, whole_number
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.torchscript.program import input_names, load_torch_script
 
 
 class TritonPythonModel(BatchingModel):

@@ -9,12 +9,12 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from serving.engines.offline import scores_of
-from workflows.errors import ArtifactError
-from workflows.feature_spec import FeatureSpec
-from workflows.lists import Padded, padded_rows, padded_tensors
-from workflows.tensor_names import SCORE
-from workflows.torch_script import input_names, load_torch_script
+from rankline.serving.engines.offline import scores_of
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.ragged import Padded, padded_rows, padded_tensors
+from rankline.workflows.schema.tensor_names import SCORE
+from rankline.workflows.torchscript.program import input_names, load_torch_script
 
 
 class Model:
@@ -26,12 +26,16 @@ class Model:
         self._names = input_names(self._model)
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:
-        """TorchScript does not say them; `training.torch_script` writes these."""
+        """TorchScript does not say them; `rankline.training.export.torchscript` writes these."""
         return spec.model_dtypes
 
     def operator(self, encoded: Any) -> Any:
         """The operator writes into the schema that it gets, so it gets a copy."""
-        from serving.merlin import ColumnSchema, Schema, merlin_operator  # takes seconds, and only an export needs it
+        from rankline.serving.engines.merlin_operators import (  # takes seconds, and only an export needs it
+            ColumnSchema,
+            Schema,
+            merlin_operator,
+        )
 
         takes = Schema(list(encoded.column_schemas.values()))
         operator = merlin_operator("pytorch", "PredictPyTorch")

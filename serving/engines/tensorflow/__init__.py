@@ -1,8 +1,8 @@
 """TensorFlow: runs SavedModels."""
 
-from serving.engines import Engine
-from workflows.tensor_names import PADDED_SIGNATURE
-from workflows.trained import SAVED_MODEL
+from rankline.serving.engines import Engine
+from rankline.workflows.schema.model_artifact import SAVED_MODEL
+from rankline.workflows.schema.tensor_names import PADDED_SIGNATURE
 
 ENGINE = Engine(
     name="tensorflow",

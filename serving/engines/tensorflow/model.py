@@ -19,11 +19,11 @@ import sys
 
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import BatchingModel
-from serving.backends.served import Run, ServedModel, whole_number
-from serving.backends.tensors import check_tensors
-from serving.engines.tensorflow.session import dtypes_of, make_callable, open_saved_model
-from workflows.errors import ArtifactError
+from rankline.serving.engines.tensorflow.session import dtypes_of, make_callable, open_saved_model
+from rankline.serving.python_backends.batching import BatchingModel
+from rankline.serving.python_backends.model_arguments import Run, ServedModel, whole_number
+from rankline.serving.python_backends.tensors import check_tensors
+from rankline.workflows.core.errors import ArtifactError
 
 # Keras takes a third of the import time and a SavedModel does not need it. TensorFlow, which is imported when the model
 # is loaded, imports it eagerly unless it is told to take the package tf_keras and there is none.

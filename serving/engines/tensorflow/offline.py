@@ -8,14 +8,14 @@ import pandas as pd
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from serving.engines.offline import scores_of
-from serving.engines.tensorflow.operations import check_loaded
-from serving.engines.tensorflow.session import make_callable, open_saved_model
-from workflows.errors import ArtifactError
-from workflows.feature_spec import FeatureSpec
-from workflows.lists import Padded, padded_tensors, ragged_tensors
-from workflows.signatures import Signature
-from workflows.tensor_names import NNZS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES
+from rankline.serving.engines.offline import scores_of
+from rankline.serving.engines.tensorflow.allowed_operations import check_loaded
+from rankline.serving.engines.tensorflow.session import make_callable, open_saved_model
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.ragged import Padded, padded_tensors, ragged_tensors
+from rankline.workflows.schema.signatures import Signature
+from rankline.workflows.schema.tensor_names import NNZS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES
 
 
 class Model:
@@ -40,7 +40,7 @@ class Model:
 
     def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (a SavedModel says itself what it takes)
         """Stand in for the model: merlin-systems' own operator knows the names of arguments, not those of tensors."""
-        from serving.merlin import Predict  # takes seconds, and only an export needs it
+        from rankline.serving.engines.merlin_operators import Predict  # takes seconds, and only an export needs it
 
         return Predict(sorted(self._signatures[PADDED_SIGNATURE].function.structured_outputs))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.engines.tensorflow.operations import check_served
+from rankline.serving.engines.tensorflow.allowed_operations import check_served
 
 
 def open_saved_model(directory: Path, *, intra_op_threads: int = 0) -> tuple[Any, Mapping[str, Any]]:

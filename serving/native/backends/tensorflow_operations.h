@@ -1,6 +1,6 @@
 // Operations of TensorFlow that a SavedModel may hold, and those that it may not, beside those that only compute. The
-// native backend is compiled with these lists; `serving/engines/tensorflow/operations.py` reads them from this file: a
-// name in quotes is an entry.
+// native backend is compiled with these lists; `serving/engines/tensorflow/allowed_operations.py` reads them from this
+// file: a name in quotes is an entry.
 #ifndef RANKLINE_BACKENDS_TENSORFLOW_OPERATIONS_H_
 #define RANKLINE_BACKENDS_TENSORFLOW_OPERATIONS_H_
 

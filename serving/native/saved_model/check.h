@@ -1,4 +1,5 @@
-// What a SavedModel may do, checked before TensorFlow loads it: `serving/engines/tensorflow/operations.py` is the same.
+// What a SavedModel may do, checked before TensorFlow loads it: `serving/engines/tensorflow/allowed_operations.py` is
+// the same.
 #ifndef RANKLINE_SAVED_MODEL_CHECK_H_
 #define RANKLINE_SAVED_MODEL_CHECK_H_
 

@@ -1,5 +1,5 @@
 // Fields of all messages of a SavedModel, made from the descriptors of TensorFlow 2.21.0 by
-// `python -m tests.support.saved_model_fields`.
+// `python -m tests.oracles.saved_model_fields`.
 #ifndef RANKLINE_SAVED_MODEL_FIELDS_H_
 #define RANKLINE_SAVED_MODEL_FIELDS_H_
 

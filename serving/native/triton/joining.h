@@ -1,4 +1,5 @@
-// Requests that wait are joined into one run of a model and split again, as `serving/backends/batching.py` does it.
+// Requests that wait are joined into one run of a model and split again, as `serving/python_backends/batching.py` does
+// it.
 #ifndef RANKLINE_TRITON_JOINING_H_
 #define RANKLINE_TRITON_JOINING_H_
 
@@ -13,7 +14,7 @@ namespace rankline {
 // A request's tensors, one for each input of the config; data is null for one that is left out.
 using Request = std::vector<Tensor>;
 
-// Rows with several candidates, as `serving/backends/candidates.py` has them.
+// Rows with several candidates, as `serving/python_backends/candidates.py` has them.
 struct Candidates {
   std::vector<bool> inputs;  // by position: holds a value per candidate
   std::vector<bool> outputs;

@@ -4,8 +4,8 @@
 
 #include "json.h"
 #include "mapped_file.h"
-#include "sha256.h"
 #include "tensor.h"
+#include "triton/sha256.h"
 
 namespace rankline {
 namespace {

@@ -1,4 +1,4 @@
-// A backend's own check that it loads what was exported, as `serving/backends/checksums.py` makes it.
+// A backend's own check that it loads what was exported, as `serving/triton/checksums.py` makes it.
 #ifndef RANKLINE_TRITON_MANIFEST_H_
 #define RANKLINE_TRITON_MANIFEST_H_
 

@@ -7,8 +7,8 @@ import pytest
 import typer
 
 from bench import __main__ as program
-from bench import vocabulary
-from bench.report import Report
+from bench.data import vocabulary
+from bench.harness.report import Report
 
 RATIO = "p50_growth_with_vocabulary"
 
@@ -38,7 +38,7 @@ def test_ratio_is_printed_with_its_bound_and_last_value_and_a_busy_machine_is_ma
     monkeypatch.chdir(tmp_path)
     found = iter([1.5, 1.1])
     monkeypatch.setattr(vocabulary, "run", lambda _: Report(name="vocabulary", results={}, ratios={RATIO: next(found)}))
-    figures = tmp_path / "docs/figures/vocabulary.json"
+    figures = tmp_path / "docs/figures/data/vocabulary.json"
     monkeypatch.setattr(program, "busyness", lambda: "")
     run("vocabulary", figures)
     said = capfd.readouterr()
@@ -57,7 +57,7 @@ def test_damaged_last_figures_are_reported_before_the_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(vocabulary, "run", lambda _: pytest.fail("it was run"))
-    figures = tmp_path / "docs/figures/vocabulary.json"
+    figures = tmp_path / "docs/figures/data/vocabulary.json"
     figures.parent.mkdir(parents=True)
     figures.write_text("{", encoding="utf-8")
     with pytest.raises(typer.Exit):

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.peers.native import feature_columns, hashed, make_dataset, num_buckets, peer
-from training.config import TrainConfig
-from training.graph_cut import split_at_features
-from training.loader.tfrecord import write_tfrecords
-from training.models.dlrm import DLRMConfig
-from workflows.feature_spec import Feature, FeatureSpec, Source
+from rankline.training.config.train import TrainConfig
+from rankline.training.data.loader.tfrecord import write_tfrecords
+from rankline.training.export.graph_cut import split_at_features
+from rankline.training.models.dlrm import DLRMConfig
+from rankline.workflows.schema.feature_spec import Feature, FeatureSpec, Source
 
 CARDINALITIES = {"C1": 400, "C2": 40, "C3": 1}
 NUM_ROWS, BATCH_SIZE = 4_000, 500

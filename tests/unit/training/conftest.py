@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.unit.training.keras_policy import policy
-from workflows.artifacts import publish
-from workflows.feature_spec import Feature, FeatureSpec, Source, SpecMetadata
+from rankline.workflows.schema.feature_spec import Feature, FeatureSpec, Source, SpecMetadata
+from rankline.workflows.storage.artifacts import publish
+from tests.harness.keras_policy import policy
 
 NUM_USERS, NUM_MOVIES, NUM_GENRES = 60, 40, 8
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.models.config import MOST_UNITS, TabularConfig
-from workflows.choices import check_at_least
-from workflows.feature_spec import FeatureSpec
+from rankline.training.models.config import MOST_UNITS, TabularConfig
+from rankline.workflows.core.validation import check_at_least
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 _MOST_LAYERS = 100
 
@@ -21,7 +21,7 @@ class DCNv2Config(TabularConfig):
     """
 
     name: ClassVar[str] = "dcnv2"
-    network: ClassVar[str] = "training.models.dcnv2.network:build"
+    network: ClassVar[str] = "rankline.training.models.dcnv2.network:build"
 
     cross_layers: int = 3
     cross_rank: int = 0

@@ -8,11 +8,11 @@ from typing import Any
 
 import tf_keras as keras
 
-from training.layers import Cross
-from training.models.base import dense_layers, embedded, keras_inputs, scores
-from training.models.config import StepConfig
-from training.models.dcnv2 import DCNv2Config
-from workflows.feature_spec import FeatureSpec
+from rankline.training.models.base import dense_layers, embedded, keras_inputs, scores
+from rankline.training.models.config import StepConfig
+from rankline.training.models.dcnv2 import DCNv2Config
+from rankline.training.models.layers import Cross
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: DCNv2Config, step: StepConfig) -> Any:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.models.config import NetworkConfig, check_units
+from rankline.training.models.config import NetworkConfig, check_units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class DeepFMConfig(NetworkConfig):
     """
 
     name: ClassVar[str] = "deepfm"
-    network: ClassVar[str] = "training.models.deepfm.network:build"
+    network: ClassVar[str] = "rankline.training.models.deepfm.network:build"
 
     embedding_dim: int = 16
     hidden: tuple[int, ...] = (128, 128, 128)

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from training.models.base import (
+from rankline.training.models.base import (
     dense_layers,
     embedded_ids,
     feature_layer,
@@ -20,9 +20,9 @@ from training.models.base import (
     number_columns,
     scores,
 )
-from training.models.config import StepConfig
-from training.models.deepfm import DeepFMConfig
-from workflows.feature_spec import FeatureSpec
+from rankline.training.models.config import StepConfig
+from rankline.training.models.deepfm import DeepFMConfig
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: DeepFMConfig, step: StepConfig) -> Any:

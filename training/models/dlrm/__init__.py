@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.models.config import NetworkConfig, check_units
+from rankline.training.models.config import NetworkConfig, check_units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class DLRMConfig(NetworkConfig):
     """
 
     name: ClassVar[str] = "dlrm"
-    network: ClassVar[str] = "training.models.dlrm.network:build"
+    network: ClassVar[str] = "rankline.training.models.dlrm.network:build"
 
     bottom_mlp: tuple[int, ...] = ()
     top_mlp: tuple[int, ...] = (128, 128, 128)

@@ -9,8 +9,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from training.layers import Dense, DotProductInteraction
-from training.models.base import (
+from rankline.training.models.base import (
     dense_layers,
     dropped,
     embedding_columns,
@@ -20,10 +19,11 @@ from training.models.base import (
     scalar_layer,
     scores,
 )
-from training.models.config import StepConfig
-from training.models.dlrm import DLRMConfig
-from workflows.errors import SpecError
-from workflows.feature_spec import FeatureSpec
+from rankline.training.models.config import StepConfig
+from rankline.training.models.dlrm import DLRMConfig
+from rankline.training.models.layers import Dense, DotProductInteraction
+from rankline.workflows.core.errors import SpecError
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 HALF_PRECISION_MULTIPLE = 16
 """Sizes of a product of matrices that the matrix units of GPUs want in half precision."""

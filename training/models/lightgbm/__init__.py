@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.frameworks import LIGHTGBM, Framework
-from training.models.config import MOST_UNITS, ModelConfig, check_not_negative
-from workflows.choices import check_at_least, check_choice
-from workflows.heads import TASKS
+from rankline.training.models.config import MOST_UNITS, ModelConfig, check_not_negative
+from rankline.training.models.frameworks import LIGHTGBM, Framework
+from rankline.workflows.core.validation import check_at_least, check_choice
+from rankline.workflows.schema.targets import TASKS
 
 _MOST_LEAVES = 131_072  # that LightGBM takes
 
@@ -30,7 +30,7 @@ class LightGBMConfig(ModelConfig):
     """
 
     name: ClassVar[str] = "lightgbm"
-    network: ClassVar[str] = "training.models.lightgbm.network:build"
+    network: ClassVar[str] = "rankline.training.models.lightgbm.network:build"
     framework: ClassVar[Framework] = LIGHTGBM
     tasks: ClassVar[tuple[str, ...]] = TASKS
     takes_several_heads: ClassVar[bool] = True

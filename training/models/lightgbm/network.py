@@ -8,13 +8,13 @@ import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
-from training.loader.columns import Column
-from training.models.config import StepConfig
-from training.models.lightgbm import LightGBMConfig
-from workflows.errors import SpecError
-from workflows.feature_spec import Feature, FeatureSpec
-from workflows.heads import BINARY, MULTICLASS, REGRESSION, Head
-from workflows.lists import Ragged
+from rankline.training.data.loader.columns import Column
+from rankline.training.models.config import StepConfig
+from rankline.training.models.lightgbm import LightGBMConfig
+from rankline.workflows.core.errors import SpecError
+from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
+from rankline.workflows.schema.ragged import Ragged
+from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
 OBJECTIVES = {BINARY: "binary", REGRESSION: "regression", MULTICLASS: "multiclass"}
 

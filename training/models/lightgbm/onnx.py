@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from training.models.lightgbm.network import Block, Forests
-from workflows.heads import BINARY, MULTICLASS, Head, output_names
-from workflows.lightgbm_text import read_forest
-from workflows.onnx_graph import TREES_DOMAIN, Graph
-from workflows.onnx_trees import attributes
-from workflows.tensor_names import NNZS, VALUES
+from rankline.training.models.lightgbm.network import Block, Forests
+from rankline.workflows.onnx.graph import TREES_DOMAIN, Graph
+from rankline.workflows.onnx.lightgbm_text import read_forest
+from rankline.workflows.onnx.trees import attributes
+from rankline.workflows.schema.targets import BINARY, MULTICLASS, Head, output_names
+from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 _TRANSFORMS: dict[str, tuple[str, dict[str, Any]]] = {BINARY: ("Sigmoid", {}), MULTICLASS: ("Softmax", {"axis": 1})}
 """What makes probabilities of the sums of trees; those of a regression are its scores."""
 
 
 def to_onnx(forests: Forests) -> ModelProto:
-    """Convert; one output for each head, named by `workflows.heads.output_names`."""
+    """Convert; one output for each head, named by `rankline.workflows.schema.targets.output_names`."""
     graph = Graph()
     rows = graph.add("Concat", *(_features(graph, block) for block in forests.blocks), axis=1)
     for head, name, text in zip(forests.heads, output_names(forests.heads), forests.texts(), strict=True):

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.models.config import MOST_UNITS, TabularConfig
-from workflows.choices import check_at_least, check_choice
+from rankline.training.models.config import MOST_UNITS, TabularConfig
+from rankline.workflows.core.validation import check_at_least, check_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class MLPConfig(TabularConfig):
     """
 
     name: ClassVar[str] = "mlp"
-    network: ClassVar[str] = "training.models.mlp.network:build"
+    network: ClassVar[str] = "rankline.training.models.mlp.network:build"
 
     number_dim: int = 0
     number_frequencies: int = 16

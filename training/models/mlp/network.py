@@ -5,8 +5,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from training.layers.periodic import PeriodicNumbers
-from training.models.base import (
+from rankline.training.models.base import (
     dense_layers,
     embedded,
     embedded_ids,
@@ -15,9 +14,10 @@ from training.models.base import (
     number_columns,
     scores,
 )
-from training.models.config import StepConfig
-from training.models.mlp import MLPConfig
-from workflows.feature_spec import FeatureSpec
+from rankline.training.models.config import StepConfig
+from rankline.training.models.layers.periodic import PeriodicNumbers
+from rankline.training.models.mlp import MLPConfig
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:

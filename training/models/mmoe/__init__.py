@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.models.config import TabularConfig, check_units
-from workflows.choices import check_at_least
-from workflows.feature_spec import FeatureSpec
+from rankline.training.models.config import TabularConfig, check_units
+from rankline.workflows.core.validation import check_at_least
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 _MOST_EXPERTS = 1_000
 
@@ -22,7 +22,7 @@ class MMoEConfig(TabularConfig):
     """
 
     name: ClassVar[str] = "mmoe"
-    network: ClassVar[str] = "training.models.mmoe.network:build"
+    network: ClassVar[str] = "rankline.training.models.mmoe.network:build"
 
     hidden: tuple[int, ...] = (128, 64)
     experts: int = 4

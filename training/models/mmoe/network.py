@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from training.models.base import dense_layers, embedded, keras_inputs, scores
-from training.models.config import StepConfig
-from training.models.mmoe import MMoEConfig
-from workflows.feature_spec import FeatureSpec
+from rankline.training.models.base import dense_layers, embedded, keras_inputs, scores
+from rankline.training.models.config import StepConfig
+from rankline.training.models.mmoe import MMoEConfig
+from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: MMoEConfig, step: StepConfig) -> Any:

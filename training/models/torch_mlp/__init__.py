@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.frameworks import PYTORCH, Framework
-from training.models.config import TabularConfig
+from rankline.training.models.config import TabularConfig
+from rankline.training.models.frameworks import PYTORCH, Framework
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,5 +12,5 @@ class TorchMLPConfig(TabularConfig):
     """Embeddings, lists summed, and numbers side by side, then dense layers with batch normalisation."""
 
     name: ClassVar[str] = "torch_mlp"
-    network: ClassVar[str] = "training.models.torch_mlp.network:build"
+    network: ClassVar[str] = "rankline.training.models.torch_mlp.network:build"
     framework: ClassVar[Framework] = PYTORCH

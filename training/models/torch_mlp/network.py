@@ -7,15 +7,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from training.models.config import StepConfig
-from training.models.torch_mlp import TorchMLPConfig
-from workflows.categories import FIRST_UNSEEN_ID
-from workflows.errors import SpecError
-from workflows.feature_spec import Feature, FeatureSpec
+from rankline.training.models.config import StepConfig
+from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.workflows.core.errors import SpecError
+from rankline.workflows.nvt.kernels.categories import FIRST_UNSEEN_ID
+from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 
 
 class Output(NamedTuple):
-    """What a model that `training.trainers.torch` fits gives for N rows.
+    """What a model that `rankline.training.trainers.torch` fits gives for N rows.
 
     Attributes:
         logit: what the heads make their outputs of, shape (N,) of one number, else (N, sum of the heads' widths); the
@@ -44,7 +44,7 @@ class TorchMLP(nn.Module):
     is, to the label with the mean squared error; here it is a logit and fitted with the binary cross-entropy, so that
     scores are probabilities. `linear_terms` adds the weights of the row's ids to the logit, summed over lists.
 
-    Called with the inputs of a batch of `training.loader.torch.TorchAsyncItr`.
+    Called with the inputs of a batch of `rankline.training.data.loader.torch.TorchAsyncItr`.
     """
 
     def __init__(self, spec: FeatureSpec, model: TorchMLPConfig) -> None:

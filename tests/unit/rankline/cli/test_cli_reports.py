@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rankline.cli.reports import say_active
-from tests.support.tiny_ensembles import publish_tiny
+from rankline.cli.export import say_active
+from tests.factories.ensembles import publish_tiny
 
 
 def test_an_export_ends_in_which_version_answers_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rankline.cli.main import app
-from serving.foreign.inputs import Input
-from tests.support.foreign_models import save_saved_model
-from tests.support.tiny_ensembles import publish_tiny
+from rankline.serving.importers.input_binding import Input
+from tests.factories.ensembles import publish_tiny
+from tests.factories.importable_models import save_saved_model
 
 INPUTS = (Input(name="user", dtype="int64", shape=(None, 1)), Input(name="price", dtype="float32", shape=(None, 1)))
 

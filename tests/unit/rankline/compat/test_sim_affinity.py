@@ -1,8 +1,8 @@
 import pytest
 
 from rankline.compat.sim.affinity import MODES, cpus_of
-from training.affinity import Cpu
-from workflows.errors import ConfigError
+from rankline.launch.affinity import Cpu
+from rankline.workflows.core.errors import ConfigError
 
 # Two sockets of two cores with two threads each.
 CPUS = [Cpu(socket=n % 4 // 2, core=n % 2, number=n) for n in range(8)]

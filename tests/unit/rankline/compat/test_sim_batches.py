@@ -6,12 +6,12 @@ import pytest
 import tensorflow as tf
 
 from rankline.compat.sim.batches import CachedBatches, repeated
+from rankline.training.data.loader.tfrecord import TFRecordLoader, write_tfrecords
+from rankline.training.data.open_split import tensorflow_loader
+from rankline.training.run.checkpoint import Position, Reader
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.schema.feature_spec import FeatureSpec
 from tests.unit.training.conftest import make_prepared
-from training.checkpoints import Position, Reader
-from training.loader.splits import tensorflow_loader
-from training.loader.tfrecord import TFRecordLoader, write_tfrecords
-from workflows.errors import ConfigError
-from workflows.feature_spec import FeatureSpec
 
 NUM_ROWS, BATCH_SIZE = 4000, 700
 

@@ -16,19 +16,19 @@ from typer.testing import CliRunner
 from rankline.compat.sim.batches import SplitOpener
 from rankline.compat.sim.command import CONTEXT, _check_alike, sim_command
 from rankline.compat.sim.options import SimOptions
-from tests.support.training_runs import assert_same_weights
+from rankline.training.config.train import TrainConfig
+from rankline.training.data.convert import convert
+from rankline.training.models.sequential.din import DINConfig
+from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.run.checkpoint import plain
+from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError, SpecError
+from rankline.workflows.preprocess.prepared_data import KIND, write_spec
+from rankline.workflows.schema.feature_spec import FILE_NAME, FeatureSpec
+from rankline.workflows.schema.model_artifact import TrainedModel
+from rankline.workflows.storage.artifacts import publish
+from tests.factories.training import sequences as sequence_rows
+from tests.factories.training.training_runs import assert_same_weights
 from tests.unit.training import conftest as ratings
-from tests.unit.training import sequence_rows
-from training.checkpoints import plain
-from training.config import TrainConfig
-from training.convert import convert
-from training.models.din import DINConfig
-from training.models.sim import SIMConfig
-from workflows.artifacts import publish
-from workflows.errors import ArtifactError, ConfigError, DataError, SpecError
-from workflows.feature_spec import FILE_NAME, FeatureSpec
-from workflows.prepared import KIND, write_spec
-from workflows.trained import TrainedModel
 
 NUM_TRAIN, NUM_TEST, BATCH_SIZE = 1000, 200, 64
 STEPS = 16  # per epoch
@@ -275,7 +275,7 @@ def test_a_checkpoint_is_neither_overwritten_nor_taken_for_another(prepared: Pat
 
 
 def test_a_checkpoint_with_more_epochs_than_asked_for_is_refused(prepared: Path, half: Path, tmp_path: Path) -> None:
-    from training.checkpoints import Best, Checkpoint
+    from rankline.training.run.checkpoint import Best, Checkpoint
 
     left = Checkpoint.load(half / "saved")
     replace(left, best=Best(metrics=left.best.metrics)).write(tmp_path / "cut")  # as a longer run leaves it

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rankline.compat.sim.log import SimLog, StepTimes, TrainingLog, time_steps
-from tests.support.recorders import Clock, MetricRecord
+from tests.factories.recorders import Clock, MetricRecord
 
 LOOKED = {"train_loss": 0.5, "train_added_loss": 0.25, "learning_rate": 0.01}
 MEASURED = {

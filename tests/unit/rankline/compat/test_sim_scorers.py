@@ -10,17 +10,17 @@ import pytest
 
 from rankline.compat.sim.batches import with_rows
 from rankline.compat.sim.scorers import from_checkpoint, saved, score_each_size, untrained
+from rankline.training.config.train import TrainConfig
+from rankline.training.data.open_split import tensorflow_loader
+from rankline.training.models.sequential.dien import DIENConfig
+from rankline.training.models.sequential.din import DINConfig
+from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.run.checkpoint import Best, Checkpoint, Position, plain
+from rankline.training.trainers.keras import TensorFlowTrainer
+from rankline.workflows.core.errors import ArtifactError, ConfigError, SpecError
+from rankline.workflows.schema.feature_spec import FeatureSpec, Source
+from tests.factories.training.sequences import make_prepared, make_spec
 from tests.unit.training import conftest as ratings
-from tests.unit.training.sequence_rows import make_prepared, make_spec
-from training.checkpoints import Best, Checkpoint, Position, plain
-from training.config import TrainConfig
-from training.loader.splits import tensorflow_loader
-from training.models.dien import DIENConfig
-from training.models.din import DINConfig
-from training.models.sim import SIMConfig
-from training.trainers.tensorflow import TensorFlowTrainer
-from workflows.errors import ArtifactError, ConfigError, SpecError
-from workflows.feature_spec import FeatureSpec, Source
 
 BATCH_SIZE = 150
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from serving.client import Client, ClientConfig, ClientTls
-from serving.client.config import MAX_PAUSE_S
-from serving.client.transport import by_scheme
-from workflows.errors import ConfigError, RanklineError, ServerError
+from rankline.serving.client import Client, ClientConfig, ClientTls
+from rankline.serving.client.config import MAX_PAUSE_S
+from rankline.serving.client.transport import by_scheme
+from rankline.workflows.core.errors import ConfigError, RanklineError, ServerError
 
 
 @pytest.mark.parametrize(

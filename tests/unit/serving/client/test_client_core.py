@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
-from serving.client import ClientConfig, ModelSchema
-from serving.client.config import MAX_PAUSE_S
-from serving.client.core import Core, run
-from serving.client.failures import DEADLINE_EXCEEDED, UNAVAILABLE, CallError
-from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError
+from rankline.serving.client import ClientConfig, ModelSchema
+from rankline.serving.client.config import MAX_PAUSE_S
+from rankline.serving.client.core import Core, run
+from rankline.serving.client.errors import DEADLINE_EXCEEDED, UNAVAILABLE, CallError
+from rankline.workflows.core.errors import DeadlineError, RequestError, ServerBusyError, ServerError
 
 LOST, LATE = CallError(UNAVAILABLE, "connection refused"), CallError(DEADLINE_EXCEEDED, "too late")
 BUSY = CallError(UNAVAILABLE, "in ensemble 'm', [request id: 1] Exceeds maximum queue size")

@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 import pytest
 
-from serving.client import AsyncClient, Client, ClientConfig
-from serving.client.core import run
-from serving.client.failures import CallError
-from serving.client.transport import connect
-from workflows.errors import DeadlineError, RequestError, ServerError, ServingError
+from rankline.serving.client import AsyncClient, Client, ClientConfig
+from rankline.serving.client.core import run
+from rankline.serving.client.errors import CallError
+from rankline.serving.client.transport import connect
+from rankline.workflows.core.errors import DeadlineError, RequestError, ServerError, ServingError
 
 CONFIG = {
     "name": "m",

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.client import ModelSchema
-from serving.client.requests import prepare
-from serving.client.tensors import WireTensor
-from workflows.errors import RequestError
-from workflows.tensors import Tensor
+from rankline.serving.client import ModelSchema
+from rankline.serving.client.encoding import WireTensor
+from rankline.serving.client.request_builder import prepare
+from rankline.workflows.core.errors import RequestError
+from rankline.workflows.schema.tensors import Tensor
 
 SCHEMA = ModelSchema(
     name="m",

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import deserialize_bytes_tensor
 
-from serving.client import ModelSchema
-from serving.client.requests import join_scores, prepare, prepare_ranking
-from serving.client.tensors import WireTensor
-from workflows.errors import RequestError, ServerError
+from rankline.serving.client import ModelSchema
+from rankline.serving.client.encoding import WireTensor
+from rankline.serving.client.request_builder import join_scores, prepare, prepare_ranking
+from rankline.workflows.core.errors import RequestError, ServerError
 
 MAX_BATCH_SIZE, MAX_LIST_LENGTH = 12, 5
 

@@ -1,9 +1,9 @@
 import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
-from serving.client import ModelSchema
-from workflows.errors import RequestError
-from workflows.tensors import Tensor
+from rankline.serving.client import ModelSchema
+from rankline.workflows.core.errors import RequestError
+from rankline.workflows.schema.tensors import Tensor
 
 
 def config(*inputs: tuple[str, int, list[int], bool], max_batch_size: int = 8) -> pb.ModelConfig:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.utils import deserialize_bytes_tensor
 
-from serving.client import ColumnSchema
-from serving.client.tensors import Array, Dense, ListRows, to_dense, to_ragged
-from workflows.errors import RequestError
-from workflows.tensor_names import MISSING_LIST
-from workflows.tensors import Tensor
+from rankline.serving.client import ColumnSchema
+from rankline.serving.client.encoding import Array, Dense, ListRows, to_dense, to_ragged
+from rankline.workflows.core.errors import RequestError
+from rankline.workflows.schema.tensor_names import MISSING_LIST
+from rankline.workflows.schema.tensors import Tensor
 
 INT64 = Tensor(name="userId", dtype="int64", dims=(1,))
 INT32 = Tensor(name="userId", dtype="int32", dims=(1,))

@@ -15,23 +15,23 @@ import tensorflow as tf
 import tf_keras as keras
 import torch
 
-from serving.engines import engine_for
-from serving.engines.onnxruntime import ENGINE as ONNX
-from tests.support.rounding import SCORE_ROUNDING
-from tests.support.specs import scalar_spec
-from training.models.config import ModelConfig, StepConfig
-from training.models.dcnv2 import DCNv2Config
-from training.models.dlrm import DLRMConfig
-from training.models.mlp import MLPConfig
-from training.models.torch_mlp import TorchMLPConfig
-from training.saved_model import export_saved_model
-from training.torch_script import export_torch_script
-from workflows.artifacts import publish
-from workflows.errors import ArtifactError, ExportError, MissingExtraError
-from workflows.feature_spec import FILE_NAME, Feature, FeatureSpec
-from workflows.lists import Padded
-from workflows.tensor_names import PADDED_SIGNATURE
-from workflows.trained import KIND, SAVED_MODEL, TORCH_SCRIPT, TrainedModel
+from rankline.serving.engines import engine_for
+from rankline.serving.engines.onnxruntime import ENGINE as ONNX
+from rankline.training.export.saved_model import export_saved_model
+from rankline.training.export.torchscript import export_torch_script
+from rankline.training.models.config import ModelConfig, StepConfig
+from rankline.training.models.dcnv2 import DCNv2Config
+from rankline.training.models.dlrm import DLRMConfig
+from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.workflows.core.errors import ArtifactError, ExportError, MissingExtraError
+from rankline.workflows.schema.feature_spec import FILE_NAME, Feature, FeatureSpec
+from rankline.workflows.schema.model_artifact import KIND, SAVED_MODEL, TORCH_SCRIPT, TrainedModel
+from rankline.workflows.schema.ragged import Padded
+from rankline.workflows.schema.tensor_names import PADDED_SIGNATURE
+from rankline.workflows.storage.artifacts import publish
+from tests.factories.specs import scalar_spec
+from tests.oracles.tolerance import SCORE_ROUNDING
 
 ROOT = Path(__file__).parents[4]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from serving.engines.onnxruntime.from_torch_script import to_onnx
-from serving.engines.pytorch.offline import Model
-from tests.support.hostile.torch_script import archive, forward
-from workflows.errors import ArtifactError
+from rankline.serving.engines.onnxruntime.from_torch_script import to_onnx
+from rankline.serving.engines.pytorch.offline import Model
+from rankline.workflows.core.errors import ArtifactError
+from tests.harness.hostile.files.torch_script import archive, forward
 
 
 @pytest.mark.parametrize("load", [Model, lambda path: to_onnx(SimpleNamespace(model_path=path), 17)])

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hostile import saved_model
-from tests.support.native_programs import sanitized
-from tests.support.saved_model_fields import TABLE, table
+from tests.harness.hostile.files import saved_model
+from tests.oracles.native_programs import sanitized
+from tests.oracles.saved_model_fields import TABLE, table
 
-FUZZ = Path(__file__).parents[3] / "support" / "native" / "fuzz_saved_model.cc"
+FUZZ = Path(__file__).parents[3] / "oracles" / "native" / "fuzz_saved_model.cc"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def checked(operations: Path, directories: list[Path], num_damaged: int = 0) -> 
 
 
 def test_the_table_is_that_of_the_installed_tensorflow() -> None:
-    assert TABLE.read_text(encoding="utf-8") == table(), "run python -m tests.support.saved_model_fields"
+    assert TABLE.read_text(encoding="utf-8") == table(), "run python -m tests.oracles.saved_model_fields"
 
 
 def test_hostile_models_are_refused(operations: Path, tmp_path: Path) -> None:

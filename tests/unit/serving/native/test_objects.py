@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from serving.engines import engines
-from serving.installation import add_python_backend, assemble_backends, find_installation
-from serving.native import objects
-from serving.native.build import BuildError, built_objects, find_compiler, object_name
-from serving.native.objects import library_of, native_backends
+from rankline.serving.engines import engines
+from rankline.serving.native.objects import library_of, native_backends
+from rankline.serving.server.triton_install import add_python_backend, assemble_backends, find_installation
+from rankline.workflows.native import objects
+from rankline.workflows.native.build import BuildError, built_objects, find_compiler, object_name
 
 NEEDS_COMPILER = pytest.mark.skipif(find_compiler() is None, reason="g++ compiles the native backends")
 HERE = int((os.confstr("CS_GNU_LIBC_VERSION") or "glibc 2.0").rpartition(".")[2])

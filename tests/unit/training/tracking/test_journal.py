@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from training.tracking.journal import Delivered, InUse, Journal, journal_of, left_in
-from workflows.errors import ArtifactError
+from rankline.training.tracking.journal import Delivered, InUse, Journal, journal_of, left_in
+from rankline.workflows.core.errors import ArtifactError
 
 
 def written(journals: Path) -> tuple[Path, bytes]:

@@ -7,10 +7,11 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from tests.unit.rankline.tracking.test_registry import files_of_at_most
-from training.tracking import TrackingConfig, delivery, tracked_run
-from training.tracking.journal import Journal
-from workflows.artifacts import sha256_of
+from rankline.training.tracking import TrackingConfig, tracked_run
+from rankline.training.tracking import upload as delivery
+from rankline.training.tracking.journal import Journal
+from rankline.workflows.storage.artifacts import sha256_of
+from tests.unit.rankline.registry.test_mlflow_registry import files_of_at_most
 
 
 def record(directory: Path, text: str) -> str:

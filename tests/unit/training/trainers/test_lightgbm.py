@@ -9,25 +9,25 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
-from several_heads import HEADS, make_prepared
 
+from rankline.training import trainers
+from rankline.training.config.train import TrainConfig
+from rankline.training.export.onnx import _load_pyfunc
+from rankline.training.models.frameworks import LIGHTGBM
+from rankline.training.models.lightgbm import LightGBMConfig
+from rankline.training.models.lightgbm.network import Forests
+from rankline.training.models.lightgbm.onnx import to_onnx
+from rankline.training.run.evaluate import evaluate
+from rankline.training.run.observers import Observer
+from rankline.training.run.train import train
+from rankline.training.tracking import TrackingConfig
+from rankline.training.trainers.lightgbm import LightGBMTrainer
+from rankline.workflows.core.errors import ConfigError, MissingExtraError
+from rankline.workflows.schema.feature_spec import Feature, FeatureSpec, SpecMetadata
+from rankline.workflows.schema.ragged import Ragged
+from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
+from tests.factories.training.heads import HEADS, make_prepared
 from tests.unit.training.conftest import make_prepared as make_clicks
-from training import trainers
-from training.config import TrainConfig
-from training.frameworks import LIGHTGBM
-from training.metrics.evaluation import evaluate
-from training.models.lightgbm import LightGBMConfig
-from training.models.lightgbm.network import Forests
-from training.models.lightgbm.onnx import to_onnx
-from training.observers import Observer
-from training.onnx_model import _load_pyfunc
-from training.tracking import TrackingConfig
-from training.train import train
-from training.trainers.lightgbm import LightGBMTrainer
-from workflows.errors import ConfigError, MissingExtraError
-from workflows.feature_spec import Feature, FeatureSpec, SpecMetadata
-from workflows.heads import MULTICLASS, REGRESSION, Head
-from workflows.lists import Ragged
 
 BATCH_SIZE = 512
 CONFIG = TrainConfig(model=LightGBMConfig(trees=20), batch_size=BATCH_SIZE, epochs=2)
@@ -175,7 +175,7 @@ def test_choices_of_networks_are_refused(spec: FeatureSpec, changes: dict[str, A
 
 
 def test_without_lightgbm_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflows.extras.find_spec", lambda _: None)
+    monkeypatch.setattr("rankline.workflows.core.optional_packages.find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"lightgbm"):
         trainers.trainer_for(LIGHTGBM)
 

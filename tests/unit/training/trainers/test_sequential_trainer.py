@@ -9,25 +9,26 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras as keras
-from fitting import Batch, assert_goes_on_like_one_without_a_break, fitted
-from sequence_rows import LISTS, batches_of, keras_batch, make_prepared, make_spec, make_table
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from tests.support.training_runs import Cut, CutError, assert_same_weights, history
-from training.checkpoints import Checkpoint, checkpoint_path
-from training.config import SessionConfig, TrainConfig
-from training.models.dien import DIENConfig
-from training.models.din import DINConfig
-from training.models.mlp import MLPConfig
-from training.models.sim import SIMConfig
-from training.tracking import TrackingConfig
-from training.train import train
-from training.trainers.tensorflow import TensorFlowTrainer
-from training.trainers.torch import TorchTrainer
-from workflows.auc import exact_auc
-from workflows.errors import ArtifactError, ConfigError, SpecError
-from workflows.feature_spec import FeatureSpec
-from workflows.trained import TrainedModel
+from rankline.training.config.session import SessionConfig
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.sequential.dien import DIENConfig
+from rankline.training.models.sequential.din import DINConfig
+from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.run.checkpoint import Checkpoint, checkpoint_path
+from rankline.training.run.train import train
+from rankline.training.tracking import TrackingConfig
+from rankline.training.trainers.keras import TensorFlowTrainer
+from rankline.training.trainers.torch import TorchTrainer
+from rankline.workflows.core.errors import ArtifactError, ConfigError, SpecError
+from rankline.workflows.data.auc import exact_auc
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.model_artifact import TrainedModel
+from tests.factories.training.fits import Batch, assert_goes_on_like_one_without_a_break, fitted
+from tests.factories.training.sequences import LISTS, batches_of, keras_batch, make_prepared, make_spec, make_table
+from tests.factories.training.training_runs import Cut, CutError, assert_same_weights, history
 
 DIN = DINConfig(hidden=(16, 8), embedding_dim=6, embedding_init=0.1)
 DIEN = DIENConfig(**vars(DIN), short_history=2, gru_units=6, aux_hidden=(6,))

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from training.config import TrainConfig
-from training.models.torch_mlp import TorchMLPConfig
-from training.trainers.torch import TorchTrainer
-from workflows.errors import ConfigError
-from workflows.feature_spec import FeatureSpec, Source
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.trainers.torch import TorchTrainer
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.schema.feature_spec import FeatureSpec, Source
 
 CONFIG = TrainConfig(model=TorchMLPConfig(), batch_size=100, seed=3)
 

@@ -1,4 +1,4 @@
-"""What holds of a fit whatever the framework: see `training.trainers.base.Trainer`."""
+"""What holds of a fit whatever the framework: see `rankline.training.trainers.base.Trainer`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,23 +12,30 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 import torch
-from fitting import NUM_STEPS, Batch, assert_goes_on_like_one_without_a_break, assert_same, fitted, learn
 
-from training.config import TrainConfig
-from training.models.config import ModelConfig
-from training.models.mlp import MLPConfig
-from training.models.torch_mlp import TorchMLPConfig
-from training.optimizers import OPTIMIZERS
-from training.tracking import TrackingConfig
-from training.train import train
-from training.trainers import tensorflow as of_tensorflow
-from training.trainers import torch as of_torch
-from training.trainers import trainer_for
-from training.trainers.base import Trainer
-from workflows.auc import exact_auc
-from workflows.errors import ArtifactError, ConfigError, DataError, RanklineError
-from workflows.feature_spec import FeatureSpec
-from workflows.trained import TrainedModel
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.config import ModelConfig
+from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.run.train import train
+from rankline.training.tracking import TrackingConfig
+from rankline.training.trainers import keras as of_tensorflow
+from rankline.training.trainers import torch as of_torch
+from rankline.training.trainers import trainer_for
+from rankline.training.trainers.base import Trainer
+from rankline.training.trainers.keras_optimizers import OPTIMIZERS
+from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError, RanklineError
+from rankline.workflows.data.auc import exact_auc
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.model_artifact import TrainedModel
+from tests.factories.training.fits import (
+    NUM_STEPS,
+    Batch,
+    assert_goes_on_like_one_without_a_break,
+    assert_same,
+    fitted,
+    learn,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from training.trainers.state import check_state
-from workflows.errors import ArtifactError
+from rankline.training.trainers.state import check_state
+from rankline.workflows.core.errors import ArtifactError
 
 STATE = {"model/kernel": np.zeros((2, 3)), "loss/sum": np.float64(1.0)}
 

@@ -1,8 +1,8 @@
 import pytest
 
-from training.frameworks import PYTORCH, TENSORFLOW, Framework
-from training.trainers import trainer_for
-from training.trainers.base import share_of_sample, swapped
+from rankline.training.models.frameworks import PYTORCH, TENSORFLOW, Framework
+from rankline.training.trainers import trainer_for
+from rankline.training.trainers.base import share_of_sample, swapped
 
 
 class Average:
@@ -30,5 +30,5 @@ def test_the_first_sample_is_the_average_and_later_ones_enter_with_falling_share
 @pytest.mark.parametrize("framework", [PYTORCH, TENSORFLOW], ids=lambda framework: framework.name)
 def test_every_framework_has_its_trainer(framework: Framework) -> None:
     trainer = trainer_for(framework)
-    assert trainer.__module__.startswith("training.trainers.")
+    assert trainer.__module__.startswith("rankline.training.trainers.")
     assert trainer.PACKAGES

@@ -1,0 +1,127 @@
+"""What benchmarks measure: prepared rows and a small model of a recipe, exported our way and merlin-systems'."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+
+from rankline.api import pipeline
+from rankline.api.data_source import SourceConfig
+from rankline.recipes import Recipe, recipe_named
+from rankline.recipes.workspace import Workspace
+from rankline.serving.engines.merlin_operators import Ensemble, TransformWorkflow, merlin_operator
+from rankline.serving.export.config import ExportConfig
+from rankline.terminal.console import Stages
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.dlrm import DLRMConfig
+from rankline.workflows.nvt.compat import quiet_nvtabular
+from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.schema.feature_spec import HISTORY
+from rankline.workflows.schema.model_artifact import TrainedModel
+
+ROWS = 200_000
+MERLIN_MODEL = "executor_model"
+_CARDINALITY_SCALES = {"criteo": 0.01}  # of datasets whose ids would take gigabytes
+
+
+def prepare_rows(workspace: Workspace, recipe: Recipe, num_rows: int) -> PreparedData:
+    with Stages(["source", "prepare"]) as stages:
+        return pipeline.prepare(recipe, _source(recipe, num_rows), workspace, stages)[0]
+
+
+def make_model(
+    workspace: Workspace, num_rows: int = ROWS, *, small_layers: bool = False
+) -> tuple[PreparedData, TrainedModel]:
+    """Generated rows, a model of one epoch, and their ensemble, all in `workspace`.
+
+    Args:
+        workspace: names the recipe.
+        num_rows: how many to generate.
+        small_layers: take dense layers that take little beside the rest of a step in place of the recipe's.
+    """
+    recipe = recipe_named(workspace.recipe)
+    config = with_small_layers(recipe.train) if small_layers else recipe.train
+    recipe = replace(recipe, train=replace(config, epochs=1))
+    with Stages(["source", "prepare", "train", "export"]) as stages:
+        prepared, _ = pipeline.prepare(recipe, _source(recipe, num_rows), workspace, stages)
+        pipeline.train(recipe, prepared, workspace, stages)
+        pipeline.export(recipe, ExportConfig(), prepared, workspace, stages)
+    return prepared, TrainedModel.load(workspace.model)
+
+
+def with_small_layers(config: TrainConfig) -> TrainConfig:
+    """The run with dense layers that take little beside the rest of a step."""
+    if isinstance(config.model, DLRMConfig):
+        return config.with_choices(bottom_mlp=(64,), top_mlp=(64, 32))
+    return config.with_choices(hidden=(64, 32))
+
+
+def _source(recipe: Recipe, num_rows: int) -> SourceConfig:
+    return SourceConfig(rows=num_rows, cardinality_scale=_CARDINALITY_SCALES.get(recipe.dataset.name, 1.0))
+
+
+def serving_workflow(prepared: PreparedData) -> Any:
+    with quiet_nvtabular():
+        return prepared.workflow().remove_inputs([label.name for label in prepared.spec.labels])
+
+
+def has_histories(recipe: str) -> bool:
+    return recipe_named(recipe).dataset.sequence is not None
+
+
+def request_rows(prepared: PreparedData) -> pa.Table:
+    """Raw held-out rows as a client sends them, in one chunk; histories repeat themselves until they are full."""
+    rows = prepared.heldout().select(list(prepared.inputs)).combine_chunks()
+    history = prepared.spec.metadata.history
+    if history is None:
+        return rows
+    length = max(feature.max_length or 0 for feature in prepared.spec.channel(HISTORY))
+    lists = rows[history].combine_chunks()
+    counts, offsets = lists.value_lengths().to_numpy(), lists.offsets.to_numpy()
+    # The latest stay the latest: counted from the end.
+    places = (offsets[1:] - 1)[:, None] - np.arange(length)[::-1] % counts[:, None]
+    full = pa.ListArray.from_arrays(np.arange(len(rows) + 1) * length, lists.values.take(pa.array(places.ravel())))
+    return rows.set_column(rows.column_names.index(history), history, full)
+
+
+def merlin_rows(rows: pa.Table) -> pa.Table:
+    """Raw rows as merlin-systems' export takes them: it has no word for what is missing.
+
+    Criteo's workflow makes of 0 and of an empty text what it makes of a missing number and a missing category.
+    """
+    return pa.table(
+        {
+            name: pc.fill_null(rows[name], "" if pa.types.is_string(rows[name].type) else 0)
+            if rows[name].null_count
+            else rows[name]
+            for name in rows.column_names
+        }
+    )
+
+
+def infer_request(model: str, columns: Mapping[str, npt.NDArray[Any]], row_shape: tuple[int, ...] = ()) -> bytes:
+    """A request as its bytes on the wire, made by no client library."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, values in columns.items():
+        request.inputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=(len(values), *row_shape))
+        raw = serialize_byte_tensor(values).item() if values.dtype.hasobject else values.tobytes()
+        request.raw_input_contents.append(raw)
+    return request.SerializeToString()  # type: ignore[no-any-return]
+
+
+def export_with_merlin(prepared: PreparedData, trained: TrainedModel, target: Path) -> None:
+    """merlin-systems' own export; its ensemble is the model `MERLIN_MODEL`."""
+    workflow = serving_workflow(prepared)
+    target.mkdir()
+    with quiet_nvtabular():
+        names = workflow.input_schema.column_names
+        scorer = merlin_operator("tensorflow", "PredictTensorflow")(str(trained.saved_model))
+        graph = names >> TransformWorkflow(workflow) >> scorer
+        Ensemble(graph, workflow.input_schema).export(str(target))

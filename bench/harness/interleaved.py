@@ -1,0 +1,120 @@
+"""Sides that are asked the same rows over one connection in turns: laid-out requests and their latencies."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from tritonclient.grpc import service_pb2
+
+from bench.harness.fixtures import MERLIN_MODEL, infer_request
+from bench.harness.report import medians_of
+from rankline.serving.client import Client
+from rankline.serving.loadtest.generator.payloads import Requests, lay_out
+from rankline.serving.loadtest.generator.transport import OK, Transport
+from rankline.workflows.core.errors import ParityError, ServingError
+from rankline.workflows.schema.tensor_names import OFFSETS, VALUES
+
+Array = npt.NDArray[Any]
+Call = Callable[[int], Any]
+"""Batch size → answer."""
+LaidOut = Mapping[int, Requests]
+"""Batch size → requests."""
+
+_WARMUP_CALLS = 10
+_MOST_MESSAGES = 512
+_LEAST_MESSAGES = 4
+_ROWS_SENT = 32_768  # in the requests of a batch size, which are sent in turn
+_SCORE_TOLERANCE = 1e-5
+_TIMEOUT_S = 60.0
+
+
+def laid_out(url: str, model: str, rows: pa.Table, batch_sizes: Sequence[int]) -> LaidOut:
+    """Requests as our client makes them, masks included; which rows they hold is the same for all models."""
+    with Client(url, model) as client:
+        return {
+            size: lay_out(client, rows, size, _num_messages(size), np.random.default_rng(size)) for size in batch_sizes
+        }
+
+
+def laid_out_for_merlin(rows: pa.Table, ours: LaidOut, model: str = MERLIN_MODEL) -> LaidOut:
+    """Requests with the rows of ours for merlin-systems' executor, whose tensors have no batch dimension."""
+
+    def message(drawn: Array) -> bytes:
+        return infer_request(model, _merlin_tensors(rows.take(pa.array(drawn))))
+
+    return {size: replace(sent, messages=[message(drawn) for drawn in sent.draws]) for size, sent in ours.items()}
+
+
+def _merlin_tensors(rows: pa.Table) -> dict[str, Array]:
+    tensors = {}
+    for name in rows.column_names:
+        column = rows[name].combine_chunks()
+        if pa.types.is_list(column.type):
+            tensors[name + VALUES] = column.flatten().to_numpy(zero_copy_only=False)
+            tensors[name + OFFSETS] = np.append(0, np.cumsum(column.value_lengths().to_numpy())).astype(np.int32)
+        else:
+            tensors[name] = column.to_numpy(zero_copy_only=False)
+    return tensors
+
+
+def _num_messages(batch_size: int) -> int:
+    return min(_MOST_MESSAGES, max(_LEAST_MESSAGES, _ROWS_SENT // batch_size))
+
+
+def asks(connection: Transport, requests: LaidOut) -> Call:
+    """A call that sends the next request of a batch size, and reads the first output."""
+    turns = {size: cycle(sent.messages) for size, sent in requests.items()}
+
+    def call(batch_size: int) -> Array:
+        connection.send(0, next(turns[batch_size]))
+        while not (answers := connection.poll(_TIMEOUT_S)):
+            pass
+        if answers[0].status != OK:
+            raise ServingError(f"the server refused a request: {answers[0].body.decode()}")
+        answer = service_pb2.ModelInferResponse.FromString(answers[0].body)
+        return np.frombuffer(answer.raw_output_contents[0], np.float32)
+
+    return call
+
+
+def check_same_scores(sides: Mapping[str, Call], batch_size: int) -> None:
+    """All sides were laid out with the same draws, so their first answers must agree."""
+    first, *others = sides
+    ours = sides[first](batch_size)
+    for side in others:
+        if not np.allclose(ours, sides[side](batch_size), rtol=0, atol=_SCORE_TOLERANCE):
+            raise ParityError(f"{first} and {side} score the same rows differently: nothing to compare.")
+
+
+def latencies(
+    sides: Mapping[str, Call], batch_sizes: Sequence[int], repeats: int, turn_s: float
+) -> dict[str, dict[str, float]]:
+    """p50, p99 and rows/s of each side and batch size, with one request in flight, in turns; medians over them."""
+    turns: dict[str, dict[str, list[float]]] = {side: {} for side in sides}
+    for batch_size in batch_sizes:
+        for call in sides.values():
+            for _ in range(_WARMUP_CALLS):
+                call(batch_size)
+        for _ in range(repeats):
+            for side, call in sides.items():
+                latencies_ms = _turn(call, batch_size, turn_s)
+                figures = turns[side]
+                figures.setdefault(f"p50_ms@{batch_size}", []).append(float(np.percentile(latencies_ms, 50)))
+                figures.setdefault(f"p99_ms@{batch_size}", []).append(float(np.percentile(latencies_ms, 99)))
+                rate = batch_size * len(latencies_ms) / (sum(latencies_ms) / 1e3)
+                figures.setdefault(f"rows_per_s@{batch_size}", []).append(rate)
+    return medians_of(turns)
+
+
+def _turn(call: Call, batch_size: int, turn_s: float) -> list[float]:
+    latencies_ms = []
+    end = time.perf_counter() + turn_s
+    while (begin := time.perf_counter()) < end:
+        call(batch_size)
+        latencies_ms.append((time.perf_counter() - begin) * 1e3)
+    return latencies_ms

@@ -1,0 +1,247 @@
+"""serving: our ensemble against merlin-systems' own export of the same workflow and SavedModel.
+
+All are loaded by one server and asked by one client over one connection, in turns, several times; figures are medians
+over the repeats. Requests are laid out before they are sent, each with rows of its own. Then one-row requests, 32 in
+flight, from a process of the load generator. The floor is what the server and TensorFlow cost with nothing to do: a
+native model that returns its input, and the SavedModel's signature called in this process. Memory is that of a server
+of the one ensemble, once it has answered each batch size: with native backends, and with those in Python.
+
+Criteo's raw rows lack numbers and categories. Ours get them as they are, hexadecimal texts and masks for what is
+missing; merlin-systems gets 0 and the empty text in its place, see `bench.harness.fixtures.merlin_rows`. Amazon's rows
+have one candidate each and a history that is full. All scores must agree.
+
+Where a recipe's model is no network of layers, an MLP of the same rows is a further side, with scores of its own.
+"""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import tensorflow as tf
+
+from bench.harness.closed_loop import keep_in_flight
+from bench.harness.fixtures import (
+    ROWS,
+    export_with_merlin,
+    has_histories,
+    make_model,
+    merlin_rows,
+    request_rows,
+)
+from bench.harness.interleaved import Call, LaidOut, asks, check_same_scores, laid_out, laid_out_for_merlin, latencies
+from bench.harness.report import Report, scratch_directory
+from rankline.api import pipeline
+from rankline.recipes import recipe_named
+from rankline.recipes.workspace import Workspace
+from rankline.serving.export.config import PYTHON, ExportConfig
+from rankline.serving.export.exporter import export_ensemble
+from rankline.serving.export.parity import plan_inputs, raw_rows
+from rankline.serving.loadtest.analysis.identity import (
+    BACKENDS,
+    NAME,
+    NATIVE_NAME,
+    write_identity,
+    write_native_identity,
+)
+from rankline.serving.loadtest.generator.connections import connect
+from rankline.serving.loadtest.generator.worker_pool import Workers
+from rankline.serving.loadtest.runs import Load
+from rankline.serving.repository.ensemble import ExportedEnsemble
+from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
+from rankline.serving.server.supervisor import config_of
+from rankline.serving.triton.parameters import PLAN
+from rankline.terminal.console import Stages
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.config import NetworkConfig
+from rankline.training.models.mlp import MLPConfig
+from rankline.workflows.core.errors import ExportError
+from rankline.workflows.plan import TransformPlan
+from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.schema.model_artifact import TrainedModel
+from rankline.workflows.schema.ragged import padded_tensors
+from rankline.workflows.schema.tensor_names import PADDED_SIGNATURE, SCORE
+
+BATCH_SIZES = (1, 1_024, 16_384)
+LONG_ROWS_BATCH_SIZES = (1, 64, 1_024)
+"""Where rows have histories."""
+OURS, MERLIN, IN_PROCESS = "rankline", "merlin-systems", "in process"
+IN_PYTHON = "python"
+PLAIN = "plain"
+"""An `mlp` of the same rows."""
+IDENTITY, NATIVE_IDENTITY = "identity", "native identity"
+VARIANTS = {
+    IN_PYTHON: ExportConfig(backend=PYTHON),
+    "onnx": ExportConfig(engine="onnx"),
+    "one step": ExportConfig(fused=True),
+    "two steps": ExportConfig(fused=False),
+}
+"""What else an export can choose, each an ensemble of its own."""
+CONCURRENCY = 32
+
+
+def run(
+    repeats: int,
+    *,
+    recipe: str = "movielens",
+    num_rows: int | None = None,
+    small_layers: bool = False,
+    batch_sizes: Sequence[int] = (),
+    turn_s: float = 1.0,
+    concurrent_turn_s: float = 3.0,
+) -> Report:
+    """Train a small model, export it both ways, measure each side `repeats` times in turns.
+
+    Args:
+        repeats: turns of each side.
+        recipe: what is trained.
+        num_rows, small_layers: see `make_model`; None for `ROWS`, or a tenth of them where rows have histories.
+        batch_sizes: rows per request, the smallest first, at least two; none for `BATCH_SIZES`, or
+            `LONG_ROWS_BATCH_SIZES` where rows have histories.
+        turn_s: how long a turn with one request in flight is.
+        concurrent_turn_s: the same with many in flight, after a third of it to warm up.
+    """
+    is_long = has_histories(recipe)
+    num_rows = num_rows or (ROWS // 10 if is_long else ROWS)
+    batch_sizes = batch_sizes or (LONG_ROWS_BATCH_SIZES if is_long else BATCH_SIZES)
+    with scratch_directory() as directory:
+        workspace = Workspace(recipe=recipe, root=directory, repository=directory / "ours")
+        prepared, trained = make_model(workspace, num_rows, small_layers=small_layers)
+        models = {OURS: recipe} | {
+            side: side_name
+            for side, config in VARIANTS.items()
+            if _export(prepared, trained, directory / side, config, side_name := f"{recipe}_{side.replace(' ', '_')}")
+        }
+        if not is_long and not isinstance(recipe_named(recipe).train.model, NetworkConfig):
+            models[PLAIN] = _export_plain(recipe, prepared, directory / PLAIN)
+        export_with_merlin(prepared, trained, directory / "merlin")
+        write_identity(directory / "identity")
+        write_native_identity(directory / "identity", directory / "backends")
+        others = (directory / name for name in (*(side for side in models if side != OURS), "merlin", "identity"))
+        backends = (BACKENDS, directory / "backends")
+        served = ServerConfig(repositories=(workspace.ensemble, *others), backends=backends)
+        rows = request_rows(prepared)
+        with EmbeddedServer(served) as server:
+            url = server.endpoints.grpc
+            numbers = pa.table({"x": np.arange(len(rows))})
+            requests = {side: laid_out(url, model, rows, batch_sizes) for side, model in models.items()}
+            requests[IDENTITY] = laid_out(url, NAME, numbers, batch_sizes)
+            requests[NATIVE_IDENTITY] = laid_out(url, NATIVE_NAME, numbers, batch_sizes)
+            requests[MERLIN] = laid_out_for_merlin(merlin_rows(rows), requests[OURS])
+            with closing(connect("http2", url)) as connection:
+                sides = {
+                    side: asks(connection, requests[side]) for side in (*models, MERLIN, IDENTITY, NATIVE_IDENTITY)
+                }
+                same = (*(side for side in models if side != PLAIN), MERLIN)
+                check_same_scores({side: sides[side] for side in same}, max(batch_sizes))
+                sides[IN_PROCESS] = _calls_in_process(workspace, rows)
+                results = latencies(sides, batch_sizes, repeats, turn_s)
+            single = {side: sent[batch_sizes[0]].messages for side, sent in requests.items()}
+            for side, rate in _measure_concurrent(url, single, repeats, concurrent_turn_s).items():
+                results[side][f"requests_per_s@{batch_sizes[0]}x{CONCURRENCY}"] = rate
+        for side, repository in ((OURS, workspace.ensemble), (IN_PYTHON, directory / IN_PYTHON)):
+            results[side] |= _start(ExportedEnsemble.load(repository), requests[side])
+    ratios = _ratios(results, batch_sizes)
+    if small_layers:  # the names without more are of the recipe as it is
+        ratios = {f"{name}_small_layers": value for name, value in ratios.items()}
+    return Report(name="serving", results=results, ratios=ratios)
+
+
+def _export(prepared: PreparedData, trained: TrainedModel, target: Path, config: ExportConfig, name: str) -> bool:
+    """Whether it can be exported so: not every network has an ONNX form."""
+    try:
+        export_ensemble(prepared, trained, target, config, name=name)
+    except ExportError:
+        if config.engine != "onnx":
+            raise
+        return False
+    return True
+
+
+def _export_plain(recipe: str, prepared: PreparedData, directory: Path) -> str:
+    plain = replace(recipe_named(recipe), train=TrainConfig(model=MLPConfig(), epochs=1))
+    workspace = Workspace(recipe=recipe, root=directory.with_name(f"{PLAIN}-work"), repository=directory)
+    with Stages(["train"]) as stages:
+        pipeline.train(plain, prepared, workspace, stages)
+    name = f"{recipe}_{PLAIN}"
+    export_ensemble(prepared, TrainedModel.load(workspace.model), directory, ExportConfig(), name=name)
+    return name
+
+
+def _start(ensemble: ExportedEnsemble, requests: LaidOut) -> dict[str, float]:
+    """Seconds until a server of one ensemble is ready, and its memory when it has answered a request of each size."""
+    begin = time.perf_counter()
+    with EmbeddedServer(config_of(ensemble)) as server:
+        ready_s = time.perf_counter() - begin
+        with closing(connect("http2", server.endpoints.grpc)) as connection:
+            ask = asks(connection, requests)
+            for batch_size in requests:
+                ask(batch_size)
+        held = sum(psutil.Process(pid).memory_full_info().pss for pid in server.process_ids())
+    return {"ready_s": ready_s, "memory_mb": held / 1e6}
+
+
+def _measure_concurrent(
+    url: str, messages: Mapping[str, Sequence[bytes]], repeats: int, turn_s: float
+) -> dict[str, float]:
+    """Answers per second to one-row requests, `CONCURRENCY` in flight, the sides in turns."""
+    rates: dict[str, list[float]] = {side: [] for side in messages}
+    load = Load(batch_size=1, concurrency=CONCURRENCY)
+    with Workers(1) as workers:
+        for _ in range(repeats):
+            for side, sent in messages.items():
+                run, _ = keep_in_flight(
+                    side, workers, partial(connect, "http2", url), sent, load, turn_s=turn_s, warmup_s=turn_s / 3
+                )
+                rates[side].append(run.whole.latency.total / run.duration_s)
+    return {side: statistics.median(values) for side, values in rates.items()}
+
+
+def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
+    """A call of the served signature with encoded rows, without a server."""
+    first = ExportedEnsemble.load(workspace.ensemble).steps[0]
+    plan = TransformPlan.load(workspace.ensemble / first / "1" / PLAN)
+    model = tf.saved_model.load(str(TrainedModel.load(workspace.model).saved_model))
+    signature = model.signatures[PADDED_SIGNATURE]
+    encoded: dict[int, dict[str, Any]] = {}
+
+    def call(batch_size: int, _keep: Any = model) -> Any:
+        if batch_size not in encoded:
+            drawn = rows.take(pa.array(np.arange(batch_size) % len(rows)))
+            inputs = padded_tensors(plan.run(*plan_inputs(plan, raw_rows(plan, drawn, batch_size))))
+            encoded[batch_size] = {name: tf.constant(values) for name, values in inputs.items()}
+        return signature(**encoded[batch_size])[SCORE].numpy()
+
+    return call
+
+
+def _ratios(results: Mapping[str, Mapping[str, float]], batch_sizes: Sequence[int]) -> dict[str, float]:
+    ours, theirs, floor = results[OURS], results[MERLIN], results[NATIVE_IDENTITY]
+    first, *between, largest = batch_sizes
+    p50, concurrent, rate = f"p50_ms@{first}", f"requests_per_s@{first}x{CONCURRENCY}", f"rows_per_s@{largest}"
+    return {
+        "p50_vs_merlin": theirs[p50] / ours[p50],
+        **{f"p50_vs_merlin_{size}": theirs[f"p50_ms@{size}"] / ours[f"p50_ms@{size}"] for size in between},
+        "throughput_vs_merlin": ours[rate] / theirs[rate],
+        "concurrent_vs_merlin": ours[concurrent] / theirs[concurrent],
+        **{
+            ratio: results[side][p50] / floor[p50]
+            for ratio, side in (
+                ("p50_over_native_identity", OURS),
+                ("onnx_p50_over_native_identity", "onnx"),
+            )
+            if side in results
+        },
+        **({"p50_over_plain": ours[p50] / results[PLAIN][p50]} if PLAIN in results else {}),
+        "concurrent_over_native_identity": ours[concurrent] / floor[concurrent],
+        "p50_over_floor": ours[p50] / (floor[p50] + results[IN_PROCESS][p50]),
+        "throughput_over_in_process": ours[rate] / results[IN_PROCESS][rate],
+        "memory_vs_python": ours["memory_mb"] / results[IN_PYTHON]["memory_mb"],
+    }

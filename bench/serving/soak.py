@@ -1,0 +1,98 @@
+"""soak: the exported ensemble at 70 % of its peak for a long time: are there errors, and does memory grow?
+
+Both are open loops of one-row requests with Poisson arrivals; the peak is the highest rate at which no queue grows.
+What a closed loop reaches is no rate that one could promise: its client waits whenever the server is behind.
+Memory is what the server and its model processes hold, as the median of the first and of the last tenth of the time;
+the minute before, in which their allocators fill, does not count.
+
+One repeat is six minutes; the default of five is half an hour.
+"""
+
+import statistics
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import psutil
+
+from bench.harness.fixtures import make_model
+from bench.harness.report import Report, scratch_directory
+from rankline.recipes.workspace import Workspace
+from rankline.serving.client import Client
+from rankline.serving.loadtest.config import LoadConfig
+from rankline.serving.loadtest.report.report import BenchmarkReport
+from rankline.serving.loadtest.runner import measure
+from rankline.serving.repository.ensemble import ExportedEnsemble
+from rankline.serving.server.embedded import EmbeddedServer
+from rankline.serving.server.supervisor import config_of
+from rankline.workflows.core.background import beside
+from rankline.workflows.core.errors import ServingError
+
+_MINUTES_PER_REPEAT = 6
+_SHARE_OF_PEAK = 0.7
+_SAMPLE_INTERVAL_S = 1.0
+_WARMUP_S = 60.0
+_PEAK = LoadConfig(slo="p99=100ms", min_duration_s=5.0)
+
+
+def run(repeats: int) -> Report:
+    """Find the peak, then send at 70 % of it, six minutes for each repeat."""
+    with scratch_directory() as directory:
+        workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
+        prepared, _ = make_model(workspace)
+        rows = prepared.heldout().select(list(prepared.inputs))
+        ensemble = ExportedEnsemble.load(workspace.ensemble)
+        with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, ensemble.name) as client:
+            expected = client.predict(rows)
+            peak = _peak(measure(client, rows, [1], config=_PEAK, expected=expected))
+            rate = int(_SHARE_OF_PEAK * peak)
+            results: dict[str, dict[str, float]] = {"peak": {"requests_per_s": peak}}
+            warmup = LoadConfig(rate=(rate,), min_duration_s=_WARMUP_S, time_limit_s=_WARMUP_S + 1)
+            measure(client, rows, [1], config=warmup, expected=expected)
+            bytes_held: list[int] = []
+            for minutes in range(_MINUTES_PER_REPEAT, _MINUTES_PER_REPEAT * (repeats + 1), _MINUTES_PER_REPEAT):
+                config = LoadConfig(rate=(rate,), min_duration_s=_MINUTES_PER_REPEAT * 60.0, time_limit_s=361.0)
+                with _sampled(server.process_ids, bytes_held):
+                    report = measure(client, rows, [1], config=config, expected=expected)
+                if report.problems:
+                    raise ServingError(report.problems[0])
+                result = report.bench[0]
+                results[f"minute {minutes}"] = {
+                    "requests_per_s": result.requests_per_s,
+                    "p50_ms": result.value("p50_ms") or float("nan"),
+                    "p99_ms": result.value("p99_ms") or float("nan"),
+                    "errors": float(sum(result.errors.values())),
+                    "unsent": float(result.num_unsent),
+                    "memory_mb": statistics.median(bytes_held[-60:]) / 1e6,
+                }
+    tenth = max(len(bytes_held) // 10, 1)
+    begin, end = statistics.median(bytes_held[:tenth]), statistics.median(bytes_held[-tenth:])
+    return Report(
+        name="soak",
+        results=results,
+        ratios={
+            "memory_growth": end / begin - 1,
+            "errors": sum(figures.get("errors", 0.0) for figures in results.values()),
+            "p99_ms": max(figures["p99_ms"] for figures in results.values() if "p99_ms" in figures),
+            "share_of_peak": statistics.median(f["requests_per_s"] for n, f in results.items() if n != "peak") / peak,
+        },
+    )
+
+
+def _peak(report: BenchmarkReport) -> float:
+    found = (report.searches or {})[1]
+    if found.rate_per_s is None:
+        raise ServingError(f"not even one request per second was answered in time. {found.ended}")
+    return found.rate_per_s
+
+
+@contextmanager
+def _sampled(process_ids: Callable[[], Sequence[int]], bytes_held: list[int]) -> Iterator[None]:
+    """Add what the processes hold to a list, once a second."""
+
+    def sample(stop: threading.Event) -> None:
+        while not stop.wait(_SAMPLE_INTERVAL_S):
+            bytes_held.append(sum(psutil.Process(pid).memory_full_info().pss for pid in process_ids()))
+
+    with beside(sample):
+        yield

@@ -1,0 +1,98 @@
+"""Where raw data comes from: a directory, a download, or the dataset's own generator."""
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from rankline.workflows.preprocess.dataset import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """Which rows to take.
+
+    Attributes:
+        data_dir: directory with raw files, in any layout in which the dataset ships.
+        download: name of an archive to download, where the dataset has some: MovieLens has ml-latest-small, ml-1m and
+            ml-25m; Criteo and Amazon have none, and take --data-dir.
+        rows: number of rows to generate when neither is given.
+        data_seed: seed of the generated rows.
+        cardinality_scale: multiplies the number of distinct ids in generated rows.
+    """
+
+    data_dir: Path | None = None
+    download: str | None = None
+    rows: int = 500_000
+    data_seed: int = 1
+    cardinality_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cardinality_scale < math.inf:
+            raise ConfigError(f"cardinality_scale is {self.cardinality_scale}, expected a finite number above 0.")
+        if self.data_dir is not None and self.download is not None:
+            raise ConfigError("--data-dir and --download were both given. Choose one.")
+
+    @property
+    def of_generated(self) -> tuple[str, ...]:
+        """The options of generated rows that are not at their defaults."""
+        names = ("rows", "data_seed", "cardinality_scale")
+        return tuple(
+            "--" + name.replace("_", "-") for name in names if getattr(self, name) != getattr(SourceConfig, name)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    directory: Path
+    description: str
+    best_auc: float | None = None
+
+
+def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: Progress = SILENT) -> Source:
+    """Find, download or generate raw files; what is in `cache` already is used again.
+
+    Raises:
+        ConfigError: there is no archive of that name, or nothing says where the rows come from.
+        DownloadError: the download failed.
+    """
+    if (config.data_dir or config.download or dataset.generate is None) and (given := config.of_generated):
+        raise ConfigError(f"{', '.join(given)}: for generated rows only. Leave it out.")
+    if config.data_dir is not None:
+        return Source(directory=config.data_dir, description=str(config.data_dir))
+    if config.download is not None:
+        from rankline.workflows.storage.download import download
+
+        if config.download not in dataset.archives:
+            there_are = ", ".join(dataset.archives) or f"none; give --data-dir with files of {dataset.name}"
+            raise ConfigError(f"no archive {config.download!r} of {dataset.name}. Available: {there_are}.")
+        directory = download(dataset.archives[config.download], cache, progress=progress)
+        return Source(directory=directory, description=config.download)
+    if dataset.directory is not None:
+        return Source(directory=dataset.directory, description=dataset.name)
+    if dataset.generate is None:
+        archives = f", or --download {' or '.join(dataset.archives)}" if dataset.archives else ""
+        raise ConfigError(f"there is no generator of {dataset.name}. Give --data-dir with its raw files{archives}.")
+    directory = cache / f"generated-{dataset.name}-{config.rows}-{config.data_seed}-{config.cardinality_scale:g}"
+    if not directory.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".generate.", dir=cache) as scratch:
+            staging = Path(scratch) / directory.name
+            dataset.generate(
+                staging,
+                num_rows=config.rows,
+                seed=config.data_seed,
+                cardinality_scale=config.cardinality_scale,
+                progress=progress,
+            )
+            with suppress(OSError):  # another run was faster, with the same rows; else reading them fails below
+                staging.rename(directory)
+    from rankline.workflows.data.planted_model import best_auc
+
+    return Source(directory=directory, description=f"{config.rows:,} generated rows", best_auc=best_auc(directory))

@@ -1,0 +1,476 @@
+"""The whole pipeline: source → prepare → train → export → serve → bench, each stage one function.
+
+Heavy libraries are imported inside the stages, so that `rankline --help` answers at once.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankline.api.data_source import SourceConfig, obtain
+from rankline.recipes import Recipe
+from rankline.recipes.workspace import Workspace
+from rankline.registry.activation import make_active, registry_uri
+from rankline.registry.promotion_gate import Bounds, check_metric, try_out
+from rankline.runs.store import check_store, uri_of
+from rankline.scoring.backends import Server, server_for
+from rankline.serving.export.config import ExportConfig
+from rankline.serving.loadtest.config import LoadConfig
+from rankline.serving.loadtest.report.report import BenchmarkReport
+from rankline.serving.repository.ensemble import refuse_other_project
+from rankline.terminal.console import STDOUT, Display, Stages, note
+from rankline.training.config.session import SessionConfig
+from rankline.training.distributed.communicator import SOLO, World
+from rankline.training.distributed.config import WorkersConfig
+from rankline.workflows.core.errors import PINNED, ArtifactError, ConfigError, ServingError
+from rankline.workflows.core.formatting import listed, quality_figure
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.core.progress import SILENT, Part, Progress
+from rankline.workflows.preprocess.dask_config import DaskConfig
+from rankline.workflows.schema.targets import Head, output_names
+from rankline.workflows.schema.tensors import apart, side_by_side
+from rankline.workflows.storage.artifacts import write_whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from rankline.serving.client import Client
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.training.run.elastic import Generation
+    from rankline.training.run.observers import Observer
+    from rankline.training.tracking import RunLog
+    from rankline.workflows.preprocess.prepared_data import PreparedData
+    from rankline.workflows.schema.model_artifact import TrainedModel
+
+STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
+# Of `run`, whose figures are a first look.
+_SHORT = LoadConfig(warmup_s=0.25, window_s=0.5, min_duration_s=1.5, time_limit_s=3.0, min_requests=100)
+# Served and offline figures are of the same scores, up to float32 rounding that may swap near ties.
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """How good the model is on the validation rows.
+
+    Attributes:
+        per_seed: seed → metrics of the model trained with it; the first is the one that is exported.
+        best_auc: best AUC that any model can reach, where the data is generated.
+        served: the objective, computed from the scores that the server gave for the same rows.
+    """
+
+    per_seed: Mapping[int, Mapping[str, float]]
+    best_auc: float | None
+    served: float
+    heads: tuple[Head, ...]
+
+    def has(self, metric: str) -> bool:
+        return metric in next(iter(self.per_seed.values()))
+
+    def mean(self, metric: str) -> float:
+        return statistics.fmean(metrics[metric] for metrics in self.per_seed.values())
+
+    def std(self, metric: str) -> float:
+        """Sample standard deviation over the seeds; 0 for one seed."""
+        values = [metrics[metric] for metrics in self.per_seed.values()]
+        return statistics.stdev(values) if len(values) > 1 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Means under the metric's name, deviations under NAME_std."""
+        from rankline.training.evaluation import objective_of
+
+        names = [name for name in next(iter(self.per_seed.values())) if name.startswith("valid_")]
+        return (
+            {name: self.mean(name) for name in names}
+            | {f"{name}_std": self.std(name) for name in names}
+            | {"best_auc": self.best_auc, f"served_{objective_of(self.heads).name}": self.served}
+            | {"seeds": {str(seed): dict(values) for seed, values in self.per_seed.items()}}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    recipe: Recipe
+    workspace: Workspace
+    source: str
+    quality: Quality
+    report: BenchmarkReport
+    prepared: "PreparedData"
+    trained: "TrainedModel"
+    ensemble: "ExportedEnsemble"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe.name,
+            "source": self.source,
+            "rows": dict(self.prepared.manifest.details["rows"]),
+            **self.report.to_dict(),
+            "quality": self.quality.to_dict(),  # over all seeds; the report has that of the model it measured
+            "artifacts": {
+                "prepared": str(self.prepared.path),
+                "model": str(self.trained.path),
+                "ensemble": str(self.ensemble.path),
+                "version": self.ensemble.version,
+                "run_id": self.trained.run_id,
+                "tracking_uri": self.trained.tracking_uri,
+            },
+        }
+
+
+def prepare(
+    recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: Stages, dask: DaskConfig | None = None
+) -> tuple["PreparedData", str]:
+    """Obtain and prepare the raw data; return it with a short description of its source."""
+    require("nvtabular", feature="preparing data", extra=PINNED)  # before anything is downloaded
+    dataset = recipe.dataset
+    with ExitStack() as stack:
+        about: dict[str, Any] = {}
+        with stages.stage("source") as progress:
+            if dask is not None and dask.dask:
+                from rankline.workflows.preprocess.dask_cluster import open_pool
+
+                progress.update(0, 1, f"waiting for Dask, {dask.dask}")
+                about["pool"] = stack.enter_context(open_pool(dask, workspace.root))
+            found = obtain(dataset, source, workspace.raw, progress=progress)
+            raw = dataset.read(found.directory)
+            num_rows = len(raw.rows) + sum(raw.dropped.values())
+            items = "" if raw.catalog is None else f", {len(raw.catalog):,} items"
+            progress.update(1, 1, f"{found.description}: {num_rows:,} rows{items}")
+        with stages.stage("prepare") as progress:
+            about |= {"source": found.description, "best_auc": found.best_auc, "progress": progress}
+            from rankline.workflows.preprocess.prepare import prepare as prepare_data
+
+            prepared = prepare_data(dataset, raw, workspace.prepared, recipe.prepare, recipe.encoding, **about)
+            progress.update(1, 1, _describe_rows(prepared))
+    return prepared, found.description
+
+
+def train(
+    recipe: Recipe,
+    prepared: "PreparedData",
+    workspace: Workspace,
+    stages: Display,
+    num_seeds: int = 1,
+    session: SessionConfig | None = None,
+    *,
+    workers: WorkersConfig | None = None,
+    world: World = SOLO,
+    generation: "Generation | None" = None,
+    observers: "Callable[[RunLog], Iterable[Observer]]" = lambda _: (),
+) -> tuple["TrainedModel", dict[int, Mapping[str, float]]]:
+    """Train a model for the recipe's seed, and for the `num_seeds - 1` seeds after it.
+
+    Returns:
+        The model of the first seed, which is the one to export, and the metrics of each seed.
+    """
+    if session and session.resume and num_seeds > 1:
+        raise ConfigError(f"--resume continues one run, got --seeds {num_seeds}. Give --seed for another one.")
+    if workers and workers.is_elastic and num_seeds > 1:
+        raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start a run for each --seed.")
+    recipe.train.model.framework.require(feature=f"training {recipe.train.model.name!r}")
+    models = []
+    first = recipe.train.seed
+    with stages.stage("train") as progress:
+        from rankline.runs.store import server
+        from rankline.training.run.train import train as train_model
+        from rankline.training.tracking import TrackingConfig
+
+        for number in range(num_seeds):
+            seed = first + number
+            seeded = replace(recipe, train=replace(recipe.train, seed=seed))
+            models.append(
+                train_model(
+                    prepared,
+                    workspace.model if number == 0 else workspace.model_of_seed(seed),
+                    seeded.train,
+                    session=session,
+                    tracking=TrackingConfig(
+                        directory=workspace.root,
+                        experiment=recipe.name,
+                        run_name=seeded.run_name,
+                        server=server(),
+                    ),
+                    progress=Part(progress, number, num_seeds, partial(_of_seed, number, num_seeds)),
+                    observers=observers,
+                    world=world,
+                    workers=workers,
+                    generation=generation,
+                )
+            )
+        metrics = {first + number: model.metrics for number, model in enumerate(models)}
+        progress.update(1, 1, _describe_quality(prepared.spec.heads, metrics))
+    if world.rank == 0:  # it has the journal, and another worker would look at it during the delivery
+        _say_what_is_left(workspace.root, {model.run_id for model in models})
+    return models[0], metrics
+
+
+def _say_what_is_left(work_dir: Path, run_ids: set[str]) -> None:
+    """Warn of those runs that MLflow has not received yet."""
+    from rankline.training.tracking.config import journals_of
+    from rankline.training.tracking.journal import left_in, undelivered
+
+    for left in left_in(journals_of(work_dir)):
+        if run_ids & {left.directory.name, left.delivered.run_id}:
+            note(f"Warning: {undelivered(left.directory, left.delivered.failure)}")
+
+
+def export(
+    recipe: Recipe,
+    config: ExportConfig,
+    prepared: "PreparedData",
+    workspace: Workspace,
+    stages: Stages,
+    *,
+    promote: bool = True,
+    bounds: Bounds | None = None,
+) -> "ExportedEnsemble":
+    """Export workflow and model as one ensemble.
+
+    If there are `bounds`, the new version becomes active only if it meets them in comparison with the active one; a
+    first version always does.
+    """
+    if bounds:
+        check_metric(bounds.metric, prepared)
+    if promote:
+        refuse_other_project(workspace.ensemble, recipe.name, workspace.model, prepared.inputs)
+    registry = registry_uri(workspace.ensemble)
+    from rankline.serving.engines import engine_for
+    from rankline.workflows.schema.model_artifact import TrainedModel
+
+    with stages.stage("export") as progress:
+        trained = TrainedModel.load(workspace.model)
+        engine_for(trained.format).require(feature=f"exporting {trained.path}")
+        from rankline.serving.export.exporter import export_ensemble
+        from rankline.serving.repository.ensemble import ExportedEnsemble
+
+        ensemble = export_ensemble(
+            prepared,
+            trained,
+            workspace.ensemble,
+            config,
+            name=recipe.name,
+            promote=promote and bounds is None and registry is None,
+            progress=progress,
+        )
+        progress.update(1, 1, describe_export(ensemble))
+    _record(ensemble, workspace)
+    if registry and promote and bounds is None:
+        make_active(ensemble)
+    if bounds and not ensemble.is_active:
+        with stages.stage("compare") as progress:
+            champion = ExportedEnsemble.load(workspace.ensemble)
+            decision = try_out(champion, ensemble, prepared, bounds, log_path=workspace.log, progress=progress)
+            if not decision.refusals and promote:
+                make_active(ensemble, in_place_of=champion.version)
+            progress.update(1, 1, decision.words)
+    return ensemble
+
+
+def _record(ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
+    """Note the export on the run that trained the model; warn if the store does not answer."""
+    from rankline.runs.export_tags import record_export
+    from rankline.runs.store import catch_up
+
+    catch_up(workspace.root)
+    try:
+        record_export(ensemble, workspace.root)
+    except ArtifactError as error:
+        note(f"Warning: {error}")
+
+
+def describe_export(ensemble: "ExportedEnsemble") -> str:
+    num_rows = ensemble.manifest.details["parity"]["num_rows"]
+    return f"{ensemble.path}, version {ensemble.version}: parity on {num_rows:,} rows"
+
+
+def bench(
+    server: Server,
+    prepared: "PreparedData",
+    ensemble: "ExportedEnsemble",
+    batch_sizes: Sequence[int],
+    config: LoadConfig,
+    *,
+    progress: Progress = SILENT,
+) -> tuple[BenchmarkReport, float]:
+    """Score the held-out rows once and compare with training, then measure.
+
+    Returns:
+        The report, and the objective of the served scores.
+
+    Raises:
+        ArtifactError: the ensemble was exported from other data.
+        ServingError: the served scores are not as good as the model was offline.
+    """
+    from rankline.training.evaluation import objective_of, qualities
+
+    ensemble.check_made_from(prepared.manifest)
+    heads, heldout = prepared.spec.heads, prepared.heldout()
+    objective, served = objective_of(heads), dict[str, float]()
+
+    def check_quality(client: "Client", scores: "NDArray[Any]") -> None:
+        labels = side_by_side([heldout[head.column].to_numpy().reshape(len(scores), -1) for head in heads])
+        by_output = client.schema.by_output(scores)
+        in_order = side_by_side([by_output[name].reshape(len(scores), -1) for name in output_names(heads)])
+        served.update(qualities(heads, *(a[:, 0] if a.shape[1] == 1 else a for a in (labels, in_order))))
+        _check_served(objective.title, served[objective.name], ensemble.offline_metrics[f"valid_{objective.name}"])
+
+    report = bench_rows(server, heldout, ensemble, batch_sizes, config, progress=progress, check=check_quality)
+    quality = {**ensemble.offline_metrics, f"served_{objective.name}": served[objective.name]}
+    return replace(report, quality=quality), served[objective.name]
+
+
+def bench_rows(
+    server: Server,
+    rows: "pa.Table",
+    ensemble: "ExportedEnsemble",
+    batch_sizes: Sequence[int],
+    config: LoadConfig,
+    *,
+    progress: Progress = SILENT,
+    check: "Callable[[Client, NDArray[Any]], None]" = lambda *_: None,
+) -> BenchmarkReport:
+    """Measure a server after `check` has accepted its scores of the rows.
+
+    Raises:
+        ServingError: the scores differ from those of the same ensemble in this process.
+    """
+    from rankline.scoring.read_rows import select
+    from rankline.serving.client import Client
+    from rankline.serving.loadtest.runner import measure
+    from rankline.serving.server.in_process import open_ensemble
+
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(server.url, ensemble.name))
+        rows = select(rows, client.schema)
+        scores = client.predict(rows)
+        check(client, scores)
+        with open_ensemble(ensemble) as own:
+            expected = own.predict(rows)
+        if not (worst := float(apart(scores, expected).max(initial=0))) <= config.tolerance:
+            raise ServingError(
+                f"the served scores are up to {worst:.2g} from those of {ensemble.path} in this process. The server is "
+                "running a different export; restart it."
+            )
+        return measure(
+            client,
+            rows,
+            batch_sizes,
+            config=config,
+            expected=expected,
+            version=ensemble.version,
+            identity=stack.enter_context(Client(server.url, server.identity)) if server.identity else None,
+            process_ids=server.process_ids,
+            progress=progress,
+        )
+
+
+def run(
+    recipe: Recipe,
+    source: SourceConfig,
+    workspace: Workspace,
+    stages: Stages,
+    *,
+    num_seeds: int,
+    batch_sizes: Sequence[int],
+) -> RunResult:
+    """Run all stages. Where one fails, what the earlier ones published stays."""
+    from rankline.serving.loadtest.runner import check_batch_sizes
+
+    # Now, not after everything else; rows with histories are ranked together with their candidates.
+    check_batch_sizes(batch_sizes, recipe.serving.most_rows(with_candidates=recipe.dataset.sequence is not None))
+    check_store(uri_of(workspace.root))
+    refuse_other_project(workspace.ensemble, recipe.name, workspace.model, recipe.dataset.inputs)
+    prepared, description = prepare(recipe, source, workspace, stages)
+    from rankline.serving.export.exporter import check_compiles
+
+    check_compiles(prepared, recipe.serving)  # now, not after the training
+    trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
+    ensemble = export(recipe, recipe.serving, prepared, workspace, stages)
+    with ExitStack() as stack:
+        with stages.stage("serve") as progress:
+            server = stack.enter_context(server_for(workspace.ensemble, log_path=workspace.log))
+            progress.update(1, 1, f"tritonserver on {server.url}")
+        with stages.stage("bench") as progress:
+            report, served = bench(server, prepared, ensemble, batch_sizes, _SHORT, progress=progress)
+            progress.update(1, 1, describe_served(prepared, served))
+    quality = Quality(
+        per_seed=metrics, best_auc=prepared.spec.metadata.best_auc, served=served, heads=prepared.spec.heads
+    )
+    return RunResult(
+        recipe=recipe,
+        workspace=workspace,
+        source=description,
+        quality=quality,
+        report=report,
+        prepared=prepared,
+        trained=trained,
+        ensemble=ensemble,
+    )
+
+
+def write_json(document: Mapping[str, Any], path: Path) -> None:
+    """Write JSON atomically to a file, or to standard output for `-`."""
+    text = json.dumps(document, indent=2) + "\n"
+    if path == STDOUT:
+        sys.stdout.write(text)
+    else:
+        write_whole(path, text.encode())
+
+
+def _of_seed(number: int, of: int, note: str) -> str:
+    return f"seed {number + 1} of {of}: {note}" if of > 1 else note
+
+
+def _describe_rows(prepared: "PreparedData") -> str:
+    from rankline.scoring.unseen import mostly_unseen, untrained_classes
+
+    details = prepared.manifest.details
+    parts = [f"{count:,} {split}" for split, count in details["rows"].items()]
+    parts += [f"dropped {count:,} ({reason})" for reason, count in details["dropped"].items() if count]
+    parts += [f"kept {count:,} ({remark})" for remark, count in details["noticed"].items() if count]
+    unseen = [
+        f"; {share:.0%} of the validation rows have a {name} that no training row has: the model knows nothing of it, "
+        "leave it out"
+        for name, share in mostly_unseen(prepared).items()
+    ]
+    unseen += [
+        f"; no training row has {label} {listed(list(map(repr, names)), 5)}: the model cannot learn it"
+        for label, names in untrained_classes(prepared).items()
+    ]
+    return ", ".join(parts) + "".join(unseen)
+
+
+def describe_served(prepared: "PreparedData", served: float) -> str:
+    from rankline.training.evaluation import objective_of
+
+    return f"served {objective_of(prepared.spec.heads).title} {quality_figure(served)}"
+
+
+def _describe_quality(heads: Sequence[Head], metrics: Mapping[int, Mapping[str, float]]) -> str:
+    from rankline.training.evaluation import metric_names, objective_of
+
+    objective = objective_of(heads)
+    figures = [values[f"valid_{objective.name}"] for values in metrics.values()]
+    spread = f" ± {quality_figure(statistics.stdev(figures))} over {len(figures)} seeds" if len(figures) > 1 else ""
+    others = {
+        metric.title: [values[f"valid_{name}"] for values in metrics.values() if f"valid_{name}" in values]
+        for name, (_, metric) in metric_names(heads).items()
+        if metric.title and name != objective.name and len(heads) == 1
+    }
+    beside = [f"{title} {quality_figure(statistics.fmean(of_seeds))}" for title, of_seeds in others.items() if of_seeds]
+    return ", ".join([f"{objective.title} {quality_figure(statistics.fmean(figures))}{spread}", *beside])
+
+
+def _check_served(title: str, served: float, offline: float) -> None:
+    if not abs(served - offline) <= _TOLERANCE * max(1.0, abs(offline)):
+        raise ServingError(
+            f"the served scores have {title} {served:.5f}, the model had {offline:.5f} offline. "
+            "The server serves another export (restart it), or the ensemble is not of this model (export again)."
+        )

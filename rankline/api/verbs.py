@@ -1,0 +1,460 @@
+"""The flow as functions, for notebooks and programs: what the verbs of the command line do, by their names.
+
+Rows are pandas DataFrames, Arrow tables or files. What a function makes lies where its verb would put it, so that one
+can go on from the other.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
+
+import pyarrow as pa
+
+from rankline.api.data_source import SourceConfig
+from rankline.recipes import Recipe, recipe_named
+from rankline.recipes.overrides import Overrides, names_of
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
+from rankline.registry.promotion_gate import Bounds
+from rankline.scoring.sample import check_free, check_name, publish_sample, read_sample
+from rankline.serving.export.config import ExportConfig
+from rankline.terminal.console import CONSOLE, Stages, note
+from rankline.terminal.silence import quiet_libraries
+from rankline.training.config.session import SessionConfig
+from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.preprocess.dask_config import DaskConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from rankline.serving.client import Client, ModelSchema
+    from rankline.serving.engines.merlin_operators import Ensemble
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.serving.server.embedded import Endpoints
+    from rankline.workflows.nvt.compat import nvt
+    from rankline.workflows.preprocess.prepared_data import PreparedData
+    from rankline.workflows.schema.model_artifact import TrainedModel
+
+Rows: TypeAlias = "pd.DataFrame | pa.Table"
+AnyPath: TypeAlias = str | Path
+_INTERRUPT_INTERVAL_S = 0.2
+_Rows = TypeVar("_Rows")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def _quietly(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Silence libraries during a call; warnings of the caller's own code come as before."""
+
+    @wraps(function)
+    def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        with warnings.catch_warnings():
+            quiet_libraries()
+            return function(*arguments, **options)
+
+    return call
+
+
+class Dataset:
+    """A table of your own, and what is to be predicted of it: a recipe whose choices were guessed from the rows.
+
+    Args:
+        rows: a DataFrame, an Arrow table, or a file or files (CSV, Parquet, JSON lines).
+        label: column or columns to predict; guessed where none is given.
+        name: of the recipe, its artifacts and its ensemble.
+        work_dir: for a recipe file, and for the rows where they were in memory.
+
+    Attributes:
+        recipe: what `prepare`, `train` and `export` take.
+        file: of the recipe, `rankline.yaml`: every choice with the reason for it, to read and to change.
+        columns: a line for each column: what it holds, what it is for, and why that was guessed.
+
+    Raises:
+        DataError: the rows are none, or nothing can be learned of the label.
+        ConfigError: the name is no name, or that of another recipe, or the format of a file is not known.
+    """
+
+    def __init__(
+        self,
+        rows: "Rows | AnyPath | Sequence[AnyPath]",
+        *,
+        label: str | Sequence[str] = (),
+        name: str = "table",
+        work_dir: AnyPath = WORK_DIR,
+    ) -> None:
+        import pandas as pd
+
+        from rankline.recipes.first_recipe import first_recipe
+
+        check_name(name)
+        directory = Path(work_dir).absolute() / name
+        files = _files_of(rows, directory)
+        labels = [label] if isinstance(label, str) else list(label)
+        made = first_recipe(files, labels, directory, name=name)
+        self.file = directory / "rankline.yaml"
+        made.write(self.file)
+        self.recipe = recipe_named(str(self.file))
+        found: list[tuple[str, str, str, str]] = [
+            (key, label.task, "label", made.guesses.label_why[key]) for key, label in made.guesses.labels.items()
+        ]
+        found += [(key, c.config.type, c.config.role, c.why) for key, c in made.guesses.columns.items()]
+        self.columns = pd.DataFrame(found, columns=["column", "type", "role", "why"])
+
+    def __repr__(self) -> str:
+        labels = list(self.columns["column"][self.columns["role"] == "label"])
+        return f"Dataset(name={self.recipe.name!r}, label={labels}, file={str(self.file)!r})"
+
+
+AnyRecipe: TypeAlias = Recipe | Dataset | str | Path
+
+
+def load_recipe(name: AnyPath) -> Recipe:
+    """A recipe by its name, such as `movielens`, or that of a file, such as `rankline.yaml`.
+
+    Raises:
+        ConfigError: there is none, or something in the file is wrong.
+    """
+    return recipe_named(str(name))
+
+
+@_quietly
+def prepare(
+    recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any
+) -> "PreparedData":
+    """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec, as `rankline prepare`.
+
+    Args:
+        recipe: a `Dataset`, a `Recipe`, or the name of one.
+        work_dir: of all artifacts.
+        progress: show the stages.
+        choices: options of the verb by name, such as `data_dir="ml-1m"`, `split="time"`.
+
+    Raises:
+        RanklineError: as the verb.
+    """
+    from rankline.api import pipeline
+
+    chosen, workspace = _chosen(recipe, work_dir)
+    overrides = _overrides(choices, SourceConfig, DaskConfig, chosen.prepare, chosen.encoding)
+    with _stages(["source", "prepare"], progress) as stages:
+        source, dask = overrides.apply(SourceConfig()), overrides.apply(DaskConfig())
+        return pipeline.prepare(chosen.with_overrides(overrides), source, workspace, stages, dask)[0]
+
+
+@_quietly
+def train(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any) -> "TrainedModel":
+    """Train a model on the prepared data, tracked in MLflow, as `rankline train`.
+
+    Args:
+        recipe, work_dir, progress: see `prepare`.
+        choices: options of the verb by name, such as `epochs=5`, `model="dlrm"`, `checkpoint_every=500`.
+
+    Raises:
+        RanklineError: as the verb.
+    """
+    from rankline.api import pipeline
+    from rankline.training.models import model_named
+    from rankline.workflows.preprocess.prepared_data import PreparedData
+
+    chosen, workspace = _chosen(recipe, work_dir)
+    if "model" in choices:
+        model = choices.pop("model")
+        chosen = chosen.with_overrides(Overrides({"model": model_named(model)() if isinstance(model, str) else model}))
+    overrides = _overrides(choices, SessionConfig, chosen.train)
+    with _stages(["train"], progress) as stages:
+        prepared = PreparedData.load(workspace.prepared, chosen.dataset)
+        session = overrides.apply(SessionConfig())
+        return pipeline.train(chosen.with_overrides(overrides), prepared, workspace, stages, session=session)[0]
+
+
+@_quietly
+def export(
+    recipe: AnyRecipe | None = None,
+    *,
+    model: "AnyPath | Sequence[AnyPath] | Ensemble | None" = None,
+    sample: "Rows | AnyPath | None" = None,
+    name: str | None = None,
+    workflow: "AnyPath | nvt.Workflow | None" = None,
+    rename: Mapping[str, str] | None = None,
+    missing: float | None = None,
+    work_dir: AnyPath = WORK_DIR,
+    repository: AnyPath = REPOSITORY,
+    promote: bool = True,
+    bounds: Bounds | None = None,
+    progress: bool = True,
+    **choices: Any,
+) -> "ExportedEnsemble":
+    """Workflow and model to a new version of one Triton ensemble, as `rankline export`.
+
+    Args:
+        recipe: what was prepared and trained here; None with `model`.
+        model: one that was trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file; several
+            of TensorFlow, which become one; or a graph of merlin-systems as it is, such as
+            `TransformWorkflow(…) >> PredictTensorflow(…)`.
+        sample: raw rows to compare on, with `model`.
+        name: of the ensemble, with `model`.
+        workflow: a fitted NVTabular workflow or the directory of a saved one, with `model`.
+        rename: column of the workflow → what the model calls it.
+        missing: a value that means missing to an XGBoost model, as NaN does; its file does not record it.
+        work_dir: of all artifacts.
+        repository: directory of the exported ensembles.
+        promote: serve the new version; a first one is served in any case.
+        bounds: serve it only if it meets these in comparison with the version that is served; of a recipe.
+        progress: show the stages.
+        choices: options of the verb by name, such as `engine="onnx"`, `fused=True`.
+
+    Raises:
+        RanklineError: as the verb.
+    """
+    from rankline.api import pipeline
+    from rankline.workflows.preprocess.prepared_data import PreparedData
+
+    given = {"sample": sample, "name": name, "workflow": workflow, "rename": rename, "missing": missing}
+    if recipe is None and model is None:
+        raise ConfigError("give a recipe, such as movielens, or a model with a sample and a name.")
+    if recipe is not None and model is not None:
+        raise ConfigError("a recipe and a model were both given. Leave one of them out.")
+    if recipe is not None:
+        if extra := [option for option, value in given.items() if value is not None]:
+            raise ConfigError(f"{', '.join(extra)}: only with a model that was trained elsewhere.")
+        chosen, workspace = _chosen(recipe, work_dir, repository)
+        config = _overrides(choices, chosen.serving).apply(chosen.serving)
+        with _stages(["export", "compare"] if bounds else ["export"], progress) as stages:
+            prepared = PreparedData.load(workspace.prepared, chosen.dataset)
+            return pipeline.export(chosen, config, prepared, workspace, stages, promote=promote, bounds=bounds)
+    if bounds:
+        raise ConfigError("bounds (--if-better) are for a recipe, whose validation rows have labels.")
+    if sample is None or name is None:
+        raise ConfigError("a model needs a sample, raw rows to compare on, and a name for the ensemble.")
+    from rankline.registry.activation import make_active, registry_uri
+    from rankline.serving.importers.export import export_foreign
+
+    check_name(name)
+    rows = read_sample(Path(sample)) if isinstance(sample, str | Path) else _table(sample)
+    workspace = Workspace(recipe=name, root=Path(work_dir), repository=Path(repository))
+    config = _overrides(choices, ExportConfig).apply(ExportConfig())
+    with ExitStack() as stack:
+        stages = stack.enter_context(_stages(["export"], progress))
+        directory = stack.enter_context(TemporaryDirectory(prefix="rankline-graph-"))
+        paths, before = _models_of(model, workflow, rows, Path(directory))
+        check_free(workspace.ensemble)
+        registry = registry_uri(workspace.ensemble)
+        with stages.stage("export") as report:
+            ensemble = export_foreign(
+                paths,
+                rows,
+                workspace.ensemble,
+                config,
+                name=name,
+                workflow=before,
+                renames=rename or {},
+                missing=missing,
+                promote=promote and registry is None,
+                progress=report,
+            )
+            publish_sample(rows, workspace.sample)
+            report.update(1, 1, pipeline.describe_export(ensemble))
+    for sentence in ensemble.manifest.details["assumed"]:
+        note(f"Note: {sentence}")
+    if registry and promote:
+        make_active(ensemble)
+    return ensemble
+
+
+def _models_of(
+    model: Any, workflow: Any, rows: pa.Table, directory: Path
+) -> "tuple[list[Path], Path | nvt.Workflow | None]":
+    """Models on disk, and the workflow before them."""
+    if isinstance(model, str | Path):
+        model = [model]
+    if isinstance(model, Sequence):
+        return [Path(path) for path in model], Path(workflow) if isinstance(workflow, str | Path) else workflow
+    if workflow is not None:
+        raise ConfigError("a graph of merlin-systems and a workflow were both given. Leave out workflow.")
+    from rankline.serving.importers.merlin_graph import parts_of
+
+    parts = parts_of(model, rows, directory)
+    return list(parts.models), parts.workflow
+
+
+@contextmanager
+def serve(
+    ensemble: "ExportedEnsemble | str",
+    *,
+    port: int = 0,
+    http_port: int | None = None,
+    watch: bool = True,
+    log_file: AnyPath | None = None,
+    repository: AnyPath = REPOSITORY,
+) -> "Iterator[Endpoints]":
+    """A real Triton on this machine, on loopback, for as long as the block lasts, as `rankline serve`.
+
+    Args:
+        ensemble: what `export` returned, or its name.
+        port: gRPC port; metrics use the next one. 0 picks free ports.
+        http_port: also open HTTP on this port; 0 picks a free one. A large JSON request crashes the server, which is
+            then restarted.
+        watch: switch to what `export` makes active.
+        log_file: for the server's log.
+        repository: directory of the exported ensembles, for a name.
+
+    Yields:
+        Where it listens; a `Client` takes its `grpc`.
+
+    Raises:
+        ServerError: it does not start.
+        ArtifactError, ConfigError: there is no ensemble of that name.
+    """
+    from rankline.serving.server.embedded import EmbeddedServer
+    from rankline.serving.server.supervisor import Supervisor, config_of
+
+    ensemble = _ensemble(ensemble, repository)
+    log_path = None if log_file is None else Path(log_file)
+    with EmbeddedServer(config_of(ensemble, port=port, http_port=http_port, log_path=log_path)) as server:
+        stop = threading.Event()
+        supervisor = Supervisor(server, ensemble, follow_versions=watch, report=lambda _: None)
+        thread = threading.Thread(target=supervisor.run, args=(stop,), name="rankline-serve", daemon=True)
+        thread.start()
+        try:
+            yield server.endpoints
+        finally:
+            stop.set()
+            while thread.is_alive():
+                server.interrupt()  # it may be starting, or loading a version
+                thread.join(_INTERRUPT_INTERVAL_S)
+
+
+def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repository: AnyPath = REPOSITORY) -> _Rows:
+    """Score rows, by a server or in this process.
+
+    Args:
+        scorer: a client of a server, or an ensemble, or the name of one, that is loaded here for the call.
+        rows: of any type that `Client.predict` takes, with the columns of the model; other columns are kept.
+        repository: directory of the exported ensembles, for a name.
+
+    Returns:
+        The rows, of the type they came in, with a column `score`, or `score_OUTPUT` for each output with a name of its
+        own, and `score_OUTPUT_CLASS` for each class.
+
+    Raises:
+        DataError: a column is missing, or has the name of a score.
+        RequestError: a value does not fit.
+        ArtifactError, ConfigError: there is no ensemble of that name.
+    """
+    from rankline.scoring.read_rows import select
+    from rankline.serving.client import Client
+
+    if not isinstance(scorer, Client):
+        return _predict_here(_ensemble(scorer, repository), rows)
+    schema = scorer.schema
+    table = _table_of(rows, schema)
+    if taken := [name for name in schema.score_names if name in table.column_names]:
+        raise DataError(f"the rows have the columns {taken} already, which the scores would go into. Rename them.")
+    scores = schema.score_columns(scorer.predict(select(table, schema)))
+    return cast(_Rows, _beside(rows, scores, is_row=table.num_rows == 1))
+
+
+def _table_of(rows: Any, schema: "ModelSchema") -> pa.Table:
+    from rankline.serving.client.request_builder import columns_of
+
+    if not (isinstance(rows, pa.RecordBatch | Mapping | list | tuple) or hasattr(rows, "to_arrow")):
+        return _table(rows)
+    try:
+        return pa.table(dict(columns_of(rows, schema)))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"the rows cannot be read: {error}. Give each column one type.") from None
+
+
+def _beside(rows: Any, scores: "Mapping[str, NDArray[Any]]", *, is_row: bool) -> Any:
+    """Add columns of scores to rows of any type."""
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        for name, column in scores.items():
+            rows = rows.append_column(name, pa.array(column if column.ndim == 1 else list(column)))
+        return rows
+    if isinstance(rows, list | tuple):
+        return type(rows)({**row, **{n: c[i].tolist() for n, c in scores.items()}} for i, row in enumerate(rows))
+    if isinstance(rows, Mapping):
+        is_row = is_row and any(isinstance(value, str) or not hasattr(value, "__iter__") for value in rows.values())
+        return {**rows, **{name: column[0].tolist() if is_row else column for name, column in scores.items()}}
+    if hasattr(rows, "with_columns"):  # polars
+        return rows.with_columns(**scores)
+    return rows.assign(**{name: column if column.ndim == 1 else list(column) for name, column in scores.items()})
+
+
+@_quietly
+def _predict_here(ensemble: "ExportedEnsemble", rows: _Rows) -> _Rows:
+    from rankline.serving.server.in_process import open_ensemble
+
+    with open_ensemble(ensemble) as client:
+        return predict(client, rows)
+
+
+def _ensemble(ensemble: Any, repository: AnyPath) -> "ExportedEnsemble":
+    """An ensemble, or that of a name."""
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+
+    if isinstance(ensemble, str):
+        return ExportedEnsemble.load(exported_workspace(ensemble, repository=Path(repository)).ensemble)
+    if not isinstance(ensemble, ExportedEnsemble):
+        kind = type(ensemble).__name__
+        raise ConfigError(f"the ensemble is {kind}, expected what rankline.export returned, or the name of one.")
+    return ensemble
+
+
+def _table(rows: Any) -> pa.Table:
+    import pandas as pd
+
+    if isinstance(rows, pa.Table):
+        return rows
+    if not isinstance(rows, pd.DataFrame):
+        raise DataError(f"rows are {type(rows).__name__}, expected a pandas DataFrame or an Arrow table.")
+    try:
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(f"the rows cannot be read: {error}. Give each column one type.") from None
+
+
+def _files_of(rows: Any, directory: Path) -> list[str]:
+    """Files with the rows; those in memory are written."""
+    import pyarrow.parquet as pq
+
+    from rankline.workflows.storage.artifacts import whole_file
+
+    if isinstance(rows, str | Path):
+        return [str(Path(rows).absolute())]
+    if isinstance(rows, list | tuple):
+        if wrong := [part for part in rows if not isinstance(part, str | Path)]:
+            raise DataError(f"rows are a list with {type(wrong[0]).__name__} in it, expected the names of files.")
+        return [str(Path(name).absolute()) for name in rows]
+    table = _table(rows)
+    with whole_file(directory / "rows.parquet") as path:
+        pq.write_table(table, path)
+    return [str(directory / "rows.parquet")]
+
+
+def _chosen(recipe: AnyRecipe, work_dir: AnyPath, repository: AnyPath = REPOSITORY) -> tuple[Recipe, Workspace]:
+    if isinstance(recipe, Dataset):
+        recipe = recipe.recipe
+    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    return chosen, Workspace(recipe=chosen.name, root=Path(work_dir), repository=Path(repository))
+
+
+def _overrides(choices: Mapping[str, Any], *configs: Any) -> Overrides:
+    known = names_of(*configs)
+    if unknown := sorted(set(choices) - set(known)):
+        raise ConfigError(f"no choice {unknown}. Available: {', '.join(known)}.{did_you_mean(unknown, known)}")
+    return Overrides({name: Path(v) if name == "data_dir" and v is not None else v for name, v in choices.items()})
+
+
+@contextmanager
+def _stages(names: list[str], progress: bool) -> Iterator[Stages]:
+    from rich.console import Console
+
+    with Stages(names, CONSOLE if progress else Console(quiet=True)) as stages:
+        yield stages

@@ -1,0 +1,82 @@
+"""What a shell offers behind Tab: names of recipes and exports, runs, versions.
+
+Each Tab starts a process, so nothing here imports MLflow or a framework; a tracking server is not asked. What cannot
+be read offers nothing: a line of an error would stand in the middle of what is being typed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+
+import typer
+
+from rankline.recipes import available
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_only, exported_workspace
+from rankline.workflows.core.errors import ArtifactError
+
+Offers = Iterable[str | tuple[str, str]]
+"""Words, each alone or with a note on it."""
+Complete = Callable[[typer.Context, str], list[str | tuple[str, str]]]
+_NUM_RUNS = 50
+
+
+def _offer(found: Callable[[typer.Context, str], Offers]) -> Complete:
+    """Offer what begins like the word; nothing if anything goes wrong."""
+
+    @wraps(found)
+    def complete(ctx: typer.Context, incomplete: str) -> list[str | tuple[str, str]]:
+        try:
+            offers = list(found(ctx, incomplete))
+        except Exception:  # whatever is broken, the person is typing
+            return []
+        return [one for one in offers if (one if isinstance(one, str) else one[0]).startswith(incomplete)]
+
+    return complete
+
+
+@_offer
+def recipes(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (typer's)
+    """Recipes, and for a command with a repository also what was exported to it under another name."""
+    names: list[str | tuple[str, str]] = [(name, recipe.summary) for name, recipe in available().recipes.items()]
+    return [*names, *exported_only(_repository(ctx))] if "repository" in ctx.params else names
+
+
+@_offer
+def versions(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (typer's)
+    from rankline.serving.repository.ensemble import version_numbers
+
+    recipe = ctx.args[0] if ctx.args else ctx.params["recipe"]
+    return map(str, version_numbers(exported_workspace(recipe, repository=_repository(ctx)).ensemble))
+
+
+@_offer
+def runs(ctx: typer.Context, incomplete: str) -> Offers:
+    """The latest runs by their short ids (or whole ones if more was typed), and exported versions."""
+    from rankline.serving.repository.ensemble import version_numbers
+
+    with suppress(ArtifactError):  # where there is no store, there may be versions
+        yield from _run_ids(_work_dir(ctx), incomplete)
+    for path in sorted(_repository(ctx).glob("*")):
+        with suppress(ArtifactError):  # of others, there may be more
+            yield from (f"{path.name}@{number}" for number in version_numbers(path))
+
+
+def _run_ids(work_dir: Path, incomplete: str) -> Iterator[tuple[str, str]]:
+    from rankline.runs.reader import SHORT_ID, open_reader
+    from rankline.runs.store import existing_file, uri_of
+
+    uri = uri_of(work_dir)
+    if existing_file(uri) is None:  # a server
+        return
+    num_digits = SHORT_ID if len(incomplete) <= SHORT_ID else None
+    for run in open_reader(uri).runs(None, _NUM_RUNS):
+        yield run.run_id[:num_digits], f"{run.experiment} {run.name}"
+
+
+def _repository(ctx: typer.Context) -> Path:
+    return Path(ctx.params.get("repository") or REPOSITORY)
+
+
+def _work_dir(ctx: typer.Context) -> Path:
+    return Path(ctx.params.get("work_dir") or WORK_DIR)

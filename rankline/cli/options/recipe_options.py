@@ -1,0 +1,117 @@
+"""Verbs whose options are those of the recipe that they are called with."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from rankline.recipes import Recipe, recipe_named
+from rankline.recipes.overrides import Command, Overrides, flags_of, with_options
+from rankline.training.models import model_named
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.suggestions import did_you_mean
+
+_MODEL = "--model"
+
+
+def with_recipe_options(*configs: type, of_recipe: Callable[[Recipe], tuple[Any, ...]]) -> Callable[[Command], Command]:
+    """Give a command, a `RecipeCommand`, the options of some configs, and those of the configs of its recipe."""
+
+    def decorate(command: Command) -> Command:
+        general = with_options(*configs)(command)
+        general.for_recipe = lambda recipe: with_options(*configs, *of_recipe(recipe))(command)  # type: ignore[attr-defined]
+        general.flags_of_recipe = lambda recipe: flags_of(*of_recipe(recipe))  # type: ignore[attr-defined]
+        return general
+
+    return decorate
+
+
+class RecipeCommand(TyperCommand):
+    """A command with the options of the recipe among its arguments; without one, it has the general options only."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse the arguments with the options that the recipe and its model have.
+
+        Raises:
+            ConfigError: there is no such recipe or model, or an option is none of theirs. Completion gets the general
+                options.
+        """
+        try:
+            return self._context_of_recipe(info_name, args, parent, **extra)
+        except ConfigError:
+            if not extra.get("resilient_parsing"):
+                raise
+            return super().make_context(info_name, args, parent, **extra)
+
+    def _context_of_recipe(self, info_name: str | None, args: list[str], parent: Any, **extra: Any) -> Any:
+        recipe = _recipe_in(self, args)
+        if recipe is None:
+            return super().make_context(info_name, args, parent, **extra)
+        verb = _typer_command(self.callback.for_recipe(recipe))  # type: ignore[union-attr]
+        known = {flag for parameter in verb.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+        if unknown := [flag for flag in _flags(verb, args) if flag not in {*known, "--help"}]:
+            of_recipe = self.callback.flags_of_recipe(recipe)  # type: ignore[union-attr]
+            raise ConfigError(
+                f"{info_name} {recipe.name} does not take {', '.join(unknown)}."
+                f"{_taken_by(unknown, parent) or did_you_mean(unknown, known)} "
+                f"This recipe has {', '.join(of_recipe)}."
+            )
+        return verb.make_context(info_name, args, parent, **extra)
+
+
+def _taken_by(flags: Sequence[str], group: Any) -> str:
+    """Say which other commands take these options; empty if none does."""
+    verbs = group.command.commands if group is not None else {}
+    taking = [
+        f"rankline {name}"
+        for name, verb in verbs.items()
+        if {*flags} <= {flag for parameter in verb.params for flag in parameter.opts}
+    ]
+    return f" {' and '.join(taking)} {'take' if len(taking) > 1 else 'takes'} it." if taking else ""
+
+
+def _recipe_in(verb: TyperCommand, args: Sequence[str]) -> Recipe | None:
+    """The recipe in the arguments, with the model that they name instead of its own."""
+    words = [token for token in _tokens(verb, args) if not token.startswith("-")]
+    recipe = next((found for word in words if (found := _recipe(word))), None)
+    if recipe is None and args and args[0] in words[:1]:
+        recipe_named(args[0])  # says which there are
+    if recipe is None or not (model := _model_in(args)):
+        return recipe
+    return recipe.with_overrides(Overrides({"model": model_named(model)()}))
+
+
+def _model_in(args: Sequence[str]) -> str | None:
+    words = [word for arg in args for word in arg.split("=", 1)]
+    places = [place for place, word in enumerate(words[:-1]) if word == _MODEL]
+    return words[places[-1] + 1] if places else None
+
+
+def _recipe(name: str) -> Recipe | None:
+    try:
+        return recipe_named(name)
+    except ConfigError:
+        return None
+
+
+def _flags(verb: TyperCommand, args: Sequence[str]) -> list[str]:
+    return [token.partition("=")[0] for token in _tokens(verb, args) if token.startswith("--") and token != "--"]
+
+
+def _tokens(verb: TyperCommand, args: Sequence[str]) -> Iterator[str]:
+    """Arguments that are not the value of an option."""
+    valued = {flag for parameter in verb.params if not getattr(parameter, "is_flag", False) for flag in parameter.opts}
+    is_value = False
+    for arg in args:
+        if not is_value:
+            yield arg
+        is_value = not is_value and arg in valued
+
+
+def _typer_command(function: Command) -> TyperCommand:
+    app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+    app.command()(function)
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperCommand)
+    return command

@@ -1,0 +1,203 @@
+"""Several workers: `rankline train RECIPE --workers N` starts them, shows them as one run, and ends them together.
+
+Each worker runs our own command line. Its records (`rankline.launch.worker`) come through its output; the rest of that
+goes to a log. In an elastic run, all workers start again from the last checkpoint when a worker dies or hosts join, as
+with torchrun. Each start is a generation, see `rankline.training.run.elastic.Generation`. A restart costs
+seconds, in which TensorFlow is imported and the model is traced. In return no worker has to leave one world and join
+another, and nothing but the checkpoint has to survive.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event
+
+from rankline.launch.config import LaunchConfig
+from rankline.launch.horovodrun import WorkerGroup
+from rankline.launch.hosts import first_places, reachable
+from rankline.launch.worker_output import Listener, clear_logs
+from rankline.training.distributed.config import WorkersConfig
+from rankline.training.run.elastic import Generation
+from rankline.workflows.core.background import beside
+from rankline.workflows.core.errors import ConfigError, RanklineError, WorkerLostError
+from rankline.workflows.core.progress import Progress
+
+_HOSTS_INTERVAL_S = 1.0
+_HOSTS_TIMEOUT_S = 600.0  # as horovodrun's
+_MAX_FAILURES = 5
+
+
+def launch(
+    command: Sequence[str], config: WorkersConfig, options: LaunchConfig, logs: Path, progress: Progress
+) -> Mapping[str, str]:
+    """Run a command as several workers until they end; return path, run_id and tracking_uri of the model.
+
+    Raises:
+        ConfigError: the hosts do not take so many workers.
+        RanklineError: Horovod is missing, the workers could not be started, or one failed; the message names its log.
+    """
+    clear_logs(logs)
+    number = options.num_workers(config)
+    if config.is_elastic:
+        return ElasticRun(command, config, options, logs, progress).run(number)
+    hosts = first_places(options.find_hosts(config), number)
+    progress.update(0, 1, f"starting {number} worker{'s' if number > 1 else ''}")
+    with (
+        Listener(logs, progress, mpi=options.mpi) as listener,
+        WorkerGroup(command, hosts, options, start_timeout_s=config.timeout_s) as group,
+    ):
+        return listener.result(group.listen(listener))
+
+
+class ElasticRun:
+    """A run that is started again, as a new generation, whenever its workers change."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        config: WorkersConfig,
+        options: LaunchConfig,
+        logs: Path,
+        progress: Progress,
+        *,
+        hosts_timeout_s: float = _HOSTS_TIMEOUT_S,
+        max_failures: int = _MAX_FAILURES,
+    ) -> None:
+        if options.mpi:
+            raise ConfigError("--mpi cannot be combined with --max-workers. Leave out one of the two.")
+        self._command, self._config, self._options = command, config, options
+        self._logs, self._progress = logs, progress
+        self._hosts_timeout_s, self._max_failures = hosts_timeout_s, max_failures
+        self._hosts: Mapping[str, int] = options.find_hosts(config)
+
+    def run(self, num_workers: int) -> Mapping[str, str]:
+        """Train until the model is published.
+
+        The first generation has at least `num_workers`, later ones `min_workers`.
+
+        Returns:
+            Path, run_id and tracking_uri of the model.
+
+        Raises:
+            RanklineError: a worker failed by itself, workers are repeatedly lost without a checkpoint in between, or
+                there are not enough hosts.
+        """
+        generation, num_failures = Generation(), 0
+        hosts = self._wait_for_hosts(num_workers)
+        while True:
+            watch = HostWatch(hosts, self._find_hosts, self._config.max_workers)
+            with Listener(
+                self._logs, self._progress, mpi=False, after_checkpoint=watch.stop_if_hosts_joined
+            ) as listener:
+                cause = self._run_generation(generation, hosts, listener, watch)
+                if listener.model is not None:
+                    return listener.model
+                listener.note(f"generation {generation.number} ended: {cause}")
+            num_failures = 0 if listener.num_checkpoints or watch.stop_reason else num_failures + 1
+            if num_failures == self._max_failures:
+                raise RanklineError(
+                    f"workers were lost {num_failures} times in a row without a checkpoint. The last time: {cause} "
+                    "If memory runs out, use fewer workers; otherwise lower --commit-every."
+                )
+            before, hosts = hosts, self._wait_for_hosts(self._config.min_workers)
+            if not watch.stop_reason and (lost := sorted(before.keys() - hosts.keys())):
+                cause = f"{', '.join(lost)} cannot be reached."
+            generation = Generation(
+                number=generation.number + 1,
+                run_id=listener.run_id or generation.run_id,
+                has_checkpoint=generation.has_checkpoint or listener.num_checkpoints > 0,
+                cause=cause,
+            )
+
+    def _run_generation(
+        self, generation: Generation, hosts: Mapping[str, int], listener: Listener, watch: "HostWatch"
+    ) -> str:
+        """Run one generation, and return why it ended if it made no model."""
+        number = sum(hosts.values())
+        note = f"starting {number} worker{'s' if number > 1 else ''}"
+        self._progress.update(0, 1, f"{note}. {generation.cause}" if generation.cause else note)
+        group = WorkerGroup(
+            self._command,
+            hosts,
+            self._options,
+            start_timeout_s=self._config.timeout_s,
+            environment=generation.to_environment(),
+        )
+        with group, watch.during(group.terminate):
+            status = group.listen(listener)
+        if listener.model is not None or watch.stop_reason:
+            return watch.stop_reason
+        failure = listener.failure(status)
+        if not isinstance(failure, WorkerLostError):
+            raise failure
+        return str(failure)
+
+    def _find_hosts(self) -> Mapping[str, int]:
+        """The current hosts; if the discovery script fails or lists none, the ones it listed last.
+
+        A script may be reading a list that is just being written. A run whose hosts are really gone loses its workers
+        anyway.
+        """
+        with suppress(ConfigError):
+            self._hosts = self._options.find_hosts(self._config) or self._hosts
+        return self._hosts
+
+    def _wait_for_hosts(self, num_workers: int) -> dict[str, int]:
+        """Wait until there is room for `num_workers`, and return as many places as may be used."""
+        deadline_s = time.monotonic() + self._hosts_timeout_s
+        while True:
+            places = first_places(reachable(self._find_hosts()), self._config.max_workers)
+            if (number := sum(places.values())) >= num_workers:
+                return places
+            found = f"reachable hosts take {number} of at least {num_workers} workers"
+            if time.monotonic() > deadline_s:
+                raise RanklineError(
+                    f"{found} after {self._hosts_timeout_s:.0f} s. `ssh HOST true` must work here without a password "
+                    "for enough of them; or ask for fewer workers."
+                )
+            self._progress.update(0, 1, f"waiting: {found}")
+            time.sleep(_HOSTS_INTERVAL_S)
+
+
+class HostWatch:
+    """Watches for hosts that come and go, and ends the generation when it should not continue."""
+
+    def __init__(
+        self, places: Mapping[str, int], find_hosts: Callable[[], Mapping[str, int]], max_workers: int
+    ) -> None:
+        self.stop_reason = ""
+        """Why the generation was ended from here; empty if it was not."""
+        self._places, self._find_hosts, self._max_workers = places, find_hosts, max_workers
+        self._have_hosts_joined = False
+
+    @contextmanager
+    def during(self, terminate: Callable[[], None]) -> Iterator[None]:
+        self._terminate = terminate
+        with beside(self._watch):
+            yield
+
+    def stop_if_hosts_joined(self) -> None:
+        """End the generation if it could be larger. Call it right after a checkpoint, so that no work is lost."""
+        if self._have_hosts_joined:
+            self._stop("more hosts joined.")
+
+    def _watch(self, stop: Event) -> None:
+        while not stop.wait(_HOSTS_INTERVAL_S):
+            hosts = self._find_hosts()
+            if gone := sorted(self._places.keys() - hosts.keys()):
+                self._stop(f"{', '.join(gone)} left the list of hosts.")
+                return
+            self._have_hosts_joined = self._have_hosts_joined or self._could_grow(hosts)
+
+    def _could_grow(self, hosts: Mapping[str, int]) -> bool:
+        number = sum(self._places.values())
+        if number == self._max_workers:
+            return False
+        unused = {host: size for host, size in hosts.items() if host not in self._places}
+        return sum(hosts[host] for host in self._places) + sum(reachable(unused).values()) > number
+
+    def _stop(self, reason: str) -> None:
+        if not self.stop_reason:
+            self.stop_reason = reason
+            self._terminate()

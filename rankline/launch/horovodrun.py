@@ -1,0 +1,155 @@
+"""Starts the workers of a run once, through horovodrun or mpirun, and listens to them until the last one has ended.
+
+horovodrun starts our own command line once for each worker, here and over ssh. It ends with us, even if we are killed,
+and what it starts ends with it: `rankline.serving.server.managed_process` sees to that.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Timer
+
+from rankline.launch.config import LaunchConfig
+from rankline.launch.horovod_check import problem
+from rankline.launch.hosts import is_local
+from rankline.launch.worker import LAUNCHED_VARIABLE
+from rankline.launch.worker_output import Listener
+from rankline.serving.server.logs import ServerLog
+from rankline.serving.server.managed_process import Launched, new_home
+from rankline.workflows.core.errors import RanklineError
+
+HOROVODRUN = (sys.executable, str(Path(__file__).with_name("horovodrun_patches.py")))
+"""What horovodrun's arguments are given to."""
+
+_END_TIMEOUT_S = 30.0  # from the first failure to the end of all workers
+_STOP_TIMEOUT_S = 15.0  # horovodrun gives its workers 5 s, and ssh as long again
+# horovodrun asks the children of its own shell to stop; whether that is our program or has started it depends on the
+# system's shell. This one passes it on if it is asked, and is there to be killed if it is not.
+_SHELL = (
+    "/bin/sh",
+    "-c",
+    '"$@" & trap "kill $!" TERM; wait $!; status=$?; '
+    "while kill -0 $! 2>/dev/null; do wait $!; status=$?; done; exit $status",
+    "worker",
+)
+
+
+class WorkerGroup:
+    """Workers that run together; they have all ended when the block has.
+
+    The command finds out from its environment that it is a worker; `start_timeout_s` is how long workers may take to
+    find each other.
+
+    Raises:
+        RanklineError: Horovod is missing, or horovodrun could not be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        hosts: Mapping[str, int],
+        options: LaunchConfig,
+        *,
+        start_timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.hosts = hosts
+        self._command = [*_horovodrun(hosts, options, start_timeout_s), *command]
+        self._environment = {**os.environ, LAUNCHED_VARIABLE: "1", "PYTHONUNBUFFERED": "1", **(environment or {})}
+
+    def __enter__(self) -> "WorkerGroup":
+        with ExitStack() as at_end:
+            self._output = _Output()
+            at_end.callback(self._output.close)
+            try:
+                self._launched = self._start()
+            except EOFError:
+                raise RanklineError(f"the workers could not be started: {self._output.text().strip()}") from None
+            at_end.callback(self._launched.stop)
+            self._launched.mark_running()
+            self._at_end = at_end.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._at_end.close()
+
+    def terminate(self) -> None:
+        self._launched.terminate()
+
+    def listen(self, listener: Listener) -> int:
+        """Pass on the output until the last worker has ended, and return horovodrun's exit status.
+
+        Ctrl-C ends the workers at once, a failure of one after a while.
+        """
+        end = Timer(_END_TIMEOUT_S, self.terminate)
+        try:
+            for line in self._output.lines():
+                if listener.take(line) and end.ident is None:
+                    end.start()
+        except BaseException:
+            self.terminate()
+            for line in self._output.lines():  # what those that are stopped still write
+                listener.take(line)
+            raise
+        finally:
+            end.cancel()
+        return self._launched.wait()
+
+    def _start(self) -> Launched:
+        home = new_home("workers")
+        launched = Launched(
+            home,
+            self._output,
+            environment=self._environment,
+            stop_timeout_s=_STOP_TIMEOUT_S,
+        )
+        try:
+            launched.run(shutil.which("env") or "env", "-C", str(Path.cwd()), *self._command)
+        except BaseException:
+            launched.stop()
+            raise
+        return launched
+
+
+def _horovodrun(hosts: Mapping[str, int], options: LaunchConfig, start_timeout_s: float) -> list[str]:
+    number = sum(hosts.values())
+    if importlib.util.find_spec("horovod") is None:
+        raise RanklineError(f"{number} workers cannot be connected. {problem(mpi=options.mpi)}.")
+    # Workers of this machine alone talk over loopback, and horovodrun takes no other interface for them.
+    goes_out = options.network_interface and not all(is_local(host) for host in hosts)
+    return [
+        *HOROVODRUN,
+        *("-np", str(number), "-H", ",".join(f"{host}:{size}" for host, size in hosts.items())),
+        *(("--network-interface", options.network_interface) if goes_out else ()),
+        "--mpi" if options.mpi else "--gloo",
+        "--disable-cache",  # of an hour, in the home directory, of what hosts could be reached
+        *("--start-timeout", f"{start_timeout_s:.0f}"),
+        *_SHELL,
+    ]
+
+
+class _Output(ServerLog):
+    """The output of all workers, line by line, until the last one has ended."""
+
+    def __init__(self) -> None:
+        reading, self._writing = os.pipe()
+        self._reading = os.fdopen(reading, encoding="utf-8", errors="replace")
+
+    def fileno(self) -> int:
+        return self._writing
+
+    def release(self) -> None:
+        os.close(self._writing)
+
+    def text(self) -> str:
+        return self._reading.read()
+
+    def close(self) -> None:
+        self._reading.close()
+
+    def lines(self) -> Iterator[str]:
+        yield from self._reading

@@ -1,0 +1,278 @@
+"""`rankline init`: files of any shape → a recipe file with a comment on each guess."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from os.path import relpath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from rankline.recipes.table_defaults import table_defaults
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.config import ModelConfig
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.core.progress import SILENT, Progress
+from rankline.workflows.data.autodetect.guess import Guess, Guesses, guess, labels_among
+from rankline.workflows.data.autodetect.leakage import find_leaks
+from rankline.workflows.data.autodetect.profile import Column, Profile, profile
+from rankline.workflows.data.tabular.config import ColumnConfig, FilesConfig, Format, TableConfig
+from rankline.workflows.data.tabular.csv_dialect import as_written
+from rankline.workflows.data.tabular.files import find_files, names_in, scan, with_format
+from rankline.workflows.data.tabular.reader import names_of, read_table
+from rankline.workflows.preprocess.raw import StreamedRows
+from rankline.workflows.storage.artifacts import write_whole
+
+_REMEDIES: Mapping[str, Mapping[str, Any]] = {
+    "Set 'encoding'": {"encoding": "latin-1"},
+    "'quote: none'": {"quote": "none"},
+}
+"""What an error of the CSV reader suggests → the change to make."""
+_LEAK_ROWS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRecipe:
+    """A recipe file that was made from data.
+
+    Attributes:
+        contradiction: the error of `prepare` for the first row that does not fit the guesses; None if all rows fit.
+    """
+
+    text: str
+    name: str
+    num_rows: int
+    guesses: Guesses
+    contradiction: DataError | None
+
+    def write(self, path: Path) -> None:
+        """Write the file; raise `DataError` afterwards if a row does not fit."""
+        write_whole(path, self.text.encode())
+        if self.contradiction is not None:
+            raise DataError(f"{path} was written, but not all rows fit it: {self.contradiction}")
+
+
+def first_recipe(
+    files: Sequence[str],
+    labels: Sequence[str],
+    directory: Path,
+    *,
+    name: str | None = None,
+    format_name: Format | None = None,
+    progress: Progress = SILENT,
+) -> FirstRecipe:
+    """Make a recipe for files.
+
+    Args:
+        files: files, directories and patterns, relative to the working directory.
+        labels: columns to predict; one is guessed if there are none.
+        directory: of the recipe file, to which its paths are relative.
+        name: of the recipe; by default that of the first file.
+
+    Raises:
+        DataError: files are missing, empty or damaged, or nothing can be learned about the label.
+        ConfigError: the format is unknown.
+    """
+    files_config = FilesConfig(files=tuple(files), format=format_name)
+    paths = find_files(files_config, Path())
+    files_config = with_format(files_config, paths)
+    if files_config.format == "csv":
+        files_config = as_written(paths[0], files_config)
+    files_config, found, chosen = _profile_as_readable(paths, files_config, labels, progress)
+    guesses = guess(found, chosen)
+    _check_features(paths[0], guesses)
+    files_config = replace(files_config, missing=guesses.missing)
+    config = TableConfig(
+        data=files_config,
+        columns={name: guessed.config for name, guessed in guesses.columns.items()},
+        labels=guesses.labels,
+        time=guesses.time,
+        group=guesses.group,
+    )
+    rows, contradiction = _rows_as_read(config, progress)
+    guesses = _without_leaks(guesses, config, rows)
+    _check_features(paths[0], guesses)
+    shown = tuple(relpath(name, directory) if not Path(name).is_absolute() else name for name in files)
+    named = name or Path(files[0]).name.split(".")[0]
+    name = re.sub(r"[^0-9A-Za-z_-]+", "-", named).strip("-") or "table"
+    return FirstRecipe(
+        text="\n".join(_lines(name, replace(files_config, files=shown), found, guesses)) + "\n",
+        name=name,
+        num_rows=found.num_rows,
+        guesses=guesses,
+        contradiction=contradiction,
+    )
+
+
+def _profile_as_readable(
+    paths: Sequence[Path], config: FilesConfig, labels: Sequence[str], progress: Progress
+) -> tuple[FilesConfig, Profile, dict[str, str]]:
+    """Profile the files, in another encoding or with `quote: none` if they cannot be read otherwise."""
+    try:
+        return config, *_profile(paths, config, labels, progress)
+    except DataError as error:
+        change = next((change for remedy, change in _REMEDIES.items() if remedy in str(error)), {})
+        changed = replace(config, **change)
+        if config.format != "csv" or changed == config:
+            raise
+        try:
+            found = _profile_as_readable(paths, changed, labels, progress)
+        except DataError:
+            raise error from None
+        if changed.quote == "none" and any(map(_is_quoted, found[1].columns.values())):
+            raise
+        return found
+
+
+def _is_quoted(column: Column) -> bool:
+    """Whether a text has quotes around it, which are then not part of the text."""
+    return column.is_text and bool(pc.any(pc.match_substring_regex(column.values, r'^".*"$')).as_py())
+
+
+def _profile(
+    paths: Sequence[Path], config: FilesConfig, labels: Sequence[str], progress: Progress
+) -> tuple[Profile, dict[str, str]]:
+    """Profile the files, and choose the labels with a reason for each."""
+    names = {path.absolute(): names_in(path, config) for path in paths}
+    chosen = labels_among(list(dict.fromkeys(name for of_file in names.values() for name in of_file)), labels)
+    return profile(scan(paths, config).extents, config, names, chosen, progress=progress), chosen
+
+
+def _check_features(path: Path, guesses: Guesses) -> None:
+    if not any(column.config.is_feature for column in guesses.columns.values()):
+        raise DataError(f"{path}: no column besides the label can be learned from. Give files with more columns.")
+
+
+def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, DataError | None]:
+    """Read some of the rows as `prepare` does; return them, and the error for the first that does not fit, if any."""
+    raw = read_table(config, Path())
+    assert isinstance(raw.rows, StreamedRows)
+    step, done, parts, refusal = max(1, len(raw.rows) // _LEAK_ROWS), 0, list[pa.RecordBatch](), None
+    try:
+        for batch in raw.rows.batches():
+            parts.append(batch.take(pa.array(np.arange(-done % step, batch.num_rows, step))))
+            done += batch.num_rows
+            progress.update(done, len(raw.rows), f"{done:,} rows read by the recipe")
+    except DataError as error:
+        refusal = error
+    return pa.Table.from_batches(parts, raw.rows.schema), refusal
+
+
+def _without_leaks(guesses: Guesses, config: TableConfig, rows: pa.Table) -> Guesses:
+    """Guesses in which likely leaks are ignored, and say so."""
+    leaks: dict[str, str] = {}
+    for label, label_config in config.labels.items():
+        leaks |= find_leaks(rows, config.columns, rows[names_of(config)[label]], label, label_config)
+    columns = dict(guesses.columns)
+    for name, why in leaks.items():
+        ignored = ColumnConfig(type=config.columns[name].type, role="ignored")
+        columns[name] = Guess(config=ignored, why=f"a likely leak: {why}")
+    for name, guessed in columns.items():
+        if guessed.config.of in leaks:
+            columns[name] = replace(guessed, config=replace(guessed.config, role="multihot", of=None))
+    time = None if guesses.time in leaks else guesses.time
+    group = None if guesses.group in leaks else guesses.group
+    return replace(guesses, columns=columns, time=time, group=group)
+
+
+# --- The text
+
+
+def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> Iterable[str]:
+    yield f"# Written by rankline init, from {found.num_rows:,} rows. Edit what it guessed wrong."
+    yield "# `rankline init --print-schema` has what may stand here, for people and for editors."
+    yield ""
+    yield f"name: {_flow(name)}"
+    yield ""
+    yield "data:"
+    yield f"  files: {_flow(list(config.files))}  # relative to this file; directories and patterns, too"
+    yield f"  format: {config.format}"
+    if config.format == "csv":
+        yield f"  delimiter: {_flow(config.delimiter)}"
+        if config.quote != FilesConfig.quote:
+            yield f"  quote: {config.quote}  # quotes are ordinary characters"
+        if not config.header:
+            yield "  header: false  # the first line looks like data"
+        if config.encoding != "utf-8":
+            yield f"  encoding: {config.encoding}"
+        yield f"  missing: {_flow(list(config.missing))}  # where a number, time or label is missing"
+    yield ""
+    yield "labels:"
+    for label, label_config in guesses.labels.items():
+        choices: dict[str, Any] = {"task": label_config.task}
+        if label_config.classes:
+            choices["classes"] = list(label_config.classes)
+        yield f"  # {_comment(guesses.label_why[label])}"
+        yield f"  {_flow(label)}: {_flow(choices)}"
+    yield ""
+    if guesses.time:
+        yield f"time: {_flow(guesses.time)}  # orders the rows"
+    if guesses.group:
+        yield f"group: {_flow(guesses.group)}  # GAUC averages over it"
+    split = "time" if _splits_by_time(guesses) else "random"
+    yield "rows:"
+    yield f"  split: {split}  # random, time (validate on the latest; needs time:), group (needs group:)"
+    yield "  valid_share: 0.2"
+    yield ""
+    yield "# role: id, categorical, text, multihot, history, numeric, vector, timestamp, group or ignored"
+    yield "columns:"
+    for column, guessed in guesses.columns.items():
+        missing = found.columns[column].missing_share
+        nulls = f"; {missing:.2%} missing" if 0 < missing < 1 else ""
+        yield f"  {_flow(column)}: {_flow(_choices(guessed.config))}  # {_comment(guessed.why)}{nulls}"
+    yield ""
+    yield "prepare:"
+    yield "  frequency_threshold: 0  # values that are seen less often share an id; a column may have its own"
+    yield "  hash_buckets: 0  # ids for unseen values, by their hash"
+    yield ""
+    run = table_defaults(found.num_rows)
+    yield "model:  # or another: docs/reference/models.md has all, such as lightgbm"
+    yield f"  name: {run.model.name}"
+    yield from (f"  {name}: {_flow(value)}" for name, value in _choices(run.model).items())
+    yield "training:"
+    yield from (f"  {name}: {_flow(value)}" for name, value in _choices(run).items())
+    yield ""
+    yield "serving:"
+    yield "  max_batch_size: 65536"
+
+
+def _splits_by_time(guesses: Guesses) -> bool:
+    return guesses.time is not None and "hour" in guesses.columns[guesses.time].config.parts
+
+
+def _choices(config: ColumnConfig | ModelConfig | TrainConfig) -> dict[str, Any]:
+    """Type and role of a column, and the choices that differ from the defaults, except the model."""
+    usual, always = type(config)(), ("type", "role")
+    found = {choice.name: getattr(config, choice.name) for choice in fields(config) if choice.name != "model"}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in found.items()
+        if name in always or value != getattr(usual, name)
+    }
+
+
+class _OneLine(yaml.SafeDumper):
+    """Keeps a text with line ends on one line: quotes it, and escapes them."""
+
+
+_OneLine.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style='"' if len(text.splitlines()) > 1 or text != text.strip() else None
+    ),
+)
+
+
+def _flow(value: Any) -> str:
+    text = yaml.dump(
+        value, Dumper=_OneLine, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _comment(text: str) -> str:
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

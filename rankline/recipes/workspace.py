@@ -1,0 +1,101 @@
+"""Where a recipe keeps its artifacts."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankline.recipes import available, recipe_named
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.suggestions import did_you_mean
+
+WORK_DIR = Path("work")
+REPOSITORY = Path("model_repository")
+NAMES = "[A-Za-z0-9_-]+"
+"""What an ensemble may be called."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """The paths of a recipe: its work directory, and the model repository that it is exported to."""
+
+    recipe: str
+    root: Path = WORK_DIR
+    repository: Path = REPOSITORY
+
+    @property
+    def raw(self) -> Path:
+        return self.root / "raw"
+
+    @property
+    def prepared(self) -> Path:
+        return self.root / self.recipe / "prepared"
+
+    @property
+    def sample(self) -> Path:
+        """Rows to measure an ensemble with whose model was trained elsewhere."""
+        return self.root / self.recipe / "sample"
+
+    @property
+    def model(self) -> Path:
+        return self.root / self.recipe / "model"
+
+    def model_of_seed(self, seed: int) -> Path:
+        return self.root / self.recipe / f"model-seed-{seed}"
+
+    @property
+    def ensemble(self) -> Path:
+        return self.repository / self.recipe
+
+    @property
+    def log(self) -> Path:
+        return self.root / self.recipe / "server.log"
+
+    @property
+    def workers(self) -> Path:
+        return self.root / self.recipe / "workers"
+
+    @property
+    def tuning(self) -> Path:
+        return self.root / self.recipe / "tune"
+
+    @property
+    def report(self) -> Path:
+        return self.root / self.recipe / "bench"
+
+
+def workspace_of(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
+    """Where the recipe called `recipe` keeps its artifacts."""
+    return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
+
+
+def exported_workspace(name: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
+    """The workspace of a recipe, or of an ensemble that was exported under a name of its own.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    if is_exported_only(name, repository):
+        return Workspace(recipe=name, root=root, repository=repository)
+    known = available()
+    if known.problems or not re.fullmatch(NAMES, name) or name in known.recipes or Path(name).exists():
+        return workspace_of(name, root, repository)
+    exported = sorted(path.name for path in repository.glob("*") if path.is_dir())
+    there = f"In there: {', '.join(exported)}" if exported else "Nothing is there: rankline export makes one"
+    raise ConfigError(
+        f"nothing was exported as {name!r} to {repository.absolute()}. {there}, or name another --repository."
+        f"{did_you_mean([name], [*exported, *known.recipes])}"
+    )
+
+
+def exported_only(repository: Path) -> list[str]:
+    return sorted(path.name for path in repository.glob("*") if is_exported_only(path.name, repository))
+
+
+def is_exported_only(name: str, repository: Path) -> bool:
+    """Whether an ensemble was exported under a name that no recipe has: its model was trained elsewhere."""
+    return is_no_recipe(name) and (repository / name).is_dir()
+
+
+def is_no_recipe(name: str) -> bool:
+    """Whether the name is valid for an ensemble, and no recipe has it."""
+    return re.fullmatch(NAMES, name) is not None and name not in available().recipes

@@ -1,0 +1,249 @@
+"""YAML files as config dataclasses, and the JSON schema of such files for editors: both by the types of the fields.
+
+What is wrong is said with file and line. Texts are taken as they are written, where a text is expected: `no` is a text
+there, and no boolean.
+"""
+
+import os
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from rankline.recipes.overrides import description_of
+from rankline.training.models import MODELS, model_named
+from rankline.training.models.config import ModelConfig
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.storage.regular_files import read_regular
+from rankline.workflows.storage.safe_yaml import MOST_BYTES, compose
+
+Config = TypeVar("Config")
+WITHOUT = "without"
+"""Key of a field's metadata: fields of its own config that the file does not have."""
+
+_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+_LONGEST = 60  # of what is shown of a value
+_SCHEMAS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def read_yaml(path: Path, kind: type[Config]) -> Config:
+    """A file as a config.
+
+    Raises:
+        ConfigError: it cannot be read, is no YAML, or something in it is not known, missing or out of its range.
+    """
+    try:
+        text = read_regular(path, MOST_BYTES).decode()
+    except OSError as error:
+        others = () if os.path.lexists(path) else (other.name for other in path.parent.glob("*.y*ml"))
+        hint = did_you_mean([path.name], others)
+        reason = f"{path} cannot be read ({error.strerror}).{hint}"
+        raise ConfigError(f"{reason} Make one with: rankline init FILE") from None
+    except UnicodeError:
+        raise ConfigError(f"{path} is not text in UTF-8. Expected YAML, such as rankline init writes.") from None
+    try:
+        node = compose(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{place}: not YAML ({error.problem}). Mend the line, or the one before.") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not a recipe (it holds lists in lists without end).") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())}).") from None
+    if node is None:
+        raise ConfigError(f"{path} is empty. Make one with: rankline init FILE")
+    made: Config = _Reader(path).value(node, kind, "")
+    return made
+
+
+class _Reader:
+    """Makes values of nodes; `place` is where in the file, such as columns.age."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def value(self, node: yaml.Node, hint: Any, place: str, without: tuple[str, ...] = ()) -> Any:
+        """A node as a value of a type."""
+        if typing.get_origin(hint) in (typing.Union, types.UnionType):
+            return self._one_of(node, typing.get_args(hint), place)
+        if hint is ModelConfig:
+            return self._model(node, place)
+        if is_dataclass(hint):
+            return self._config(node, hint, place, without)
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+        if origin is Literal:
+            return self._choice(node, arguments, place)
+        if origin is tuple:
+            if not isinstance(node, yaml.SequenceNode):
+                raise self._fault(node, place, f"{_shown(node)}", "a list, such as [a, b]")
+            return tuple(self.value(entry, arguments[0], f"{place}[{i}]") for i, entry in enumerate(node.value))
+        if origin is not None and issubclass(origin, Mapping):
+            pairs = [(key.value, entry) for key, entry in self._pairs(node, place)]
+            return {key: self.value(entry, arguments[1], f"{place}.{key}") for key, entry in pairs}
+        return self._scalar(node, hint, place)
+
+    def _config(self, node: yaml.Node, kind: Any, place: str, without: tuple[str, ...], skip: int = 0) -> Any:
+        known = {field.name: field for field in _fields(kind, without)}
+        hints = typing.get_type_hints(kind)
+        given = {}
+        for key_node, entry in self._pairs(node, place)[skip:]:
+            key = key_node.value
+            if key not in known:
+                where = f" in {place}" if place else ""
+                raise self._refusal(
+                    key_node, f"{key!r} is not known{where}. Expected {', '.join(known)}.{did_you_mean([key], known)}"
+                )
+            skipped = known[key].metadata.get(WITHOUT, ())
+            given[key] = self.value(entry, hints[key], f"{place}.{key}".lstrip("."), skipped)
+        required = [f.name for f in known.values() if f.default is MISSING and f.default_factory is MISSING]
+        if missing := [name for name in required if name not in given]:
+            raise self._refusal(node, f"{place or 'the file'} lacks {', '.join(missing)}.")
+        try:
+            return kind(**given)
+        except ConfigError as error:
+            raise self._refusal(node, f"{place}: {error}".removeprefix(": ")) from None
+
+    def _model(self, node: yaml.Node, place: str) -> Any:
+        if not isinstance(node, yaml.MappingNode):
+            name, choices = self._scalar(node, str, place), None
+        else:
+            pairs = self._pairs(node, place)
+            if not pairs or pairs[0][0].value != "name":
+                raise self._refusal(node, f"{place} has no name first, expected 'name: mlp' and then its choices.")
+            name, choices = self._scalar(pairs[0][1], str, f"{place}.name"), node
+        try:
+            kind = model_named(name)
+        except ConfigError as error:
+            raise self._refusal(node, f"{error}{did_you_mean([name], MODELS)}") from None
+        return kind() if choices is None else self._config(choices, kind, place, (), skip=1)
+
+    def _one_of(self, node: yaml.Node, kinds: tuple[Any, ...], place: str) -> Any:
+        if type(None) in kinds and _plain(node) is None and isinstance(node, yaml.ScalarNode):
+            return None
+        (kind,) = (kind for kind in kinds if kind is not type(None))
+        return self.value(node, kind, place)
+
+    def _choice(self, node: yaml.Node, choices: tuple[str, ...], place: str) -> str:
+        text = node.value if isinstance(node, yaml.ScalarNode) else None
+        if text not in choices:
+            hint = did_you_mean([text], choices) if text else ""
+            raise self._fault(node, place, _shown(node), f"one of {', '.join(choices)}", hint)
+        return str(text)
+
+    def _scalar(self, node: yaml.Node, kind: Any, place: str) -> Any:
+        if not isinstance(node, yaml.ScalarNode):
+            raise self._fault(node, place, _shown(node), _NAMES[kind])
+        if kind is str:
+            return node.value
+        value = _plain(node)
+        if kind is float and type(value) is int:
+            return float(value)
+        if kind is float and isinstance(value, str):  # YAML 1.1 takes 1e-3 for a text
+            try:
+                return float(value)
+            except ValueError:
+                pass
+        if type(value) is not kind or (kind is int and abs(value) >= 1 << 63):
+            raise self._fault(node, place, _shown(node), _NAMES[kind])
+        return value
+
+    def _pairs(self, node: yaml.Node, place: str) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
+        if not isinstance(node, yaml.MappingNode):
+            if isinstance(node, yaml.ScalarNode) and not node.value:
+                return []
+            raise self._fault(node, place or "the file", _shown(node), "names with values, 'name: value'")
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise self._refusal(key, f"{place} has a name that is not a string.")
+            if key.value in seen:
+                raise self._refusal(key, f"{key.value!r} is there already, in line {seen[key.value]}. Leave one out.")
+            seen[key.value] = key.start_mark.line + 1
+        return list(node.value)
+
+    def _fault(self, node: yaml.Node, place: str, got: str, expected: str, hint: str = "") -> ConfigError:
+        return self._refusal(node, f"{place} is {got}, expected {expected}.{hint}")
+
+    def _refusal(self, node: yaml.Node, what: str) -> ConfigError:
+        return ConfigError(f"{self._path}, line {node.start_mark.line + 1}: {what}")
+
+
+def _plain(node: yaml.Node) -> Any:
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_object(node, deep=True)
+    except (yaml.YAMLError, ValueError):
+        return getattr(node, "value", None)
+    finally:
+        loader.dispose()
+
+
+def _shown(node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return repr(node.value[:_LONGEST]) if node.value else "empty"
+    return "a list" if isinstance(node, yaml.SequenceNode) else "names with values"
+
+
+def _fields(kind: Any, without: tuple[str, ...]) -> "list[Field[Any]]":
+    return [field for field in fields(kind) if field.name not in without]
+
+
+def schema_of(kind: type, title: str) -> dict[str, Any]:
+    """The JSON schema of files that `read_yaml` takes, by JSON Schema 2020-12."""
+    definitions: dict[str, Any] = {}
+    whole = _schema(kind, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        **definitions.pop(whole["$ref"].removeprefix("#/$defs/")),
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _schema(hint: Any, definitions: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_schema(argument, definitions) for argument in arguments]}
+    if hint is ModelConfig:
+        return {"anyOf": [{"enum": sorted(MODELS)}, *(_of_model(model, definitions) for model in MODELS.values())]}
+    if is_dataclass(hint):
+        name = hint.__name__  # type: ignore[union-attr]
+        if name not in definitions:
+            definitions[name] = {}
+            definitions[name] = _object(hint, definitions, without)
+        return {"$ref": f"#/$defs/{name}"}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple:
+        return {"type": "array", "items": _schema(arguments[0], definitions)}
+    if origin is not None and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
+    if hint is str:
+        return {"type": ["string", "number", "boolean"]}  # texts are taken as they are written
+    return {"type": _SCHEMAS[hint]}
+
+
+def _object(kind: Any, definitions: dict[str, Any], without: tuple[str, ...]) -> dict[str, Any]:
+    hints, own = typing.get_type_hints(kind), _fields(kind, without)
+    required = [f.name for f in own if f.default is MISSING and f.default_factory is MISSING]
+    properties = {
+        field.name: {
+            **_schema(hints[field.name], definitions, field.metadata.get(WITHOUT, ())),
+            "description": description_of(kind, field.name),
+        }
+        for field in own
+    }
+    whole: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return whole | ({"required": required} if required else {})
+
+
+def _of_model(model: type[ModelConfig], definitions: dict[str, Any]) -> dict[str, Any]:
+    whole = _object(model, definitions, ())
+    whole["properties"] = {"name": {"const": model.name}, **whole["properties"]}
+    return {**whole, "required": ["name"]}

@@ -1,0 +1,98 @@
+"""What moves together: the active version of an ensemble, and the alias of its registered model.
+
+An ensemble is in a registry once one of its versions was registered; a small file in its model repository says in
+which. From then on each version that becomes active is registered first, and the alias moves last. Light to import:
+without that file, no verb waits for MLflow.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+from rankline.runs.export_tags import CHAMPION
+from rankline.serving.repository.ensemble import REGISTRY, ExportedEnsemble
+from rankline.terminal.console import note
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.core.tracking_uri import found_uri, kept_uri
+from rankline.workflows.storage.artifacts import write_whole
+
+if TYPE_CHECKING:
+    from rankline.registry.mlflow_registry import RegisteredVersion, Registry
+
+
+def registry_uri(path: Path) -> str | None:
+    """Tracking URI of the registry that the ensemble in a model repository is in; None if it is in none."""
+    file = path / REGISTRY
+    try:
+        return found_uri(str(json.loads(file.read_text(encoding="utf-8"))["tracking_uri"]), path)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise ArtifactError(f"{file} cannot be read. Remove it, and register a version again.") from None
+
+
+def keep_registry_uri(path: Path, uri: str) -> None:
+    if registry_uri(path) != uri:
+        write_whole(path / REGISTRY, (json.dumps({"tracking_uri": kept_uri(uri, path)}) + "\n").encode())
+
+
+def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
+    """Register a version: as the candidate, or as the champion if it is active.
+
+    Raises:
+        ArtifactError: it is damaged, its run failed, or the store refuses it.
+    """
+    registry = _open(uri)
+    registered = _registered(registry, ensemble)
+    keep_registry_uri(ensemble.path, uri)
+    if ensemble.is_active:
+        registry.move(CHAMPION, registered)
+    return registered
+
+
+def make_active(ensemble: ExportedEnsemble, *, in_place_of: int | None = None, is_urgent: bool = False) -> None:
+    """Make a version active, and the champion if its ensemble is in a registry.
+
+    Args:
+        in_place_of: the version that must still be active; None for any.
+        is_urgent: if the registry does not answer, activate the version all the same, and warn that the alias stays.
+
+    Raises:
+        ArtifactError: it cannot be registered, and nothing has changed; or another version has become active meanwhile,
+            or the alias could not be moved.
+    """
+    uri = registry_uri(ensemble.path)
+    if uri is None:
+        ensemble.activate(in_place_of=in_place_of)
+        return
+    from rankline.registry.mlflow_registry import RegistryError
+
+    try:
+        registry = _open(uri)
+        registered = _registered(registry, ensemble)
+    except ArtifactError as error:
+        if not is_urgent or not isinstance(error, RegistryError):
+            active = ExportedEnsemble.load(ensemble.path).version
+            raise type(error)(f"{error} Version {active} stays active.") from None
+        ensemble.activate(in_place_of=in_place_of)
+        note(f"Warning: {error} The alias stays where it is: rankline promote {ensemble.name} --to {ensemble.version}")
+        return
+    ensemble.activate(in_place_of=in_place_of, then=lambda: registry.move(CHAMPION, registered))
+
+
+def _open(uri: str) -> "Registry":
+    from rankline.registry.mlflow_registry import Registry, RegistryError
+    from rankline.runs.store import open_store
+
+    try:
+        return Registry(open_store(uri))
+    except ArtifactError as error:
+        raise RegistryError(str(error)) from None
+
+
+def _registered(registry: "Registry", ensemble: ExportedEnsemble) -> "RegisteredVersion":
+    """One at a time per repository, so that no version is registered twice."""
+    with FileLock(ensemble.path / f"{REGISTRY}.lock"):
+        return registry.register(ensemble)

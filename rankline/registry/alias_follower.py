@@ -1,0 +1,97 @@
+"""A server that follows an alias: what it names becomes the active version on this machine, fetched if it must be."""
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from rankline.recipes.workspace import NAMES
+from rankline.registry.activation import keep_registry_uri
+from rankline.registry.download import ensure_downloaded
+from rankline.registry.mlflow_registry import RegisteredVersion, Registry, RegistryError
+from rankline.runs.store import open_store
+from rankline.serving.repository.ensemble import ExportedEnsemble
+from rankline.workflows.core.errors import ArtifactError, ConfigError
+
+INTERVAL_S = 1.0
+
+
+class Alias(NamedTuple):
+    """An alias of a registered model."""
+
+    model: str
+    alias: str
+
+    @classmethod
+    def parse(cls, uri: str) -> "Alias":
+        found = re.fullmatch(f"models:/({NAMES})@({NAMES})", uri)
+        if found is None:
+            raise ConfigError(f"--follow is {uri!r}, expected models:/NAME@ALIAS, such as models:/movielens@champion.")
+        return cls(found[1], found[2])
+
+    def __str__(self) -> str:
+        return f"models:/{self.model}@{self.alias}"
+
+
+class AliasFollower:
+    """Makes the version that an alias names active, whenever the alias moves.
+
+    A version that is not on disk is downloaded and checked. A damaged one is not tried again until the alias moves; a
+    store that does not answer is asked again.
+    """
+
+    def __init__(self, alias: Alias, path: Path, uri: str, report: Callable[[str], None]) -> None:
+        self._alias, self._path, self._uri, self._report = alias, path, uri, report
+        self._registry = Registry(open_store(uri))
+        self._seen: RegisteredVersion | None = None
+        self._trouble = ""
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.wait(INTERVAL_S):
+            self.step()
+
+    def step(self) -> None:
+        """Look once. An error is reported once, and the active version stays."""
+        try:
+            self.follow()
+            self._trouble = ""
+        except Exception as error:  # whatever MLflow raises: the thread goes on
+            if str(error) != self._trouble:
+                self._report(f"{self._alias} is not followed, the active version stays: {error}")
+            self._trouble = str(error)
+
+    def follow(self) -> None:
+        """Activate the version that the alias names, if the alias was moved.
+
+        Raises:
+            ArtifactError: the alias does not exist, the store does not answer, or the version is damaged or of another
+                model.
+            OSError: for example, the disk is full.
+        """
+        wanted = self._registry.at(*self._alias)
+        if wanted is None:
+            raise RegistryError(
+                f"{self._alias} does not exist in {self._uri}. "
+                f"Register a version: rankline register {self._alias.model}"
+            )
+        if wanted == self._seen:  # not where both differ: between the two writes of a promotion that puts the old back
+            return
+        try:
+            ensemble = ensure_downloaded(self._registry, wanted, self._path, self._report)
+        except RegistryError:
+            raise
+        except ArtifactError:  # what is damaged is not looked at again
+            self._seen = wanted
+            raise
+        if not self._is_active(ensemble):
+            self._report(f"{self._alias} is now {wanted.words}")
+            ensemble.activate()
+        self._seen = wanted
+        keep_registry_uri(self._path, self._uri)
+
+    def _is_active(self, ensemble: ExportedEnsemble) -> bool:
+        try:
+            return ensemble.is_active
+        except ArtifactError:
+            return False

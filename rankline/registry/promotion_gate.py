@@ -1,0 +1,198 @@
+"""Whether a new version is to answer in place of the one that does: both score the same rows through one server."""
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from rankline.serving.loadtest.config import LoadConfig, Slo
+from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.core.formatting import quality_figure, quality_interval
+from rankline.workflows.core.progress import Progress
+
+if TYPE_CHECKING:
+    from rankline.serving.client import Client
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.training.evaluation.confidence import Difference
+    from rankline.workflows.preprocess.prepared_data import PreparedData
+
+_CANDIDATE = "candidate"
+_LOAD = LoadConfig(warmup_s=0.5, window_s=0.5, min_duration_s=3.0, time_limit_s=6.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a new version has to reach before it becomes active.
+
+    Attributes:
+        metric: that must improve: auc, logloss or rmse.
+        by: minimum improvement.
+        p99_ms: upper bound of the 99th percentile of latency, for requests of one row; None for no bound.
+
+    Raises:
+        ConfigError: one is out of its range.
+    """
+
+    metric: str
+    by: float = 0.0
+    p99_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.by < math.inf:
+            raise ConfigError(f"--by is {self.by}, expected a finite number of at least 0.")
+
+    @classmethod
+    def parse(cls, metric: str | None, by: float | None, p99: str | None) -> "Bounds | None":
+        """From the options of `export`; None if there are none."""
+        if metric is None:
+            if given := [name for name, value in (("--by", by), ("--p99", p99)) if value is not None]:
+                raise ConfigError(f"{', '.join(given)}: with --if-better METRIC only.")
+            return None
+        return cls(metric=metric, by=by or 0.0, p99_ms=None if p99 is None else Slo.parse(f"p99={p99}").bound_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """How a candidate compares with the champion, the active version.
+
+    Attributes:
+        p99_ms: of the candidate; None if not measured.
+        refusals: why it is not promoted; empty if it is.
+    """
+
+    champion: int
+    candidate: int
+    title: str
+    found: "Difference"
+    p99_ms: float | None
+    refusals: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        low, high = self.found.bounds
+        figures = f"{self.title} {quality_figure(self.found.before)} → {quality_figure(self.found.after)}"
+        said = f"{figures}, {quality_figure(self.found.change, '+')} ({quality_interval(low, high)})"
+        latency = f", p99 {self.p99_ms:.2f} ms" if self.p99_ms is not None else ""
+        if self.refusals:
+            return f"version {self.champion} keeps answering: {'; '.join(self.refusals)}. {said}{latency}"
+        return f"version {self.candidate} is better than version {self.champion}: {said}{latency}"
+
+
+def check_metric(metric: str, prepared: "PreparedData") -> None:
+    """Refuse a metric that cannot be computed for the data."""
+    from rankline.training.evaluation import METRICS
+    from rankline.training.evaluation.confidence import MEASURABLE
+
+    heads = prepared.spec.heads
+    if len(heads) > 1:
+        raise ConfigError(f"--if-better is for one label, this data has {', '.join(head.column for head in heads)}.")
+    known = [name for name in MEASURABLE if heads[0].task in METRICS[name].tasks]
+    if metric not in known:
+        raise ConfigError(f"--if-better is {metric!r}, expected {' or '.join(known)}: the task is {heads[0].task}.")
+
+
+def try_out(
+    champion: "ExportedEnsemble",
+    candidate: "ExportedEnsemble",
+    prepared: "PreparedData",
+    bounds: Bounds,
+    *,
+    log_path: Path,
+    progress: Progress,
+) -> Decision:
+    """Serve both versions with one server, and compare their scores of the validation rows of the candidate's data.
+
+    Raises:
+        DataError, RequestError: the rows do not fit the champion.
+    """
+    from rankline.serving.loadtest.runner import measure
+    from rankline.training.evaluation import METRICS, objective_of
+    from rankline.training.evaluation.confidence import difference
+
+    check_metric(bounds.metric, prepared)
+    heldout = prepared.heldout()
+    (head,) = prepared.spec.heads
+    rows, labels = heldout.select(list(prepared.inputs)), heldout[head.column].to_numpy()
+    with _serving_both(champion, candidate, log_path) as (old, new):
+        refusals = list(_other_requests(old, new))
+        lacking = [
+            column.name for column in old.schema.columns if column.is_required and column.name not in prepared.inputs
+        ]
+        if lacking:
+            raise DataError(f"version {champion.version} takes {', '.join(lacking)}, which the new data lacks.")
+        progress.update(1, 3, "score by both")
+        scored = [(labels, client.predict(rows)) for client in (old, new)]
+        p99_ms = None
+        if bounds.p99_ms is not None:
+            progress.update(2, 3, "measure")
+            (result,) = measure(new, rows, [1], config=_LOAD, expected=scored[1][1]).bench
+            p99_ms = result.value("p99_ms")
+            if p99_ms is None:
+                refusals.append(f"p99 was not measured ({result.metrics['p99_ms'].reason or result.problem})")
+            elif p99_ms > bounds.p99_ms:
+                refusals.append(f"p99 is {p99_ms:.2f} ms, expected at most {bounds.p99_ms:g}")
+    found = difference(bounds.metric, *scored)
+    objective = objective_of([head])
+    is_rising = objective.is_rising and objective.name == bounds.metric
+    gain = found.change if is_rising else -found.change
+    title = METRICS[bounds.metric].title
+    if not found.is_sure or gain <= 0:
+        refusals.append(f"{title} is {'worse' if found.is_sure else 'not surely better'}")
+    elif gain < bounds.by:
+        refusals.append(f"{title} is better by {quality_figure(gain)}, expected {bounds.by:g} or more")
+    progress.update(3, 3)
+    return Decision(
+        champion=champion.version,
+        candidate=candidate.version,
+        title=title,
+        found=found,
+        p99_ms=p99_ms,
+        refusals=tuple(refusals),
+    )
+
+
+def _other_requests(old: "Client", new: "Client") -> Iterator[str]:
+    """Which of today's requests the new version would refuse."""
+    before, after = ({column.name: column for column in client.schema.columns} for client in (old, new))
+    if gone := sorted(before.keys() - after.keys()):
+        yield f"it does not take {', '.join(gone)}, which requests have"
+    if wanted := sorted(name for name, column in after.items() if column.is_required and name not in before):
+        yield f"it needs {', '.join(wanted)}, which requests lack"
+
+
+@contextmanager
+def _serving_both(
+    champion: "ExportedEnsemble", candidate: "ExportedEnsemble", log_path: Path
+) -> "Iterator[tuple[Client, Client]]":
+    """Clients of both on one server, the candidate under a name of its own."""
+    from rankline.serving.client import Client
+    from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
+
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="rankline-trial-")))
+        named = {
+            f"{ensemble.name}_{role}": ensemble for role, ensemble in (("champion", champion), (_CANDIDATE, candidate))
+        }
+        for name, ensemble in named.items():
+            _write_named(ensemble, name, directory)
+        server = stack.enter_context(
+            EmbeddedServer(
+                ServerConfig(repositories=(champion.path, directory), models=tuple(named), log_path=log_path)
+            )
+        )
+        first, second = (stack.enter_context(Client(server.endpoints.grpc, name)) for name in named)
+        yield first, second
+
+
+def _write_named(ensemble: "ExportedEnsemble", name: str, directory: Path) -> None:
+    """The ensemble's config alone under another name: its steps lie in its own repository."""
+    from google.protobuf import text_format
+
+    config: Any = ensemble.model_config
+    config.name = name
+    config.ClearField("version_policy")
+    (directory / name / "1").mkdir(parents=True)
+    (directory / name / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")

@@ -1,0 +1,138 @@
+"""What answers: the active version of each ensemble, since when, of which run and data.
+
+And whether the others say the same: the alias `champion` where the ensemble is in a registry, and a server.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankline.registry.activation import registry_uri
+from rankline.runs.export_tags import CHAMPION, VERSION
+from rankline.workflows.core.errors import ArtifactError, ServerError
+
+if TYPE_CHECKING:
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+
+_SHORT = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """The state of an ensemble.
+
+    Attributes:
+        since: when the version became active, UTC.
+        run_id: of the MLflow run that trained it; empty if it was trained elsewhere.
+        data: beginning of the fingerprint of the training data; empty if unknown.
+        others: inactive versions.
+        registry: tracking URI; None if the ensemble was never registered.
+        champion: version that the alias names; None if there is none.
+        trouble: why the alias is unknown; empty if it is known.
+        served: version that the server has loaded; None if no server was asked.
+    """
+
+    name: str
+    version: int
+    since: datetime
+    run_id: str
+    metrics: dict[str, float]
+    data: str
+    engine: str
+    others: tuple[int, ...]
+    registry: str | None = None
+    champion: int | None = None
+    trouble: str = ""
+    served: int | None = None
+
+    @property
+    def disagreements(self) -> tuple[str, ...]:
+        """Who disagrees about the active version, and how to resolve it."""
+        found = []
+        if self.trouble:
+            found.append(f"{self.name}: {self.trouble}")
+        elif self.registry and self.champion != self.version:
+            named = f"names version {self.champion}" if self.champion else "names no version"
+            found.append(
+                f"{self.name}: version {self.version} is active, and the alias champion {named}. To sync them: "
+                f"rankline promote {self.name} --to {self.version}"
+            )
+        if self.served not in (None, self.version):
+            found.append(
+                f"{self.name}: version {self.version} is active, and the server has version {self.served}. It is "
+                "loading it, could not (its output says why), or was started without --watch or --follow."
+            )
+        return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "since": self.since.isoformat(timespec="seconds"), "others": list(self.others)} | {
+            "disagreements": list(self.disagreements)
+        }
+
+
+def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
+    """The state of each ensemble in a model repository; with `url`, also what that server has loaded.
+
+    Raises:
+        ArtifactError: one is damaged.
+        ServerError: no server answers, or it lacks an ensemble.
+    """
+    from rankline.serving.repository.ensemble import CONFIG
+
+    paths = sorted(path.parent for path in repository.glob(f"*/*/{CONFIG}") if path.parent.name == path.parents[1].name)
+    for path in paths:
+        yield status_of(path.parent, url)
+
+
+def status_of(path: Path, url: str | None = None) -> Status:
+    """The state of one ensemble, whose own repository is `path`; see `statuses`."""
+    from rankline.serving.repository.ensemble import CONFIG, ExportedEnsemble, versions
+    from rankline.workflows.preprocess.prepared_data import KIND
+
+    active = ExportedEnsemble.load(path)
+    changed = (path / active.name / CONFIG).stat().st_mtime
+    return Status(
+        name=active.name,
+        version=active.version,
+        since=datetime.fromtimestamp(changed, timezone.utc),
+        run_id=active.run_id,
+        metrics=active.offline_metrics,
+        data=active.manifest.made_from.get(KIND, "")[:_SHORT],
+        engine=str(active.manifest.details["engine"]),
+        others=tuple(one.version for one in versions(path) if one.version != active.version),
+        served=_served(url, active) if url else None,
+        **_registered(active),
+    )
+
+
+def _registered(active: "ExportedEnsemble") -> dict[str, Any]:
+    uri = registry_uri(active.path)
+    if uri is None:
+        return {}
+    from rankline.runs.reader import open_reader
+
+    try:
+        tags = open_reader(uri).alias(active.name, CHAMPION)
+    except ArtifactError as error:
+        return {"registry": uri, "trouble": str(error)}
+    name, _, version = (tags or {}).get(VERSION, "").rpartition(" ")
+    return {"registry": uri, "champion": int(version) if name == active.name and version.isdecimal() else None}
+
+
+def _served(url: str, ensemble: "ExportedEnsemble") -> int:
+    """The version whose steps a server runs."""
+    from tritonclient.grpc import InferenceServerClient
+    from tritonclient.utils import InferenceServerException
+
+    try:
+        with InferenceServerClient(url) as client:
+            config = client.get_model_config(ensemble.name).config
+    except InferenceServerException as error:
+        raise ServerError(f"{url} does not say what it has of {ensemble.name!r}: {error.message()}.") from None
+    found = re.fullmatch(r".*_v(\d+)", config.ensemble_scheduling.step[0].model_name)
+    if found is None:
+        raise ServerError(f"{url} has a {ensemble.name!r} that Rankline did not export.")
+    return int(found.group(1))

@@ -1,0 +1,201 @@
+"""Two runs side by side: quality on the same rows, latency and throughput, and what they differ in."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rankline.runs.bench_reports import read_report
+from rankline.runs.reader import Reader
+from rankline.runs.summary import RunSummary, differences, validation_of
+from rankline.serving.loadtest.analysis.compare import Comparison, compare
+from rankline.serving.loadtest.analysis.compare import Difference as LoadDifference
+from rankline.training.evaluation import objective_of
+from rankline.training.evaluation.confidence import MEASURABLE, Difference, difference
+from rankline.training.evaluation.validation_scores import scored_alike
+from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.core.formatting import quality_figure, quality_interval
+from rankline.workflows.schema.targets import Head
+
+_MAX_REGRESSION = 0.0  # what is slower at all is said; whether it matters is on the reader
+_SAME = "no difference that {} can show"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityDifference:
+    """The difference of a metric; the title names the label if there are several."""
+
+    title: str
+    is_rising: bool
+    found: Difference
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the second run is significantly better."""
+        return self.found.is_sure and (self.found.change > 0) == self.is_rising
+
+    @property
+    def word(self) -> str:
+        return "better" if self.is_better else "worse"
+
+    @property
+    def words(self) -> str:
+        """Such as: AUC +0.0075 (+0.0061 to +0.0089)."""
+        low, high = self.found.bounds
+        return f"{self.title} {quality_figure(self.found.change, '+')} ({quality_interval(low, high)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunComparison:
+    """A run in comparison with another.
+
+    Attributes:
+        num_rows: validation rows that were compared; 0 if a run keeps none.
+        is_paired: whether these were the same rows for both.
+        serving: of their last benchmarks; None if one has none, or they have no load in common.
+        remarks: what could not be compared, and why.
+    """
+
+    before: RunSummary
+    after: RunSummary
+    quality: tuple[QualityDifference, ...]
+    num_rows: int
+    is_paired: bool
+    serving: Comparison | None
+    differing: Mapping[str, list[str]]
+    remarks: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Which is better, in a sentence."""
+        if not self.quality:
+            said = [f"{self.after.short_id} against {self.before.short_id}: quality was not compared"]
+        else:
+            judged = self.quality[0]
+            rows = f"{self.num_rows:,} {'' if self.is_paired else 'other '}rows"
+            if not judged.found.is_sure:
+                said = [
+                    f"{self.after.short_id} is as good as {self.before.short_id}: {_SAME.format(rows)}, {judged.words}"
+                ]
+            else:
+                said = [f"{self.after.short_id} is {judged.word} than {self.before.short_id}: {judged.words} on {rows}"]
+            said += [
+                f"but surely {one.word}: {one.words}"
+                for one in self.quality[1:]
+                if one.found.is_sure and (not judged.found.is_sure or one.is_better != judged.is_better)
+            ]
+        return "; ".join([*said, *map(_loads_in_words, self.key_loads)])
+
+    @property
+    def key_loads(self) -> tuple[LoadDifference, ...]:
+        """The p50 of the first load, and the highest rate in rows/s."""
+        found = self.serving.differences if self.serving else ()
+        latency = [one for one in found if one.figure == "p50_ms"][:1]
+        rates = sorted((one for one in found if one.figure == "rows_per_s"), key=lambda one: one.before)[-1:]
+        return (*latency, *rates)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "verdict": self.verdict,
+            "num_rows": self.num_rows,
+            "is_paired": self.is_paired,
+            "quality": [
+                {
+                    "figure": one.title,
+                    "before": one.found.before,
+                    "after": one.found.after,
+                    "change": one.found.change,
+                    "low": one.found.bounds[0],
+                    "high": one.found.bounds[1],
+                    "is_better": one.is_better,
+                }
+                for one in self.quality
+            ],
+            "serving": [vars(one) for one in self.serving.differences] if self.serving else None,
+            "differing": dict(self.differing),
+            "remarks": list(self.remarks),
+        }
+
+
+def compare_runs(store: Reader, before: RunSummary, after: RunSummary) -> RunComparison:
+    """Compare a run with another."""
+    if before.run_id == after.run_id:
+        raise ConfigError(f"{before.run_id} was given twice. Give two runs: `rankline runs` lists them.")
+    remarks: list[str] = []
+    quality, num_rows = _compared_quality(store, before, after, remarks)
+    return RunComparison(
+        before=before,
+        after=after,
+        quality=quality,
+        num_rows=num_rows,
+        is_paired=all(one.found.is_paired for one in quality),
+        serving=_compared_serving(store, before, after, remarks),
+        differing=differences([before, after]),
+        remarks=tuple(remarks),
+    )
+
+
+def _compared_quality(
+    store: Reader, before: RunSummary, after: RunSummary, remarks: list[str]
+) -> tuple[tuple[QualityDifference, ...], int]:
+    scored = [validation_of(store, run) for run in (before, after)]
+    if lacking := [run.short_id for run, scores in zip((before, after), scored, strict=True) if scores is None]:
+        remarks.append(f"run {' and '.join(lacking)} keeps no scores of validation rows")
+        return (), 0
+    first, second = (scores for scores in scored if scores is not None)
+    heads = scored_alike(first.heads, second.heads)
+    if not heads:
+        remarks.append("the runs learned other labels")
+        return (), 0
+    rows = {number: {head.column: own for head, own in one.by_head()} for number, one in enumerate((first, second))}
+    found = []
+    for head in heads:
+        own = [(rows[number][head.column].labels, rows[number][head.column].scores) for number in (0, 1)]
+        prefix = f"{head.column}: " if len(first.heads) > 1 else ""
+        try:
+            for name, title, is_rising in _figures_of(head):
+                measured = difference(name, own[0], own[1])
+                found.append(QualityDifference(title=prefix + title, is_rising=is_rising, found=measured))
+        except ValueError as error:  # the first rows of a split may have one class only
+            remarks.append(f"{head.column} was not compared: {str(error).rstrip('.')}")
+    if not all(one.found.is_paired for one in found):
+        remarks.append("they were validated on other rows, or other labels: less sure than on the same")
+    return tuple(found), min(len(one.labels) for one in (first, second))
+
+
+def _figures_of(head: Head) -> Iterator[tuple[str, str, bool]]:
+    """Name, title and direction of the metrics of a head, its objective first."""
+    from rankline.training.evaluation import METRICS
+
+    objective = objective_of([head])
+    yield objective.name, objective.title, objective.is_rising
+    for name, metric in METRICS.items():
+        if name in MEASURABLE and name != objective.name and head.task in metric.tasks:
+            yield name, metric.title, False
+
+
+def _compared_serving(store: Reader, before: RunSummary, after: RunSummary, remarks: list[str]) -> Comparison | None:
+    reports = []
+    for run in (before, after):
+        if not run.serving.keys() - {"megabytes"}:
+            remedy = "rankline bench" if run.version else "rankline export, then rankline bench"
+            remarks.append(f"run {run.short_id} has no latency, for it was not measured: {remedy}")
+            continue
+        try:
+            reports.append(read_report(store, run.run_id))
+        except ArtifactError as error:
+            remarks.append(str(error).rstrip("."))
+    if len(reports) < 2:
+        return None
+    try:
+        return compare(reports[0], reports[1], _MAX_REGRESSION)
+    except ConfigError as error:
+        remarks.append(str(error).rstrip("."))
+        return None
+
+
+def _loads_in_words(found: LoadDifference) -> str:
+    """Such as: p50_ms of rows 1 0.62 → 0.58 (-6.5 %)."""
+    load = found.load.replace("_", " ").replace("/", ", ")
+    return f"{found.figure} at {load} {found.before:,.4g} → {found.after:,.4g} ({found.change:+.1%})"

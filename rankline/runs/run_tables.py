@@ -1,0 +1,123 @@
+"""Runs and what they differ in, on the terminal and as an HTML page."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from rankline.serving.loadtest.report.markup import Markup, joined, page, tag
+from rankline.serving.loadtest.summary import number
+from rankline.terminal.console import heading, print_table
+from rankline.workflows.core.formatting import quality_figure, quality_interval
+
+if TYPE_CHECKING:
+    from rankline.runs.compare import RunComparison
+    from rankline.runs.summary import RunSummary
+
+_SERVING = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "rows_per_s": "rows/s", "megabytes": "MB"}
+
+
+def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Console) -> None:
+    """Print a line for each run, without the columns that no run fills; `active` are the ids of active runs."""
+    columns = {
+        "run": [one.short_id for one in runs],
+        **{title: [_figure(one, title) for one in runs] for title in _titles(runs)},
+        **{title: [number(one.serving.get(name)) for one in runs] for name, title in _SERVING.items()},
+        "engine": [one.engine for one in runs],
+        "version": [one.version for one in runs],
+        "": [_state(one, active) for one in runs],
+        "started": [f"{one.started.astimezone():%Y-%m-%d %H:%M}" for one in runs],
+        "data": [one.data for one in runs],
+        "what": [f"{one.recipe}: {one.name}" for one in runs],
+    }
+    shown = {title: cells for title, cells in columns.items() if set(cells) - {"", "–"}}
+    cells = {title: [value if title == "" else escape(value) for value in values] for title, values in shown.items()}
+    print_table(console, cells)
+
+
+def print_run_comparison(found: "RunComparison", console: Console) -> None:
+    console.print(f"[bold]{escape(found.verdict)}[/]", soft_wrap=True)
+    for title, columns in tables_of(found):
+        heading(console, title)
+        print_table(console, {name: [escape(cell) for cell in cells] for name, cells in columns.items()})
+    for remark in found.remarks:
+        console.print(f"[dim]{escape(remark)}[/]", soft_wrap=True)
+
+
+def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]]]]:
+    """Title and heading → cells of each table that has rows, for the terminal and the page alike."""
+    before, after = (run.short_id for run in (found.before, found.after))
+    if found.quality:
+        rows = "the same rows" if found.is_paired else "other rows"
+        quality = found.quality
+        yield (
+            f"quality on {rows}",
+            {
+                "": [one.title for one in quality],
+                before: [quality_figure(one.found.before) for one in quality],
+                after: [quality_figure(one.found.after) for one in quality],
+                "change": [quality_figure(one.found.change, "+") for one in quality],
+                "95 % interval": [quality_interval(*one.found.bounds) for one in quality],
+                "verdict": [
+                    ("better" if one.is_better else "worse") if one.found.is_sure else "the same" for one in quality
+                ],
+            },
+        )
+    if found.serving:
+        loads = [one for one in found.serving.differences if one.figure in ("p50_ms", "p99_ms", "rows_per_s")]
+        yield (
+            "serving",
+            {
+                "": [f"{one.load.replace('_', ' ').replace('/', ', ')}: {one.figure}" for one in loads],
+                before: [number(one.before) for one in loads],
+                after: [number(one.after) for one in loads],
+                "change": [f"{one.change:+.1%}" for one in loads],
+                "95 % interval": [f"{_share(one.low)} to {_share(one.high)}" for one in loads],
+            },
+        )
+    differing = {"name": [found.before.name, found.after.name], **found.differing}
+    yield (
+        "what differs",
+        {
+            "": list(differing),
+            before: [values[0] for values in differing.values()],
+            after: [values[1] for values in differing.values()],
+        },
+    )
+
+
+def to_html(comparisons: "Sequence[RunComparison]") -> str:
+    first = comparisons[0].before
+    parts: list[Markup] = [tag("h1", f"{first.recipe}: runs against {first.short_id}, {first.name}")]
+    for found in comparisons:
+        parts.append(tag("h2", f"{found.after.short_id}, {found.after.name}"))
+        parts.append(tag("p", tag("strong", found.verdict), class_="verdict"))
+        for title, columns in tables_of(found):
+            parts += [tag("h3", title), tag("div", _html_table(columns), class_="wide")]
+        parts += [tag("p", remark, class_="soft") for remark in found.remarks]
+    return page(f"Runs of {first.recipe}", *parts)
+
+
+def _html_table(columns: dict[str, list[str]]) -> Markup:
+    head = tag("tr", *(tag("th", name) for name in columns))
+    lines = [tag("tr", *(tag("td", cell) for cell in cells)) for cells in zip(*columns.values(), strict=True)]
+    return tag("table", tag("thead", head), tag("tbody", joined(*lines)))
+
+
+def _titles(runs: "Sequence[RunSummary]") -> list[str]:
+    return list(dict.fromkeys(one.objective[0] for one in runs if one.objective))
+
+
+def _figure(run: "RunSummary", title: str) -> str:
+    return quality_figure(run.objective[1]) if run.objective and run.objective[0] == title else "–"
+
+
+def _state(run: "RunSummary", active: frozenset[str]) -> str:
+    if run.is_one_of(active):
+        return "[green]active[/]"
+    return "" if run.status == "FINISHED" else f"[yellow]{run.status.lower()}[/]"
+
+
+def _share(value: float | None) -> str:
+    return "?" if value is None else f"{value:+.1%}"

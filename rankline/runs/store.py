@@ -1,0 +1,149 @@
+"""The store of a work directory: `mlflow.db` in it, or the server that `MLFLOW_TRACKING_URI` names.
+
+MLflow is imported when something is written, and not before: that takes seconds.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rankline.terminal.console import note
+from rankline.training.tracking import quiet
+from rankline.training.tracking.config import journals_of, store_uri
+from rankline.training.tracking.errors import reason_of
+from rankline.training.tracking.journal import left_in
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.core.tracking_uri import VARIABLE, file_of, without_credentials
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from rankline.training.tracking.upload import Outcome
+
+
+_LOOK_S = "5"
+
+
+def server() -> str | None:
+    """URI, without its password, of the server that records runs; None if they are recorded in the work directory."""
+    return without_credentials(os.environ.get(VARIABLE, "")) or None
+
+
+def uri_of(work_dir: Path) -> str:
+    return store_uri(work_dir, server())
+
+
+def uri_of_run(tracking_uri: str, work_dir: Path) -> str:
+    """Tracking URI of the store that has a run, as its artifact says.
+
+    If that is empty (the model was trained elsewhere) or a file that no longer exists, it is the work directory's
+    store.
+    """
+    file = file_of(tracking_uri)
+    return tracking_uri if tracking_uri and (file is None or file.exists()) else store_uri(work_dir)
+
+
+def check_store(uri: str) -> None:
+    """Check that a store accepts results, before long work.
+
+    A server that does not answer is accepted: what is logged is kept until it does.
+
+    Raises:
+        ArtifactError: the store or a proxy in front of it refuses the user, or there is no store.
+        ConfigError: MLflow cannot open it.
+    """
+    if file := file_of(uri):
+        there = next(path for path in (file, *file.absolute().parents) if path.exists())
+        if not all(os.access(path, os.W_OK) for path in {there, there if there.is_dir() else there.parent}):
+            raise ArtifactError(f"{there} is not writable, and MLflow's store is in it. Choose another --work-dir.")
+        return
+    from mlflow.exceptions import MlflowException
+
+    from rankline.training.tracking.upload import client_of, may_pass
+
+    try:
+        with quiet(), _one_try():
+            client_of(uri).search_experiments(max_results=1)
+    except MlflowException as error:
+        if not may_pass(error):
+            raise ArtifactError(f"{uri} refuses to answer: {reason_of(error)}.") from None
+
+
+@contextmanager
+def _one_try() -> Iterator[None]:
+    """Let MLflow ask only once, and wait only seconds for the answer."""
+    once = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": _LOOK_S}
+    before = {name: os.environ.get(name) for name in once}
+    os.environ.update(once)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def directory_of(uri: str) -> Path | None:
+    file = file_of(uri)
+    return file and file.parent
+
+
+def existing_file(uri: str) -> Path | None:
+    """The file of a store; None for a server. Raise `ArtifactError` if it does not exist: no run was recorded."""
+    file = file_of(uri)
+    if file and not file.exists():
+        raise ArtifactError(
+            f"there are no runs: {file} does not exist. Train something (rankline run movielens), or give --work-dir."
+        )
+    return file
+
+
+def deliver(work_dir: Path) -> "Iterator[Outcome]":
+    """Deliver what finished runs of a work directory have left to their stores."""
+    from rankline.training.tracking.upload import deliver_left
+
+    with quiet():
+        yield from deliver_left(journals_of(work_dir))
+
+
+def catch_up(work_dir: Path) -> None:
+    """As `deliver`, before something is added to a run; only warn if the store does not answer."""
+    if not left_in(journals_of(work_dir)):
+        return
+    for outcome in deliver(work_dir):
+        if outcome.failure:
+            note(f"Warning: {outcome.words}")
+
+
+def stored_id(client: "MlflowClient", run_id: str) -> str:
+    """MLflow's id of a run, which differs from its own if the store did not answer when it began."""
+    from rankline.training.tracking.upload import stored_run
+
+    run = stored_run(client, run_id)
+    return str(run.info.run_id) if run else run_id
+
+
+def open_store(uri: str) -> "MlflowClient":
+    """Open a store; raise `ArtifactError` if it is a file that does not exist."""
+    existing_file(uri)
+    from rankline.training.tracking.upload import client_of
+
+    return client_of(uri)
+
+
+@contextmanager
+def ending_run(client: "MlflowClient", run_id: str) -> Iterator[None]:
+    """Mark the run FINISHED with the block, KILLED by Ctrl-C, and FAILED by any other exception."""
+    status = "FAILED"
+    try:
+        yield
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        client.set_terminated(run_id, status)

@@ -1,0 +1,136 @@
+"""Runs as they are read back: what each was, how good, how fast, and what became of it."""
+
+import re
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from rankline.runs.bench_reports import FIGURES
+from rankline.runs.export_tags import ENGINE, MEGABYTES, VERSION
+from rankline.runs.reader import SHORT_ID, Reader, StoredRun
+from rankline.training.evaluation import OBJECTIVES
+from rankline.training.evaluation.validation_scores import FILE, FOLDER, ValidationScores
+from rankline.training.tracking.config import OWN_ID
+from rankline.workflows.core.errors import ConfigError
+
+_OF_MODEL = "model/valid_"
+_FEWEST_DIGITS = 4
+_MOST_MEANT = 20  # runs that a message lists
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One run.
+
+    Attributes:
+        name: what differs from the recipe.
+        recipe: name of the experiment.
+        duration_s: None while it is running.
+        quality: metric → value on the validation rows.
+        serving: `FIGURES` of the last benchmark, and megabytes of the last export.
+        engine, version: of the last export; empty without one.
+        data, code: what it was trained on and by.
+        own_id: the id that the run began with, if its store did not answer then.
+    """
+
+    run_id: str
+    name: str
+    recipe: str
+    status: str
+    started: datetime
+    duration_s: float | None
+    quality: Mapping[str, float]
+    serving: Mapping[str, float]
+    engine: str = ""
+    version: str = ""
+    data: str = ""
+    code: str = ""
+    own_id: str = ""
+    params: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, run: StoredRun) -> "RunSummary":
+        metrics, tags = run.metrics, run.tags
+        serving = {name: metrics[f"serving/{name}"] for name in FIGURES if f"serving/{name}" in metrics}
+        if MEGABYTES in metrics:
+            serving["megabytes"] = metrics[MEGABYTES]
+        return cls(
+            run_id=run.run_id,
+            name=run.name,
+            recipe=run.experiment,
+            status=run.status,
+            started=datetime.fromtimestamp(run.start_ms / 1000, timezone.utc),
+            duration_s=(run.end_ms - run.start_ms) / 1000 if run.end_ms else None,
+            quality={n.removeprefix(_OF_MODEL): v for n, v in metrics.items() if n.startswith(_OF_MODEL)},
+            serving=serving,
+            engine=tags.get(ENGINE, ""),
+            version=tags.get(VERSION, ""),
+            data=tags.get("data", ""),
+            code=tags.get("code", ""),
+            own_id=tags.get(OWN_ID, ""),
+            params=run.params,
+        )
+
+    @property
+    def short_id(self) -> str:
+        return self.run_id[:SHORT_ID]
+
+    def is_one_of(self, run_ids: Container[str]) -> bool:
+        return self.run_id in run_ids or self.own_id in run_ids
+
+    @property
+    def objective(self) -> tuple[str, float] | None:
+        """Title and value of the objective; None if it was not measured."""
+        return next(((o.title, self.quality[o.name]) for o in OBJECTIVES if o.name in self.quality), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "started": self.started.isoformat(timespec="seconds")}
+
+
+def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list[RunSummary]:
+    """Runs of a store, the latest first, without the trials of `rankline tune`.
+
+    Raises:
+        ConfigError: no run of the recipe was recorded.
+        ArtifactError: the store does not answer.
+    """
+    found = [RunSummary.of(run) for run in store.runs(recipe, limit)]
+    if not found and recipe is not None and recipe not in store.experiments():
+        raise ConfigError(f"no run of {recipe!r} was recorded in {store.uri}.")
+    return found
+
+
+def find_run(store: Reader, named: str) -> RunSummary:
+    """A run by its id, or the beginning of it.
+
+    Raises:
+        ConfigError: there is none, or more than one.
+        ArtifactError: the store does not answer.
+    """
+    if re.fullmatch("[0-9a-f]{32}", named):
+        return RunSummary.of(store.run(named))
+    if not re.fullmatch(f"[0-9a-f]{{{_FEWEST_DIGITS},31}}", named):
+        raise ConfigError(
+            f"{named!r} names no run. Give the first {_FEWEST_DIGITS} digits of its id or more, which `rankline runs` "
+            "shows, or a version that it was exported as, such as movielens@3."
+        )
+    found = [RunSummary.of(run) for run in store.runs_called(named, _MOST_MEANT)]
+    if len(found) != 1:
+        ids = f": {', '.join(run.short_id for run in found)}" if found else ""
+        raise ConfigError(f"{named!r} names {len(found) or 'no'} runs of {store.uri}{ids}, expected one.")
+    return found[0]
+
+
+def validation_of(store: Reader, run: RunSummary) -> ValidationScores | None:
+    """Its scored validation rows; None if it keeps none."""
+    with store.artifact(run.run_id, f"{FOLDER}/{FILE}") as path:
+        return ValidationScores.read(path) if path else None
+
+
+def differences(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
+    """Choices that differ between runs → their values; a dash where a run has none."""
+    described = [{**run.params, "data": run.data, "code": run.code, "engine": run.engine} for run in runs]
+    names = dict.fromkeys(name for one in described for name in one)
+    rows = {name: [one.get(name) or "–" for one in described] for name in names}
+    return {name: values for name, values in rows.items() if len(set(values)) > 1}

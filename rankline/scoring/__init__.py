@@ -1,0 +1,1 @@
+"""Scores for files of rows, and recommendations for a user."""

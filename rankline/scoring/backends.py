@@ -1,0 +1,103 @@
+"""Chooses whom a command asks: a running server, a server of its own, or this process."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from rankline.terminal.console import note
+from rankline.workflows.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rankline.serving.client import Client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server that answers.
+
+    Attributes:
+        url: HOST:PORT of its gRPC.
+        process_ids: gives those of the server and its models; none of one that was not started here.
+        identity: its model that returns its input, for the client's own cost; None where it has none.
+    """
+
+    url: str
+    process_ids: Callable[[], Sequence[int]] = tuple
+    identity: str | None = None
+
+
+@contextmanager
+def client_for(repository: Path, url: str | None, tls_root: Path | None = None) -> Iterator["Client"]:
+    """A client of the server at `url`, or of an exported ensemble in this process, which a note says.
+
+    Args:
+        repository: of the ensemble, called as the ensemble is; it is read where there is no `url`.
+        url: HOST:PORT of gRPC of a running server.
+        tls_root: what the certificate of a server that speaks TLS must be signed by.
+
+    Raises:
+        ArtifactError: there is no such ensemble, or it is damaged.
+        ConfigError: `tls_root` cannot be read, or comes without `url`.
+        ServerError: no server answers at `url`.
+    """
+    from rankline.serving.client import Client, ClientConfig, ClientTls
+
+    if url is not None:
+        config = ClientConfig(tls=None if tls_root is None else ClientTls(root=tls_root))
+        with Client(url, repository.name, config) as client:
+            yield client
+        return
+    if tls_root is not None:
+        raise ConfigError("--tls-root is given without --url. Pass --url HOST:PORT as well.")
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.serving.server.in_process import open_ensemble
+
+    ensemble = ExportedEnsemble.load(repository)
+    note(f"scoring in this process: {ensemble.path}, version {ensemble.version}")
+    with open_ensemble(ensemble) as client:
+        yield client
+
+
+@contextmanager
+def server_for(
+    repository: Path, url: str | None = None, *, log_path: Path | None = None, with_identity: bool = False
+) -> Iterator[Server]:
+    """The server at `url`, or one that serves an exported ensemble as long as the block lasts.
+
+    Args:
+        repository: of the ensemble, used where there is no `url`.
+        url: HOST:PORT of gRPC of a running server.
+        log_path: file for the log of a server that is started.
+        with_identity: a server that is started has a model that returns its input beside the ensemble.
+
+    Raises:
+        ArtifactError: there is no such ensemble.
+        ServerError: the server does not start.
+    """
+    if url is not None:
+        yield Server(url=url)
+        return
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.serving.server.embedded import EmbeddedServer
+    from rankline.serving.server.supervisor import config_of
+
+    with ExitStack() as stack:
+        config = config_of(ExportedEnsemble.load(repository), log_path=log_path)
+        identity = None
+        if with_identity:
+            from rankline.serving.loadtest.analysis.identity import write_fastest_identity
+
+            directory = Path(stack.enter_context(TemporaryDirectory(prefix="rankline-identity-")))
+            repository, backends = directory / "models", directory / "backends"
+            identity = write_fastest_identity(repository, backends)
+            config = replace(
+                config,
+                repositories=(*config.repositories, repository),
+                models=(*config.models, identity),
+                backends=(*config.backends, backends),
+            )
+        server = stack.enter_context(EmbeddedServer(config))
+        yield Server(url=server.endpoints.grpc, process_ids=server.process_ids, identity=identity)

@@ -1,0 +1,150 @@
+"""The best items for a user, scored by the server."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankline.scoring.read_rows import text_columns, typed_row
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.preprocess.prepared_data import CATALOG, PreparedData
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rankline.serving.client import Client, ModelSchema
+
+
+def best_items(
+    client: "Client",
+    prepared: PreparedData,
+    user: int | str,
+    top: int,
+    *,
+    context: Mapping[str, Any] | None = None,
+    with_known: bool = False,
+    report: Callable[[str], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Score the catalogue and return its best rows with a `score`, best first.
+
+    Where rows may hold several candidates, one request has the user, the history if rows have any, and all candidates;
+    if there are more than the server takes at once, there are several requests.
+
+    Args:
+        user: one that training did not see is scored as unseen, with an empty history.
+        context: values of columns other than user, item and history; those missing here come from the catalogue.
+        with_known: also score the items that the user has in the data.
+        report: receives a remark about the user, if there is one.
+
+    Raises:
+        ConfigError: a column is neither in `context` nor in the catalogue, or user ids are numbers and `user` is not.
+    """
+    user_column, item_column = user_and_item(prepared)
+    history_column, catalog = prepared.spec.metadata.history, prepared.catalog()
+    assert catalog is not None
+    user = typed_user(user, client.schema, user_column)
+    shared = context or {}
+    of_items = check_context(prepared, client.schema, shared)
+    known = _known(prepared, user, report or (lambda _: None))
+    if not with_known and known is not None:
+        catalog = catalog.filter(pc.invert(pc.is_in(catalog[item_column], known.cast(catalog[item_column].type))))
+    if not len(catalog):
+        return []
+    columns = {name: catalog[name] for name in (item_column, *of_items)}
+    row = {user_column: user, **shared}
+    if history_column is not None:
+        scores = client.rank({**row, history_column: _latest(client, known).to_pylist()}, columns)
+    elif item_column in client.schema.candidates:
+        scores = client.rank(row, columns)
+    else:
+        scores = client.predict({**{name: pa.array([value] * len(catalog)) for name, value in row.items()}, **columns})
+    return _best(catalog, scores, top)
+
+
+def user_and_item(prepared: PreparedData) -> tuple[str, str]:
+    """The columns of users and items. Reads no rows, so that a command can call it before it starts a server.
+
+    Raises:
+        ConfigError: rows have no user or item, or there is no catalogue of items.
+    """
+    user_column, item_column = prepared.group_by, prepared.item
+    if user_column is None or item_column is None or CATALOG not in prepared.manifest.files:
+        raise ConfigError(
+            f"this ensemble takes {list(prepared.inputs)}; recommend needs a user and an item, and takes a history. "
+            "Use predict."
+        )
+    return user_column, item_column
+
+
+def context_of(texts: Sequence[str], schema: "ModelSchema") -> dict[str, Any]:
+    """Parse `--context name=value` into column → value, typed as `typed_row` does."""
+    given: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--context is {text!r}, expected a column and its value: --context country=DE")
+        given[name] = value
+    row: dict[str, Any] = typed_row(given, text_columns(schema)).to_pylist()[0] if given else {}
+    return row
+
+
+def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collection[str]) -> list[str]:
+    """The columns of the catalogue that are sent with each item, beside the item itself.
+
+    Raises:
+        ConfigError: a column comes from nowhere, or an unknown one is given.
+    """
+    known = {prepared.group_by, prepared.item, prepared.spec.metadata.history}
+    further = {column.name: column.is_required for column in schema.columns if column.name not in known}
+    if unknown := sorted(set(context) - further.keys()):
+        hint = did_you_mean(unknown, list(further))
+        raise ConfigError(f"--context names {unknown}, expected {list(further) or 'none'}.{hint}")
+    in_catalog = set(prepared.catalog_columns())
+    if prepared.spec.metadata.history is not None:
+        in_catalog &= set(schema.candidates)  # all else is one value, which the candidates share
+    of_items = [name for name in further if name not in context and name in in_catalog]
+    if lacking := [name for name, is_required in further.items() if is_required and name not in {*context, *of_items}]:
+        example = " ".join(f"--context {name}=…" for name in lacking)
+        raise ConfigError(f"this ensemble also takes {lacking}, which the catalogue does not have. Give {example}")
+    return of_items
+
+
+def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str:
+    """The user id in the type that the ensemble takes."""
+    (values,) = (found.values for found in schema.columns if found.name == column)
+    if values.numpy_dtype.hasobject:
+        return str(user)
+    try:
+        return int(user)
+    except ValueError:
+        raise ConfigError(f"user is {user!r}, but users of this ensemble are whole numbers.") from None
+
+
+def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None]) -> pa.Array | None:
+    """All items of a user; none for an unknown one, and None if the data keeps no such lists."""
+    histories = prepared.histories()
+    if histories is None:
+        return None
+    users, items = histories.columns
+    try:
+        number = pc.index(users, pa.scalar(user, users.type)).as_py()
+    except (pa.ArrowException, OverflowError):  # larger than any that is known
+        number = -1
+    if number >= 0:
+        return items[number].values
+    report(f"user {user!r} is not in the data: these are for a user without a history.")
+    return pa.array([], items.type.value_type)
+
+
+def _latest(client: "Client", history: pa.Array) -> pa.Array:
+    """The end of a history that fits into a request; the workflow keeps fewer."""
+    limit = client.schema.max_list_length
+    return history[-limit:] if limit else history
+
+
+def _best(catalog: pa.Table, scores: "NDArray[Any]", top: int) -> list[dict[str, Any]]:
+    best = np.argsort(-scores, kind="stable")[:top]
+    return [{**row, "score": float(scores[i])} for i, row in zip(best, catalog.take(best).to_pylist(), strict=True)]

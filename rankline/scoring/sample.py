@@ -1,0 +1,58 @@
+"""Rows to measure an ensemble with whose model was made elsewhere, so that no prepared data has some."""
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankline.recipes import available
+from rankline.recipes.workspace import NAMES
+from rankline.serving.repository.ensemble import ExportedEnsemble, names_in
+from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.storage.artifacts import load_manifest, publish
+
+KIND = "sample"
+_FILE = "rows.parquet"
+_MOST_ROWS = 65_536
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is invalid, or that of a recipe."""
+    if not re.fullmatch(NAMES, name) or name in available().recipes:
+        raise ConfigError(f"the name is {name!r}, expected letters, digits, - and _, and not the name of a recipe.")
+
+
+def check_free(repository: Path) -> None:
+    """Refuse a repository in which a recipe has exported an ensemble: its next version would be of another model."""
+    if names_in(repository) and not is_foreign(ensemble := ExportedEnsemble.load(repository)):
+        raise ConfigError(
+            f"{repository} has version {ensemble.version} of an ensemble that a recipe made. Give another name, or "
+            "another repository."
+        )
+
+
+def read_sample(path: Path) -> pa.Table:
+    from rankline.scoring.read_rows import format_of, read_blocks
+
+    blocks = [rows for rows, _ in read_blocks(path, format_of(str(path), None))]
+    try:
+        return pa.concat_tables(blocks, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(f"{path} has columns of several types: {error}. Give it as Parquet.") from None
+
+
+def publish_sample(rows: pa.Table, path: Path) -> None:
+    """Keep the first rows as an artifact."""
+    with publish(path, KIND) as staging:
+        pq.write_table(rows.slice(0, _MOST_ROWS), staging / _FILE)
+
+
+def is_foreign(ensemble: ExportedEnsemble) -> bool:
+    """Whether the model was trained elsewhere."""
+    return KIND in ensemble.manifest.made_from
+
+
+def load_sample(path: Path) -> pa.Table:
+    load_manifest(path, KIND)
+    return pq.read_table(path / _FILE)

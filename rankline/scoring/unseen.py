@@ -1,0 +1,44 @@
+"""Finds what no training row has: values of validation rows, such as a month after a split by time, and classes."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pa_dataset
+import pyarrow.parquet as pq
+
+from rankline.workflows.nvt.kernels.categories import FIRST_UNSEEN_ID
+from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.schema.feature_spec import PARQUET
+from rankline.workflows.schema.targets import MULTICLASS
+
+_FEW = 64  # ids of a column; of many, most may well be new
+_LOOKED_AT = 65_536
+_MANY = 0.5
+
+
+def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
+    """Column of few categories → share of the first validation rows with one that is new, where that is the most."""
+    source = prepared.spec.sources["valid"]
+    names = [one.name for one in prepared.spec.categorical if not one.is_list and (one.cardinality or _FEW + 1) <= _FEW]
+    if source.type != PARQUET or not names:
+        return {}
+    with pq.ParquetFile(prepared.path / source.files[0]) as file:
+        rows = next(file.iter_batches(_LOOKED_AT, columns=names), None)
+    if rows is None:
+        return {}
+    shares = {name: pc.mean(pc.equal(rows[name], FIRST_UNSEEN_ID).cast(pa.int8())).as_py() for name in names}
+    return {name: share for name, share in shares.items() if share is not None and share > _MANY}
+
+
+def untrained_classes(prepared: PreparedData) -> dict[str, list[str]]:
+    """Return the classes of each label that no training row has."""
+    source = prepared.spec.sources["train"]
+    heads = [head for head in prepared.spec.heads if head.task == MULTICLASS]
+    if source.type != PARQUET or not heads:
+        return {}
+    rows = pa_dataset.dataset([prepared.path / name for name in source.files])
+    found: dict[str, list[str]] = {}
+    for head in heads:
+        seen = set(pc.unique(rows.to_table(columns=[head.column])[head.column]).to_pylist())
+        if missing := [name for number, name in enumerate(head.classes) if number not in seen]:
+            found[head.column] = missing
+    return found

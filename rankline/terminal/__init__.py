@@ -1,0 +1,1 @@
+"""What is printed: the console, progress, and tables."""

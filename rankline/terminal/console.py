@@ -1,0 +1,188 @@
+"""What a person sees: one progress display for a whole run, tables at its end."""
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column, Table
+from rich.text import Text
+
+from rankline.workflows.core.errors import RanklineError
+from rankline.workflows.core.progress import Progress as ProgressSink
+
+CONSOLE = Console(highlight=False)
+ERRORS = Console(stderr=True, highlight=False)
+STDOUT = Path("-")
+"""Standard output, where a file is asked for."""
+SAID_EVERY_S = 15.0
+"""How often a log is told how far a stage is."""
+
+
+def say(text: str) -> None:
+    """Print text without interpreting markup or wrapping lines, so that a path can be copied."""
+    CONSOLE.print(text, markup=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print to standard error, so that standard output holds only results."""
+    ERRORS.print(text, markup=False, soft_wrap=True)
+
+
+def warn_busy(busy: str) -> None:
+    ERRORS.print(
+        f"[bold yellow]Warning:[/] the machine is busy ({busy}): figures will differ from those of a quiet one",
+        soft_wrap=True,
+    )
+
+
+def heading(console: Console, text: str) -> None:
+    console.print(f"\n[bold]{escape(text)}[/]", soft_wrap=True)
+
+
+def plain_table() -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0))
+
+
+def print_table(console: Console, columns: Mapping[str, Sequence[str]], *, num_keys: int = 1, left: int = 1) -> None:
+    """Print a table without cutting cells: columns that do not fit follow in further tables, after the key columns.
+
+    Further tables leave out rows without values. Cells are markup; the first `left` columns are aligned to the left.
+    """
+    widths = {name: _width([escape(name), *cells]) + 2 for name, cells in columns.items()}
+    keys = list(columns)[:num_keys]
+    room = console.width - sum(widths[name] for name in keys)
+    parts: list[list[str]] = [[]]
+    for name in list(columns)[num_keys:]:
+        if parts[-1] and sum(widths[n] for n in (*parts[-1], name)) > room + 2:  # nothing has to follow the last one
+            parts.append([])
+        parts[-1].append(name)
+    for number, part in enumerate(parts):
+        table = plain_table()
+        for name in (*keys, *part):
+            table.add_column(
+                escape(name), justify="left" if list(columns).index(name) < left else "right", no_wrap=True
+            )
+        for cells in zip(*(columns[name] for name in (*keys, *part)), strict=True):
+            if len(parts) == 1 or any(cells[num_keys:]):
+                table.add_row(*cells)
+        if number:
+            console.print()
+        wanted = sum(widths[name] for name in (*keys, *part))
+        table.width = wanted if wanted > console.width else None  # the terminal breaks its lines
+        console.print(table, crop=False)
+
+
+def _width(cells: Iterable[str]) -> int:
+    lines = (line for cell in cells for line in cell.split("\n"))
+    return max(Text.from_markup(line).cell_len for line in lines)
+
+
+class Display(Protocol):
+    def stage(self, name: str) -> AbstractContextManager[ProgressSink]: ...
+
+
+class Stages:
+    """The stages of a run, one line each, the current one with a bar.
+
+    If the output is not a terminal, each stage prints one line at its end, and every `SAID_EVERY_S` its state to
+    standard error, so that a log shows whether an hour of training makes progress.
+    """
+
+    def __init__(self, names: list[str], console: Console = CONSOLE) -> None:
+        self._console = console
+        self._progress = Progress(
+            _Mark(finished_text="[green]✓"),
+            TextColumn("{task.description}", table_column=_whole()),
+            BarColumn(bar_width=10, table_column=_whole()),
+            TaskProgressColumn(table_column=_whole()),
+            TimeElapsedColumn(table_column=_whole()),
+            TextColumn(
+                "{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            ),
+            console=console,
+            expand=True,
+        )
+        self._tasks = {name: self._progress.add_task(name, start=False, total=None, note="") for name in names}
+        self._width = max(map(len, names))
+
+    def __enter__(self) -> "Stages":
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._progress.stop()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator["_Stage"]:
+        task = self._tasks[name]
+        self._progress.start_task(task)
+        begin = time.monotonic()
+
+        def line(console: Console, text: str) -> None:
+            seconds = time.monotonic() - begin
+            console.print(f"{name:<{self._width}}  {seconds:6.1f} s  {text}", soft_wrap=True, markup=False)
+
+        if self._console.is_terminal:
+            yield _Stage(self._progress, task)
+            self._progress.update(task, total=1, completed=1)
+        else:
+            reporter = _Stage(self._progress, task, None if self._console.quiet else partial(line, ERRORS))
+            yield reporter
+            line(self._console, reporter.note)
+
+
+class _Mark(SpinnerColumn):
+    """A spinner for the stage that runs, nothing for those that wait."""
+
+    def render(self, task: Task) -> RenderableType:
+        return super().render(task) if task.started else Text(" ")
+
+
+def _whole() -> Column:
+    return Column(no_wrap=True, min_width=7)
+
+
+class _Stage(ProgressSink):
+    """Passes the progress of a stage to its bar, and from time to time to `say`."""
+
+    def __init__(self, progress: Progress, task: TaskID, say: Callable[[str], None] | None = None) -> None:
+        self._progress, self._task, self._say = progress, task, say
+        self._said_at = time.monotonic()
+        self.note = ""
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        self.note = note or self.note
+        self._progress.update(self._task, completed=done, total=total, note=self.note)
+        if self._say and time.monotonic() - self._said_at >= SAID_EVERY_S:
+            self._said_at = time.monotonic()
+            self._say(f"{done / total:4.0%}  {self.note}".rstrip() if total else self.note)
+
+
+def format_error(error: Exception) -> str:
+    """The message for the user."""
+    if isinstance(error, OSError) and os.strerror(errno.ENOSPC) in str(error):  # libraries wrap it in their own ways
+        return "the disk is full. Earlier data is unchanged: free some space, and run this again."
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}. Choose another path, or fix this one."
+    if isinstance(error, RanklineError | OSError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,164 @@
+"""What verbs print when they are done."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR
+from rankline.serving.loadtest.summary import conclusion
+from rankline.terminal.bench_table import print_short_report
+from rankline.terminal.console import heading, plain_table, print_table
+from rankline.workflows.core.formatting import quality_figure
+
+if TYPE_CHECKING:
+    from rankline.api.pipeline import Quality, RunResult
+    from rankline.registry.status import Status
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+
+
+def print_summary(result: "RunResult", console: Console) -> None:
+    """Print the conclusion, then its details: quality, latency, and what to try next."""
+    num_rows = result.prepared.manifest.details["rows"]["valid"]
+    heading(console, f"{result.recipe.name}: {_quality_in_words(result.quality)}; {conclusion(result.report)}")
+    heading(console, f"quality on {num_rows:,} validation rows")
+    print_quality(result.quality, console)
+    parameters = result.trained.manifest.details["num_parameters"]
+    console.print(f"[dim]{parameters['embedding']:,} embedding parameters, {parameters['other']:,} others[/]")
+    print_short_report(result.report, console)
+    print_engines(result.ensemble, console)
+    heading(console, "next")
+    for command, purpose in _next_commands(result):
+        console.print(f"  [bold]{command}[/]  [dim]# {purpose}[/]", soft_wrap=True)
+
+
+def _quality_in_words(quality: "Quality") -> str:
+    """Such as "served AUC 0.7751"."""
+    from rankline.training.evaluation import objective_of
+
+    return f"served {objective_of(quality.heads).title} {quality_figure(quality.served)}"
+
+
+def print_quality(quality: "Quality", console: Console) -> None:
+    """Print each metric; for the objective also that of the served scores, and the best attainable."""
+    from rankline.training.evaluation import metric_names, objective_of
+
+    num_seeds = len(quality.per_seed)
+    table = plain_table()
+    table.add_column("")
+    table.add_column(f"model, mean of {num_seeds} seeds" if num_seeds > 1 else "model", justify="right")
+    table.add_column("scored by the server", justify="right")
+    if quality.best_auc is not None:
+        table.add_column("best attainable", justify="right")
+    objective = objective_of(quality.heads)
+    titles = {
+        name: metric.title if len(quality.heads) == 1 else f"{head.column}: {metric.title}"
+        for name, (head, metric) in metric_names(quality.heads).items()
+        if metric.title
+    }
+    for name, title in (({} if objective.name in titles else {objective.name: objective.title}) | titles).items():
+        if quality.has(f"valid_{name}"):
+            deviation = f" ± {quality_figure(quality.std(f'valid_{name}'))}" if num_seeds > 1 else ""
+            others = [quality.served, quality.best_auc] if name == objective.name else []
+            shown = [quality_figure(value) for value in others if value is not None]
+            table.add_row(escape(title), f"{quality_figure(quality.mean(f'valid_{name}'))}{deviation}", *shown)
+    console.print(table)
+
+
+def _next_commands(result: "RunResult") -> Iterator[tuple[str, str]]:
+    recipe, workspace = result.recipe.called, result.workspace
+    repository = "" if workspace.repository == REPOSITORY else f" --repository {workspace.repository}"
+    work_dir = "" if workspace.root == WORK_DIR else f" --work-dir {workspace.root}"
+    yield f"rankline ui{work_dir}", "compare runs"
+    yield f"rankline serve {recipe}{repository}", "keep the server up"
+    if result.recipe.file is not None:
+        yield f"rankline predict {recipe} --input FILE{repository}", "score raw rows"
+    if result.prepared.item is not None:
+        histories = result.prepared.histories()
+        user = 1 if histories is None else histories[0][0].as_py()
+        recommend = f"rankline recommend {recipe} --user {user} --top 10{work_dir}{repository}"
+        yield recommend, "titles for a user"
+
+
+def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
+    rows = list(items)
+    table = plain_table()
+    for name in rows[0] if rows else ():
+        table.add_column(name, justify="right" if name == "score" else "left")
+    for row in rows:
+        table.add_row(*(escape(_cell(value)) for value in row.values()))
+    console.print(table)
+
+
+def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
+    details = ensemble.manifest.details
+    steps = ", two steps" if len(details["native"]) > 1 else ""
+    console.print(f"engine {details['engine']}, {_runtime(details['native'])}{steps}", soft_wrap=True)
+    if about := details.get("uncompiled"):
+        console.print(
+            f"not compiled: {', '.join(about['operators'])}; the workflow runs through NVTabular and takes "
+            f"{about['row_ms']:.1f} ms for one row, where a plan takes about 0.1 ms",
+            soft_wrap=True,
+        )
+
+
+def _runtime(native: Mapping[str, bool]) -> str:
+    """Which steps run natively, if the server's machine has the native backends."""
+    names = {"transform": "the workflow", "predict": "the model"}
+    in_python = [names.get(step, "all") for step, is_native in native.items() if not is_native]
+    if not in_python:
+        return "native backends"
+    return "Python backends" if len(in_python) == len(native) else f"native backends, {in_python[0]} in Python"
+
+
+def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> None:
+    versions = list(versions)
+    titles, figures = zip(*(_objective_figure(version.offline_metrics) for version in versions), strict=True)
+    columns = {
+        "version": [str(version.version) for version in versions],
+        "exported": [version.manifest.created_at for version in versions],
+        "engine": [version.manifest.details["engine"] for version in versions],
+        titles[0] if len(set(titles)) == 1 else "quality": figures,
+        "MLflow run": [version.run_id[:8] for version in versions],
+        "": ["[green]active[/]" if version.is_active else "" for version in versions],
+    }
+    print_table(console, columns, left=len(columns))
+
+
+def print_statuses(found: "Sequence[Status]", console: Console) -> None:
+    """Print a line for each ensemble, then who disagrees: a server, or the alias."""
+    columns = {
+        "ensemble": [escape(one.name) for one in found],
+        "version": [str(one.version) for one in found],
+        "champion": ["" if one.registry is None else _said(one.champion, one) for one in found],
+        "server": ["" if one.served is None else _said(one.served, one) for one in found],
+        "since": [f"{one.since.astimezone():%Y-%m-%d %H:%M}" for one in found],
+        "quality": [" ".join(_objective_figure(one.metrics)) if one.metrics else "–" for one in found],
+        "engine": [one.engine for one in found],
+        "MLflow run": [one.run_id[:8] or "–" for one in found],
+        "data": [one.data or "–" for one in found],
+        "also there": [", ".join(map(str, one.others)) or "–" for one in found],
+    }
+    print_table(console, {name: cells for name, cells in columns.items() if any(cells)})
+    for line in (line for one in found for line in one.disagreements):
+        console.print(f"[bold yellow]{escape(line)}[/]", soft_wrap=True)
+
+
+def _said(version: int | None, status: "Status") -> str:
+    """The version that a server or the alias has."""
+    return "the same" if version == status.version else f"[bold yellow]{version or '–'}[/]"
+
+
+def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, str]:
+    """Title and value of the objective; a dash for a model that was trained elsewhere."""
+    from rankline.training.evaluation import OBJECTIVES
+
+    found = ((o.title, quality_figure(metrics[f"valid_{o.name}"])) for o in OBJECTIVES if f"valid_{o.name}" in metrics)
+    return next(found, ("quality", "–"))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return quality_figure(value)
+    return ", ".join(value) if isinstance(value, list) else str(value)

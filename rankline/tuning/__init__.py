@@ -1,0 +1,1 @@
+"""Searches for hyperparameters, and for the way of serving that keeps a latency objective."""

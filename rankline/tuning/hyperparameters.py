@@ -1,0 +1,295 @@
+"""`rankline tune`: which choices are best, by Optuna, on a part of the training rows; each trial is a run in MLflow.
+
+The study is a journal in the work directory, so a search that was ended goes on where it was. It is of one state of the
+data and of one recipe; others begin a new one.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import optuna
+from filelock import FileLock, Timeout
+from mlflow import MlflowClient
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from rankline.recipes import Recipe
+from rankline.recipes.overrides import text_of, typed
+from rankline.runs.store import ending_run
+from rankline.training.config.train import TrainConfig
+from rankline.training.evaluation import objective_of
+from rankline.training.run.loop import INNER
+from rankline.training.run.observers import EarlyEnd, Observer
+from rankline.training.run.train import rehearse
+from rankline.training.tracking import RunLog, TrackingConfig, quiet
+from rankline.training.tracking.upload import client_of, experiment_id
+from rankline.tuning.search_space import OneOf, Range, Values, search_space
+from rankline.workflows.core.errors import RanklineError
+from rankline.workflows.core.formatting import quality_figure
+from rankline.workflows.core.progress import Part, Progress
+from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.storage.artifacts import write_whole
+
+_RUN_ID = "run_id"  # of the search or a trial, among what Optuna keeps of it
+_OWN = "own"  # of the trial of the recipe's own choices
+_DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+_DIGITS = 4
+_STARTUP_TRIALS = 5  # that are never ended early: there is nothing yet to compare with
+_UNFINISHED = 50  # trials that may fail beyond those that are asked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """The result of a search.
+
+    Attributes:
+        recipe: as it is typed.
+        choices: those that differ from the recipe's.
+        metric: title of the objective.
+        before, after: the objective of the recipe's own choices, and of these, on rows of the training part.
+        epoch: the best one of the best trial.
+        num_pruned: trials that were ended early.
+        run_id: MLflow run of the search, whose children are the trials.
+    """
+
+    recipe: str
+    choices: Mapping[str, Any]
+    metric: str
+    before: float
+    after: float
+    epoch: int
+    num_trials: int
+    num_pruned: int
+    run_id: str
+
+    @property
+    def command(self) -> str:
+        """The command that trains with them."""
+        return " ".join(["rankline train", self.recipe, *(typed(name, value) for name, value in self.choices.items())])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "choices": dict(self.choices), "command": self.command}
+
+
+def tune(
+    recipe: Recipe,
+    prepared: PreparedData,
+    *,
+    num_trials: int,
+    only: tuple[str, ...],
+    tracking: TrackingConfig,
+    directory: Path,
+    progress: Progress,
+) -> Tuned:
+    """Search until there are `num_trials` complete or pruned trials, including those of an earlier call.
+
+    The recipe's choices are the first trial; only those in `only` are varied, or all.
+
+    Raises:
+        ConfigError: a choice cannot be varied.
+        RanklineError: the recipe's own choices cannot be trained, too many trials failed, or another process searches.
+    """
+    space = search_space(recipe.train, only)
+    directory.mkdir(parents=True, exist_ok=True)
+    with _alone(directory):
+        with quiet():
+            client = client_of(tracking.uri)
+        search = _Search(recipe, prepared, space, _study(recipe, prepared, space, directory), client, tracking)
+        with ending_run(client, search.run_id):
+            for _ in range(num_trials + _UNFINISHED):
+                if (done := search.num_done) >= num_trials:
+                    break
+                search.step(Part(progress, done, num_trials, partial(search.says, done, num_trials)))
+            else:
+                raise RanklineError(f"{_UNFINISHED} trials failed, the last by: {search.failure}")
+            tuned = search.result()
+            write_whole(directory / "tuned.json", (json.dumps(tuned.to_dict(), indent=2) + "\n").encode())
+            search.record(tuned, directory / "tuned.json")
+    progress.update(1, 1, search.words)
+    return tuned
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Lock the directory: trials that are running in a study are taken for interrupted."""
+    try:
+        with FileLock(directory / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise RanklineError(f"another `rankline tune` is at work in {directory}. Wait until it has ended.") from None
+
+
+def _study(recipe: Recipe, prepared: PreparedData, space: Mapping[str, Values], directory: Path) -> optuna.Study:
+    """The study of these data, recipe and choices; interrupted trials are marked as failed."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    about = [prepared.manifest.fingerprint, sorted(recipe.train.to_dict().items()), sorted(space)]
+    study = optuna.create_study(
+        study_name=f"{recipe.name}-{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]}",
+        storage=JournalStorage(JournalFileBackend(str(directory / "trials.journal"))),
+        sampler=optuna.samplers.TPESampler(seed=recipe.train.seed),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=_STARTUP_TRIALS, n_warmup_steps=1),
+        direction="maximize" if objective_of(prepared.spec.heads).is_rising else "minimize",
+        load_if_exists=True,
+    )
+    for trial in study.get_trials(states=(TrialState.RUNNING,)):
+        study.tell(trial.number, state=TrialState.FAIL)
+    known = study.get_trials(states=(TrialState.COMPLETE, TrialState.WAITING))
+    if not any(_OWN in trial.user_attrs for trial in known):
+        study.enqueue_trial({name: _as_drawn(_value(recipe.train, name)) for name in space}, user_attrs={_OWN: True})
+    return study
+
+
+class _Search:
+    def __init__(
+        self,
+        recipe: Recipe,
+        prepared: PreparedData,
+        space: Mapping[str, Values],
+        study: optuna.Study,
+        client: MlflowClient,
+        tracking: TrackingConfig,
+    ) -> None:
+        self._recipe, self._prepared, self._space, self._study = recipe, prepared, space, study
+        self._client, self._tracking = client, tracking
+        self._objective = objective_of(prepared.spec.heads)
+        with quiet():
+            self.run_id = self._opened()
+        self.failure = ""
+        """Why the last trial failed that did."""
+
+    @property
+    def num_done(self) -> int:
+        """Trials that are complete or pruned."""
+        return len(self._done(*_DONE))
+
+    @property
+    def words(self) -> str:
+        """The best so far."""
+        if not self._done(TrialState.COMPLETE):
+            return ""
+        best = quality_figure(self._study.best_value)
+        return f"{INNER} {self._objective.title} {best} by trial {self._study.best_trial.number}"
+
+    def says(self, number: int, of: int, note: str) -> str:
+        return ", ".join(part for part in (f"trial {number + 1} of {of}", self.words, note) if part)
+
+    def step(self, progress: Progress) -> None:
+        """Run the next trial; raise `RanklineError` if the recipe's own choices cannot be trained."""
+        trial = self._study.ask()
+        choices = {name: _drawn(trial, name, values) for name, values in self._space.items()}
+        config = self._recipe.train.with_choices(**choices)
+        named = replace(self._recipe, train=config, unchanged=self._recipe.train).run_name
+        watch = _Watch(trial, f"{INNER}_{self._objective.name}")
+        try:
+            metrics = rehearse(
+                self._prepared,
+                config,
+                tracking=replace(self._tracking, run_name=f"trial {trial.number}: {named}", parent=self.run_id),
+                progress=progress,
+                observers=watch.of,
+            )
+        except RanklineError as error:
+            self.failure = str(error)
+            self._study.tell(trial, state=TrialState.FAIL)
+            if _OWN in trial.user_attrs:
+                raise
+            return
+        trial.set_user_attr(_RUN_ID, watch.run_id)
+        if not metrics:
+            self._study.tell(trial, state=TrialState.PRUNED)
+            return
+        trial.set_user_attr("epoch", int(metrics["epoch"]))
+        self._study.tell(trial, metrics[f"{INNER}_{self._objective.name}"])
+
+    def result(self) -> Tuned:
+        best = self._study.best_trial
+        own = next(trial for trial in self._done(TrialState.COMPLETE) if _OWN in trial.user_attrs)
+        found, before = (
+            {name: _value_of(values, trial.params[name]) for name, values in self._space.items()}
+            for trial in (best, own)
+        )
+        return Tuned(
+            recipe=self._recipe.called,
+            choices={name: value for name, value in found.items() if value != before[name]},
+            metric=self._objective.title,
+            before=own.values[0],
+            after=best.values[0],
+            epoch=best.user_attrs["epoch"],
+            num_trials=self.num_done,
+            num_pruned=len(self._done(TrialState.PRUNED)),
+            run_id=self.run_id,
+        )
+
+    def record(self, tuned: Tuned, evidence: Path) -> None:
+        client, run_id = self._client, self.run_id
+        client.log_metric(run_id, f"best/{INNER}_{self._objective.name}", tuned.after, step=tuned.num_trials)
+        client.set_tag(run_id, "command", tuned.command)
+        client.log_artifact(run_id, str(evidence))
+
+    def _opened(self) -> str:
+        """The run of the search, which an earlier call may have begun."""
+        if run_id := self._study.user_attrs.get(_RUN_ID):
+            self._client.update_run(run_id, status="RUNNING")
+            return str(run_id)
+        experiment = experiment_id(self._client, self._tracking)
+        run = self._client.create_run(experiment, run_name=f"tune {self._recipe.train.model.name}", tags={})
+        self._study.set_user_attr(_RUN_ID, run.info.run_id)
+        return str(run.info.run_id)
+
+    def _done(self, *states: TrialState) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=states)
+
+
+class _Watch(Observer):
+    """Reports to Optuna after each epoch, and ends a trial that does worse than most."""
+
+    def __init__(self, trial: optuna.Trial, judged_by: str) -> None:
+        self._trial, self._judged_by, self._epoch = trial, judged_by, 0
+        self.run_id = ""
+
+    def of(self, log: RunLog) -> "list[Observer]":
+        self.run_id = log.run_id
+        return [self]
+
+    def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:  # noqa: ARG002  (an observer's)
+        self._epoch += 1
+        self._trial.report(figures[self._judged_by], self._epoch)
+        if _OWN not in self._trial.user_attrs and self._trial.should_prune():
+            raise EarlyEnd
+
+
+def _drawn(trial: optuna.Trial, name: str, values: Values) -> Any:
+    if isinstance(values, OneOf):
+        return _value_of(values, trial.suggest_categorical(name, [_as_drawn(value) for value in values.values]))
+    assert isinstance(values, Range)
+    if isinstance(values.low, int):
+        return trial.suggest_int(name, values.low, int(values.high), log=values.is_log)
+    return _rounded(trial.suggest_float(name, values.low, values.high, log=values.is_log))
+
+
+def _as_drawn(value: Any) -> Any:
+    """As Optuna keeps a value: a tuple as text."""
+    return text_of(value) if isinstance(value, tuple) else value
+
+
+def _value_of(values: Values, drawn: Any) -> Any:
+    """The inverse of `_as_drawn`."""
+    if isinstance(values, OneOf):
+        return next(value for value in values.values if _as_drawn(value) == drawn)
+    return _rounded(drawn) if isinstance(drawn, float) else drawn
+
+
+def _rounded(value: float) -> float:
+    """Keep the digits that matter, so that what is printed is what was tried."""
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _value(config: TrainConfig, name: str) -> Any:
+    return getattr(config, name, getattr(config.model, name, None))

@@ -1,0 +1,243 @@
+"""`rankline tune --slo`: which way of serving a trained model takes the most requests under a bound of latency.
+
+Each configuration is a run in MLflow below one for the search, which is below the run that trained the model. Nothing
+in the model repository changes before the best is known.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+from rich.console import Console
+from rich.markup import escape
+
+from rankline.recipes import Recipe
+from rankline.recipes.overrides import typed
+from rankline.runs.store import ending_run
+from rankline.serving.engines import Engine, engine_for, engines_for
+from rankline.serving.export.config import ExportConfig, num_cores
+from rankline.serving.loadtest.config import Slo
+from rankline.serving.loadtest.runner import check_batch_sizes
+from rankline.serving.loadtest.search.serving_config import VARIED, Reading, Trial, name_of, search, space
+from rankline.serving.loadtest.summary import number
+from rankline.terminal.console import print_table
+from rankline.training.tracking import TrackingConfig, quiet
+from rankline.training.tracking.upload import client_of, experiment_id
+from rankline.tuning.serving_trials import Trials
+from rankline.workflows.core.errors import MissingExtraError, ServingError
+from rankline.workflows.core.progress import Progress
+from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.schema.model_artifact import TrainedModel
+from rankline.workflows.storage.artifacts import write_whole
+
+_EVIDENCE = "serving.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingTuned:
+    """The result of a search.
+
+    Attributes:
+        recipe: as it is typed.
+        tried: all configurations, the best first.
+        num_left: configurations that were not tried.
+        run_id: MLflow run of the search, whose children are the configurations.
+    """
+
+    recipe: str
+    slo: str
+    batch_size: int
+    tried: Sequence[Trial]
+    num_left: int
+    run_id: str
+
+    @property
+    def best(self) -> Trial:
+        return self.tried[0]
+
+    @property
+    def command(self) -> str:
+        """The command that exports the best configuration."""
+        config = self.best.config
+        values = {name: getattr(config, name) for name in VARIED}
+        values |= {name: value for name, value in asdict(config).items() if value != getattr(ExportConfig, name)}
+        values = {name: value for name, value in values.items() if value is not None}
+        return " ".join(["rankline export", self.recipe, *(typed(name, value) for name, value in values.items())])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe,
+            "slo": self.slo,
+            "batch_size": self.batch_size,
+            "tried": [one.to_dict() for one in self.tried],
+            "num_left": self.num_left,
+            "run_id": self.run_id,
+            "command": self.command,
+        }
+
+    def print(self, console: Console) -> None:
+        label = self.slo.partition("=")[0].strip()
+        last = [one.last for one in self.tried]
+        configs = [one.config for one in self.tried]
+        columns = {
+            "engine": [str(config.engine) for config in configs],
+            "steps": ["" if config.fused is None else "one" if config.fused else "two" for config in configs],
+            "instances": [number(config.instances) for config in configs],
+            "threads": [number(config.threads) for config in configs],
+            "delay": [f"{config.batch_delay_ms:g} ms" if config.batch_delay_ms else "" for config in configs],
+            "requests/s": [_outcome(one) for one in self.tried],
+            f"{label} ms": [number(one.value_ms) if one else "–" for one in last],
+            "at": [_load_of(one) for one in last],
+            "MB": [number(one.memory_bytes and one.memory_bytes / 1e6) for one in self.tried],
+        }
+        print_table(console, {name: [escape(cell) for cell in cells] for name, cells in columns.items()})
+        for one in self.tried:
+            if one.failure:
+                console.print(f"{name_of(one.config)} failed: {one.failure}", markup=False, soft_wrap=True)
+
+
+def tune_serving(
+    recipe: Recipe,
+    prepared: PreparedData,
+    trained: TrainedModel,
+    *,
+    slo: str,
+    batch_size: int,
+    only: Collection[str],
+    time_limit_s: float,
+    tracking: TrackingConfig,
+    directory: Path,
+    log_path: Path,
+    progress: Progress,
+) -> ServingTuned:
+    """Search for the configuration that takes the most requests per second and meets the target, such as p99=10ms.
+
+    The recipe's `serving` is the first configuration; only the fields in `only` are varied.
+
+    Raises:
+        ConfigError: the target cannot be parsed, an engine does not take the model, or there is nothing to compare.
+        ServingError: no configuration meets the target, or none could be served.
+    """
+    target = Slo.parse(slo)
+    check_batch_sizes([batch_size], recipe.serving.most_rows(with_candidates=bool(prepared.candidates)))
+    engines = available_engines(trained, recipe.serving.engine)
+    configs = space(recipe.serving, engines, target.bound_ms, num_cores(), only)
+    with quiet():
+        log = _Log(client_of(tracking.uri), tracking, trained, slo)
+    with (
+        ending_run(log.client, log.run_id),
+        Trials(prepared, trained, name=recipe.name, slo=target, batch_size=batch_size, log_path=log_path) as trials,
+    ):
+        tried = search(configs, trials.serve, time_limit_s=time_limit_s, keep=log.keep, progress=progress)
+        _check_reached(slo, tried)
+        tuned = ServingTuned(
+            recipe=recipe.called,
+            slo=slo,
+            batch_size=batch_size,
+            tried=tried,
+            num_left=len(configs) - len(tried),
+            run_id=log.run_id,
+        )
+        directory.mkdir(parents=True, exist_ok=True)
+        write_whole(directory / _EVIDENCE, (json.dumps(tuned.to_dict(), indent=2) + "\n").encode())
+        log.end(tuned, directory / _EVIDENCE)
+    progress.update(1, 1, f"{tuned.best.rate_per_s:,.0f} requests/s by {name_of(tuned.best.config)}")
+    return tuned
+
+
+def available_engines(trained: TrainedModel, wanted: str | None) -> list[Engine]:
+    """Installed engines that take a model, the wanted one first.
+
+    Raises:
+        ConfigError: the wanted one does not take it.
+        MissingExtraError: it is not installed.
+    """
+    first = engine_for(trained.format, wanted)
+    first.require(feature=f"serving {trained.path}")
+    found = [first]
+    for engine in engines_for(trained.format).values():
+        try:
+            engine.require(feature="comparing engines")
+        except MissingExtraError:
+            continue
+        if engine is not first:
+            found.append(engine)
+    return found
+
+
+def _check_reached(slo: str, tried: Sequence[Trial]) -> None:
+    """Raise `ServingError` if nothing met the target, with the best value or why nothing was served."""
+    if tried[0].rate_per_s is not None:
+        return
+    reached = [(one.value_ms, one.rate_per_s, name_of(of.config)) for of in tried if (one := of.last) and one.value_ms]
+    if not reached:
+        raise ServingError(f"no configuration could be measured. The first: {tried[-1].failure or 'no answers'}")
+    value_ms, rate_per_s, name = min(reached, key=lambda one: one[0])
+    load = f"at {rate_per_s:,.0f} requests/s" if rate_per_s else "with one request at a time"
+    raise ServingError(
+        f"no configuration meets {slo} at any rate: the best was {value_ms:.3g} ms {load} ({name}). Raise the bound. "
+        "Nothing was exported."
+    )
+
+
+class _Log:
+    def __init__(self, client: MlflowClient, tracking: TrackingConfig, trained: TrainedModel, slo: str) -> None:
+        self.client, self._trained = client, trained
+        self._experiment = experiment_id(client, tracking)
+        self._has_model = bool(trained.run_id) and trained.tracking_uri == tracking.uri
+        tags = {MLFLOW_PARENT_RUN_ID: trained.run_id} if self._has_model else {}
+        self.run_id = str(client.create_run(self._experiment, run_name=f"tune serving, {slo}", tags=tags).info.run_id)
+        self._runs: dict[ExportConfig, str] = {}
+
+    def keep(self, tried: Trial) -> None:
+        """Record a configuration, or the result of a longer measurement."""
+        with quiet():
+            run_id = self._runs.get(tried.config)
+            if run_id is None:
+                run = self.client.create_run(
+                    self._experiment, run_name=name_of(tried.config), tags={MLFLOW_PARENT_RUN_ID: self.run_id}
+                )
+                self._runs[tried.config] = run_id = str(run.info.run_id)
+                for name in VARIED:
+                    self.client.log_param(run_id, name, getattr(tried.config, name))
+            for name, value in _figures(tried).items():
+                self.client.log_metric(run_id, name, value)
+            self.client.set_tag(
+                run_id, "outcome", tried.failure or ("dropped" if tried.rate_per_s is None else "measured")
+            )
+            self.client.set_terminated(run_id, "FAILED" if tried.failure else "FINISHED")
+
+    def end(self, tuned: ServingTuned, evidence: Path) -> None:
+        """Log the result to the runs of the search and of the model."""
+        with quiet():
+            for name, value in _figures(tuned.best).items():
+                self.client.log_metric(self.run_id, name, value)
+            self.client.set_tag(self.run_id, "command", tuned.command)
+            for run_id in (self.run_id, *([self._trained.run_id] if self._has_model else [])):
+                self.client.log_artifact(run_id, str(evidence), "tune")
+
+
+def _figures(tried: Trial) -> dict[str, float]:
+    last = tried.last
+    figures = {
+        "slo/rate_per_s": tried.rate_per_s,
+        "slo/percentile_ms": last.value_ms if last else None,
+        "slo/memory_bytes": tried.memory_bytes,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _outcome(tried: Trial) -> str:
+    if tried.failure:
+        return "failed"
+    return "dropped" if tried.rate_per_s is None else f"{tried.rate_per_s:,.0f}"
+
+
+def _load_of(reading: Reading | None) -> str:
+    if reading is None:
+        return "–"
+    return f"{reading.rate_per_s:,.0f}" if reading.rate_per_s else "idle"

@@ -1,0 +1,100 @@
+"""Turns failed calls into exceptions that say what to do.
+
+Triton 24.10 answers `UNAVAILABLE` (HTTP: 503) to much that has nothing in common, so its words have to be read. An
+ensemble puts "in ensemble 'NAME', " before those of its step.
+"""
+
+from rankline.workflows.core.errors import DeadlineError, RequestError, ServerBusyError, ServerError, ServingError
+
+UNAVAILABLE, DEADLINE_EXCEEDED = "UNAVAILABLE", "DEADLINE_EXCEEDED"
+UNAUTHENTICATED, PERMISSION_DENIED = "UNAUTHENTICATED", "PERMISSION_DENIED"
+# Ours, not gRPC's: the client itself was closed; what answers does not speak Triton's protocol.
+CLOSED, NOT_TRITON = "CLOSED", "NOT_TRITON"
+_REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
+_QUEUE_FULL, _QUEUE_TIMEOUT = "Exceeds maximum queue size", "Request timeout expired"
+_UNKNOWN_MODEL, _RESTRICTED = "unknown model", "protocol is restricted"
+_RESET = "RST_STREAM"
+_NOT_CONNECTED, _HUNG_UP = "failed to connect", ("Socket closed", "reset by peer")
+_TLS_TROUBLE = ("handshake failed", "erification", "[SSL", "[X509")
+
+
+class CallError(Exception):
+    """A failed call, with gRPC's status name and the words of the server or the transport."""
+
+    def __init__(self, status: str, details: str) -> None:
+        super().__init__(status, details)
+        self.status, self.details = status, details
+
+    @property
+    def is_unknown_model(self) -> bool:
+        """Whether the server answers but lacks the model."""
+        return _UNKNOWN_MODEL in self.details
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no server with loaded models has answered, or a proxy gave up the request."""
+        is_there = self.is_busy or is_restricted(self.details)
+        is_reset = self.status == "INTERNAL" and _RESET in self.details
+        return (self.status == UNAVAILABLE or self.is_unknown_model or is_reset) and not is_there
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the server's queue was full, or the request waited in it for too long."""
+        return self.status == UNAVAILABLE and (_QUEUE_FULL in self.details or _QUEUE_TIMEOUT in self.details)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline passed."""
+        return self.status == DEADLINE_EXCEEDED
+
+
+def is_restricted(details: str) -> bool:
+    """Whether an error says that the protocol is open only to clients with the server's key."""
+    return _RESTRICTED in details
+
+
+def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) -> ServingError:
+    """The exception for a failed call."""
+    details = failure.details
+    if failure.status == CLOSED:
+        return ServerError(f"the client of {url} is closed ({details}). Make another one.")
+    if failure.is_late:
+        return DeadlineError(f"{url} did not answer within {timeout_s:g} s. Send fewer rows or wait longer.")
+    if _QUEUE_FULL in details:
+        return ServerBusyError(
+            f"the queue of model {model_name!r} is full ({details}). Send less at a time, or try again later."
+        )
+    if failure.status == UNAVAILABLE and _QUEUE_TIMEOUT in details:
+        return ServerBusyError(
+            f"the request waited longer than the queue of model {model_name!r} allows ({details}). "
+            "Send less at a time, or try again later."
+        )
+    if is_restricted(details):
+        return RequestError(
+            f"{url} restricts this to clients with its key ({details}). Pass the key in ClientConfig(headers=...)."
+        )
+    if failure.status in (UNAUTHENTICATED, PERMISSION_DENIED):
+        return RequestError(
+            f"{url}, or a proxy in front of it, asks for other credentials ({details}). Give them, such as "
+            "ClientConfig(headers={'Authorization': ...})."
+        )
+    if failure.status == NOT_TRITON:
+        return ServerError(
+            f"the server at {url} is not Triton ({details}). Correct the address, or the proxy in front of it."
+        )
+    if failure.is_unknown_model:
+        return RequestError(f"{url} has no model {model_name!r} ({details}). See what it serves, or try again later.")
+    if failure.status == UNAVAILABLE:
+        return ServerError(f"no Triton server answers at {url} ({details}). {_remedy(details)}")
+    if failure.status in _REFUSED:
+        return RequestError(f"model {model_name!r} refused the request: {details}")
+    return ServerError(f"model {model_name!r} failed ({failure.status}): {details}")
+
+
+def _remedy(details: str) -> str:
+    """Advice for a server that could not be reached."""
+    if any(word in details for word in _TLS_TROUBLE):
+        return "Check that it uses TLS, and that the given root has signed its certificate for this host name."
+    if _NOT_CONNECTED in details and any(word in details for word in _HUNG_UP):
+        return "If it requires TLS or a client certificate, set `--tls-root` or ClientConfig.tls; else fix the address."
+    return "Start one with `rankline serve`, or correct the address."

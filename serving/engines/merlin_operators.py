@@ -1,0 +1,55 @@
+"""The one door to merlin-systems.
+
+Its operators for models import their framework, so an engine asks for its own by `merlin_operator`. The runtime that it
+exports with imports all frameworks, XGBoost, LightGBM and scikit-learn, which takes seconds. We export with a runtime
+of our own, so Merlin's is imported when somebody uses it.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from rankline.workflows.core.import_hooks import stand_ins
+from rankline.workflows.nvt.compat import importing_merlin
+
+_TRITON_RUNTIME = "merlin.systems.dag.runtimes.triton"
+
+
+def _triton_runtime() -> Any:
+    with importing_merlin():
+        return import_module(_TRITON_RUNTIME).TritonExecutorRuntime()
+
+
+with importing_merlin():
+    from merlin.dag import BaseOperator, postorder_iter_nodes
+    from merlin.dag.runtime import Runtime
+    from merlin.schema import ColumnSchema, Schema
+
+    with stand_ins({_TRITON_RUNTIME: {"TritonExecutorRuntime": _triton_runtime}}):
+        from merlin.systems.dag import Ensemble
+        from merlin.systems.dag.ops.workflow import TransformWorkflow
+
+
+def merlin_operator(module: str, name: str) -> Any:
+    """An operator of `merlin.systems.dag.ops`; imports the framework that it is for."""
+    with importing_merlin():
+        return getattr(import_module(f"merlin.systems.dag.ops.{module}"), name)
+
+
+class Predict(BaseOperator):  # type: ignore[misc]  # merlin has no annotations
+    """A model that merlin-systems has no operator for, in its graph."""
+
+    def __init__(self, outputs: Sequence[str]) -> None:
+        super().__init__()
+        self._outputs = Schema([ColumnSchema(name, dtype=np.float32) for name in outputs])
+
+    def compute_output_schema(self, *_: Any, **__: Any) -> Schema:
+        return self._outputs
+
+
+__all__ = [
+    "ColumnSchema", "Ensemble", "Predict", "Runtime", "Schema", "TransformWorkflow", "merlin_operator",
+    "postorder_iter_nodes",
+]  # fmt: skip

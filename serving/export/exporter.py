@@ -1,0 +1,338 @@
+"""export: prepared data and trained model → one Triton ensemble.
+
+The serving graph is merlin-systems' own (`TransformWorkflow` and its operator for the model in an `Ensemble`);
+`NativeRuntime` writes it in place of `TritonExecutorRuntime`, which makes one Python model that calls the others
+request by request. An export adds one version to a Triton model repository: see
+`rankline.serving.repository.ensemble`.
+"""
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+
+from rankline.serving.engines import Engine, engine_for
+from rankline.serving.engines.merlin_operators import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
+from rankline.serving.engines.offline import OfflineModel, ScoringModel
+from rankline.serving.export.config import ExportConfig
+from rankline.serving.export.optional_inputs import optional_columns
+from rankline.serving.export.parity import MAX_ROWS, ParityReport, check_parity, check_rows_apart
+from rankline.serving.export.triton_version import Served, native_steps, write_version
+from rankline.serving.repository.ensemble import INPUTS, MADE_IN, ExportedEnsemble, publish_version
+from rankline.serving.transforms.nvtabular import UncompiledTransform
+from rankline.serving.triton.config import EnsembleConfig, ModelConfig
+from rankline.workflows.compiler.compile import check_uncompiled, compile_workflow, input_specs
+from rankline.workflows.core.errors import ArtifactError, ExportError
+from rankline.workflows.core.progress import SILENT, Progress
+from rankline.workflows.core.tracking_uri import kept_uri
+from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
+from rankline.workflows.nvt.io.workflow import without_folds
+from rankline.workflows.plan import Transform
+from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.schema.model_artifact import ModelArtifact, TrainedModel
+from rankline.workflows.schema.targets import Head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exportable:
+    """A fitted workflow and the model behind it, wherever they were made.
+
+    Attributes:
+        workflow: takes the raw columns of a request, no label.
+        offline_workflow: what the served transform is compared with.
+        model: the trained model, as the framework that made it runs it.
+        artifact: the model on disk, as engines take it.
+        dtypes: encoded column → NumPy dtype name of its values, as the model takes them.
+        widths: encoded column of lists → their width, for a model that fixes it.
+        heads: what its outputs are, in their order.
+        heldout: raw rows to compare on.
+        made_from: name → fingerprint of what went in.
+        details: for the manifest.
+        candidates: raw columns that may hold several values per row of a request.
+        columns: those of the workflow that the model takes; None for all.
+        refuses_missing: see `compile_workflow`.
+        trained_on: see `check_parity`.
+    """
+
+    workflow: nvt.Workflow
+    offline_workflow: nvt.Workflow
+    model: OfflineModel
+    artifact: ModelArtifact
+    dtypes: Mapping[str, str]
+    heads: tuple[Head, ...]
+    heldout: pa.Table
+    made_from: Mapping[str, str]
+    details: Mapping[str, Any]
+    candidates: Sequence[str] = ()
+    columns: Collection[str] | None = None
+    widths: Mapping[str, int] = field(default_factory=dict)
+    refuses_missing: bool = False
+    trained_on: pa.Table | None = None
+
+
+def export_ensemble(
+    prepared: PreparedData,
+    trained: TrainedModel,
+    output: Path,
+    config: ExportConfig,
+    *,
+    name: str,
+    promote: bool = True,
+    progress: Progress = SILENT,
+) -> ExportedEnsemble:
+    """Compile, compare, write and publish what was prepared and trained here.
+
+    Args:
+        prepared: the data that the model was trained on.
+        trained: the model.
+        output: model repository of the ensemble, which gets a version more.
+        config: engine and limits.
+        name: of the ensemble model.
+        promote: see `rankline.serving.repository.ensemble.publish_version`.
+        progress: shows the steps that are done.
+
+    Raises:
+        ArtifactError: an artifact is damaged, the two do not belong together, or `output` is something else.
+        ConfigError: the engine cannot run the model.
+        LoweringError: the workflow holds an operator that cannot be compiled.
+        ParityError: offline and served results differ.
+    """
+    engine_for(trained.format, config.engine)  # now, not after the model is loaded
+    exportable = exportable_of(prepared, trained)
+    return publish_exportable(exportable, output, config, name=name, promote=promote, progress=progress)
+
+
+def check_compiles(prepared: PreparedData, config: ExportConfig) -> None:
+    """Refuse a workflow that could not be served, before a model is trained on what it makes."""
+    workflow = _serving_workflow(prepared)
+    if config.uncompiled_operators:
+        check_uncompiled(workflow, config.uncompiled_operators)
+    else:
+        compile_workflow(workflow, prepared.spec.model_dtypes, prepared.candidates)
+
+
+def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
+    """What was prepared and trained here, loaded."""
+    _check_same_origin(prepared, trained)
+    serving_workflow = _serving_workflow(prepared)
+    model = engine_for(trained.format).load_trained(trained.model_path)
+    return Exportable(
+        workflow=serving_workflow,
+        offline_workflow=without_folds(serving_workflow, prepared.workflow),
+        model=model,
+        artifact=trained,
+        dtypes=model.dtypes(prepared.spec),
+        heads=prepared.spec.heads,
+        heldout=prepared.heldout(),
+        made_from={manifest.kind: manifest.fingerprint for manifest in (prepared.manifest, trained.manifest)},
+        details={
+            "run_id": trained.run_id,
+            "tracking_uri": trained.tracking_uri,
+            "metrics": dict(trained.metrics),
+            "choices": prepared.manifest.details.get("choices"),
+            MADE_IN: str(trained.path.resolve()),
+            INPUTS: list(prepared.inputs),
+        },
+        candidates=prepared.candidates,
+        trained_on=prepared.encoded(MAX_ROWS),
+    )
+
+
+def _serving_workflow(prepared: PreparedData) -> nvt.Workflow:
+    workflow = prepared.workflow()
+    with quiet_nvtabular():
+        return workflow.remove_inputs([label.name for label in prepared.spec.labels])
+
+
+def publish_exportable(
+    exportable: Exportable,
+    output: Path,
+    config: ExportConfig,
+    *,
+    name: str,
+    promote: bool = True,
+    progress: Progress = SILENT,
+) -> ExportedEnsemble:
+    """Compile, compare, write and publish; arguments and errors as of `export_ensemble`."""
+    with checked(exportable, config, progress) as ready:
+        progress.update(3, 4, "write")
+        ensemble = ready.publish(output, config, name=name, promote=promote)
+    progress.update(4, 4, "published")
+    return ensemble
+
+
+@contextmanager
+def checked(exportable: Exportable, config: ExportConfig, progress: Progress = SILENT) -> "Iterator[CheckedExport]":
+    """Compile and compare once; what can be published, any number of times, as long as the block lasts."""
+    engine = engine_for(exportable.artifact.format, config.engine)
+    progress.update(1, 4, "compile")
+    with TemporaryDirectory(prefix="rankline-export-") as directory:
+        plan, about = _transform(exportable, config.uncompiled_operators, Path(directory))
+        served, model = _in_engine(engine, exportable, Path(directory))
+        progress.update(2, 4, "compare with NVTabular")
+        parity = check_parity(
+            exportable.offline_workflow,
+            plan,
+            exportable.model,
+            exportable.heldout,
+            served_model=model,
+            candidates=exportable.candidates,
+            trained_on=exportable.trained_on,
+        )
+        yield CheckedExport(
+            exportable=exportable,
+            plan=plan,
+            uncompiled=about,
+            served=served,
+            model=model,
+            parity=parity,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedExport:
+    """A workflow and a model in an engine that were compared with what they were made from."""
+
+    exportable: Exportable
+    plan: Transform
+    uncompiled: Mapping[str, Any] | None
+    served: Served
+    model: ScoringModel
+    parity: ParityReport
+
+    def publish(self, output: Path, config: ExportConfig, *, name: str, promote: bool = True) -> ExportedEnsemble:
+        exportable, candidates, engine = self.exportable, self.exportable.candidates, self.served.engine
+        optional = optional_columns(self.plan, exportable.heldout, candidates, self.parity.nulls_not_compared)
+        config = config.settled(optional, len(self.plan.inputs))
+        details: dict[str, Any] = {
+            "config": asdict(config),
+            "engine": engine.name,
+            "native": native_steps(self.plan, engine, config),
+            "parity": asdict(self.parity),
+            "uncompiled": self.uncompiled,
+            **exportable.details,
+            "tracking_uri": kept_uri(exportable.details["tracking_uri"], output),
+        }
+        if MADE_IN in details:
+            details[MADE_IN] = os.path.relpath(details[MADE_IN], output.resolve())
+        with (
+            publish_version(
+                output,
+                name,
+                made_from=exportable.made_from,
+                details=details,
+                keep=config.keep_versions,
+                promote=promote,
+            ) as version,
+            quiet_nvtabular(),
+        ):
+            workflow = exportable.workflow
+            transform = _TypedTransform(workflow, self.plan)
+            scorer = exportable.model.operator(transform.compute_output_schema())
+            graph = workflow.input_schema.column_names >> transform >> scorer
+            Ensemble(graph, workflow.input_schema).export(
+                str(version.directory),
+                runtime=NativeRuntime(self.plan, self.served, type(scorer), candidates, optional),
+                config=config,
+                name=name,
+                version=version.number,
+            )
+        return ExportedEnsemble.load(output, version.number)
+
+
+def _transform(
+    exportable: Exportable, uncompiled: Sequence[str], directory: Path
+) -> tuple[Transform, Mapping[str, Any] | None]:
+    """The workflow as it is served; of one that is not compiled, as it was asked for, how long a row takes."""
+    workflow, columns = exportable.workflow, exportable.columns
+    if not uncompiled:
+        plan = compile_workflow(
+            workflow,
+            exportable.dtypes,
+            exportable.candidates,
+            columns,
+            widths=exportable.widths,
+            refuses_missing=exportable.refuses_missing,
+        )
+        return plan, None
+    check_uncompiled(workflow, uncompiled)
+    whole = UncompiledTransform.of(workflow, input_specs(workflow), exportable.dtypes, exportable.widths)
+    whole.save(directory / "uncompiled")
+    loaded = UncompiledTransform.load(directory / "uncompiled")  # as it will be served, without functions of ours
+    row_ms = check_rows_apart(loaded, exportable.heldout)
+    return loaded, {"operators": list(uncompiled), "row_ms": row_ms}
+
+
+def _in_engine(engine: Engine, exportable: Exportable, directory: Path) -> tuple[Served, ScoringModel]:
+    """The model as an engine runs it, converted below `directory` where the engine takes another format."""
+    artifact, heads = exportable.artifact, exportable.heads
+    if engine.format == artifact.format:
+        return Served(engine=engine, path=artifact.model_path, heads=heads), exportable.model
+    path = directory / engine.name / engine.format
+    path.parent.mkdir()
+    engine.convert(artifact, path)
+    return Served(engine=engine, path=path, heads=heads), engine.load(path)
+
+
+class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no annotations
+    """A workflow whose outputs have the dtypes that the plan gives them, or merlin-systems refuses the graph."""
+
+    def __init__(self, workflow: nvt.Workflow, plan: Transform) -> None:
+        super().__init__(workflow)
+        self._dtypes = {column.name: column.spec.numpy_dtype for column in plan.columns}
+
+    def compute_output_schema(self, *_: Any, **__: Any) -> Schema:
+        columns = self.workflow.output_schema.column_schemas
+        return Schema([columns[name].with_dtype(dtype) for name, dtype in self._dtypes.items()])
+
+
+class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
+    """Writes a merlin-systems graph as the steps of a native Triton ensemble."""
+
+    def __init__(
+        self,
+        plan: Transform,
+        served: Served,
+        operator: type,
+        candidates: Sequence[str] = (),
+        optional: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        self._plan, self._served, self._operator = plan, served, operator
+        self._candidates, self._optional = candidates, optional
+
+    def export(
+        self, ensemble: Ensemble, path: str, *, config: ExportConfig, name: str, version: int
+    ) -> list[ModelConfig | EnsembleConfig]:
+        """Write a version below `path`, but for its manifest."""
+        ops = [node.op for node in postorder_iter_nodes(ensemble.graph.output_node)]
+        wanted = (TransformWorkflow, self._operator)
+        if any(sum(isinstance(op, kind) for op in ops) != 1 for kind in wanted):
+            raise ExportError(
+                f"the graph holds {[type(op).__name__ for op in ops]}, "
+                f"expected {' >> '.join(kind.__name__ for kind in wanted)}."
+            )
+        return write_version(
+            Path(path),
+            self._plan,
+            self._served,
+            config,
+            name=name,
+            version=version,
+            candidates=self._candidates,
+            optional=self._optional,
+        )
+
+
+def _check_same_origin(prepared: PreparedData, trained: TrainedModel) -> None:
+    origin = trained.manifest.made_from.get(prepared.manifest.kind)
+    if origin != prepared.manifest.fingerprint:
+        raise ArtifactError(
+            f"{trained.path} was trained on prepared data {str(origin)[:12]}, but {prepared.path} is "
+            f"{prepared.manifest.fingerprint[:12]}. Give the data that the model was trained on, or train again."
+        )

@@ -1,0 +1,606 @@
+"""No export without parity: what is served equals what was trained on.
+
+Two comparisons on held-out rows, on rows made to be awkward and on rows that lack a value: the compiled plan against
+NVTabular (ids, lengths and bits of floats identical), and the score through the plan, in the layout that is served,
+against the score through NVTabular (within `SCORE_TOLERANCE`), except for rows that were made up and give the model
+NaN or a number that its sums overflow with. Where a row may hold several candidates, a third: a request with several
+against one with a row for each. And held-out rows must be encoded as they were when the data was prepared.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rankline.serving.engines.offline import OfflineModel, ScoringModel
+from rankline.workflows.core.errors import ExportError, ParityError, RequestError, UnfitError
+from rankline.workflows.nvt.compat import nvt, quiet_nvtabular, without_merlin_log
+from rankline.workflows.plan import CandidatePlan, ColumnSpec, StepCall, Transform, TransformPlan
+from rankline.workflows.plan.steps import Narrow
+from rankline.workflows.schema.ragged import Padded, pad
+from rankline.workflows.schema.tensor_names import MISSING_LIST
+from rankline.workflows.schema.tensors import apart
+
+SCORE_TOLERANCE = 1e-5
+"""Largest difference of two scores in [0, 1], of larger ones as a share of them. A model may add the same numbers in
+another order per layout."""
+
+MAX_ROWS = 4096
+"""Held-out rows that are compared."""
+
+_TOO_LARGE = 1e19
+"""Two such numbers multiplied are more than float32 holds."""
+
+_NUM_LACKING = 8
+"""Rows that are compared without a value, for each column that may lack one."""
+
+_MOST_GROUPS = 4
+"""Groups in which columns are first tried without a value; one that fails is tried in halves. Each is a call of
+NVTabular, which takes time for every column of the table."""
+
+_MOST_AWKWARD_GROUPS = 64
+"""Most groups of columns; each group has its awkward values in rows of its own."""
+
+_NUM_ALONE = 32
+"""Rows that are compared with themselves among others, where NVTabular serves them."""
+
+_NUM_CANDIDATES = 16
+"""Rows, each of which is scored with the candidates of all of them."""
+
+_INT64 = np.iinfo(np.int64)
+_AWKWARD_INTEGERS = (0, -1, 1, _INT64.min, _INT64.max, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1)
+_AWKWARD_STRINGS = ("", "a", "é", "日本", "\U0001f600", "a\0b", "\0", " a ", "long " * 60)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityReport:
+    """What was compared.
+
+    Attributes:
+        num_rows: rows compared.
+        num_left_out: awkward rows on which NVTabular itself fails, such as a group that `JoinGroupby` does not know, or
+            the model, such as an id that is not in its table.
+        nulls_not_compared: columns in which a missing value is refused when served, or on which NVTabular fails then.
+        largest_score_difference: between offline and served scores.
+        num_candidates: candidates of each row of the request that was compared with a row for each; 0 if rows hold one.
+    """
+
+    num_rows: int
+    num_left_out: int
+    nulls_not_compared: tuple[str, ...]
+    largest_score_difference: float
+    num_candidates: int = 0
+
+
+def check_parity(
+    workflow: nvt.Workflow,
+    plan: Transform,
+    model: OfflineModel,
+    heldout: pa.Table,
+    *,
+    served_model: ScoringModel | None = None,
+    candidates: Collection[str] = (),
+    trained_on: pa.Table | None = None,
+    max_rows: int = MAX_ROWS,
+) -> ParityReport:
+    """Compare offline and served results.
+
+    Args:
+        workflow: the fitted workflow. It may take more columns than the plan, the label say, which are filled with
+            zeros.
+        plan: the same workflow without its label, compiled.
+        model: the trained model.
+        heldout: raw rows; columns beyond the plan's inputs are ignored.
+        served_model: what the trained model was converted to; None where it is served as it is.
+        candidates: raw columns that may hold several values per row of a request.
+        trained_on: what the first held-out rows were encoded to when the data was prepared, where that was kept.
+        max_rows: how many held-out rows are compared.
+
+    Raises:
+        ParityError: anything differs, or a held-out row is refused; the message names the first column and row.
+        ArtifactError: the model takes other inputs.
+    """
+    rows = raw_rows(plan, heldout, max_rows)
+    served = _serve(plan, rows)
+    try:
+        with without_merlin_log():
+            offline = transform_offline(workflow, rows)
+    except Exception as error:  # operators raise anything
+        raise ParityError(
+            f"NVTabular fails on the held-out rows ({type(error).__name__}: {error}), so there is nothing to compare "
+            "with. Nothing was exported."
+        ) from error
+    # Apart, since pandas makes integers float64 where the batch lacks one, and awkward ones would lose their last bits.
+    awkward = _rows_that_fit(plan, awkward_rows(plan, rows))
+    comparable, transformed = _transform_what_can_be(workflow, awkward)
+    compared = [(rows, served, offline)]
+    if comparable.num_rows:
+        compared.append((comparable, _serve(plan, comparable), transformed))
+    may_lack = [spec.name for spec in plan.inputs if spec.width is not None or spec.has_mask]
+    without_values, not_compared = _transform_without_values(workflow, plan, rows, may_lack)
+    compared += without_values
+    given, *made_up = compared
+    differences = [_compare(model, served_model or model, *given)]
+    if trained_on is not None:
+        _compare_with_training(rows, served, trained_on)
+    num_refused = 0
+    for batch in made_up:
+        runnable = _runnable(model, *batch)
+        num_refused += batch[0].num_rows - runnable[0].num_rows
+        if runnable[0].num_rows:
+            differences.append(_compare(model, served_model or model, *runnable, are_made_up=True))
+    few = rows.slice(0, _NUM_CANDIDATES if candidates else 0)
+    if few.num_rows:
+        differences.append(_compare_candidates(served_model or model, plan, candidates, few))
+    return ParityReport(
+        num_rows=sum(batch.num_rows for batch, _, _ in compared) - num_refused,
+        num_left_out=awkward.num_rows - comparable.num_rows + num_refused,
+        nulls_not_compared=tuple(name for name in may_lack if name in not_compared),
+        largest_score_difference=max(differences),
+        num_candidates=few.num_rows,
+    )
+
+
+def check_rows_apart(plan: Transform, heldout: pa.Table) -> float:
+    """Refuse a transform that makes something else of a row by itself than among others, as a request joins rows.
+
+    Args:
+        plan: runs through NVTabular, whose operators may look at neighbours.
+        heldout: raw rows.
+
+    Returns:
+        How long a single row takes, in milliseconds; the median of some.
+
+    Raises:
+        ParityError: a column differs.
+    """
+    rows = raw_rows(plan, heldout, _NUM_ALONE)
+    together, times = _serve(plan, rows), list[float]()
+    for number in range(rows.num_rows):
+        row = rows.slice(number, 1)
+        begin = time.perf_counter()
+        alone = _serve(plan, row)
+        times.append(1000 * (time.perf_counter() - begin))
+        for name, column in alone.items():
+            whole = together[name]
+            own, among = (c.ragged().values if isinstance(c, Padded) else c for c in (column, _row_of(whole, number)))
+            if len(own) != len(among) or not _identical(own, among).all():
+                raise ParityError(
+                    f"column {name!r} differs: {_row(rows, number)} gives {own} alone and {among} among other rows, so "
+                    "it depends on what else is in a batch. Nothing was exported."
+                )
+    return statistics.median(times)
+
+
+def _row_of(column: NDArray[Any] | Padded, number: int) -> NDArray[Any] | Padded:
+    at = slice(number, number + 1)
+    return Padded(column.values[at], column.lengths[at]) if isinstance(column, Padded) else column[at]
+
+
+def raw_rows(plan: Transform, heldout: pa.Table, max_rows: int) -> pa.Table:
+    return rows_of(plan.inputs, heldout, max_rows)
+
+
+def rows_of(inputs: Sequence[ColumnSpec], heldout: pa.Table, max_rows: int) -> pa.Table:
+    few = heldout.slice(0, max_rows)  # once, as it takes time for each column
+    return pa.table({spec.name: _heldout_column(spec, few) for spec in inputs})
+
+
+def awkward_rows(plan: Transform, heldout: pa.Table) -> pa.Table:
+    """Each awkward value once in every column beside held-out values of the others, none of them missing but NaN."""
+    taken = _narrowed(plan)
+    awkward = {spec.name: _awkward_values(spec, taken.get(spec.name, spec.dtype)) for spec in plan.inputs}
+    present = {name: heldout[name].combine_chunks().drop_null() for name in awkward}
+    usual = {name: present[name] if len(present[name]) else values for name, values in awkward.items()}
+    groups = _groups(list(awkward), _MOST_AWKWARD_GROUPS)
+    counts = [max(len(awkward[name]) for name in names) for names in groups]
+    positions = np.concatenate([np.arange(count) for count in [0, *counts]])
+    columns = {}
+    for names, end, count in zip(groups, np.cumsum(counts).tolist(), counts, strict=True):
+        for name in names:
+            column, begin = usual[name].take(pa.array(positions % max(len(usual[name]), 1))), end - count
+            rest = column.slice(begin + len(awkward[name]))
+            columns[name] = pa.concat_arrays([column.slice(0, begin), awkward[name], rest])
+    return pa.table(columns)
+
+
+def _groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
+    """Split names into at most `most` groups of about the same size, none of them empty."""
+    bounds = np.linspace(0, len(names), min(most, len(names)) + 1).astype(int).tolist()
+    return [names[begin:end] for begin, end in itertools.pairwise(bounds)]
+
+
+def _transform_without_values(
+    workflow: nvt.Workflow, plan: Transform, heldout: pa.Table, names: Sequence[str]
+) -> tuple[list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]], set[str]]:
+    """Transform rows that lack a value of each column, by the plan and by NVTabular."""
+    batches, not_compared = list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]](), set[str]()
+    waiting = _groups(names, _MOST_GROUPS)
+    while waiting:
+        group = waiting.pop()
+        present, lacking = _rows_with_and_without(group, heldout)
+        both = _transform_lacking(workflow, plan, present, lacking)
+        # Together, NVTabular gets the integers of all these columns as float64, which it may hash to something else.
+        if both is not None and (len(group) == 1 or _all_identical(*both)):
+            batches.append((lacking, *both))
+        elif len(group) > 1:
+            waiting += _groups(group, 2)
+        else:
+            not_compared |= {*group}
+    return batches, not_compared
+
+
+def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return some held-out rows that have a value, for each of some columns, and the same rows without that value."""
+    places = [np.flatnonzero(heldout[name].is_valid())[:_NUM_LACKING] for name in names]
+    present = heldout.take(pa.array(np.concatenate(places)))
+    lacking, ends = present, np.cumsum([len(rows) for rows in places]).tolist()
+    for name, rows, end in zip(names, places, ends, strict=True):
+        column = present[name].combine_chunks()
+        nothing = pa.nulls(len(rows), column.type)
+        changed = pa.concat_arrays([column.slice(0, end - len(rows)), nothing, column.slice(end)])
+        lacking = lacking.set_column(lacking.schema.get_field_index(name), name, changed)
+    return present, lacking
+
+
+def _transform_lacking(
+    workflow: nvt.Workflow, plan: Transform, present: pa.Table, lacking: pa.Table
+) -> tuple[dict[str, NDArray[Any] | Padded], pd.DataFrame] | None:
+    """What the plan and NVTabular make of rows that lack a value; None where one of them takes no such rows."""
+    try:
+        served = plan.run(*plan_inputs(plan, lacking))
+    except RequestError:
+        return None
+    offline = _attempt(workflow, pa.concat_tables([lacking, present]))
+    return None if offline is None else (served, offline.iloc[: lacking.num_rows])
+
+
+def plan_inputs(
+    plan: Transform, rows: pa.Table
+) -> tuple[dict[str, NDArray[Any] | Padded], dict[str, NDArray[np.bool_]]]:
+    """Rows as `TransformPlan.run` takes them.
+
+    Args:
+        plan: says which columns there are, and their types.
+        rows: those columns, of those types.
+
+    Returns:
+        The inputs, and the masks of columns that need one and in which something is missing.
+
+    Raises:
+        ParityError: a list of integers lacks one, which no request can say.
+    """
+    inputs: dict[str, NDArray[Any] | Padded] = {}
+    valid = {}
+    for spec in plan.inputs:
+        column = rows[spec.name].combine_chunks()
+        if column.null_count and spec.has_mask:
+            valid[spec.name] = column.is_valid().to_numpy(zero_copy_only=False)
+        inputs[spec.name] = _values(spec, column) if spec.width is None else _padded(spec, column)
+    return inputs, valid
+
+
+def _heldout_column(spec: ColumnSpec, heldout: pa.Table) -> pa.ChunkedArray:
+    try:
+        # NVTabular knows integers as floats where training lacked some, whatever that does to their last bits.
+        return heldout[spec.name].cast(_arrow_type(spec), safe=spec.numpy_dtype.kind != "f")
+    except (KeyError, pa.ArrowException) as error:
+        raise ParityError(
+            f"the held-out rows do not hold column {spec.name!r} as {spec.dtype} ({error}). Prepare the data again."
+        ) from None
+
+
+def _serve(plan: Transform, rows: pa.Table) -> dict[str, NDArray[Any] | Padded]:
+    inputs, valid = plan_inputs(plan, rows)
+    try:
+        return plan.run(inputs, valid)
+    except RequestError as error:
+        raise ParityError(f"rows like the held-out ones could not be served: {error} Nothing was exported.") from None
+
+
+def _compare(
+    model: OfflineModel,
+    served_model: ScoringModel,
+    rows: pa.Table,
+    served: Mapping[str, NDArray[Any] | Padded],
+    offline: pd.DataFrame,
+    *,
+    are_made_up: bool = False,
+) -> float:
+    """Compare what the plan and NVTabular made of one batch; returns the largest difference of scores.
+
+    What becomes of NaN in a model, and of sums that overflow, depends on engine and processor: with AVX-512
+    TensorFlow's ReLU makes 0 of it. Rows that were made up are not refused for that.
+    """
+    offline = offline[list(served)]
+    for name, column in served.items():
+        _compare_column(name, column, offline[name], rows)
+    expected = model.score_offline(offline)
+    actual = served_model.score_served(served).reshape(expected.shape)
+    if are_made_up:
+        actual = np.where(out_of_range(served).reshape(-1, *(1,) * (actual.ndim - 1)), expected, actual)
+    worst, difference = _worst(expected, actual)
+    if not difference <= SCORE_TOLERANCE:  # also when it is NaN
+        raise ParityError(
+            f"scores differ: {_row(rows, worst)} scores {expected[worst]!r} offline and "
+            f"{actual[worst]!r} served, and may differ by {SCORE_TOLERANCE}. Nothing was exported."
+        )
+    return difference
+
+
+def _compare_with_training(rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], trained_on: pa.Table) -> None:
+    """Refuse an encoding that changed since `prepare`: a saved workflow names its operators, without their code."""
+    before = trained_on.slice(0, rows.num_rows).to_pandas()
+    for name in served:
+        if (row := _first_difference(served[name], before[name], _close)) is not None:
+            raise ParityError(
+                f"column {name!r} differs: {_row(rows, row)} was {before[name].iloc[row]} when the data was prepared, "
+                f"and is {_value(served[name], row)} now, so the code of an operator changed. Prepare and train again. "
+                "Nothing was exported."
+            )
+
+
+def out_of_range(columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[np.bool_]:
+    """The rows of a plan's outputs in which a number is NaN or too large for a model: a flag each, or one for all."""
+    arrays = (column.values if isinstance(column, Padded) else column for column in columns.values())
+    numbers = (values for values in arrays if values.dtype.kind == "f")
+    found = [~(np.abs(values) < _TOO_LARGE).all(axis=tuple(range(1, values.ndim))) for values in numbers]
+    return np.logical_or.reduce(found) if found else np.zeros(1, np.bool_)
+
+
+def _runnable(
+    model: OfflineModel, rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], offline: pd.DataFrame
+) -> tuple[pa.Table, Mapping[str, NDArray[Any] | Padded], pd.DataFrame]:
+    """The rows of a batch that a model of somebody else can run, such as those whose ids are in its tables."""
+
+    def runs(start: int, end: int) -> bool:
+        try:
+            model.score_offline(offline[list(served)].iloc[start:end])
+        except ExportError:
+            return False
+        return True
+
+    flags = rows_where(runs, rows.num_rows)
+    if flags.all():
+        return rows, served, offline
+    kept = {
+        name: Padded(column.values[flags], column.lengths[flags]) if isinstance(column, Padded) else column[flags]
+        for name, column in served.items()
+    }
+    return rows.filter(pa.array(flags)), kept, offline[flags]
+
+
+def _rows_that_fit(plan: Transform, rows: pa.Table) -> pa.Table:
+    """Drop rows with a number or list that is too large for the model's inputs: requests with one are refused."""
+
+    def fits(start: int, end: int) -> bool:
+        try:
+            plan.run(*plan_inputs(plan, rows.slice(start, end - start)))
+        except UnfitError:
+            return False
+        except RequestError:
+            return True  # serving them says so
+        return True
+
+    return rows.filter(pa.array(rows_where(fits, rows.num_rows)))
+
+
+def rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.bool_]:
+    """Flag the rows for which something holds that holds for a slice if it does for each of its rows."""
+    flags = np.zeros(num_rows, np.bool_)
+    waiting = [(0, num_rows)] if num_rows else []
+    while waiting:
+        start, end = waiting.pop()
+        if holds(start, end):
+            flags[start:end] = True
+        elif end - start > 1:
+            middle = (start + end) // 2
+            waiting += [(start, middle), (middle, end)]
+    return flags
+
+
+def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
+    """The row in which two arrays of scores differ most, and by how much."""
+    with np.errstate(invalid="ignore"):  # infinite scores
+        difference = np.where(_identical(actual, expected), 0.0, apart(actual, expected))
+    if difference.ndim > 1:
+        difference = difference.max(axis=1)
+    worst = int(np.argmax(difference))
+    return worst, float(difference[worst])
+
+
+def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collection[str], rows: pa.Table) -> float:
+    """Compare rows that each hold the candidates of all with a row for each; returns the largest difference."""
+    count = rows.num_rows
+    inputs, valid = plan_inputs(plan, rows)
+
+    def several(name: str, column: Any) -> Any:
+        return np.tile(column, (count, 1)) if name in candidates else column
+
+    def alone(name: str, column: Any) -> Any:
+        if isinstance(column, Padded):
+            return Padded(column.values.repeat(count, axis=0), column.lengths.repeat(count))
+        return np.tile(column, count) if name in candidates else column.repeat(count)
+
+    request, rows_alone = (
+        [{name: shape(name, column) for name, column in columns.items()} for columns in (inputs, valid)]
+        for shape in (several, alone)
+    )
+    expected = model.score_served(plan.run(*rows_alone))
+    actual = model.score_served(CandidatePlan.of(plan, candidates).run(*request))
+    if actual.size != expected.size:
+        raise ParityError(
+            f"the model gives {actual.size} scores for {count} rows with {count} candidates each, expected "
+            f"{expected.size}: its output is not one score per candidate. Nothing was exported."
+        )
+    actual = actual.reshape(expected.shape)
+    worst, difference = _worst(expected, actual)
+    if not difference <= SCORE_TOLERANCE:
+        row, candidate = (_row(rows, number) for number in divmod(worst, count))
+        row |= {name: value for name, value in candidate.items() if name in candidates}
+        raise ParityError(
+            f"scores differ: {row} scores {expected[worst]!r} alone and {actual[worst]!r} among other candidates, and "
+            f"may differ by {SCORE_TOLERANCE}. Nothing was exported."
+        )
+    return difference
+
+
+def transform_offline(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
+    """Raw rows through NVTabular, as `prepare` would write them.
+
+    pandas holds numbers in float64 and booleans as objects where one is missing; what is written has the dtype of the
+    schema.
+    """
+    frame = rows.to_pandas()
+    for name, schema in workflow.input_schema.column_schemas.items():
+        if name not in frame:
+            frame[name] = np.zeros(len(frame), dtype=schema.dtype.to_numpy)
+    dtypes = {name: schema.dtype.to_numpy for name, schema in workflow.output_schema.column_schemas.items()}
+    with quiet_nvtabular(), np.errstate(all="ignore"):
+        made: pd.DataFrame = workflow.transform(frame)
+        return made.astype({name: dtypes[name] for name in made if _is_widened(made[name], dtypes[name])})
+
+
+def _is_widened(column: "pd.Series[Any]", dtype: np.dtype[Any]) -> bool:
+    is_boolean = dtype == np.bool_ and column.dtype == object and bool(column.notna().all())
+    return is_boolean or column.dtype == np.float64
+
+
+def _transform_what_can_be(workflow: nvt.Workflow, rows: pa.Table) -> tuple[pa.Table, pd.DataFrame]:
+    """The rows that NVTabular can transform, and what it makes of them."""
+    if (whole := _attempt(workflow, rows)) is not None:
+        return rows, whole
+    flags = rows_where(lambda start, end: _attempt(workflow, rows.slice(start, end - start)) is not None, rows.num_rows)
+    rows = rows.filter(pa.array(flags))
+    return rows, transform_offline(workflow, rows) if rows.num_rows else pd.DataFrame()
+
+
+def _attempt(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame | None:
+    """Rows through NVTabular; None where an operator fails."""
+    try:
+        with without_merlin_log():
+            return transform_offline(workflow, rows)
+    except Exception:  # operators raise anything
+        return None
+
+
+def _arrow_type(spec: ColumnSpec) -> pa.DataType:
+    element = pa.large_string() if spec.dtype == "object" else pa.from_numpy_dtype(spec.numpy_dtype)
+    return element if spec.width is None else pa.list_(element)
+
+
+def _narrowed(plan: Transform) -> dict[str, str]:
+    """Return the raw columns that a model takes as smaller integers → the NumPy dtype name of those."""
+    calls = plan.steps if isinstance(plan, TransformPlan) else ()
+    steps = ((call.step, call.inputs[0]) for call in calls if isinstance(call, StepCall))
+    return {column: step.dtype for step, column in steps if isinstance(step, Narrow) and isinstance(column, str)}
+
+
+def _awkward_values(spec: ColumnSpec, taken: str) -> pa.Array:
+    """Awkward values of a column's type; as lists an empty one, each value alone and all together.
+
+    Args:
+        spec: of the column.
+        taken: NumPy dtype name as which a model takes whole numbers of the column.
+    """
+    kind, values = spec.numpy_dtype.kind, list[Any]()
+    if kind == "O":
+        values = list(_AWKWARD_STRINGS)
+    elif kind == "b":
+        values = [False, True]
+    elif kind == "f":
+        limits = np.finfo(spec.numpy_dtype)
+        values = [0.0, -0.0, 1.5, -1.0, np.nan, np.inf, -np.inf]
+        values += [float(limits.max), float(limits.min), float(limits.tiny)]
+    else:
+        bounds = np.iinfo(spec.numpy_dtype)
+        given = [value for value in _AWKWARD_INTEGERS if bounds.min <= value <= bounds.max]
+        numbers = np.array(given, spec.numpy_dtype)
+        values = numbers[numbers.astype(taken) == numbers].tolist()
+    if spec.width is not None:
+        values = [[], *([value] for value in values), values]
+    return pa.array(values, _arrow_type(spec))
+
+
+def _values(spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
+    """One value per row: None for missing strings, NaN for missing floats, zero for others."""
+    if spec.dtype == "object":
+        array = array.cast(pa.large_binary())
+    elif spec.numpy_dtype.kind != "f" and array.null_count:
+        array = array.fill_null(spec.numpy_dtype.type(0).item())
+    values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
+    elements = array.flatten()
+    if elements.null_count and spec.numpy_dtype.kind in "iub":
+        raise ParityError(
+            f"column {spec.name!r} has lists of {spec.dtype} with missing values, which a request cannot express. "
+            "Fill it in the data, or make it float64. Nothing was exported."
+        )
+    lengths = array.value_lengths().fill_null(MISSING_LIST).to_numpy(zero_copy_only=False).astype(np.int32)
+    width = max(int(lengths.max(initial=0)), 1)
+    return Padded(pad(_values(spec, elements).astype(spec.numpy_dtype, copy=False), lengths, width), lengths)
+
+
+def _compare_column(name: str, served: NDArray[Any] | Padded, offline: "pd.Series[Any]", rows: pa.Table) -> None:
+    if (row := _first_difference(served, offline, _identical)) is not None:
+        raise ParityError(
+            f"column {name!r} differs: {_row(rows, row)} gives {offline.iloc[row]} offline and {_value(served, row)} "
+            "served. Nothing was exported."
+        )
+
+
+def _all_identical(served: Mapping[str, NDArray[Any] | Padded], offline: pd.DataFrame) -> bool:
+    return all(_first_difference(column, offline[name], _identical) is None for name, column in served.items())
+
+
+def _first_difference(
+    served: NDArray[Any] | Padded,
+    offline: "pd.Series[Any]",
+    compare: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]],
+) -> int | None:
+    if isinstance(served, Padded):
+        lists = served.ragged()
+        with np.errstate(all="ignore"):
+            same = [
+                len(a) == len(b) and bool(compare(a, np.asarray(b, dtype=a.dtype)).all())
+                for a, b in zip(np.split(lists.values, lists.offsets[1:-1]), offline, strict=True)
+            ]
+    else:
+        with np.errstate(all="ignore"):  # as models take it, which may be too small for a number
+            values = offline.to_numpy()
+            are_whole = values.dtype.kind in "iu" and served.dtype.kind in "iu"  # which a cast could wrap around
+            same = compare(served, values if are_whole else values.astype(served.dtype)).tolist()
+    return None if all(same) else same.index(False)
+
+
+def _value(served: NDArray[Any] | Padded, row: int) -> Any:
+    return served.values[row, : served.lengths[row]] if isinstance(served, Padded) else served[row]
+
+
+def _identical(served: NDArray[Any], offline: NDArray[Any]) -> NDArray[np.bool_]:
+    """Value by value; floats by their bits, but for NaN, which equals any NaN."""
+    same: NDArray[np.bool_] = served == offline
+    if served.dtype.kind == "f":
+        same &= np.signbit(served) == np.signbit(offline)
+        same |= np.isnan(served) & np.isnan(offline)
+    return same
+
+
+def _close(served: NDArray[Any], before: NDArray[Any]) -> NDArray[np.bool_]:
+    """Value by value; floats but for what a logarithm differs by from processor to processor."""
+    same = _identical(served, before)
+    return same | np.isclose(served, before, rtol=1e-5, atol=1e-6) if served.dtype.kind == "f" else same
+
+
+def _row(rows: pa.Table, index: int) -> dict[str, Any]:
+    return {name: rows[name][index].as_py() for name in rows.column_names}

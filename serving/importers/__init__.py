@@ -1,0 +1,148 @@
+"""Models that were made elsewhere, brought into the layout of all served models: a file for each format.
+
+    saved_model.py    SavedModels of any Keras, and of plain modules
+    keras_file.py     .keras files, of Keras 2 and 3
+    torch_script.py   TorchScript
+    onnx_file.py      ONNX of any converter
+    lightgbm.py       LightGBM's text files
+    xgboost.py        XGBoost's JSON and UBJSON files
+
+Each has `takes(path)`, which looks at what a file holds, and a class `Model`, a `ForeignModel`. A package brings a
+further one by the entry-point group `rankline.model_formats`, whose value is such a module.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import pandas as pd
+from numpy.typing import NDArray
+
+from rankline.serving.importers.input_binding import Feed, Input
+from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.core.plugins import installed
+from rankline.workflows.schema.model_artifact import KIND, TrainedModel
+from rankline.workflows.schema.targets import Head
+from rankline.workflows.storage.artifacts import MANIFEST, Manifest
+
+ENTRY_POINTS = "rankline.model_formats"
+_MODULES = ("saved_model", "keras_file", "torch_script", "onnx_file", "lightgbm", "xgboost")
+_TORCH_SCRIPT = "Expected TorchScript: torch.jit.trace(model, example).save(path)"
+_SAVED = "Expected what save_model of LightGBM (.txt) or XGBoost (.json, .ubj) writes, not what dump_model does"
+_REMEDIES = {
+    ".pkl": "A pickle runs code when it is loaded. Convert the model to ONNX, as skl2onnx does",
+    ".joblib": "A pickle runs code when it is loaded. Convert the model to ONNX, as skl2onnx does",
+    ".h5": "Save it as a .keras file or a SavedModel",
+    ".pt": f"{_TORCH_SCRIPT}. What torch.save writes is a pickle",
+    ".pth": f"{_TORCH_SCRIPT}. What torch.save writes is a pickle",
+    ".pt2": f"{_TORCH_SCRIPT}, not what torch.export writes",
+    ".json": _SAVED,
+    ".ubj": _SAVED,
+    ".txt": _SAVED,
+    ".cbm": "Export it as ONNX: model.save_model(path, format='onnx')",
+}
+
+
+class ForeignModel(Protocol):
+    """A model in the format of the framework that made it.
+
+    Args:
+        path: of the model.
+
+    Attributes:
+        format: what `write` writes, of `rankline.workflows.schema.model_artifact`.
+        inputs: what it takes; none where it takes every column by its name.
+
+    Raises:
+        ArtifactError: it cannot be loaded, or it would run code that is not a model's.
+        MissingExtraError: what loads it is not installed.
+    """
+
+    format: str
+    inputs: tuple[Input, ...]
+
+    def __init__(self, path: Path) -> None: ...
+
+    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
+        """The feeds in the layout that the model takes: as they are, unless only a trial can tell.
+
+        Args:
+            feeds: what is known from names and types.
+            rows: encoded, to try it with.
+        """
+        return feeds
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Score rows by the framework itself.
+
+        Args:
+            arrays: by the names of the inputs.
+
+        Returns:
+            Each output, [rows] or [rows, width].
+
+        Raises:
+            ExportError: the model cannot run them.
+        """
+
+    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
+        """Names of the columns of an output, where the model knows them; else none."""
+        return ()
+
+    def take_as_missing(self, value: float) -> None:
+        """Take a value as missing, as NaN is.
+
+        Raises:
+            ConfigError: models of the format have no such value.
+        """
+        raise ConfigError(f"--missing {value:g} is for XGBoost models only, and this is another model. Leave it out.")
+
+    def assumed(self) -> tuple[str, ...]:
+        """Name what scores depend on but the file does not record, in a sentence each."""
+        return ()
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        """Write it as models are served: padded columns in, an output for each head.
+
+        Args:
+            feeds: what its inputs are made of.
+            heads: outputs by the model's own names, which `rankline.workflows.schema.targets.output_names` gives back.
+            target: file or directory of the format.
+
+        Raises:
+            ExportError: it has no such form.
+        """
+
+
+def open_model(path: Path) -> ForeignModel:
+    """A model of any format, told by what the file holds."""
+    if not path.exists():
+        raise ArtifactError(f"{path} does not exist. Expected a model: {', '.join(_formats())}.")
+    if not (path.is_file() or path.is_dir()):  # reading a FIFO or a device may never end
+        raise ArtifactError(f"{path} is neither a file nor a directory. Expected a model: {', '.join(_formats())}.")
+    if path.is_file() and not path.stat().st_size:
+        raise ArtifactError(f"{path} is empty. Save the model again.")
+    for module in _modules():
+        if module.takes(path):
+            model: ForeignModel = module.Model(path)
+            return model
+    remedy = _REMEDIES.get(path.suffix.lower(), f"Expected one of: {', '.join(_formats())}")
+    if path.is_dir() and (path / MANIFEST).is_file():
+        if Manifest.read(path).kind == KIND:
+            return open_model(TrainedModel.load(path).model_path)
+        remedy = "It is an artifact of Rankline: export it by its recipe, rankline export RECIPE"
+    raise ArtifactError(f"{path} is no model that can be served. {remedy}.")
+
+
+def _modules() -> Iterator[ModuleType]:
+    for name in _MODULES:
+        yield import_module(f"{__name__}.{name}")
+    yield from installed(ENTRY_POINTS, ModuleType).values()
+
+
+def _formats() -> list[str]:
+    known = ["SavedModel", ".keras", "TorchScript", "ONNX", "LightGBM (.txt)", "XGBoost (.json, .ubj)"]
+    return known + [point.name for point in entry_points(group=ENTRY_POINTS)]

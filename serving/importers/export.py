@@ -1,0 +1,408 @@
+"""A workflow and a model that were made elsewhere → one Triton ensemble, after the same comparison as our own.
+
+What is compared with are NVTabular itself and the framework that made the model, on rows of a sample.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rankline.serving.engines import engine_for
+from rankline.serving.engines.offline import OfflineModel, scores_of
+from rankline.serving.export.config import ExportConfig
+from rankline.serving.export.exporter import Exportable, publish_exportable
+from rankline.serving.export.parity import rows_of, transform_offline
+from rankline.serving.importers import ForeignModel, open_model
+from rankline.serving.importers.input_binding import (
+    Encoded,
+    Feed,
+    Input,
+    arrays_of,
+    check_sample,
+    dtypes_of,
+    match,
+    widths_of,
+)
+from rankline.serving.importers.multi_model import Several
+from rankline.serving.repository.ensemble import ExportedEnsemble
+from rankline.workflows.compiler.compile import check_operators, input_specs
+from rankline.workflows.core.errors import ArtifactError, DataError, ExportError, ParityError, RanklineError
+from rankline.workflows.core.progress import SILENT, Progress
+from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular, without_merlin_log
+from rankline.workflows.nvt.io.workflow import load_workflow, without_folds
+from rankline.workflows.nvt.prune import raw_columns, serving_part
+from rankline.workflows.plan import ColumnSpec
+from rankline.workflows.schema.arrow_types import holds_lists, is_text, plain_values
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.ragged import Padded, padded_tensors
+from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head, output_names
+from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, VALUES
+from rankline.workflows.storage.artifacts import files_below, sha256_of
+
+_MAX_ROWS = 4096
+_MAX_NAMED = 20
+
+
+def export_foreign(
+    model: Path | Sequence[Path],
+    sample: pa.Table,
+    output: Path,
+    config: ExportConfig,
+    *,
+    name: str,
+    workflow: Path | nvt.Workflow | None = None,
+    renames: Mapping[str, str] | None = None,
+    missing: float | None = None,
+    promote: bool = True,
+    progress: Progress = SILENT,
+) -> ExportedEnsemble:
+    """Match workflow and model, compare, write and publish.
+
+    Args:
+        model: in any format of `rankline.serving.importers`; several, of TensorFlow, become one.
+        sample: raw rows like those that will be scored, at least one; a few thousand are worth comparing.
+        output: model repository of the ensemble, which gets a version more.
+        config: engine and limits.
+        name: of the ensemble model.
+        workflow: directory of a saved NVTabular workflow, or a fitted one; None where the model takes raw columns.
+        renames: column of the workflow → what the model calls it.
+        missing: a value that means missing to an XGBoost model, as NaN does; its file does not record it.
+        promote: see `rankline.serving.repository.ensemble.publish_version`.
+        progress: shows the steps that are done.
+
+    Returns:
+        The ensemble; `assumed` in its manifest's details says what scores depend on but no file records.
+
+    Raises:
+        ArtifactError: workflow or model cannot be loaded, would run code, or `output` is something else.
+        DataError: the sample does not fit the workflow.
+        ExportError: model and workflow do not fit, or one of them cannot be served.
+        ParityError: offline and served results differ.
+        ConfigError: `missing` is given, and the model is not of XGBoost.
+        MissingExtraError: what loads or serves the model is not installed.
+    """
+    progress.update(0, 5, "load the model")
+    if not sample.num_rows:
+        raise DataError("the sample has no rows. Give some like those that will be scored, a few thousand at best.")
+    paths = [model] if isinstance(model, Path) else list(model)
+    opened = [open_model(path) for path in paths]
+    taken = opened[0] if len(opened) == 1 else Several(opened)
+    if missing is not None:
+        taken.take_as_missing(missing)
+    rows = _plain(sample)
+    load = _loader(workflow) if workflow is not None else partial(_identity, taken, rows, renames or {})
+    source = "the sample" if workflow is None else "the workflow"
+    matched = _matched(taken, load, rows, renames or {}, source, config.uncompiled_operators)
+    with TemporaryDirectory(prefix="rankline-model-") as directory:
+        feeds, heads = matched.feeds, matched.heads
+        artifact = Adapted(Path(directory) / taken.format, dtypes_of(feeds), output_names(heads))
+        taken.write(feeds, heads, artifact.model_path)
+        exportable = Exportable(
+            workflow=matched.workflow,
+            offline_workflow=matched.offline_workflow,
+            model=_Compared(taken, feeds, heads, engine_for(artifact.format).load_trained(artifact.model_path)),
+            artifact=artifact,
+            dtypes=artifact.dtypes,
+            heads=heads,
+            heldout=rows,
+            made_from=_fingerprints(paths, workflow, sample),
+            details={"run_id": "", "tracking_uri": "", "metrics": {}, "assumed": _assumed(taken, feeds, source)},
+            columns=_columns_of(feeds),
+            widths=widths_of(feeds),
+            refuses_missing=True,
+        )
+        return publish_exportable(exportable, output, config, name=name, promote=promote, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Matched:
+    """A workflow and a model that fit."""
+
+    workflow: nvt.Workflow
+    offline_workflow: nvt.Workflow
+    feeds: tuple[Feed, ...]
+    heads: tuple[Head, ...]
+
+
+def _matched(
+    model: ForeignModel,
+    load: Callable[[], nvt.Workflow],
+    rows: pa.Table,
+    renames: Mapping[str, str],
+    source: str,
+    uncompiled: Sequence[str],
+) -> _Matched:
+    """Find out how workflow, model and sample fit, from what they say and from a trial with the sample."""
+    columns = _encoded(load())
+    inputs = model.inputs or tuple(Input(name=column.name) for column in columns)
+    feeds = match(inputs, columns, renames, source)
+    needed = _columns_of(feeds)
+    serving = serving_part(load, needed)
+    check_operators(serving, uncompiled)
+    raw = raw_columns(serving, needed)
+    specs = [spec for spec in input_specs(serving) if spec.name in raw]
+    _check_sample(specs, rows)
+    compared_with = without_folds(serving, load)
+    first = rows_of(specs, rows, _MAX_ROWS)
+    frame = _transformed(compared_with, first)[needed]
+    check_sample(feeds, frame)
+    feeds = model.settled(feeds, frame)
+    heads = _heads(model, model.run(arrays_of(feeds, frame)), first.num_rows)
+    _check_names(specs, heads)
+    return _Matched(workflow=serving, offline_workflow=compared_with, feeds=feeds, heads=heads)
+
+
+def _assumed(model: ForeignModel, feeds: Sequence[Feed], source: str) -> list[str]:
+    """Name what scores depend on but neither model nor workflow records, in a sentence each."""
+    by_position = [feed for feed in feeds if feed.by_position and len(feed.columns) > 1]
+    return [*model.assumed(), *(_said_of_order(feed, source) for feed in by_position)]
+
+
+def _said_of_order(feed: Feed, source: str) -> str:
+    first, numbered = ", ".join(feed.columns[:_MAX_NAMED]), feed.input.numbered
+    rest = "" if len(feed.columns) <= _MAX_NAMED else f" and {len(feed.columns) - _MAX_NAMED} more"
+    remedy = f", or --rename COLUMN={numbered[0]} and so on" if numbered else ""
+    return (
+        f"The model does not name its features, so they are matched by position, as in {source}: {first}{rest}. "
+        f"If training used another order, give the columns in that order{remedy}."
+    )
+
+
+def _columns_of(feeds: Sequence[Feed]) -> list[str]:
+    return list(dict.fromkeys(name for feed in feeds for name in feed.columns))
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A `ModelArtifact`: a foreign model in the layout of served ones."""
+
+    model_path: Path
+    dtypes: Mapping[str, str]
+    outputs: tuple[str, ...]
+
+    @property
+    def format(self) -> str:
+        return self.model_path.name
+
+
+class _Compared:
+    """An `OfflineModel`: offline the framework itself, and the model in the served layout behind a plan."""
+
+    def __init__(
+        self, foreign: ForeignModel, feeds: tuple[Feed, ...], heads: tuple[Head, ...], adapted: OfflineModel
+    ) -> None:
+        self._foreign, self._feeds, self._heads, self._adapted = foreign, feeds, heads, adapted
+        self._call: Callable[..., Sequence[Any]] | None = None
+
+    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (feeds say it)
+        return dtypes_of(self._feeds)
+
+    def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (so do heads)
+        """A place in the graph: merlin-systems need not load the model again."""
+        from rankline.serving.engines.merlin_operators import Predict  # takes seconds
+
+        return Predict(output_names(self._heads))
+
+    def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
+        made = self._foreign.run(arrays_of(self._feeds, frame))
+        named = zip(output_names(self._heads), self._heads, strict=True)
+        return scores_of({name: made[h.column].reshape(-1, h.width).astype(np.float32) for name, h in named})
+
+    def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
+        """By the very call that the backend makes: what a framework restores may hang on how a file is loaded."""
+        arrays = padded_tensors(columns)
+        if self._call is None:
+            self._call = self._adapted.served_call(list(arrays))
+        try:
+            made = self._call(*arrays.values())
+        except Exception as error:  # engines raise anything
+            reason = str(error).strip().partition("\n")[0]
+            raise ExportError(f"the model cannot be run as it would be served: {reason}.") from error
+        return scores_of(dict(zip(sorted(output_names(self._heads)), made, strict=True)))
+
+    def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
+        return self._adapted.served_call(names)
+
+
+def _plain(sample: pa.Table) -> pa.Table:
+    """Numbers, strings and lists of them, as requests carry them."""
+    return pa.table({name: plain_values(sample[name].combine_chunks()) for name in sample.column_names})
+
+
+def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
+    """Gives a copy of the workflow each time, since NVTabular takes columns out of it in place."""
+    loaded = load_workflow(workflow) if isinstance(workflow, Path) else workflow
+    if not loaded.output_schema or not loaded.input_schema:
+        raise ArtifactError("the workflow was saved before it was fitted. Fit it, and save it again.")
+    return partial(deepcopy, loaded)
+
+
+def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -> nvt.Workflow:
+    """Make a workflow that passes on the columns that a model takes by name, or all numbers if it takes a matrix.
+
+    If an input has no column, it passes on all, so that the error of `match` names them.
+    """
+    taken = set(renames.values())
+    names = {renames.get(name, name): name for name in rows.column_names if name in renames or name not in taken}
+    found = [name for entry in model.inputs for name in _names(entry) if name in names]
+    columns = [column for name, column in names.items() if name in found]
+    if not found or not all(_is_found(entry, found) for entry in model.inputs):
+        are_named = found or len(model.inputs) > 1 or any(entry.features for entry in model.inputs)
+        columns = [name for name in rows.column_names if are_named or not is_text(rows[name].type)]
+    if not columns:
+        raise ExportError(f"the model takes {', '.join(map(str, model.inputs))}, the sample has {rows.column_names}.")
+    first = pa.table({name: _first_value(name, rows[name]) for name in columns})
+    with quiet_nvtabular():
+        return nvt.Workflow(columns >> ops.AddMetadata()).fit(nvt.Dataset(first.to_pandas()))
+
+
+def _first_value(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """What NVTabular sees the type of a column in: of its first row, which may be missing, or an empty list.
+
+    Raises:
+        DataError: there are only empty lists.
+    """
+    values = column.drop_null()
+    if not holds_lists(column.type):
+        return values.slice(0, 1) if len(values) else column.slice(0, 1).fill_null(pa.scalar(0).cast(column.type))
+    values = values.filter(pc.greater(pc.list_value_length(values), 0))
+    if not len(values):
+        raise DataError(f"column {name!r} of the sample has only empty lists. Give rows of which some have values.")
+    return values.slice(0, 1)
+
+
+def _stems(name: str) -> list[str]:
+    return [name.removesuffix(part) for part in (VALUES, NNZS, OFFSETS) if name.endswith(part)]
+
+
+def _names(entry: Input) -> list[str]:
+    """Return every column name that would be matched to an input."""
+    return [entry.name, *_stems(entry.name), *entry.features, *entry.numbered]
+
+
+def _is_found(entry: Input, found: Sequence[str]) -> bool:
+    of_matrix = set(entry.features or entry.numbered)
+    return bool(of_matrix and of_matrix <= set(found)) or any(
+        name in found for name in (entry.name, *_stems(entry.name))
+    )
+
+
+def _encoded(workflow: nvt.Workflow) -> list[Encoded]:
+    schemas = workflow.output_schema.column_schemas.items()
+    return [Encoded(name=name, dtype=_numpy_name(schema), is_list=bool(schema.is_list)) for name, schema in schemas]
+
+
+def _numpy_name(schema: Any) -> str:
+    kind = np.dtype(schema.dtype.to_numpy)
+    return "object" if kind.kind in "OSU" else str(kind)
+
+
+def _check_sample(specs: Sequence[ColumnSpec], rows: pa.Table) -> None:
+    """Refuse a sample that lacks a column, or has it in another type than the workflow was fitted on."""
+    names = [spec.name for spec in specs]
+    if missing := [name for name in names if name not in rows.column_names]:
+        raise DataError(
+            f"the sample lacks the columns {missing}. The workflow was fitted on {names}, the sample has "
+            f"{rows.column_names}.{did_you_mean(rows.column_names, missing)}"
+        )
+    wrong = [
+        f"{spec.name!r} is {rows[spec.name].type} in the sample, and the workflow was fitted on "
+        f"{'lists of ' if spec.width is not None else ''}{'strings' if spec.dtype == 'object' else spec.dtype}"
+        for spec in specs
+        if not _fits(spec, rows[spec.name].type)
+    ]
+    if wrong:
+        raise DataError(f"{'; '.join(wrong)}. Give the sample in the types that the workflow was fitted on.")
+
+
+def _fits(spec: ColumnSpec, kind: pa.DataType) -> bool:
+    if holds_lists(kind) != (spec.width is not None):
+        return False
+    element = kind.value_type if holds_lists(kind) else kind
+    if pa.types.is_null(element):
+        return True
+    if spec.dtype == "object":
+        return is_text(element)
+    is_number = pa.types.is_integer(element) or pa.types.is_floating(element)
+    return is_number and (spec.numpy_dtype.kind == "f" or not pa.types.is_floating(element))
+
+
+def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
+    try:
+        with without_merlin_log():
+            return transform_offline(workflow, rows)
+    except RanklineError:
+        raise
+    except Exception as error:  # operators raise anything
+        reason = " ".join(str(error).split())[:200]
+        raise ParityError(
+            f"NVTabular cannot transform the sample ({type(error).__name__}: {reason}), so there is nothing to compare "
+            "with. Nothing was exported."
+        ) from error
+
+
+def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int) -> tuple[Head, ...]:
+    """A head for each output of numbers; classes that only count its columns where the model names none."""
+    heads = []
+    for name, array in made.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind in "OSU":
+            continue  # names of classes, as some classifiers put out beside the probabilities
+        if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
+            raise ExportError(
+                f"the model's output {name!r} is {array.dtype.name}, expected integers or floats. Cast it to float32 "
+                "in the model."
+            )
+        if array.ndim not in (1, 2) or len(array) != num_rows or not array.size:
+            raise ExportError(
+                f"the model's output {name!r} has the shape {list(array.shape)} for {num_rows} rows, expected "
+                f"[{num_rows}] or [{num_rows}, width]. Save a model with a row of numbers for each row."
+            )
+        if array.dtype.kind in "iu" and (array != array.astype(np.float32)).any():
+            raise ExportError(
+                f"the model's output {name!r} is {array.dtype} with values up to {np.abs(array).max()}, but scores are "
+                "float32, which cannot hold them. Remove it from the model's outputs."
+            )
+        width = 1 if array.ndim == 1 else array.shape[1]
+        classes = model.classes(name) or tuple(map(str, range(width)))
+        is_wide = width > 1
+        heads.append(Head(name, task=MULTICLASS if is_wide else REGRESSION, classes=classes if is_wide else ()))
+    if not heads:
+        raise ExportError(f"the model puts out {list(made)}, none of them numbers.")
+    return tuple(heads)
+
+
+def _check_names(specs: Sequence[ColumnSpec], heads: Sequence[Head]) -> None:
+    taken = {tensor.name for spec in specs for tensor in (*spec.tensors, *([spec.mask] if spec.mask else []))}
+    if twice := sorted(taken & set(output_names(heads))):
+        raise ExportError(f"{twice} are inputs of the workflow and outputs of the model. Name the outputs otherwise.")
+
+
+def _fingerprints(models: Sequence[Path], workflow: Path | nvt.Workflow | None, sample: pa.Table) -> dict[str, str]:
+    """What went in; a workflow that was never saved has no fingerprint."""
+    found = {"model" if not place else f"model_{place}": _fingerprint(path) for place, path in enumerate(models)}
+    if isinstance(workflow, Path):
+        found["workflow"] = _fingerprint(workflow)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, sample.schema) as writer:
+        writer.write_table(sample)
+    return found | {"sample": hashlib.sha256(sink.getvalue()).hexdigest()}
+
+
+def _fingerprint(path: Path) -> str:
+    """SHA-256 of a file, or of the names and files below a directory."""
+    if path.is_file():
+        return sha256_of(path)
+    listed = "\n".join(f"{name} {sha256_of(file)}" for name, file in files_below(path))
+    return hashlib.sha256(listed.encode()).hexdigest()

@@ -1,0 +1,318 @@
+"""What a model takes, and what each of it is fed with: the columns of a workflow, matched by name, type and shape.
+
+Frameworks agree on no layout. A column of single values is [rows] or [rows, 1]; a list is flat values with offsets or
+lengths, or a padded matrix; a model of trees, and many an MLP, takes one matrix with all columns side by side.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from rankline.workflows.core.errors import DataError, ExportError, UnfitError
+from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.plan.columns import Lists, column_of_rows
+from rankline.workflows.plan.steps import fitting
+from rankline.workflows.schema.ragged import Ragged
+from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, VALUES
+
+COLUMN, MATRIX, PADDED = "column", "matrix", "padded"
+_PARTS = {VALUES: "values", NNZS: "nnzs", OFFSETS: "offsets"}
+_COUNT_BYTES = 4  # which hold the number of values of any request
+_HALVES = ("float16", "bfloat16")
+"""Types that a tensor cannot have before it reaches the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """A tensor that a model takes.
+
+    Attributes:
+        name: what the model calls it.
+        dtype: NumPy dtype name; "" where the model's format does not say.
+        shape: None for a size that varies; None as a whole where the format does not say.
+        features: columns of a `MATRIX` by name, where the model knows them.
+        numbered: names that its framework gives to the columns of a `MATRIX` by default, where it does so.
+    """
+
+    name: str
+    dtype: str = ""
+    shape: tuple[int | None, ...] | None = None
+    features: tuple[str, ...] = ()
+    numbered: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        shape = "" if self.shape is None else f"[{', '.join('?' if n is None else str(n) for n in self.shape)}]"
+        return f"{self.name!r} ({self.dtype}{shape})" if self.dtype or shape else repr(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A column that a workflow makes.
+
+    Attributes:
+        name: what it is called.
+        dtype: NumPy dtype name of a value; "object" for strings.
+        is_list: whether a row has a list of them.
+    """
+
+    name: str
+    dtype: str
+    is_list: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name!r} ({'lists of ' if self.is_list else ''}{self.dtype})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    """What one input of a model is made of.
+
+    Attributes:
+        input: of the model.
+        kind: `COLUMN`, `MATRIX`, `PADDED`, or `VALUES`, `NNZS` or `OFFSETS` of a list.
+        columns: one encoded column, or those of a matrix from left to right.
+        dtype: NumPy dtype name of what is fed.
+        rank: dimensions of what is fed.
+        by_position: the columns of a matrix are in the order of the workflow or sample, as the model names none.
+    """
+
+    input: Input
+    kind: str
+    columns: tuple[str, ...]
+    dtype: str
+    rank: int
+    by_position: bool = False
+
+    @property
+    def is_of_list(self) -> bool:
+        return self.kind in (VALUES, NNZS, OFFSETS, PADDED)
+
+
+def match(
+    inputs: Sequence[Input], columns: Sequence[Encoded], renames: Mapping[str, str], source: str = "the workflow"
+) -> tuple[Feed, ...]:
+    """What each input of a model is fed with.
+
+    Args:
+        inputs: of the model.
+        columns: of the workflow.
+        renames: column → what the model calls it.
+        source: where the columns come from, for messages.
+
+    Raises:
+        ExportError: an input has no column, or one that does not fit; the message names all of them, both sides.
+    """
+    taken = set(renames.values())
+    by_name = {renames.get(c.name, c.name): c for c in columns if c.name in renames or c.name not in taken}
+    _check_renames(renames, inputs, columns, source)
+    whole = _matrix(inputs, by_name, source)
+    if whole is not None:
+        return (whole,)
+    feeds, problems, missing = [], [], []
+    for entry in inputs:
+        found = _feed(entry, by_name)
+        if isinstance(found, Feed):
+            feeds.append(found)
+        elif found:
+            problems.append(found)
+        else:
+            missing.append(entry)
+    if missing:
+        unused = sorted({column.name for column in columns} - {name for feed in feeds for name in feed.columns})
+        problems.append(
+            f"the model takes {', '.join(map(str, missing))}, and {source} has "
+            f"{', '.join(map(str, columns)) or 'no columns'}.{_remedy([entry.name for entry in missing], unused)}"
+        )
+    if problems:
+        raise ExportError("; ".join(problems))
+    return tuple(feeds)
+
+
+def _remedy(missing: Sequence[str], unused: Sequence[str]) -> str:
+    """What to do about inputs that no column has the name of."""
+    return f"{did_you_mean(missing, unused)} If a column is called otherwise: --rename COLUMN={missing[0]}"
+
+
+def _check_renames(
+    renames: Mapping[str, str], inputs: Sequence[Input], columns: Sequence[Encoded], source: str
+) -> None:
+    made = [column.name for column in columns]
+    if wrong := [name for name in renames if name not in made]:
+        raise ExportError(f"--rename names {wrong}, expected columns of {source}: {made}.{did_you_mean(wrong, made)}")
+    if len(set(renames.values())) < len(renames):
+        raise ExportError(f"--rename gives several columns one name: {dict(renames)}. Give each a name of its own.")
+    taken = [name for entry in inputs for name in (_stem(entry.name), *entry.features, *entry.numbered)]
+    if wrong := [name for name in renames.values() if name not in taken]:
+        raise ExportError(f"--rename names {wrong}, expected inputs of the model: {taken}.{did_you_mean(wrong, taken)}")
+
+
+def _stem(name: str) -> str:
+    return next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), name)
+
+
+def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str) -> Feed | None:
+    """One input that takes all columns side by side; None where the model takes them one by one.
+
+    Raises:
+        ExportError: it cannot be made of the columns.
+    """
+    if len(inputs) != 1 or _stem(inputs[0].name) in by_name:
+        return None
+    entry, columns = inputs[0], by_name
+    features = entry.features or (entry.numbered if set(entry.numbered) & set(by_name) else ())
+    if features:
+        if missing := [name for name in features if name not in by_name]:
+            raise ExportError(
+                f"the model takes the features {missing}, and {source} has {[c.name for c in by_name.values()]}."
+                f"{_remedy(missing, sorted(set(by_name) - set(features)))}"
+            )
+        columns = {name: by_name[name] for name in features}
+    elif entry.shape is None:
+        if len(by_name) < 2 or not all(map(_is_number, by_name.values())):
+            return None
+    elif len(entry.shape) != 2 or (width := entry.shape[1]) == 1:
+        return None
+    elif width is not None and width != len(by_name):
+        raise ExportError(
+            f"the model takes {entry}, a matrix with {width} columns, and {source} has {len(by_name)}: "
+            f"{list(by_name)}. Leave out what it was not trained on."
+        )
+    wrong = [str(column) for column in columns.values() if not _is_number(column)]
+    if wrong:
+        raise ExportError(f"the model takes {entry}, one matrix of numbers, and {source} has {', '.join(wrong)}.")
+    names = tuple(column.name for column in columns.values())
+    return Feed(
+        input=entry, kind=MATRIX, columns=names, dtype=entry.dtype or "float32", rank=2, by_position=not features
+    )
+
+
+def _is_number(column: Encoded) -> bool:
+    return not column.is_list and np.dtype(column.dtype).kind in "iubf"
+
+
+def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
+    """What feeds an input, or what is wrong with what has its name; None where nothing has."""
+    part = next((part for part in _PARTS if entry.name.endswith(part) and _stem(entry.name) in by_name), None)
+    column = by_name.get(entry.name if part is None else _stem(entry.name))
+    if column is None:
+        return None
+    if part is not None and not column.is_list:
+        return f"the model takes {entry}, a part of lists, and the column is {column}, one value per row"
+    shape = entry.shape
+    if part in (NNZS, OFFSETS):
+        if entry.dtype and (np.dtype(entry.dtype).kind not in "iuf" or np.dtype(entry.dtype).itemsize < _COUNT_BYTES):
+            return f"the model takes {entry}, lengths or offsets of lists, expected int32 or int64"
+        return Feed(
+            input=entry, kind=part, columns=(column.name,), dtype=entry.dtype or "int32", rank=len(shape or (None,))
+        )
+    if problem := _wrong_type(entry, column):
+        return problem
+    dtype = entry.dtype or _model_dtype(column)
+    if part == VALUES:
+        is_padded = shape is not None and len(shape) == 2 and shape[1] != 1
+        kind, rank = (PADDED, 2) if is_padded else (VALUES, len(shape or (None,)))
+    elif column.is_list:
+        if shape is not None and len(shape) != 2:
+            return f"the model takes {entry}, and the column is {column}: expected a matrix [rows, longest]"
+        kind, rank = PADDED, 2
+    else:
+        if shape is not None and (len(shape) > 2 or (len(shape) == 2 and shape[1] not in (1, None)) or not shape):
+            return f"the model takes {entry}, and the column is {column}, one value per row"
+        kind, rank = COLUMN, 2 if shape is None else len(shape)
+    return Feed(input=entry, kind=kind, columns=(column.name,), dtype=dtype, rank=rank)
+
+
+def _wrong_type(entry: Input, column: Encoded) -> str | None:
+    """Numbers become floats, and integers of another size; floats become no ids, and strings nothing else."""
+    made = np.dtype(column.dtype).kind
+    taken = "f" if entry.dtype in ("", *_HALVES) else np.dtype(entry.dtype).kind
+    if made in "OSU" or taken in "OSU":
+        return f"the model takes {entry}, and the column is {column}: strings are not served, encode them first"
+    if taken not in "iubf":
+        return f"the model takes {entry}, expected integers or floats"
+    if taken in "iub" and made == "f":
+        return f"the model takes {entry}, and the column is {column}: floats would lose what is behind the point"
+    return None
+
+
+def _model_dtype(column: Encoded) -> str:
+    """Where a model does not say it: int64 for ids, float32 for numbers, as PyTorch's layers take them."""
+    return "float32" if np.dtype(column.dtype).kind == "f" else "int64"
+
+
+def dtypes_of(feeds: Sequence[Feed]) -> dict[str, str]:
+    """Encoded column → NumPy dtype name in which it is handed to the served model, which makes halves itself."""
+    dtypes: dict[str, str] = {}
+    for feed in feeds:
+        if feed.kind == MATRIX:
+            dtypes |= dict.fromkeys(feed.columns, feed.dtype)
+        elif feed.kind not in (NNZS, OFFSETS):
+            dtypes[feed.columns[0]] = feed.dtype
+        else:
+            dtypes.setdefault(feed.columns[0], "int64")
+    return {name: "float32" if dtype in _HALVES else dtype for name, dtype in dtypes.items()}
+
+
+def widths_of(feeds: Sequence[Feed]) -> dict[str, int]:
+    """Encoded column of lists → values of each list, where the model takes a fixed number."""
+    return {feed.columns[0]: width for feed in feeds if feed.kind == PADDED and (width := _width(feed)) is not None}
+
+
+def check_sample(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
+    """Refuse a sample that a model cannot take: missing lists, lists that are too long, integers that do not fit."""
+    widths = widths_of(feeds)
+    for feed in feeds:
+        is_part = feed.kind in (NNZS, OFFSETS)
+        for name in feed.columns:
+            is_missing = frame[name].isna().to_numpy()
+            if feed.is_of_list and is_missing.any():  # of integers, NVTabular says so
+                raise DataError(
+                    f"column {name!r} is missing in row {is_missing.argmax()} of the sample, and would reach the model."
+                    " Leave such rows out, or fill it in the workflow: NullToEmptyList."
+                )
+            column = column_of_rows(frame[name], is_list=feed.is_of_list)
+            made = (column.elements if isinstance(column, Lists) else column).values.dtype
+            try:
+                with np.errstate(all="ignore"):
+                    for step in fitting(name, made, None if is_part else feed.dtype, widths.get(name)):
+                        column = step.run(column)
+            except UnfitError as error:
+                raise DataError(
+                    f"the model does not take the sample: {error} Leave such rows out, or save the model with a larger "
+                    "type or width."
+                ) from None
+
+
+def arrays_of(feeds: Sequence[Feed], frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """Encoded rows, a pandas DataFrame with lists as objects, as a model takes them."""
+    with np.errstate(all="ignore"):  # a float64 may be too large for what the model takes
+        return {feed.input.name: _array(feed, frame) for feed in feeds}
+
+
+def _array(feed: Feed, frame: pd.DataFrame) -> NDArray[Any]:
+    if feed.kind == MATRIX:
+        return np.stack([frame[name].to_numpy().astype(feed.dtype) for name in feed.columns], axis=1)
+    column = frame[feed.columns[0]]
+    if feed.kind == COLUMN:
+        array: NDArray[Any] = column.to_numpy()
+    else:
+        lists = Ragged.of_rows(column)
+        if feed.kind == PADDED:
+            array = lists.padded(_width(feed)).values
+        else:
+            array = {VALUES: lists.values, NNZS: lists.lengths, OFFSETS: lists.offsets}[feed.kind]
+    shape = (len(array), 1) if feed.rank == 2 and array.ndim == 1 else array.shape
+    return array.astype(feed.dtype).reshape(shape)
+
+
+def _width(feed: Feed) -> int | None:
+    return feed.input.shape[1] if feed.input.shape else None
+
+
+def with_rank(feeds: Sequence[Feed], rank: int) -> tuple[Feed, ...]:
+    """The same with columns of single values of so many dimensions."""
+    return tuple(replace(feed, rank=rank) if feed.kind == COLUMN else feed for feed in feeds)

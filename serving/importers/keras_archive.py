@@ -1,0 +1,250 @@
+"""What a `.keras` file holds, looked through before Keras reads it.
+
+Keras makes of its description whatever that names: classes and functions of any module in Keras 2, any that Keras
+itself offers in some releases of Keras 3, from one that downloads files to one that loads a program. So what is not
+known to be a layer or a part of one is refused, wherever in the description it stands.
+"""
+
+import inspect
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rankline.workflows.core.errors import ArtifactError
+
+MAX_JSON_BYTES = 64 << 20
+"""Of a description; those of the largest models take some megabytes."""
+
+MAX_RATIO = 10
+"""Of what an archive holds to its own size, beside a MiB; Keras does not compress."""
+
+MAX_MEMBERS = 10_000
+"""Of an archive, all of which Keras unpacks: a few, and those of layers with words."""
+
+_CONFIG, _METADATA = "config.json", "metadata.json"
+_NAMESPACES = (
+    *("layers", "initializers", "regularizers", "constraints", "activations", "losses", "metrics", "optimizers"),
+    *("optimizers.schedules", "models", "dtype_policies", "mixed_precision", "quantizers"),
+)
+_OF_FUNCTIONS = ("activations", "losses", "metrics", "regularizers")
+_MODULE = re.compile(
+    r"builtins|(tf_)?keras(\.src)?(\.(layers|initializers|regularizers|constraints|activations|losses|metrics|optimizers|"
+    r"models|engine|dtype_policies|mixed_precision|quantizers)(\.\w+)*)?"
+)
+_OPERATIONS = re.compile(r"keras\.src\.ops\.\w+")
+_PLAIN = frozenset(
+    {
+        *("__keras_tensor__", "__tensor__", "__numpy__", "__bytes__", "__ellipsis__", "__slice__", "__tuple__"),
+        "TensorShape",
+    }
+)
+"""Values, which both Keras write as if they were classes."""
+_OF_CODE = frozenset({"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"})
+"""Layers that hold code, or load it from elsewhere."""
+_NO_FUNCTIONS = frozenset({"get", "serialize", "deserialize"})
+_SYMBOLIC = frozenset({"TFOpLambda", "SlicingOpLambda"})
+"""What Keras 2 makes of TensorFlow's functions between its layers."""
+_TENSORFLOW = re.compile(
+    r"(compat\.v1\.)?((math|nn|linalg|__operators__|sparse|signal)\.\w+|abs|add|argmax|argmin|boolean_mask|"
+    r"broadcast_to|cast|clip_by_value|concat|constant|convert_to_tensor|cos|cumsum|divide|equal|exp|expand_dims|eye|fill|"
+    r"floor|gather|gather_nd|greater|greater_equal|identity|less|less_equal|logical_(and|not|or)|matmul|maximum|"
+    r"minimum|multiply|negative|norm|not_equal|one_hot|ones|ones_like|pad|pow|range|rank|reduce_\w+|repeat|reshape|"
+    r"reverse|round|searchsorted|sequence_mask|shape|sigmoid|sign|sin|size|slice|sort|split|sqrt|square|squeeze|stack|"
+    r"stop_gradient|strided_slice|subtract|tanh|tensordot|tile|transpose|unstack|where|zeros|zeros_like)"
+)
+"""Those that only compute."""
+
+
+def holds_keras(path: Path) -> bool:
+    """Whether it is a zip archive with Keras' description of layers."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {_CONFIG, _METADATA} <= set(archive.namelist())
+    except zipfile.BadZipFile:
+        return False
+
+
+def checked_release(path: Path) -> str:
+    """The release of Keras that wrote a file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_members(archive, path)
+            for name in archive.namelist():
+                if name.endswith(".h5"):
+                    _check_weights(archive.read(name), path)
+            return str(_json_of(archive, _METADATA)["keras_version"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, RuntimeError, zipfile.BadZipFile) as error:
+        raise _damaged(path, error) from None
+
+
+def check_names(path: Path, keras: Any) -> None:
+    """Refuse a description that names anything but parts of Keras.
+
+    How it was compiled is left out: nobody reads it to score. That of a model inside is read.
+
+    Args:
+        path: of the file.
+        keras: the module that is to read it.
+
+    Raises:
+        ArtifactError: it does, or it is damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            config = _json_of(archive, _CONFIG)
+        config.pop("compile_config", None)
+        foreign = sorted(set(_Names(keras).foreign(config)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zipfile.BadZipFile) as error:
+        raise _damaged(path, error) from None
+    if foreign:
+        raise ArtifactError(
+            f"{path} holds {', '.join(foreign)}: no part of Keras that only computes. Build the model of Keras' own "
+            "layers, or save it as a SavedModel, which holds what they compute."
+        )
+
+
+class _Names:
+    """What a Keras has that may be named.
+
+    Args:
+        keras: the module.
+    """
+
+    def __init__(self, keras: Any) -> None:
+        self._keras = keras
+        parts = {namespace: _members(keras, namespace) for namespace in _NAMESPACES}
+        found = [entry for part in parts.values() for entry in part.items()]
+        self._classes = {name for name, value in found if isinstance(value, type)} - _OF_CODE
+        self._classes |= {"Functional", "Model", "Sequential", "DTypePolicy", "FloatDTypePolicy"}
+        found = [entry for namespace in _OF_FUNCTIONS for entry in parts[namespace].items()]
+        self._functions = {name for name, value in found if inspect.isfunction(value)} - _NO_FUNCTIONS
+
+    def foreign(self, part: Any) -> Iterator[str]:
+        """What a part of a description names, and may not."""
+        if isinstance(part, list):
+            for value in part:
+                yield from self.foreign(value)
+        elif isinstance(part, dict):
+            if "class_name" in part and not self._is_known(part):
+                yield _called(part)
+            if isinstance(part.get("vocabulary"), str):
+                yield f"the path {part['vocabulary']!r} of a vocabulary"
+            for value in part.values():
+                yield from self.foreign(value)
+
+    def _is_known(self, part: dict[str, Any]) -> bool:
+        name, module, registered = (part.get(key) for key in ("class_name", "module", "registered_name"))
+        if not all(isinstance(word, str | None) for word in (name, module, registered)):
+            return False
+        if name in _PLAIN:
+            return True
+        if name == "function":
+            function = part.get("config")
+            is_function = isinstance(function, str) and function in self._functions
+            return is_function and registered in (None, function) and _is_module(module)
+        if registered not in (None, name):
+            return False
+        if name in _SYMBOLIC:
+            function = part["config"]["function"]
+            return _is_module(module) and isinstance(function, str) and bool(_TENSORFLOW.fullmatch(function))
+        return self._is_operation(name, module) or (name in self._classes and _is_module(module))
+
+    def _is_operation(self, name: Any, module: str | None) -> bool:
+        """One of Keras 3 between layers, such as the sum of two tensors."""
+        if not module or not _OPERATIONS.fullmatch(module) or self._keras.__name__ != "keras":
+            return False
+        try:
+            found = vars(import_module(module)).get(name)
+        except ImportError:
+            return False
+        return isinstance(found, type) and issubclass(found, self._keras.Operation) and found.__module__ == module
+
+
+def _is_module(name: str | None) -> bool:
+    """None is for names that are looked up among Keras' own."""
+    return name is None or _MODULE.fullmatch(name) is not None
+
+
+def _members(keras: Any, namespace: str) -> dict[str, Any]:
+    for name in namespace.split("."):
+        keras = getattr(keras, name, None)
+    return {} if keras is None else {name: value for name, value in inspect.getmembers(keras) if name[0] != "_"}
+
+
+def _called(part: dict[str, Any]) -> str:
+    """The thing that a part of a description names, as its author would."""
+    name, module, registered = (part.get(key) for key in ("class_name", "module", "registered_name"))
+    if not isinstance(name, str):
+        return f"the class {name!r}"
+    if name in ("Lambda", "__lambda__"):
+        return "a Lambda"
+    if name in _SYMBOLIC:
+        return f"the function tf.{part['config']['function']}"
+    if name == "function":
+        name = part.get("config")
+    if isinstance(registered, str) and ">" in registered:
+        return f"the custom {registered!r}"
+    return f"{module}.{name}" if module else f"{name!r}"
+
+
+def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
+    members = archive.infolist()
+    if outside := [m.filename for m in members if m.filename[:1] in "/\\" or ".." in PurePosixPath(m.filename).parts]:
+        raise ArtifactError(f"{path} has files that lead outside of it: {outside}. Save the model again.")
+    if len(members) > MAX_MEMBERS:
+        raise ArtifactError(f"{path} holds {len(members)} files, expected at most {MAX_MEMBERS}. Save it again.")
+    total, limit = sum(member.file_size for member in members), (1 << 20) + MAX_RATIO * path.stat().st_size
+    if total > limit:
+        raise ArtifactError(f"{path} unpacks to {total >> 20} MiB, expected at most {limit >> 20}. Save it again.")
+
+
+def _json_of(archive: zipfile.ZipFile, name: str) -> Any:
+    size = archive.getinfo(name).file_size
+    if size > MAX_JSON_BYTES:
+        raise ArtifactError(f"{archive.filename} has a {name} of {size >> 20} MiB, expected {MAX_JSON_BYTES >> 20}.")
+    return json.loads(archive.read(name))
+
+
+def _check_weights(content: bytes, path: Path) -> None:
+    """Refuse weights that HDF5 would fetch from other files."""
+    import h5py
+
+    with h5py.File(BytesIO(content), "r") as file:
+        datasets: dict[int, int] = {}
+        if outside := sorted(_leading_outside(file, datasets)):
+            raise ArtifactError(f"{path} has weights that are links to elsewhere: {outside}. Save the model again.")
+    if (total := sum(datasets.values())) > len(content):  # compressed, or never written
+        raise ArtifactError(
+            f"{path} has {total} bytes of weights in a file of {len(content)}, expected no compression. Save it again."
+        )
+
+
+def _leading_outside(group: Any, visited: dict[int, int]) -> Iterator[str]:
+    """Names of links and weights that are not in the file; `visited` gets the bytes of what is in it, by address."""
+    import h5py
+
+    for name in group:
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            yield name
+            continue
+        part = group[name]
+        address = h5py.h5o.get_info(part.id).addr
+        if address in visited:
+            continue
+        visited[address] = part.nbytes if isinstance(part, h5py.Dataset) else 0
+        if isinstance(part, h5py.Group):
+            yield from _leading_outside(part, visited)
+        elif isinstance(part, h5py.Dataset) and (part.external or part.is_virtual):
+            yield part.name
+
+
+def _damaged(path: Path, error: Exception) -> ArtifactError:
+    reason = " ".join(str(error).split())[:200]
+    return ArtifactError(f"{path} cannot be read ({type(error).__name__}: {reason}). Save the model again.")

@@ -1,0 +1,125 @@
+"""LightGBM's text files, of `Booster.save_model` and of its scikit-learn classes' `booster_.save_model`."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankline.serving.importers import ForeignModel
+from rankline.serving.importers.input_binding import Feed, Input
+from rankline.serving.importers.tree_ensemble import (
+    EXP,
+    IDENTITY,
+    OUTPUT,
+    SIGMOID,
+    SIGNED_SQUARE,
+    SOFTMAX,
+    SOFTPLUS,
+    Forest,
+    inputs_of,
+    matrix_of,
+    write_forest,
+)  # fmt: skip
+from rankline.workflows.core.errors import ArtifactError, ExportError, in_short
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.onnx.lightgbm_text import read_forest
+from rankline.workflows.schema.model_artifact import ONNX
+from rankline.workflows.schema.targets import Head
+
+_BEGIN = re.compile(rb"tree\r?\nversion=v\d")
+_SQUARE_ROOT = "sqrt"  # what was learned is the root of the label
+_TRANSFORMS = (
+    dict.fromkeys(("", "custom", "none", "lambdarank", "rank_xendcg"), IDENTITY)
+    | dict.fromkeys(("regression", "regression_l1", "huber", "fair", "quantile", "mape"), IDENTITY)
+    | dict.fromkeys(("poisson", "gamma", "tweedie"), EXP)
+    | dict.fromkeys(("binary", "multiclassova", "cross_entropy"), SIGMOID)
+    | {"cross_entropy_lambda": SOFTPLUS, "multiclass": SOFTMAX}
+)
+"""Objective → `ConvertOutput` in LightGBM's objective functions."""
+
+
+def takes(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _BEGIN.match(file.read(32)) is not None
+
+
+class Model(ForeignModel):
+    """A `ForeignModel`."""
+
+    format = ONNX
+
+    def __init__(self, path: Path) -> None:
+        for module in ("lightgbm", "onnx", "onnxruntime"):
+            require(module, feature=f"serving {path}", extra="lightgbm")
+        import lightgbm
+
+        try:
+            text = path.read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise ArtifactError(f"{path} is a damaged LightGBM model: {error}. Save it again by save_model.") from None
+        read = read_forest(text, str(path))
+        objective, transform, scale = _objective(read.objective, read.width, path)
+        self._forest = Forest(trees=read.trees, width=read.width, transform=transform, scale=scale)
+        try:
+            self._booster = lightgbm.Booster(model_str=read.text(objective))
+        except (lightgbm.basic.LightGBMError, ValueError) as error:
+            raise ArtifactError(f"{path} cannot be loaded by LightGBM: {in_short(error)}. Save it again.") from None
+        numbered = [f"Column_{place}" for place in range(len(read.features))]
+        self.inputs: tuple[Input, ...] = inputs_of(() if list(read.features) == numbered else read.features, numbered)
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        import lightgbm
+
+        try:
+            return {OUTPUT: np.asarray(self._booster.predict(matrix_of(arrays))).astype(np.float32)}
+        except (lightgbm.basic.LightGBMError, ValueError) as error:
+            raise ExportError(f"the LightGBM model cannot run the sample: {in_short(error)}.") from None
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        write_forest(self._forest, feeds, heads, target)
+
+
+def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:
+    """The objective, and how it turns the sum of the trees into scores.
+
+    Args:
+        said: an objective with its options: `binary sigmoid:2`.
+        width: number of classes. LightGBM also reads it from the options, and writes that many scores.
+        path: for messages.
+
+    Returns:
+        The objective with the options that prediction uses, the transform, and what the sum is multiplied with before.
+
+    Raises:
+        ArtifactError: it is not known, or contradicts the number of classes.
+    """
+    name, *words = said.split() or [""]
+    options = dict(word.partition(":")[::2] for word in words)
+    if name not in _TRANSFORMS:
+        known = ", ".join(filter(None, _TRANSFORMS))
+        raise ArtifactError(f"{path} has the objective {name!r}, expected one of {known}.")
+    made, transform, scale = [name], _TRANSFORMS[name], 1.0
+    if name.startswith("multiclass"):
+        made.append(f"num_class:{width}")
+    if _SQUARE_ROOT in options:
+        transform = SIGNED_SQUARE
+        made.append(_SQUARE_ROOT)
+    try:
+        if int(options.get("num_class", width)) != width:
+            raise ArtifactError(
+                f"{path} has {width} classes, but its objective has {options['num_class']}. Save it again."
+            )
+        if "sigmoid" in options:
+            scale = float(options["sigmoid"])
+            if not 0 < scale < math.inf:
+                raise ValueError
+            made.append(f"sigmoid:{scale!r}")
+    except ValueError:
+        raise ArtifactError(f"{path} has the objective {said!r}, expected numbers above 0. Save it again.") from None
+    return " ".join(made), transform, scale

@@ -1,0 +1,395 @@
+"""ONNX files of any converter: PyTorch's, tf2onnx, skl2onnx, onnxmltools.
+
+Nodes are put in front that make the model's inputs of padded columns, and behind it that make its outputs float32.
+What a converter of scikit-learn adds for Python, a map of class names to probabilities for each row, is left out: the
+probabilities are a tensor before, and the names become those of its columns.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankline.serving.importers import ForeignModel
+from rankline.serving.importers.input_binding import MATRIX, PADDED, Feed, Input, dtypes_of
+from rankline.workflows.core.errors import ArtifactError, ExportError
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.schema.model_artifact import ONNX
+from rankline.workflows.schema.targets import Head, output_names
+from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, VALUES
+
+_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+_FIRST_OPSET = 11  # with a cumulative sum, and ranges
+_INT64, _STRING = 7, 8  # of TensorProto
+_MAX_INLINED_BYTES, _NODE_BYTES = 64 << 20, 1 << 10
+"""Of functions in place of their calls; each node takes memory beside what it holds."""
+_TRIAL_BYTES, _TRIAL_CPU_S = 1 << 30, 3
+"""Of the first row, beside some of each for the size of the model."""
+_TOO_LARGE = 2  # exit status of the trial
+_LABELS = frozenset({"label", "output_label"})
+"""What converters call the class of the highest probability."""
+
+
+def takes(path: Path) -> bool:
+    """A file called so: protobuf has no mark by which its messages can be told."""
+    return path.is_file() and path.suffix.lower() == ".onnx"
+
+
+class Model(ForeignModel):
+    """A `ForeignModel`."""
+
+    format = ONNX
+
+    def __init__(self, path: Path) -> None:
+        for module in ("onnx", "onnxruntime"):
+            require(module, feature=f"serving {path}", extra="onnx")
+        self._model = _load(path)
+        self._classes = _without_maps(self._model)
+        given = {tensor.name for tensor in self._model.graph.initializer}
+        given |= {part.values.name for part in self._model.graph.sparse_initializer}
+        self.inputs = tuple(_input(path, tensor) for tensor in self._model.graph.input if tensor.name not in given)
+        self._session = _open(path, self._model)
+        scores = _scores(self._model, has_classes=bool(self._classes))
+        for tensor in scores:
+            _dtype(path, tensor, "gives")
+        self._names = [tensor.name for tensor in scores]
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Without the class of the highest probability, which says nothing more."""
+        try:
+            return dict(zip(self._names, self._session.run(self._names, dict(arrays)), strict=True))
+        except Exception as error:  # of ONNX Runtime, likewise
+            raise ExportError(f"the ONNX model cannot run the sample: {_line(error)}.") from None
+
+    def classes(self, output: str) -> tuple[str, ...]:
+        return self._classes.get(output, ())
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        target.write_bytes(_served(self._model, feeds, heads))
+
+
+def _load(path: Path) -> Any:
+    """A file as it is run: checked, its functions put in place of what calls them, and its weights with it."""
+    import onnx
+    import onnx.inliner
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        model.DiscardUnknownFields()
+        model.ClearField("training_info")  # which ONNX Runtime does not run
+        _check_functions(path, model)
+        _check_places(path, model)
+        onnx.load_external_data_for_model(model, str(path.parent))
+        onnx.checker.check_model(model)
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+    except ArtifactError:
+        raise
+    except Exception as error:  # of protobuf and of onnx, without a common base
+        raise ArtifactError(f"{path} cannot be read as ONNX: {_line(error)}. Convert the model again.") from None
+    if any(tensor.data_location for tensor in _tensors(model)):  # which ONNX Runtime would look for
+        raise ArtifactError(f"{path} has external data that onnx did not load. Save it with all weights inside.")
+    if foreign := sorted({node.domain for node in _nodes(model.graph)} - _DOMAINS):
+        raise ArtifactError(f"{path} has operators of {foreign}, expected those of ONNX and ONNX Runtime.")
+    return model
+
+
+def _check_functions(path: Path, model: Any) -> None:
+    """Refuse functions that call themselves, or that take too much memory in place of their calls.
+
+    Functions that call each other twice grow with the power of their number.
+    """
+    functions = {_key(function, function.name): function for function in model.functions}
+    sizes: dict[tuple[str, str, str], int | None] = {}
+
+    def size_of(nodes: Iterable[Any]) -> int:
+        """Bytes that calls among these nodes, and in their branches and loops, become."""
+        called = (_key(node, node.op_type) for outer in nodes for node in _with_inner(outer))
+        return sum(inlined(key) for key in called if key in functions)
+
+    def inlined(key: tuple[str, str, str]) -> int:
+        if key not in sizes:
+            sizes[key] = None
+            nodes = functions[key].node
+            sizes[key] = sum(node.ByteSize() + _NODE_BYTES for node in nodes) + size_of(nodes)
+        size = sizes[key]
+        if size is None:
+            raise ArtifactError(
+                f"{path} has a function {key[1]!r} that calls itself, expected none. Convert the model again."
+            )
+        return size
+
+    if len(functions) < len(model.functions):
+        raise ArtifactError(f"{path} has two functions of one name. Convert the model again.")
+    if (size := size_of(model.graph.node)) > _MAX_INLINED_BYTES:
+        raise ArtifactError(
+            f"{path} takes {float(size):.1g} bytes after its functions are inlined, expected at most "
+            f"{_MAX_INLINED_BYTES:.1g}. Convert the model again, without functions."
+        )
+
+
+def _key(part: Any, name: str) -> tuple[str, str, str]:
+    return part.domain, name, getattr(part, "overload", "")  # since onnx 1.16
+
+
+def _open(path: Path, model: Any) -> Any:
+    import onnxruntime
+
+    content = model.SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        _try(path, content)
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except ArtifactError:
+        raise
+    except Exception as error:  # of ONNX Runtime, likewise
+        versions = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
+        raise ArtifactError(
+            f"{path}, of opset {versions}, cannot be run by ONNX Runtime {onnxruntime.__version__}: "
+            f"{_line(error)}. Convert the model to an older opset, or install a newer onnxruntime."
+        ) from None
+
+
+def _try(path: Path, content: bytes) -> None:
+    """Refuse a model that takes much memory or time for its size; see `rankline.serving.importers.onnx_trial`.
+
+    Raises:
+        ArtifactError: it does.
+        RuntimeError: ONNX Runtime says why it cannot be loaded.
+    """
+    max_bytes, max_cpu_s = _TRIAL_BYTES + 6 * len(content), _TRIAL_CPU_S + (len(content) >> 25)
+    command = [sys.executable, str(Path(__file__).with_name("onnx_trial.py")), str(max_bytes), str(max_cpu_s)]
+    done = subprocess.run(command, input=content, capture_output=True, check=False)
+    if done.returncode < 0 or done.returncode == _TOO_LARGE:
+        raise ArtifactError(
+            f"{path} takes more than {max_bytes >> 20} MiB or {max_cpu_s} s of CPU time to load and score one row, "
+            "or crashes ONNX Runtime. Convert the model again, without constants or loops of that size."
+        )
+    if done.returncode:
+        raise RuntimeError((done.stdout or done.stderr[-200:]).decode(errors="replace"))
+
+
+def _check_places(path: Path, model: Any) -> None:
+    """Refuse weights that are not beside the file."""
+    directory = path.parent.resolve()
+    for tensor in _tensors(model):
+        for entry in tensor.external_data:
+            place = PurePosixPath(entry.value.replace("\\", "/"))
+            if entry.key == "location" and (
+                place.is_absolute()
+                or ".." in place.parts
+                or not (directory / place).resolve().is_relative_to(directory)
+            ):
+                raise ArtifactError(
+                    f"{path} has weights in {entry.value!r}, expected a file beside it. Save the model again, with its "
+                    "weights in the same directory."
+                )
+
+
+def _tensors(model: Any) -> Iterator[Any]:
+    """Each constant of a model, wherever it is; of a sparse one its values and indices."""
+    for graph in _graphs(model.graph):
+        yield from graph.initializer
+        yield from (tensor for part in graph.sparse_initializer for tensor in (part.values, part.indices))
+    bodies = (node for function in model.functions for outer in function.node for node in _with_inner(outer))
+    for node in (*_nodes(model.graph), *bodies):
+        for attribute in node.attribute:
+            sparse = (attribute.sparse_tensor, *attribute.sparse_tensors)
+            yield from (attribute.t, *attribute.tensors)
+            yield from (tensor for part in sparse for tensor in (part.values, part.indices))
+
+
+def _graphs(graph: Any) -> Iterator[Any]:
+    """A graph, and those of its branches and loops."""
+    yield graph
+    for node in _nodes(graph):
+        yield from (inner for attribute in node.attribute for inner in _inner(attribute))
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    for node in graph.node:
+        yield from _with_inner(node)
+
+
+def _with_inner(node: Any) -> Iterator[Any]:
+    """A node, and those of its branches and loops at any depth."""
+    waiting = [node]
+    while waiting:
+        outer = waiting.pop()
+        yield outer
+        waiting += (inner for attribute in outer.attribute for graph in _inner(attribute) for inner in graph.node)
+
+
+def _inner(attribute: Any) -> Iterator[Any]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
+    """Make the outputs that are maps of each row tensors; returns the classes of each output that has some."""
+    from onnx import TensorProto, helper
+
+    graph, classes = model.graph, dict[str, tuple[str, ...]]()
+    outputs = {tensor.name: tensor for tensor in graph.output}
+    for node in [node for node in graph.node if node.op_type == "ZipMap" and node.output[0] in outputs]:
+        name = node.output[0]
+        words = [entry for attribute in node.attribute for entry in (*attribute.strings, *attribute.ints)]
+        classes[name] = tuple(word.decode() if isinstance(word, bytes) else str(word) for word in words)
+        made = helper.make_node("Cast", [node.input[0]], [name], to=TensorProto.FLOAT)  # they may be float64
+        place = list(graph.node).index(node)
+        graph.node.remove(node)
+        graph.node.insert(place, made)
+        tensor = helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, len(words)])
+        outputs[name].CopyFrom(tensor)
+    return classes
+
+
+def _scores(model: Any, *, has_classes: bool) -> list[Any]:
+    """Outputs that are tensors; not the names of classes, nor their numbers beside the probabilities."""
+    tensors = [tensor for tensor in model.graph.output if tensor.type.HasField("tensor_type")]
+    kinds = {tensor.name: tensor.type.tensor_type.elem_type for tensor in tensors}
+    scores = [
+        tensor
+        for tensor in tensors
+        if kinds[tensor.name] != _STRING
+        and not (kinds[tensor.name] == _INT64 and (has_classes or tensor.name in _LABELS) and len(tensors) > 1)
+    ]
+    return scores or tensors
+
+
+def _input(path: Path, tensor: Any) -> Input:
+    if not tensor.type.HasField("tensor_type"):
+        raise ArtifactError(f"{path} takes {tensor.name!r}, which is no tensor.")
+    kind = tensor.type.tensor_type
+    shape = None
+    if kind.HasField("shape"):
+        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+        if dims and dims[0] is not None:
+            raise ArtifactError(
+                f"{path} takes {tensor.name!r} of {dims[0]} rows, expected any number. Convert the model again, with "
+                "the rows as a dynamic axis."
+            )
+        shape = tuple(dims)
+    return Input(name=tensor.name, dtype=_dtype(path, tensor, "takes"), shape=shape)
+
+
+def _dtype(path: Path, tensor: Any, verb: str) -> str:
+    from onnx import TensorProto
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    kind = tensor.type.tensor_type.elem_type
+    if kind == _STRING:
+        return "object"
+    dtype = tensor_dtype_to_np_dtype(kind)
+    if dtype.isbuiltin != 1:  # of another package
+        name = TensorProto.DataType.Name(kind)
+        raise ArtifactError(f"{path} {verb} {tensor.name!r} as {name}, expected FLOAT. Add a Cast to the model.")
+    return str(dtype.name)
+
+
+def _served(model: Any, feeds: Sequence[Feed], heads: Sequence[Head]) -> bytes:
+    """The model between what makes its inputs and its outputs."""
+    from onnx import TensorProto
+
+    from rankline.workflows.onnx.graph import Graph, serialized
+
+    names = output_names(heads)
+    graph = Graph([*dtypes_of(feeds), *names])
+    _declare(graph, feeds)
+    for feed in feeds:
+        _feed(graph, feed)
+    graph.include(_of_opset(model, feeds))
+    for name, head in zip(names, heads, strict=True):
+        flat = graph.add("Reshape", graph.inner + head.column, graph.constant([-1, head.width]))
+        graph.add("Cast", flat, output=name, to=TensorProto.FLOAT)
+        graph.give(name, head.width)
+    return serialized(graph, "model")
+
+
+def _of_opset(model: Any, feeds: Sequence[Feed]) -> Any:
+    """A model of an opset that has what lists need.
+
+    Raises:
+        ExportError: onnx cannot convert it.
+    """
+    from onnx import helper, version_converter
+
+    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+    if version is None:  # of trees alone
+        whole = type(model)()
+        whole.CopyFrom(model)
+        whole.opset_import.append(helper.make_opsetid("", _FIRST_OPSET))
+        return whole
+    if version >= _FIRST_OPSET or not any(feed.is_of_list for feed in feeds):
+        return model
+    try:
+        return version_converter.convert_version(model, _FIRST_OPSET)
+    except Exception as error:  # of onnx, without a common base
+        raise ExportError(
+            f"the ONNX model is of opset {version}, and cannot be made one of {_FIRST_OPSET}: {_line(error)}. Convert "
+            "it again, with a newer opset."
+        ) from None
+
+
+def _declare(graph: Any, feeds: Sequence[Feed]) -> None:
+    from onnx.helper import np_dtype_to_tensor_dtype
+
+    lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
+    for name, dtype in dtypes_of(feeds).items():
+        kind = np_dtype_to_tensor_dtype(np.dtype(dtype))
+        if name in lists:
+            graph.take(name + VALUES, kind, f"width of {name}")
+            graph.take(name + NNZS, np_dtype_to_tensor_dtype(np.dtype(np.int32)), 1)
+        else:
+            graph.take(name, kind, 1)
+
+
+def _feed(graph: Any, feed: Feed) -> None:
+    from onnx.helper import np_dtype_to_tensor_dtype
+
+    kind, target = np_dtype_to_tensor_dtype(np.dtype(feed.dtype)), graph.inner + feed.input.name
+    if feed.kind == MATRIX:
+        columns = [graph.add("Cast", name, to=kind) for name in feed.columns]
+        graph.add("Concat", *columns, output=target, axis=1)
+        return
+    name = feed.columns[0]
+    if feed.kind == PADDED:
+        graph.add("Cast", name + VALUES, output=target, to=kind)
+        return
+    made = {VALUES: _values, NNZS: _lengths, OFFSETS: _offsets}.get(feed.kind, _column)(graph, name)
+    shape = [-1, 1] if feed.rank == 2 else [-1]
+    graph.add("Cast", graph.add("Reshape", made, graph.constant(shape)), output=target, to=kind)
+
+
+def _column(graph: Any, name: str) -> str:  # noqa: ARG001  (it is there)
+    return name
+
+
+def _lengths(graph: Any, name: str) -> str:
+    made: str = graph.add("Cast", name + NNZS, to=_INT64)
+    return made
+
+
+def _offsets(graph: Any, name: str) -> str:
+    lengths = graph.add("Reshape", _lengths(graph, name), graph.constant([-1]))
+    made: str = graph.add("Concat", graph.constant([0]), graph.add("CumSum", lengths, graph.constant(0)), axis=0)
+    return made
+
+
+def _values(graph: Any, name: str) -> str:
+    values = name + VALUES
+    width = graph.add("Gather", graph.add("Shape", values), graph.constant(1))
+    places = graph.add("Range", graph.constant(0), width, graph.constant(1))
+    is_value = graph.add("Reshape", graph.add("Less", places, _lengths(graph, name)), graph.constant([-1]))
+    made: str = graph.add("Compress", graph.add("Reshape", values, graph.constant([-1])), is_value, axis=0)
+    return made
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split()).removeprefix("[ONNXRuntimeError] : ")[:200].rstrip(".")

@@ -1,0 +1,216 @@
+"""SavedModels that Keras 2, Keras 3 or a plain `tf.Module` wrote: the signature `serving_default` is what is served.
+
+`rankline.serving.engines.tensorflow.allowed_operations` looks through the graph before it is loaded, since loading runs
+a part of it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankline.serving.engines.tensorflow.allowed_operations import check_loaded
+from rankline.serving.importers import ForeignModel
+from rankline.serving.importers.input_binding import COLUMN, MATRIX, PADDED, Feed, Input, dtypes_of
+from rankline.workflows.core.errors import ArtifactError, ExportError
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.schema.model_artifact import SAVED_MODEL
+from rankline.workflows.schema.signatures import name_inputs
+from rankline.workflows.schema.targets import Head, output_names
+from rankline.workflows.schema.tensor_names import (
+    NNZS,
+    OFFSETS,
+    PADDED_SIGNATURE,
+    RAGGED_SIGNATURE,
+    VALUES,
+    argument_names,
+)
+
+_SIGNATURE = "serving_default"
+_PLACE = re.compile(
+    r'Graph execution error:|Exception encountered when calling|Detected at node|<stack traces|File "|\d+ root error'
+)
+_NODE = re.compile(r"\x1b\[\d*m|\{\{function_node .*?\}\}|\[\[\{\{node .*|\[Op:.*|^\s*\(\d\) [A-Z_]+:")
+
+
+def takes(path: Path) -> bool:
+    return path.is_dir() and (path / "saved_model.pb").is_file()
+
+
+class Model(ForeignModel):
+    """A `ForeignModel`."""
+
+    format = SAVED_MODEL
+
+    def __init__(self, path: Path) -> None:
+        require("tensorflow", feature=f"serving {path}", extra="cpu")
+        check_loaded(path)
+        import tensorflow as tf
+
+        try:
+            self.kept = tf.saved_model.load(str(path))
+        except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
+            raise ArtifactError(f"{path} cannot be loaded as a SavedModel: {line_of(error)}. Save it again.") from None
+        signatures = self.kept.signatures
+        if _SIGNATURE not in signatures:
+            raise ArtifactError(
+                f"{path} has the signatures {sorted(signatures)}, expected {_SIGNATURE!r}. Save it with "
+                f"signatures={{{_SIGNATURE!r}: a tf.function with an input_signature}}."
+            )
+        self.function = signatures[_SIGNATURE]
+        self.inputs = tuple(
+            Input(name=name, dtype=_dtype(spec), shape=_shape(path, name, spec))
+            for name, spec in sorted(self.function.structured_input_signature[1].items())
+        )
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        import tensorflow as tf
+
+        try:
+            made = self.function(**{name: tf.constant(array) for name, array in arrays.items()})
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            raise ExportError(f"the SavedModel cannot run the sample: {line_of(error)}.") from None
+        return {name: output.numpy() for name, output in made.items()}
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        save(self.kept, self.function, feeds, heads, target)
+
+
+def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    """Write a SavedModel with a signature that takes padded columns, and one that takes merlin-systems' flat ones."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    specs: dict[str, dict[str, tuple[Any, Any]]] = {PADDED_SIGNATURE: {}, RAGGED_SIGNATURE: {}}
+
+    def add(name: str, dtype: str, *, padded: tuple[Any, ...], ragged: tuple[Any, ...]) -> None:
+        for layout, shape in ((PADDED_SIGNATURE, padded), (RAGGED_SIGNATURE, ragged)):
+            specs[layout][name] = shape, dtype
+
+    for name, dtype, is_list in _columns(feeds):
+        if is_list:
+            add(name + VALUES, dtype, padded=(None, None), ragged=(None,))
+            specs[PADDED_SIGNATURE][name + NNZS] = (None, 1), tf.int32
+            specs[RAGGED_SIGNATURE][name + OFFSETS] = (None,), tf.int32
+        else:
+            add(name, dtype, padded=(None, 1), ragged=(None,))
+
+    def score(columns: Mapping[str, Any]) -> dict[str, Any]:
+        made = function(**{feed.input.name: _tensor(feed, columns) for feed in feeds})
+        return {
+            name: tf.cast(tf.reshape(made[head.column], (-1, head.width)), tf.float32)
+            for name, head in zip(output_names(heads), heads, strict=True)
+        }
+
+    def padded(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return score({name: _from_padded(inputs, name, is_list) for name, _, is_list in _columns(feeds)})
+
+    def ragged(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return score({name: _from_offsets(inputs, name, is_list) for name, _, is_list in _columns(feeds)})
+
+    def signature(layout: str, call: Any) -> Any:
+        arguments = argument_names(specs[layout])
+        tensors = {name: tf.TensorSpec(*spec, arguments[name]) for name, spec in specs[layout].items()}
+        return tf.function(call, input_signature=[tensors], autograph=False)
+
+    signatures = {
+        PADDED_SIGNATURE: signature(PADDED_SIGNATURE, padded),
+        RAGGED_SIGNATURE: signature(RAGGED_SIGNATURE, ragged),
+    }
+    tf.saved_model.save(_keeper(model, signatures[PADDED_SIGNATURE]), str(target), signatures=signatures)
+    name_inputs(target, SavedModel)
+
+
+def _keeper(model: Any, function: Any) -> Any:
+    """An object with the variables and tables that a function captures, and no more: not those of an optimizer.
+
+    The layers of Keras 3 show TensorFlow other variables than they compute with, which would be saved without values.
+    Whatever else is captured keeps the whole model.
+    """
+    import tensorflow as tf
+
+    graph = function.get_concrete_function().graph
+    keeper = tf.Module()
+    keeper.captured = list(graph.variables)
+    handles = {id(variable.handle) for variable in graph.variables}
+    resources = [id(outer) for outer, _ in graph.captures if outer.dtype == tf.resource]
+    if others := [handle for handle in resources if handle not in handles]:
+        parts = tf.train.TrackableView(model).descendants()
+        tables = {id(part.resource_handle): part for part in parts if hasattr(part, "resource_handle")}
+        keeper.tables = [tables[handle] for handle in others if handle in tables]
+        if len(keeper.tables) < len(others):
+            keeper.model = model
+    return keeper
+
+
+def _columns(feeds: Sequence[Feed]) -> list[tuple[str, str, bool]]:
+    """Each encoded column with the dtype in which it comes, and whether it is lists."""
+    lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
+    return [(name, dtype, name in lists) for name, dtype in dtypes_of(feeds).items()]
+
+
+def _from_padded(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:
+    """A column [rows, 1], or the flat values of lists, their lengths, and the padded matrix."""
+    import tensorflow as tf
+
+    if not is_list:
+        return inputs[name]
+    padded, lengths = inputs[name + VALUES], inputs[name + NNZS]
+    is_value = tf.range(tf.shape(padded)[1]) < lengths
+    return tf.boolean_mask(padded, is_value), lengths[:, 0], padded
+
+
+def _from_offsets(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:
+    import tensorflow as tf
+
+    if not is_list:
+        return inputs[name][:, None]
+    values, offsets = inputs[name + VALUES], inputs[name + OFFSETS]
+    return values, offsets[1:] - offsets[:-1], tf.RaggedTensor.from_row_splits(values, offsets).to_tensor()
+
+
+def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
+    import tensorflow as tf
+
+    if feed.kind == MATRIX:
+        return tf.concat([tf.cast(columns[name], feed.dtype) for name in feed.columns], axis=1)
+    column = columns[feed.columns[0]]
+    if feed.kind == COLUMN:
+        tensor = column
+    elif feed.kind == PADDED:
+        width = feed.input.shape[1] if feed.input.shape else None
+        tensor = column[2] if width is None else _of_width(column[2], width)
+    else:
+        offsets = tf.concat([[0], tf.cumsum(column[1])], axis=0)
+        tensor = {VALUES: column[0], NNZS: column[1], OFFSETS: offsets}[feed.kind]
+    shape = (-1, 1) if feed.rank == 2 else (-1,)
+    return tf.cast(tensor if feed.kind == PADDED else tf.reshape(tensor, shape), feed.dtype)
+
+
+def _of_width(padded: Any, width: int) -> Any:
+    """Rows of a width that the model was built for; zeros behind shorter ones."""
+    import tensorflow as tf
+
+    missing = tf.maximum(width - tf.shape(padded)[1], 0)
+    return tf.ensure_shape(tf.pad(padded, [[0, 0], [0, missing]]), (None, width))
+
+
+def _dtype(spec: Any) -> str:
+    return "object" if spec.dtype.name == "string" else np.dtype(spec.dtype.as_numpy_dtype).name
+
+
+def _shape(path: Path, name: str, spec: Any) -> tuple[int | None, ...]:
+    if spec.shape.rank is None:
+        raise ArtifactError(
+            f"{path} takes {name!r} of any rank. Save it with an input_signature that says [None] or [None, 1]."
+        )
+    return tuple(spec.shape.as_list())
+
+
+def line_of(error: Exception) -> str:
+    """Return the line in which TensorFlow says what is wrong, the first that does not say where in the graph."""
+    lines = (_NODE.sub("", line).strip() for line in str(error).splitlines())
+    return next((line.rstrip(".") for line in lines if line and not _PLACE.match(line)), type(error).__name__)

@@ -1,0 +1,267 @@
+"""TorchScript that `torch.jit.trace` or `torch.jit.script` wrote.
+
+A file says what its arguments are called, but neither their types nor their shapes, so columns are tried as [rows, 1]
+and as [rows]. An argument that is a dictionary of tensors takes all columns by name, [rows] each, as merlin-systems
+hands them to a PyTorch model.
+"""
+
+import inspect
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from rankline.serving.importers import ForeignModel
+from rankline.serving.importers.input_binding import (
+    COLUMN,
+    MATRIX,
+    PADDED,
+    Feed,
+    Input,
+    arrays_of,
+    dtypes_of,
+    widths_of,
+    with_rank,
+)
+from rankline.workflows.core.errors import ArtifactError, ExportError
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.schema.model_artifact import OUTPUTS, TORCH_SCRIPT
+from rankline.workflows.schema.targets import Head, output_names
+from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, VALUES, argument_names
+from rankline.workflows.torchscript.program import is_torch_script, load_torch_script
+
+_DICTIONARY = "Dict[str, Tensor]"
+
+
+def takes(path: Path) -> bool:
+    return is_torch_script(path)
+
+
+class Model(ForeignModel):
+    """A `ForeignModel`."""
+
+    format = TORCH_SCRIPT
+
+    def __init__(self, path: Path) -> None:
+        require("torch", feature=f"serving {path}", extra="torch")
+        import torch
+
+        self._model, _ = load_torch_script(path, torch, remedy="Save it again.")
+        arguments = self._model.forward.schema.arguments[1:]
+        types = {argument.name: str(argument.type) for argument in arguments}
+        self._dictionary = next((name for name, kind in types.items() if kind == _DICTIONARY), None)
+        if wrong := {name: kind for name, kind in types.items() if kind not in ("Tensor", _DICTIONARY)}:
+            raise ArtifactError(f"forward of {path} takes {wrong}, expected tensors, or one {_DICTIONARY}.")
+        if self._dictionary and len(types) > 1:
+            raise ArtifactError(f"forward of {path} takes {types}, expected tensors, or one {_DICTIONARY}.")
+        self.inputs = () if self._dictionary else tuple(Input(name=name) for name in types)
+
+    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:
+        """Columns as [rows, 1] if the model gives a row for each then, else as [rows]; lists flat, or padded."""
+        feeds = _of_precision(feeds, self._model)
+        if self._dictionary:
+            tried = [with_rank(feeds, 1), with_rank(_flat(feeds), 1)]
+        else:
+            tried = [_lists(with_rank(feeds, rank), padded) for padded in (False, True) for rank in (2, 1)]
+        for made in tried:
+            if self._fits(made, rows):
+                return tuple(self._of_width(feed, made, rows) for feed in made)
+        try:
+            self.run(arrays_of(tried[0], rows))
+        except ExportError as error:
+            longest = {feed.columns[0]: _longest(feed, rows) for feed in feeds if feed.is_of_list}
+            single = [made for made in tried if self._fits(made, rows.iloc[:1])]
+            if single and not any(self._fits(made, rows.iloc[[0, 0]]) for made in single):
+                raise ExportError(
+                    f"{error} It runs a single row, so it was traced with one: trace it with an example of several "
+                    "rows, and without sizes that fit one row only, such as view(1, -1)."
+                ) from None
+            if longest and not single:
+                raise ExportError(
+                    f"{error} The longest lists of the sample have {longest} values. If the model takes lists of a "
+                    "fixed width, give a sample whose longest lists have that width."
+                ) from None
+            raise
+        return tried[0]
+
+    def _of_width(self, feed: Feed, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> Feed:
+        """Fix the width of padded lists to that of the sample if the model takes no wider ones."""
+        if feed.kind != PADDED:
+            return feed
+        fixed, wider = (
+            replace(feed, input=replace(feed.input, shape=(None, _longest(feed, rows) + more))) for more in (0, 1)
+        )
+        return feed if self._fits(tuple(wider if other is feed else other for other in feeds), rows) else fixed
+
+    def _fits(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> bool:
+        try:
+            made = self.run(arrays_of(feeds, rows))
+        except ExportError:
+            return False
+        return all(output.ndim in (1, 2) and len(output) == len(rows) for output in made.values())
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        import torch
+
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        try:
+            with torch.inference_mode():
+                made = self._model(tensors) if self._dictionary else self._model(**tensors)
+        except Exception as error:  # PyTorch raises RuntimeError and IndexError, a script what it likes
+            raise ExportError(f"the TorchScript cannot run the sample: {_line(error)}.") from None
+        named = _named(made)
+        if wrong := {
+            name: type(value).__name__ for name, value in named.items() if not isinstance(value, torch.Tensor)
+        }:
+            raise ExportError(f"forward of the TorchScript gives {wrong}, expected tensors.")
+        return {name: _array(tensor) for name, tensor in named.items()}
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        """Trace a module around it, which leaves what is script in it as it is."""
+        import torch
+
+        example = _example(feeds)
+        module = _served(self._model, feeds, heads, tuple(example), dictionary=self._dictionary)
+        with quiet_torch(), torch.no_grad():
+            traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
+        traced.save(str(target), _extra_files={OUTPUTS: json.dumps(output_names(heads))})
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    """Convert an output to NumPy, as float32 if NumPy lacks its type of floats."""
+    import torch
+
+    has_numpy = tensor.dtype in (torch.float64, torch.float32, torch.float16) or not tensor.dtype.is_floating_point
+    try:
+        array: NDArray[Any] = (tensor if has_numpy else tensor.float()).numpy()
+    except (TypeError, RuntimeError) as error:  # sparse, or quantised
+        raise ExportError(f"an output of the TorchScript has no dense form: {_line(error)}.") from None
+    return array
+
+
+def _longest(feed: Feed, rows: pd.DataFrame) -> int:
+    return max(map(len, rows[feed.columns[0]]))
+
+
+def _of_precision(feeds: tuple[Feed, ...], model: Any) -> tuple[Feed, ...]:
+    """Numbers in the precision of the model's parameters."""
+    import torch
+
+    names = {torch.float64: "float64", torch.float16: "float16"}
+    floats = [tensor.dtype for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype.is_floating_point]
+    dtype = names.get(floats[0], "float32") if floats else "float32"
+    return tuple(replace(feed, dtype=dtype) if feed.dtype == "float32" else feed for feed in feeds)
+
+
+def _flat(feeds: tuple[Feed, ...]) -> tuple[Feed, ...]:
+    """Lists as values and offsets, in place of matrices."""
+    made: list[Feed] = []
+    for feed in feeds:
+        if feed.kind != PADDED:
+            made.append(feed)
+            continue
+        for part, dtype in ((VALUES, feed.dtype), (OFFSETS, "int32")):
+            entry = replace(feed.input, name=feed.input.name + part)
+            made.append(replace(feed, input=entry, kind=part, dtype=dtype, rank=1))
+    return tuple(made)
+
+
+def _lists(feeds: tuple[Feed, ...], padded: bool) -> tuple[Feed, ...]:
+    """Values and lengths of lists as matrices, in place of one value after another."""
+    if not padded:
+        return feeds
+    return tuple(
+        replace(feed, kind=PADDED, rank=2)
+        if feed.kind == VALUES
+        else replace(feed, rank=2)
+        if feed.kind == NNZS
+        else feed
+        for feed in feeds
+    )
+
+
+def _named(made: Any) -> dict[str, Any]:
+    """What a model returns, by name: `score` for one tensor, numbered where it returns several."""
+    if isinstance(made, dict):
+        return made
+    if isinstance(made, tuple | list):
+        return {f"output_{place}": tensor for place, tensor in enumerate(made)}
+    return {"score": made}
+
+
+def _example(feeds: Sequence[Feed]) -> dict[str, Any]:
+    """Two rows by the names that the arguments have."""
+    import torch
+
+    lists, widths = {feed.columns[0] for feed in feeds if feed.is_of_list}, widths_of(feeds)
+    tensors: dict[str, Any] = {}
+    for name, dtype in dtypes_of(feeds).items():
+        if name in lists:
+            tensors[name + VALUES] = torch.zeros((2, widths.get(name, 3)), dtype=getattr(torch, dtype))
+            tensors[name + NNZS] = torch.ones((2, 1), dtype=torch.int32)
+        else:
+            tensors[name] = torch.zeros((2, 1), dtype=getattr(torch, dtype))
+    return tensors
+
+
+def _served(
+    model: Any, feeds: Sequence[Feed], heads: Sequence[Head], names: tuple[str, ...], *, dictionary: str | None
+) -> Any:
+    """A module whose `forward` takes padded columns by name and gives a tensor for each head."""
+    import torch
+
+    def forward(self: Any, *tensors: Any) -> Any:
+        columns = dict(zip(names, tensors, strict=True))
+        inputs = {feed.input.name: _tensor(feed, columns) for feed in feeds}
+        made = _named(self.model(inputs) if dictionary else self.model(*inputs.values()))
+        outputs = tuple(made[head.column].reshape(-1, head.width).to(torch.float32) for head in heads)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    arguments = ("self", *argument_names(names).values())
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where tracing finds the names
+    module = type("Served", (torch.nn.Module,), {"forward": forward})()
+    module.model = model
+    return module.eval()
+
+
+def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
+    import torch
+
+    dtype = getattr(torch, feed.dtype)
+    if feed.kind == MATRIX:
+        return torch.cat([columns[name].to(dtype) for name in feed.columns], dim=1)
+    name = feed.columns[0]
+    if feed.kind == COLUMN:
+        tensor = columns[name]
+    else:
+        padded, lengths = columns[name + VALUES], columns[name + NNZS]
+        if feed.kind == PADDED:
+            return padded.to(dtype)
+        is_value = torch.ones_like(padded, dtype=torch.int32).cumsum(1) <= lengths
+        ends = lengths.reshape(-1).cumsum(0)
+        tensor = {VALUES: padded[is_value], NNZS: lengths, OFFSETS: torch.cat([ends[:1] * 0, ends])}[feed.kind]
+    return tensor.to(dtype).reshape((-1, 1) if feed.rank == 2 else (-1,))
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """PyTorch advises against TorchScript, and tracing against what it records for these two rows only."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated", category=DeprecationWarning)
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        yield
+
+
+def _line(error: Exception) -> str:
+    """What is wrong is the last line: before it is the place in the script."""
+    return str(error).strip().rpartition("\n")[2].rstrip(".")

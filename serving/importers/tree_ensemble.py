@@ -1,0 +1,97 @@
+"""Forests of any framework as ONNX in the padded layout of all served models."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankline.serving.importers.input_binding import Feed, Input, dtypes_of
+from rankline.workflows.core.errors import ExportError
+from rankline.workflows.onnx.trees import Tree, attributes
+from rankline.workflows.schema.targets import Head, output_names
+
+OUTPUT = "score"
+"""What the one output of a forest is called."""
+
+IDENTITY, SIGMOID, SOFTMAX, EXP, SOFTPLUS, SIGNED_SQUARE = "", "Sigmoid", "Softmax", "Exp", "Softplus", "SignedSquare"
+_OPTIONS: dict[str, dict[str, Any]] = {SOFTMAX: {"axis": 1}}
+_INPUT = "matrix"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forest:
+    """Trees, and what their sum becomes.
+
+    Attributes:
+        trees: all of them.
+        width: scores of a row.
+        transform: what the sum goes through, such as `SIGMOID`.
+        scale: what the sum is multiplied with before.
+        base: what is added to each score; none for nothing.
+        missing: a value that means missing, as NaN does.
+    """
+
+    trees: Sequence[Tree]
+    width: int
+    transform: str = IDENTITY
+    scale: float = 1.0
+    base: tuple[float, ...] = ()
+    missing: float = math.nan
+
+
+def inputs_of(features: Sequence[str], numbered: Sequence[str]) -> tuple[Input, ...]:
+    """One matrix with all columns, by the names of its features; by their position where there are none."""
+    shape = (None, len(numbered))
+    return (Input(name=_INPUT, dtype="float32", shape=shape, features=tuple(features), numbered=tuple(numbered)),)
+
+
+def matrix_of(arrays: Mapping[str, Any]) -> Any:
+    return np.asarray(arrays[_INPUT], np.float32)
+
+
+def write_forest(forest: Forest, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    """Write an ONNX model; see `ForeignModel.write`."""
+    from onnx import TensorProto, helper
+
+    from rankline.workflows.onnx.graph import TREES_DOMAIN, Graph, serialized
+
+    [head], [name] = heads, output_names(heads)
+    if head.width != forest.width:
+        raise ExportError(f"the forest gives {forest.width} scores for a row, {head.column!r} expects {head.width}.")
+    graph = Graph([*dtypes_of(feeds), name])
+    columns = [
+        graph.add("Cast", graph.take(column, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), 1), to=TensorProto.FLOAT)
+        for column, dtype in dtypes_of(feeds).items()
+    ]
+    matrix = graph.add("Concat", *columns, axis=1)
+    if not math.isnan(forest.missing):
+        missing, nan = (graph.constant(value, np.float32) for value in (forest.missing, math.nan))
+        matrix = graph.add("Where", graph.add("Equal", matrix, missing), nan, matrix)
+    rows = graph.add("Cast", matrix, to=TensorProto.DOUBLE)
+    is_last = forest.transform == IDENTITY
+    total = graph.add(
+        "TreeEnsembleRegressor", rows, domain=TREES_DOMAIN, output=name if is_last else "", **_attributes(forest)
+    )
+    if forest.transform == SIGNED_SQUARE:
+        graph.add("Mul", total, graph.add("Abs", total), output=name)
+    elif not is_last:
+        graph.add(forest.transform, total, output=name, **_OPTIONS.get(forest.transform, {}))
+    graph.give(name, head.width)
+    target.write_bytes(serialized(graph, "forest"))
+
+
+def _attributes(forest: Forest) -> dict[str, Any]:
+    from onnx import numpy_helper
+
+    said: dict[str, Any] = attributes(forest.trees)
+    numbers = {
+        "nodes_values": np.array(said.pop("nodes_values")),
+        "target_weights": forest.scale * np.array(said.pop("target_weights")),
+    }
+    if forest.base:
+        numbers["base_values"] = forest.scale * np.array(forest.base)
+    tensors = {f"{name}_as_tensor": numpy_helper.from_array(values) for name, values in numbers.items()}
+    return said | tensors | {"n_targets": forest.width}

@@ -1,0 +1,320 @@
+"""XGBoost's JSON and UBJSON files, of `Booster.save_model` and of its scikit-learn classes' `save_model`.
+
+A file is read here, and XGBoost loads a document that is rebuilt from the checked values. XGBoost itself trusts the
+numbers of a file: it allocates by them, writes a tree to the place that its `id` names, and reads along `parents`.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import index
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankline.serving.importers import ForeignModel
+from rankline.serving.importers.input_binding import Feed, Input
+from rankline.serving.importers.tree_ensemble import (
+    EXP,
+    IDENTITY,
+    OUTPUT,
+    SIGMOID,
+    SOFTMAX,
+    Forest,
+    inputs_of,
+    matrix_of,
+    write_forest,
+)  # fmt: skip
+from rankline.serving.importers.ubjson import read_ubjson
+from rankline.workflows.core.errors import ArtifactError, ExportError, in_short
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.onnx.trees import LEAF, LT, Tree, TreeNode, by_depth
+from rankline.workflows.schema.model_artifact import ONNX
+from rankline.workflows.schema.targets import Head
+
+_JSON = re.compile(rb'\s*\{\s*(?:"version"\s*:\s*\[[^\]]*\]\s*,\s*)?"learner"\s*:\s*\{')
+_UBJSON = re.compile(rb"\{(?:[iU].|[Il]\0{0,3}.|L\0{7}.)learner\{", re.DOTALL)
+_BEGIN_BYTES = 256
+_NO_CHILD, _NO_PARENT = -1, 2**31 - 1
+_MAX_FEATURES = 1 << 16
+"""XGBoost allocates some hundred bytes for each, in each of its threads."""
+_NUMBER = r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?"
+_BASE_SCORE = re.compile(rf"{_NUMBER}|\[{_NUMBER}(,{_NUMBER})*\]", re.ASCII)
+_PARAMETER = re.compile(r"[\w.,+\[\]-]{0,100}", re.ASCII)
+_LARGEST = np.finfo(np.float32).max
+_TRANSFORMS = (
+    dict.fromkeys(("binary:logistic", "reg:logistic"), SIGMOID)
+    | dict.fromkeys(("count:poisson", "reg:gamma", "reg:tweedie", "survival:cox", "survival:aft"), EXP)
+    | dict.fromkeys(("reg:squarederror", "reg:linear", "reg:squaredlogerror", "reg:pseudohubererror"), IDENTITY)
+    | dict.fromkeys(("reg:absoluteerror", "reg:quantileerror", "reg:expectileerror", "binary:logitraw"), IDENTITY)
+    | dict.fromkeys(("rank:pairwise", "rank:ndcg", "rank:map"), IDENTITY)
+    | {"multi:softprob": SOFTMAX}
+)
+"""Objective → `PredTransform` in XGBoost's objective functions."""
+_REMEDIES = {
+    "multi:softmax": "It gives a number of a class: booster.set_param('objective', 'multi:softprob') before save_model",
+    "binary:hinge": "It gives 0 or 1: train with binary:logistic",
+}
+
+
+def takes(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        begin = file.read(_BEGIN_BYTES)
+    return bool(_JSON.match(begin) or _UBJSON.match(begin))
+
+
+class Model(ForeignModel):
+    """A `ForeignModel`."""
+
+    format = ONNX
+
+    def __init__(self, path: Path) -> None:
+        for module in ("xgboost", "onnx", "onnxruntime"):
+            require(module, feature=f"serving {path}", extra="xgboost")
+        import xgboost
+
+        saved = _read(path)
+        try:
+            base = _base(saved)
+            self._booster = _load(saved, saved.trees)
+        except (xgboost.core.XGBoostError, ValueError) as error:
+            raise ArtifactError(f"{path} cannot be loaded by XGBoost: {in_short(error)}. Save it again.") from None
+        self._forest = Forest(
+            trees=saved.trees, width=saved.width, transform=_TRANSFORMS[saved.objective["name"]], base=base
+        )
+        self.inputs: tuple[Input, ...] = inputs_of(saved.features, [f"f{place}" for place in range(saved.num_features)])
+
+    def take_as_missing(self, value: float) -> None:
+        self._forest = replace(self._forest, missing=value)
+
+    def assumed(self) -> tuple[str, ...]:
+        if not math.isnan(self._forest.missing):
+            return ()
+        return ("XGBoost does not save which value means missing, so it is NaN, unless you give --missing VALUE.",)
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        import xgboost
+
+        # A DMatrix refuses infinite numbers; to the splits they are like the largest finite ones.
+        rows = np.clip(matrix_of(arrays), -_LARGEST, _LARGEST)
+        try:
+            return {OUTPUT: self._booster.predict(xgboost.DMatrix(rows, missing=self._forest.missing))}
+        except (xgboost.core.XGBoostError, ValueError) as error:
+            raise ExportError(f"the XGBoost model cannot run the sample: {in_short(error)}.") from None
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        write_forest(self._forest, feeds, heads, target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Saved:
+    """The part of a file that scores depend on.
+
+    Attributes:
+        version: of the XGBoost that saved it, which decides how `base_score` is read.
+        objective: its name, and the parameters that XGBoost requires with it.
+        base_score: as in the file, a number or a list of them.
+        features: names of the columns; empty where the file has none.
+        trees: with the weights of DART multiplied into the leaves.
+    """
+
+    version: list[int]
+    objective: dict[str, Any]
+    base_score: str
+    features: tuple[str, ...]
+    num_features: int
+    width: int
+    trees: list[Tree]
+
+
+def _read(path: Path) -> _Saved:
+    """The checked content of a file."""
+    content = path.read_bytes()
+    try:
+        document = json.loads(content) if _JSON.match(content) else read_ubjson(content)
+        return _checked(document, path)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else in_short(error)
+        raise ArtifactError(f"{path} is a damaged XGBoost model: {reason}. Save it again by save_model.") from None
+
+
+def _checked(document: Any, path: Path) -> _Saved:
+    learner = document["learner"]
+    booster, sizes = learner["gradient_booster"], learner["learner_model_param"]
+    if booster["name"] not in ("gbtree", "dart"):
+        raise ArtifactError(f"{path} is a model of {booster['name']}, expected trees. Train it with booster='gbtree'.")
+    objective = learner["objective"]["name"]
+    if objective not in _TRANSFORMS:
+        remedy = _REMEDIES.get(objective, f"Expected one of {', '.join(_TRANSFORMS)}")
+        raise ArtifactError(f"{path} has the objective {objective!r}. {remedy}.")
+    if int(sizes.get("num_target", 1)) > 1:
+        raise ArtifactError(f"{path} has {sizes['num_target']} targets, expected one. Train a model for each.")
+    if "c" in learner.get("feature_types", ()):
+        raise _of_categories(path)
+    model, width = booster.get("gbtree", booster)["model"], max(int(sizes["num_class"]), 1)
+    features, num_features = tuple(learner.get("feature_names") or ()), int(sizes["num_feature"])
+    _check_features(features, num_features)
+    _check_targets(model["tree_info"], width)
+    count = _num_best(model, learner.get("attributes") or {}, width)
+    drops = booster.get("weight_drop") or model.get("weight_drop") or [1.0] * len(model["trees"])  # 3.4 has it inside
+    trees = [
+        Tree(target=index(target), nodes=_nodes(tree, drop, num_features, path))
+        for tree, target, drop in zip(model["trees"], model["tree_info"], drops, strict=True)
+    ]
+    return _Saved(
+        version=[index(number) for number in document.get("version", ())],
+        objective=_objective(learner["objective"], width),
+        base_score=_matching(_BASE_SCORE, sizes["base_score"]),
+        features=features,
+        num_features=num_features,
+        width=width,
+        trees=trees[:count],
+    )
+
+
+def _check_features(names: tuple[Any, ...], count: int) -> None:
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("the name of a feature is not a string")
+    if names and len(names) != count:
+        raise ValueError(f"it names {len(names)} features, expected {count}")
+    if not 0 < count <= _MAX_FEATURES:
+        raise ValueError(f"it has {count} features, expected 1 to {_MAX_FEATURES}")
+
+
+def _check_targets(targets: Sequence[int], width: int) -> None:
+    """XGBoost allocates by the number of classes, and adds scores up at the place that a tree names."""
+    if not targets:
+        raise ValueError("it has no trees")
+    if wrong := [target for target in targets if not 0 <= target < width]:
+        raise ValueError(f"a tree is of class {wrong[0]}, and there are {width}")
+    if width > len(targets):
+        raise ValueError(f"it has {width} classes, and {len(targets)} trees")
+
+
+def _num_best(model: Mapping[str, Any], attributes: Mapping[str, Any], width: int) -> int:
+    """Number of trees up to the best iteration; all, where training did not stop early."""
+    count = len(model["trees"])
+    if "best_iteration" not in attributes:
+        return count
+    step = width * max(int(model["gbtree_model_param"].get("num_parallel_tree", 1)), 1)
+    ends = model.get("iteration_indptr") or range(0, count + 1, step)
+    best = int(attributes["best_iteration"])
+    if not 0 <= best < len(ends) - 1 or not 0 < ends[best + 1] <= count:
+        raise ValueError(f"its best iteration is {best}, and there are {len(ends) - 1} iterations")
+    return index(ends[best + 1])
+
+
+def _objective(said: Mapping[str, Any], width: int) -> dict[str, Any]:
+    """An objective with its parameters, most of which only training uses."""
+    parameters = {
+        name: {key: _matching(_PARAMETER, value) for key, value in part.items()}
+        for name, part in said.items()
+        if isinstance(part, dict)
+    }
+    if "softmax_multiclass_param" in parameters:
+        parameters["softmax_multiclass_param"] = {"num_class": str(width)}
+    if "lambdarank_param" in parameters:  # with lists of its own, which only training uses
+        parameters["lambdarank_param"]["lambdarank_unbiased"] = "0"
+    return {"name": said["name"], **parameters}
+
+
+def _matching(pattern: re.Pattern[str], value: str) -> str:
+    if not pattern.fullmatch(value):
+        raise ValueError(f"unexpected value {value[:100]!r}")
+    return value
+
+
+def _nodes(tree: Mapping[str, Any], drop: float, num_features: int, path: Path) -> tuple[TreeNode, ...]:
+    """The nodes of one tree, in the order of their depth; numbers are float32, as XGBoost compares and adds them."""
+    if int(tree["tree_param"]["size_leaf_vector"]) > 1:
+        raise ArtifactError(f"{path} has leaves of several scores. Train it with multi_strategy='one_output_per_tree'.")
+    if any(tree.get("split_type", ())):
+        raise _of_categories(path)
+    with np.errstate(over="ignore"):  # `by_depth` refuses what is infinite
+        numbers = np.array(tree["split_conditions"], np.float32)
+        weights = numbers * np.float32(drop)
+    names = ("left_children", "right_children", "split_indices", "default_left")
+    columns = zip(numbers.tolist(), weights.tolist(), *(tree[name] for name in names), strict=True)
+    nodes = [
+        TreeNode(weight=weight)
+        if left == _NO_CHILD
+        else TreeNode(
+            mode=LT,
+            feature=index(feature),
+            threshold=number,
+            left=index(left),
+            right=index(right),
+            missing_goes_left=bool(missing),
+        )
+        for number, weight, left, right, feature, missing in columns
+    ]
+    return by_depth(nodes, num_features)
+
+
+def _load(saved: _Saved, trees: Sequence[Tree]) -> Any:
+    import xgboost
+
+    model = {
+        "gbtree_model_param": {"num_trees": str(len(trees)), "num_parallel_tree": "1"},
+        "iteration_indptr": [0, len(trees)],
+        "tree_info": [tree.target for tree in trees],
+        "trees": [_tree_document(number, tree, saved.num_features) for number, tree in enumerate(trees)],
+    }
+    sizes = {"num_class": saved.width if saved.width > 1 else 0, "num_feature": saved.num_features, "num_target": 1}
+    learner = {
+        "attributes": {},
+        "feature_names": [],
+        "feature_types": [],
+        "gradient_booster": {"name": "gbtree", "model": model},
+        "learner_model_param": {"base_score": saved.base_score} | {name: str(size) for name, size in sizes.items()},
+        "objective": saved.objective,
+    }
+    document = {"version": saved.version, "learner": learner} if saved.version else {"learner": learner}
+    return xgboost.Booster(model_file=bytearray(json.dumps(document).encode()))
+
+
+def _tree_document(number: int, tree: Tree, num_features: int) -> dict[str, Any]:
+    nodes, size = tree.nodes, len(tree.nodes)
+    parents = [_NO_PARENT] * size
+    for place, node in enumerate(nodes):
+        if node.mode != LEAF:
+            parents[node.left] = parents[node.right] = place
+    sizes = {"num_nodes": size, "num_feature": num_features, "num_deleted": 0, "size_leaf_vector": 1}
+    return {
+        "id": number,
+        "tree_param": {name: str(value) for name, value in sizes.items()},
+        "left_children": [_NO_CHILD if node.mode == LEAF else node.left for node in nodes],
+        "right_children": [_NO_CHILD if node.mode == LEAF else node.right for node in nodes],
+        "parents": parents,
+        "split_indices": [node.feature for node in nodes],
+        "split_conditions": [node.weight if node.mode == LEAF else node.threshold for node in nodes],
+        "default_left": [int(node.missing_goes_left) for node in nodes],
+        "split_type": [0] * size,
+        **{name: [0.0] * size for name in ("base_weights", "loss_changes", "sum_hessian")},
+        **{name: [] for name in ("categories", "categories_nodes", "categories_segments", "categories_sizes")},
+    }
+
+
+def _base(saved: _Saved) -> tuple[float, ...]:
+    """What each sum of trees begins with.
+
+    A file says it as a probability or as a sum, which has changed from one release of XGBoost to another. So XGBoost
+    says it: it is the sum of trees whose leaves are zero.
+    """
+    import xgboost
+
+    bare = _load(saved, [Tree(target=target, nodes=(TreeNode(),)) for target in range(saved.width)])
+    row = np.zeros((1, saved.num_features), np.float32)
+    return tuple(map(float, bare.predict(xgboost.DMatrix(row), output_margin=True).ravel()))
+
+
+def _of_categories(path: Path) -> ArtifactError:
+    return ArtifactError(
+        f"{path} splits at categories. Train it without enable_categorical: ids are numbers, or flags of their own."
+    )

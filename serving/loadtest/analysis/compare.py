@@ -1,0 +1,191 @@
+"""Compares two reports: how much each figure changed, how certain that is, and what regressed beyond a limit.
+
+The bounds of a ratio follow from those of its two figures on the scale of logarithms (Zou and Donner, 2008,
+doi:10.1002/sim.3095): of two independent runs, the squared distances to the bounds that count add up.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
+from rankline.serving.loadtest.runs import Load
+from rankline.serving.loadtest.search.rate import SearchResult
+from rankline.serving.loadtest.stats.metrics import METRICS
+from rankline.serving.loadtest.stats.percentiles import Estimate
+from rankline.workflows.core.errors import ConfigError
+
+_HOW = "command"  # of the environment; how it was asked for explains no difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The change of one figure.
+
+    Attributes:
+        load: name of the load.
+        figure: name of a metric, or `highest_requests_per_s` of a search.
+        before, after: its values.
+        change: after / before - 1.
+        low, high: bounds of the change at 95 % confidence; None where a report has no bound.
+    """
+
+    load: str
+    figure: str
+    before: float
+    after: float
+    change: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def between(cls, load: str, figure: str, before: Estimate, after: Estimate) -> "Difference":
+        """The difference of two figures whose values are above 0."""
+        assert before.value
+        assert after.value
+        log = math.log(after.value / before.value)
+        down, up = _distance(before.high, before.value), _distance(before.value, before.low)
+        fall, rise = _distance(after.value, after.low), _distance(after.high, after.value)
+        return cls(
+            load=load,
+            figure=figure,
+            before=before.value,
+            after=after.value,
+            change=math.expm1(log),
+            low=None if fall is None or down is None else math.expm1(log - math.hypot(fall, down)),
+            high=None if rise is None or up is None else math.expm1(log + math.hypot(rise, up)),
+        )
+
+    @property
+    def is_latency(self) -> bool:
+        return self.figure.endswith("_ms")
+
+    def regressed(self, bound: float) -> bool:
+        """Whether the whole interval is worse than `bound`."""
+        if self.is_latency:
+            return self.low is not None and self.low > bound
+        return self.high is not None and self.high < -bound
+
+    def may_have_regressed(self, bound: float) -> bool:
+        """Whether the estimate is worse than `bound` but its interval still includes `bound`."""
+        is_worse = self.change > bound if self.is_latency else self.change < -bound
+        return is_worse and not self.regressed(bound)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two reports side by side.
+
+    Attributes:
+        differences: one for each figure that both have.
+        only_before, only_after: loads that the other report does not have.
+        not_reported: figures that one of them does not have, and why.
+        remarks: what else differs between the runs.
+        max_regression: how much worse a figure may get, as a share.
+    """
+
+    differences: tuple[Difference, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    not_reported: tuple[str, ...]
+    remarks: tuple[str, ...]
+    max_regression: float
+
+    @property
+    def regressions(self) -> tuple[Difference, ...]:
+        return tuple(found for found in self.differences if found.regressed(self.max_regression))
+
+    @property
+    def inconclusive(self) -> tuple[Difference, ...]:
+        return tuple(found for found in self.differences if found.may_have_regressed(self.max_regression))
+
+
+def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: float) -> Comparison:
+    """Compare what two reports say about the same loads. Of a search, the highest rate is compared, not what it tried.
+
+    Args:
+        before, after: the reports.
+        max_regression: how much worse a figure may get: 0.1 is a latency 10 % higher, or 10 % less rows/s.
+
+    Raises:
+        ConfigError: the bound is below 0, or no load is in both reports.
+    """
+    if not max_regression >= 0:
+        raise ConfigError(f"the largest regression allowed is {max_regression}, expected at least 0: 0.1 is 10 %.")
+    loads_before, loads_after = _loads(before), _loads(after)
+    shared = [load for load in loads_after if load in loads_before]
+    if not shared:
+        raise ConfigError(
+            f"the reports have no load in common: {_listed(loads_before)} before, {_listed(loads_after)} now. "
+            "Measure the same batch sizes, concurrency and rates."
+        )
+    differences, not_reported = [], []
+    for load in shared:
+        name, was, now = _name(load), loads_before[load], loads_after[load]
+        for figure in was:
+            old, new = was[figure], now[figure]
+            if old.value and new.value:
+                differences.append(Difference.between(name, figure, old, new))
+            not_reported += [
+                f"{name}, {figure}, {when}: {found.reason or 'nothing was answered'}"
+                for when, found in (("before", old), ("now", new))
+                if not found.value
+            ]
+    return Comparison(
+        differences=tuple(differences),
+        only_before=tuple(_name(load) for load in loads_before if load not in loads_after),
+        only_after=tuple(_name(load) for load in loads_after if load not in loads_before),
+        not_reported=tuple(not_reported),
+        remarks=tuple(_remarks(before, after)),
+        max_regression=max_regression,
+    )
+
+
+_Figures = dict[str, Estimate]
+
+
+def _loads(report: BenchmarkReport) -> dict[Load | str, _Figures]:
+    if report.searches:
+        return {
+            f"rows_{batch_size}, {report.slo}": {"highest_requests_per_s": _searched(search)}
+            for batch_size, search in report.searches.items()
+        }
+    return {result.load: _measured(result) for result in report.bench}
+
+
+def _measured(result: LoadResult) -> _Figures:
+    compared = {name: result.metrics[name] for name, metric in METRICS.items() if metric.is_compared}
+    return {name: replace(found, reason=found.reason or result.problem) for name, found in compared.items()}
+
+
+def _searched(search: SearchResult) -> Estimate:
+    if search.rate_per_s is None:
+        return Estimate(reason="no tested rate met the target")
+    return Estimate(value=search.rate_per_s, low=search.rate_per_s, high=search.failed_per_s)
+
+
+def _distance(high: float | None, low: float | None) -> float | None:
+    """Of two figures on the scale of logarithms; None where there is no bound, or it is 0."""
+    return math.log(high / low) if high and low else None
+
+
+def _remarks(before: BenchmarkReport, after: BenchmarkReport) -> Iterator[str]:
+    if before.model_name != after.model_name:
+        yield f"model was {before.model_name}, is {after.model_name}"
+    for key in sorted({*before.environment, *after.environment} - {_HOW}):
+        was, now = before.environment.get(key, "unknown"), after.environment.get(key, "unknown")
+        if was != now:
+            yield f"{key} was {was}, is {now}"
+    for when, report in (("before", before), ("now", after)):
+        for problem in report.problems:
+            yield f"{when}, {problem}"
+
+
+def _name(load: Load | str) -> str:
+    if isinstance(load, str):
+        return load
+    return f"{load.name} ({load.arrivals})" if load.arrivals else load.name
+
+
+def _listed(loads: dict[Load | str, _Figures]) -> str:
+    return ", ".join(map(_name, loads)) or "none"

@@ -1,0 +1,62 @@
+"""A model that returns its input: a request to it costs what Triton, gRPC and the client cost."""
+
+import shutil
+from pathlib import Path
+
+from rankline.serving.native.objects import native_backends
+from rankline.serving.triton.config import ModelConfig, to_pbtxt
+from rankline.workflows.core.errors import ServerError
+from rankline.workflows.native.build import object_name
+from rankline.workflows.schema.tensors import Tensor
+
+NAME = "identity"
+NATIVE_NAME = "native_identity"
+BACKENDS = Path(__file__).parents[1] / "backends"
+"""Backend folders of the server that serves `NAME`."""
+
+_MAX_BATCH_SIZE = 65_536
+
+
+def write_fastest_identity(repository: Path, backends: Path) -> str:
+    """Write the native model where this machine has its backend, else the one in Python.
+
+    Args:
+        repository: of models; made when it is missing.
+        backends: directory for the backend folder of the server that serves it; made when it is missing.
+
+    Returns:
+        The model's name.
+    """
+    if NAME in native_backends().objects:
+        write_native_identity(repository, backends)
+        return NATIVE_NAME
+    backends.mkdir(parents=True, exist_ok=True)
+    (backends / NAME).symlink_to(BACKENDS / NAME)
+    write_identity(repository)
+    return NAME
+
+
+def write_identity(repository: Path) -> None:
+    """Write the model in Python into a Triton model repository."""
+    _write(repository, NAME)
+
+
+def write_native_identity(repository: Path, backends: Path) -> None:
+    """Write the native model into a repository, and its backend into a directory of backend folders.
+
+    Raises:
+        ServerError: this machine has no native backends.
+    """
+    found = native_backends()
+    if NAME not in found.objects:
+        raise ServerError(f"there is no native identity model ({found.lacking}). Install g++.")
+    (backends / NATIVE_NAME).mkdir(parents=True)
+    shutil.copy(found.objects[NAME], backends / NATIVE_NAME / object_name(NATIVE_NAME))
+    _write(repository, NATIVE_NAME)
+
+
+def _write(repository: Path, name: str) -> None:
+    x, y = (Tensor(name=tensor, dtype="int64") for tensor in "xy")
+    config = ModelConfig(name=name, backend=name, inputs=(x,), outputs=(y,), max_batch_size=_MAX_BATCH_SIZE)
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(to_pbtxt(config), encoding="utf-8")

@@ -1,0 +1,155 @@
+"""Configuration of the load."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankline.serving.loadtest.generator.arrivals import Arrivals, ConstantArrivals, PoissonArrivals, TraceArrivals
+from rankline.serving.loadtest.generator.transport import TRANSPORTS
+from rankline.serving.loadtest.stats.metrics import METRICS
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.validation import check_choice
+
+HELDOUT, GENERATED = "heldout", "generated"
+INPUTS = (HELDOUT, GENERATED)
+_SLO = re.compile(r"(?P<label>p\d+(?:\.\d+)?)\s*=\s*(?P<bound>\d+(?:\.\d+)?)\s*(?P<unit>us|ms|s)")
+_UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slo:
+    """An upper bound for a percentile of latency.
+
+    Attributes:
+        metric: name of the percentile in `METRICS`.
+        level: of the percentile, 0 to 1.
+        bound_ms: the bound.
+    """
+
+    metric: str
+    level: float
+    bound_ms: float
+
+    @classmethod
+    def parse(cls, text: str) -> "Slo":
+        """Read `p99=10ms`; the unit is us, ms or s.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        match = _SLO.fullmatch(text.strip())
+        percentiles = {
+            metric.label: (metric.name, metric.level) for metric in METRICS.values() if metric.level is not None
+        }
+        if match is None or match["label"] not in percentiles or not float(match["bound"]):
+            raise ConfigError(f"slo is {text!r}, expected one of {', '.join(percentiles)} and a time: p99=10ms.")
+        name, level = percentiles[match["label"]]
+        return cls(metric=name, level=level, bound_ms=float(match["bound"]) * _UNITS_MS[match["unit"]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadConfig:
+    """How much load.
+
+    Attributes:
+        concurrency: requests in flight, one measurement for each value; ignored with a rate or an SLO.
+        rate: requests per second, one measurement for each value: an open loop, whose latency counts from the
+            scheduled time.
+        arrivals: how requests at a rate are spaced: constant, poisson, or a file of times in seconds, which sets the
+            rate.
+        slo: latency target such as p99=10ms; searches for the highest rate that meets it.
+        processes: client processes that share the load.
+        transport: how requests are sent: http2 uses the least client CPU, grpcio is what a Python program uses.
+        warmup_s: how long to send before each measurement.
+        min_requests: fewest responses in a measurement.
+        min_duration_s: shortest measurement.
+        stability: a measurement continues until throughput and median latency of three windows in a row differ by at
+            most this share.
+        time_limit_s: longest measurement; the report says if latency did not stabilise by then.
+        window_s: length of a window.
+        timeout_s: longest wait for a response.
+        inputs: heldout draws held-out rows; generated combines values of each column at random, a few of them unseen or
+            missing.
+        skew: exponent of the Zipf law by which rows, or the values of generated ones, are drawn; 0 draws all evenly.
+            By default, 0 for held-out rows and 1 for generated ones.
+        seed: seed of the drawn rows and of Poisson arrivals.
+        tolerance: largest accepted difference from an expected score.
+        check_every: compare every Nth response with the expected scores; 1 compares all.
+    """
+
+    concurrency: tuple[int, ...] = (1,)
+    rate: tuple[int, ...] = ()
+    arrivals: str = "poisson"
+    slo: str | None = None
+    processes: int = 1
+    transport: str = "http2"
+    warmup_s: float = 0.5
+    min_requests: int = 500
+    min_duration_s: float = 3.0
+    stability: float = 0.1
+    time_limit_s: float = 10.0
+    window_s: float = 1.0
+    timeout_s: float = 10.0
+    inputs: str = HELDOUT
+    skew: float | None = None
+    seed: int = 0
+    tolerance: float = 1e-5
+    check_every: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("min_requests", "check_every", "processes", "window_s", "timeout_s", "min_duration_s"):
+            check_choice(self, name, getattr(self, name) > 0, "more than 0")
+        for name in ("warmup_s", "stability", "skew", "tolerance"):
+            check_choice(self, name, (getattr(self, name) or 0) >= 0, "at least 0")
+        for name in ("concurrency", "rate"):
+            if any(value < 1 for value in getattr(self, name)):
+                raise ConfigError(f"{name} is {list(getattr(self, name))}, expected whole numbers from 1.")
+        if self.time_limit_s < self.min_duration_s:
+            raise ConfigError(
+                f"time_limit_s is {self.time_limit_s:g}, shorter than min_duration_s {self.min_duration_s:g}. Raise it."
+            )
+        if self.transport not in TRANSPORTS:
+            raise ConfigError(f"no transport {self.transport!r}. Available: {', '.join(TRANSPORTS)}.")
+        if self.inputs not in INPUTS:
+            raise ConfigError(f"no inputs {self.inputs!r}. Available: {', '.join(INPUTS)}.")
+        if self.slo is not None:
+            Slo.parse(self.slo)
+            if self.rate:
+                raise ConfigError("a rate and an slo contradict each other: the slo searches for the rate. Give one.")
+        if self.is_trace and not (file := Path(self.arrivals)).exists() and self.arrivals == file.stem:
+            raise ConfigError(f"arrivals is {self.arrivals!r}, expected constant, poisson or a file of times.")
+        if self.arrivals == "constant" and not (self.rate or self.slo):
+            raise ConfigError("arrivals need a rate or an slo. Give --rate.")
+        if not (self.rate or self.slo or self.concurrency or self.is_trace):
+            raise ConfigError("no load: give a concurrency, a rate, an slo or a file of arrivals.")
+        if self.is_trace and (self.rate or self.slo):
+            raise ConfigError(f"the file {self.arrivals} sets the rate of arrivals. Give no rate or slo.")
+
+    @property
+    def row_skew(self) -> float:
+        """Zipf exponent for drawing rows; generated rows are drawn evenly, since their values are skewed already."""
+        return 0.0 if self.inputs == GENERATED else self.skew or 0.0
+
+    @property
+    def value_skew(self) -> float:
+        return 1.0 if self.skew is None else self.skew
+
+    @property
+    def is_trace(self) -> bool:
+        return self.arrivals not in ("constant", "poisson")
+
+    @property
+    def is_closed_loop(self) -> bool:
+        return not (self.rate or self.slo or self.is_trace)
+
+    def arrivals_at(self, rate_per_s: float) -> Arrivals:
+        """The schedule for a rate; a trace has its own rate.
+
+        Raises:
+            DataError: the trace cannot be read.
+        """
+        if self.arrivals == "constant":
+            return ConstantArrivals(rate_per_s=rate_per_s)
+        if self.arrivals == "poisson":
+            return PoissonArrivals(rate_per_s=rate_per_s, seed=self.seed)
+        return TraceArrivals.read(Path(self.arrivals))

@@ -1,0 +1,207 @@
+"""One client process: keeps requests in flight (closed loop) or sends when they are due (open loop), and counts.
+
+In an open loop latency counts from the time a request was due, sent or not. So a server that stalls is charged for
+everything that had to wait meanwhile, as users would; a closed loop sends nothing meanwhile and cannot see it.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rankline.serving.loadtest.generator.arrivals import Times
+from rankline.serving.loadtest.generator.transport import OK, Answer, Connect, Transport
+from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord
+
+SLICE_NS = int(SLICE_S * 1e9)
+MAX_IN_FLIGHT = 4096
+"""Most requests that one process of an open loop has in flight; what is due beyond that waits, and its wait counts."""
+_MAX_WAIT_S = 0.1  # after which the engine looks whether it is to stop
+
+Clock = Callable[[], int]
+Report = Callable[[dict[int, SliceRecord], int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The load of one process.
+
+    Attributes:
+        process: which of the client processes this is for.
+        connect: opens the connection; can be pickled.
+        messages: serialised requests, used in turn.
+        warmup_s: slices before it has passed have negative numbers.
+        time_limit_s: the run ends this long after the warm-up, if not told to earlier.
+        timeout_s: a request without an answer for so long is given up.
+        sample_every: keep every Nth answer for comparison, unless it was due in the warm-up.
+        concurrency: requests in flight; None for an open loop.
+        due_ns: [num_requests] of an open loop, counted from the beginning of the warm-up.
+    """
+
+    process: int
+    connect: Connect
+    messages: Sequence[bytes]
+    warmup_s: float
+    time_limit_s: float
+    timeout_s: float
+    sample_every: int
+    concurrency: int | None = None
+    due_ns: Times | None = None
+
+
+class Engine:
+    """Runs a job.
+
+    Args:
+        job: what to send.
+        transport: a connection to the server.
+        report: is given what was counted since it was last called, and the number of the first slice that is not over.
+        last_slice: says the number of the slice after which to stop, once that is known.
+        clock: nanoseconds; the same for all processes, and the transport's.
+        cpu_clock: nanoseconds of processor time of this process.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        transport: Transport,
+        *,
+        report: Report,
+        last_slice: Callable[[], int | None],
+        clock: Clock = time.perf_counter_ns,
+        cpu_clock: Clock = time.process_time_ns,
+    ) -> None:
+        self._job, self._transport = job, transport
+        self._on_slice, self._last_slice = report, last_slice
+        self._clock, self._cpu_clock = clock, cpu_clock
+        # Python's numbers are the faster ones, one by one.
+        self._due: list[int] | None = job.due_ns.tolist() if job.due_ns is not None else None
+        self._limit = job.concurrency if job.concurrency is not None else MAX_IN_FLIGHT
+        self._records: dict[int, SliceRecord] = {}
+        self._in_flight: dict[int, tuple[int, int]] = {}  # number of the request → when due, when sent
+        self._num_sent = 0
+        self._num_answers = 0
+        self._taken_up_ns = 0  # sum over the requests of one turn
+        self._full_since_ns: int | None = None  # from when no more could be in flight until all that was due is sent
+
+    def run(self, begin_ns: int) -> str:
+        """Send until told to stop, the time is up or nothing is left to send, then wait for the answers.
+
+        Returns:
+            Why the connection ended before that; empty if it did not.
+        """
+        self._measure_ns = begin_ns + int(self._job.warmup_s * 1e9)
+        self._end_ns = self._measure_ns + int(self._job.time_limit_s * 1e9)
+        if self._due is not None:
+            self._due = [begin_ns + due for due in self._due]
+        self._slice, self._cpu_ns = self._slice_at(begin_ns), self._cpu_clock()
+        while (now := self._clock()) < self._end_ns and not self._transport.failure:
+            self._send(now)
+            self._turn(self._wait_s())
+        give_up_ns = self._end_ns + int(self._job.timeout_s * 1e9)
+        while self._in_flight and (now := self._clock()) < give_up_ns:
+            self._turn(min((give_up_ns - now) / 1e9, _MAX_WAIT_S))
+        self._end()
+        return self._transport.failure
+
+    def _send(self, now: int) -> None:
+        limit = min(self._limit, self._transport.capacity)
+        before, self._taken_up_ns = self._num_sent, 0
+        if self._due is None:
+            while len(self._in_flight) < limit:
+                now = self._clock()
+                self._send_one(now, now)
+        else:
+            while self._num_sent < len(self._due):
+                due = self._due[self._num_sent]
+                if len(self._in_flight) >= limit:
+                    self._full_since_ns = now if self._full_since_ns is None else self._full_since_ns
+                    break
+                if due > now and due > (now := self._clock()):
+                    self._full_since_ns = None
+                    break
+                self._send_one(due, now)
+        if count := self._num_sent - before:
+            self._transport.flush()
+            now = self._clock()
+            self._record_at(now).send_ns += count * now - self._taken_up_ns
+
+    def _send_one(self, due_ns: int, now: int) -> None:
+        number, messages = self._num_sent, self._job.messages
+        self._num_sent += 1
+        self._taken_up_ns += now
+        record = self._record_at(due_ns)
+        record.num_due += 1
+        record.num_repeated += number >= len(messages)
+        self._in_flight[number] = due_ns, now
+        self._transport.send(number, messages[number % len(messages)])
+        if self._due is not None:
+            record.lag.record(now - due_ns)
+            if self._full_since_ns is not None:
+                record.held_ns += now - max(due_ns, self._full_since_ns)
+
+    def _wait_s(self) -> float:
+        full = len(self._in_flight) >= min(self._limit, self._transport.capacity)
+        if self._due is None or full or self._num_sent == len(self._due):
+            return _MAX_WAIT_S
+        return min((self._due[self._num_sent] - self._clock()) / 1e9, _MAX_WAIT_S)
+
+    def _turn(self, wait_s: float) -> None:
+        """Wait for answers, count them, give up late requests, and report a slice that is over."""
+        for answer in self._transport.poll(wait_s):
+            self._count(answer)
+        now = self._clock()
+        timeout_ns = self._job.timeout_s * 1e9
+        while self._in_flight:  # in the order of sending
+            number, (due_ns, sent_ns) = next(iter(self._in_flight.items()))
+            if now - sent_ns < timeout_ns:
+                break
+            del self._in_flight[number]
+            self._transport.cancel(number)
+            self._record_at(due_ns).errors["DEADLINE_EXCEEDED"] += 1
+        if self._slice_at(now) > self._slice:
+            self._report(now)
+        last = self._last_slice()
+        if last is not None:
+            self._end_ns = min(self._end_ns, self._measure_ns + (last + 1) * SLICE_NS)
+
+    def _count(self, answer: Answer) -> None:
+        due_ns, _ = self._in_flight.pop(answer.key)
+        record = self._record_at(due_ns)
+        if answer.status != OK:
+            record.errors[answer.status] += 1
+            return
+        record.latency.record(answer.at_ns - due_ns)
+        self._record_at(answer.at_ns).num_answered += 1
+        self._num_answers += 1
+        if self._num_answers % self._job.sample_every == 0 and due_ns >= self._measure_ns:
+            record.samples.append((answer.key % len(self._job.messages), answer.body))
+
+    def _end(self) -> None:
+        for number, (due_ns, _) in list(self._in_flight.items()):
+            self._transport.cancel(number)
+            self._record_at(due_ns).errors["DEADLINE_EXCEEDED"] += 1
+        end_ns = min(self._end_ns, self._clock()) if self._transport.failure else self._end_ns
+        for due_ns in self._due[self._num_sent :] if self._due is not None else []:
+            if due_ns < end_ns:
+                record = self._record_at(due_ns)
+                record.num_due += 1
+                record.num_unsent += 1
+        self._report(self._clock())
+
+    def _report(self, now: int) -> None:
+        cpu_ns, self._cpu_ns = self._cpu_clock() - self._cpu_ns, self._cpu_clock()
+        # That of the slice in which it began: a process that is held up tells of it when the last slice is long over.
+        self._records.setdefault(self._slice, SliceRecord()).cpu_ns[self._job.process] += cpu_ns
+        records, self._records = self._records, {}
+        self._slice = self._slice_at(now)
+        self._on_slice(records, self._slice)
+
+    def _slice_at(self, at_ns: int) -> int:
+        return (at_ns - self._measure_ns) // SLICE_NS
+
+    def _record_at(self, at_ns: int) -> SliceRecord:
+        number = (at_ns - self._measure_ns) // SLICE_NS
+        record = self._records.get(number)
+        if record is None:
+            record = self._records[number] = SliceRecord()
+        return record

@@ -1,0 +1,271 @@
+"""Client processes with a connection each, and the sum of their counts."""
+
+import ctypes
+import gc
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from rankline.serving.loadtest.generator.sender import Engine, Job
+from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord
+from rankline.workflows.core.errors import ServingError
+
+_START_DELAY_NS = 20_000_000  # so that all processes have read their job when the first one is to send
+_LOOK_INTERVAL_NS = 50_000_000
+_STOP_TIMEOUT_S = 5
+_PR_SET_TIMERSLACK = 29
+STOPPED = "stopped by Ctrl-C"
+"""The failure of a run that was ended so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The counts of all processes after the warm-up.
+
+    Attributes:
+        samples: (process, number of the message, answer).
+        failure: why the run was cut short: a connection ended, or Ctrl-C; empty if it was not.
+    """
+
+    slices: tuple[SliceRecord, ...]
+    samples: tuple[tuple[int, int, bytes], ...]
+    failure: str
+
+
+class Workers:
+    """Processes that run jobs as long as the `with` block lasts. They import no gRPC, Arrow or TensorFlow.
+
+    Args:
+        num_processes: how many, at least 1.
+    """
+
+    def __init__(self, num_processes: int) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of gRPC and Arrow
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+        for number in range(num_processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), name=f"rankline-load-{number}", daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()  # they end when nobody is left to talk to
+        for process in self._processes:
+            process.join(_STOP_TIMEOUT_S if error is None else 0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        return tuple(process.pid for process in self._processes)
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        *,
+        on_begin: Callable[[], None] = lambda: None,
+        is_enough: Callable[[Sequence[SliceRecord]], bool] = lambda _: False,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> Outcome:
+        """Run one job on each of the first processes.
+
+        Ctrl-C ends it too: slices that are over are returned if there are any, and the processes take no further job.
+
+        Args:
+            jobs: at most as many as there are processes.
+            on_begin: called when the warm-up is over.
+            is_enough: asked after each slice with all that are over; the run ends when it says so.
+            on_end: called when nothing more is sent.
+
+        Raises:
+            ServingError: no server answers, or a process ended unexpectedly.
+        """
+        pipes = self._pipes[: len(jobs)]
+        for pipe, job in zip(pipes, jobs, strict=True):
+            _send(pipe, job)
+        answers = [_next(pipe) for pipe in pipes]
+        if errors := [answer for answer in answers if isinstance(answer, ServingError)]:
+            for pipe, answer in zip(pipes, answers, strict=True):
+                if not isinstance(answer, ServingError):
+                    _send(pipe, None)
+            raise errors[0]
+        begin_ns = time.perf_counter_ns() + _START_DELAY_NS
+        for pipe in pipes:
+            _send(pipe, begin_ns)
+        measure_s = begin_ns / 1e9 + jobs[0].warmup_s
+        most_slices = round(jobs[0].time_limit_s / SLICE_S)
+        return _Gathering(pipes, measure_s, on_begin, is_enough, on_end, most_slices).run()
+
+
+class _Gathering:
+    """Collects the reports of the processes and sums them up until all have finished."""
+
+    def __init__(
+        self,
+        pipes: Sequence[Connection],
+        measure_s: float,
+        on_begin: Callable[[], None],
+        is_enough: Callable[[Sequence[SliceRecord]], bool],
+        on_end: Callable[[], None],
+        most_slices: int,
+    ) -> None:
+        self._pipes = list(pipes)
+        self._measure_s, self._has_begun = measure_s, False  # when the warm-up is over
+        self._on_begin, self._is_enough, self._on_end = on_begin, is_enough, on_end
+        self._most_slices = most_slices
+        self._slices: dict[int, SliceRecord] = {}
+        self._samples: list[tuple[int, int, bytes]] = []
+        self._reached = [0] * len(pipes)
+        self._over: list[SliceRecord] = []  # slices that no process sends in any more
+        self._num_slices: int | None = None
+        self._failure = ""
+
+    def run(self) -> Outcome:
+        try:
+            self._gather()
+        except KeyboardInterrupt:  # nothing more is read; the processes end with their pipes
+            num_over = self._num_over()
+            if self._num_slices is not None or num_over < 1:
+                raise
+            self._num_slices, self._failure = num_over, STOPPED
+            self._on_end()
+        if self._num_slices is None:
+            self._on_end()
+        num_slices = self._num_slices
+        if num_slices is None:  # later ones hold only answers that were waited for
+            num_slices = min(max(self._slices, default=-1) + 1, self._most_slices)
+        return Outcome(
+            slices=tuple(self._slices.get(number, SliceRecord()) for number in range(num_slices)),
+            samples=tuple(self._samples),
+            failure=self._failure,
+        )
+
+    def _gather(self) -> None:
+        running = set(self._pipes)
+        while running:
+            # They are read during the warm-up too: a pipe takes little, and a process that waits for it does not send.
+            for pipe in wait(list(running), None if self._has_begun else self._until_begin_s()):
+                assert isinstance(pipe, Connection)
+                message = _receive(pipe)
+                if isinstance(message, str):
+                    running.discard(pipe)
+                    self._failure = self._failure or message
+                else:
+                    self._add(self._pipes.index(pipe), *message)
+            if not self._has_begun and (not running or not self._until_begin_s()):
+                self._has_begun = True
+                self._on_begin()
+            self._decide(running)
+
+    def _num_over(self) -> int:
+        return min(*self._reached, self._most_slices)  # after the last one, answers are only waited for
+
+    def _until_begin_s(self) -> float:
+        return max(self._measure_s - time.perf_counter(), 0)
+
+    def _add(self, process: int, records: dict[int, SliceRecord], reached: int) -> None:
+        for number, record in records.items():
+            self._samples += [(process, message, body) for message, body in record.samples]
+            if number >= 0:
+                self._slices.setdefault(number, SliceRecord()).merge(record)
+        self._reached[process] = reached
+
+    def _decide(self, running: set[Connection]) -> None:
+        num_over = self._num_over()
+        if self._num_slices is not None or not running or num_over <= len(self._over):
+            return
+        self._over += [self._slices.setdefault(number, SliceRecord()) for number in range(len(self._over), num_over)]
+        if self._is_enough(self._over):
+            self._num_slices = num_over
+            self._on_end()
+            for pipe in running:
+                _send(pipe, num_over - 1)
+
+
+def _send(pipe: Connection, message: Any) -> None:
+    try:
+        pipe.send(message)
+    except ConnectionError:
+        raise _ended() from None
+
+
+def _next(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except (EOFError, ConnectionError):
+        return _ended()
+
+
+def _receive(pipe: Connection) -> Any:
+    message = _next(pipe)
+    if isinstance(message, ServingError):
+        raise message
+    return message
+
+
+def _ended() -> ServingError:
+    return ServingError("a process of the load generator ended unexpectedly. See its output above.")
+
+
+def _serve(pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, and it ends us
+    # The kernel may wake a sleeper 50 µs late to save power; a generator that sleeps until a request is due minds.
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
+    try:
+        while True:
+            message = pipe.recv()
+            if isinstance(message, Job):  # else an order to stop that came when all was sent
+                _run_job(pipe, message)
+    except (EOFError, ConnectionError):
+        return  # the parent has ended, or ends us
+
+
+def _run_job(pipe: Connection, job: Job) -> None:
+    try:
+        transport = job.connect()
+    except ServingError as error:
+        pipe.send(error)
+        return
+    try:
+        pipe.send("connected")
+        begin_ns = pipe.recv()
+        if begin_ns is None:  # another process is not connected
+            return
+        gc.collect()
+        gc.disable()  # a collection in mid-run would be taken for latency
+        engine = Engine(
+            job, transport, report=lambda records, reached: pipe.send((records, reached)), last_slice=_Orders(pipe).read
+        )
+        pipe.send(engine.run(begin_ns))
+    finally:
+        gc.enable()
+        transport.close()
+
+
+class _Orders:
+    """Checks now and then whether the parent has ordered to stop."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._next_ns = 0
+        self._last_slice: int | None = None
+
+    def read(self) -> int | None:
+        now = time.perf_counter_ns()
+        if self._last_slice is None and now > self._next_ns:
+            self._next_ns = now + _LOOK_INTERVAL_NS
+            if self._pipe.poll():
+                self._last_slice = self._pipe.recv()
+        return self._last_slice

@@ -1,0 +1,176 @@
+"""Charts of a benchmark: latency and throughput over the load, and the distribution of latency."""
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
+from rankline.serving.loadtest.stats.metrics import METRICS
+from rankline.serving.loadtest.stats.percentiles import samples_needed
+
+_MAX_SHOWN = 8  # ticks, and lines; more would cover each other
+_SHARES = (0.5, 0.9, 0.99, 0.999, 0.9999)
+_AXES = {
+    "rate_per_s": "requests per second offered",
+    "concurrency": "requests in flight",
+    "batch_size": "rows in a request",
+}
+_PLAIN: Any = {"text.parse_math": False, "svg.fonttype": "none"}  # names are no formulas, and text of an SVG stays text
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+_Item = TypeVar("_Item")
+
+
+def write_plot(report: BenchmarkReport, path: Path) -> None:
+    """Draw a report.
+
+    Args:
+        report: what was measured; a picture says so where it has nothing to show.
+        path: file to write; its suffix says the format, e.g. `.png` or `.svg`.
+    """
+    with rc_context(_PLAIN):
+        figure = Figure(figsize=(15, 4.2), layout="constrained")
+        for axes, draw in zip(figure.subplots(1, len(_PICTURES)), _PICTURES, strict=True):
+            draw(axes, report.bench)
+        figure.suptitle(f"{report.model_name}: raw rows in, scores out, over gRPC")
+        figure.savefig(path, dpi=150)
+
+
+def svg_pictures(report: BenchmarkReport) -> Iterator[str]:
+    """The charts as SVG elements for a page, in its text colour and without external references."""
+    if not any(result.num_requests for result in report.bench):
+        return
+    for draw in _PICTURES:
+        with rc_context(_PLAIN), io.StringIO() as text:
+            figure = Figure(figsize=(5, 4), layout="constrained")
+            draw(figure.subplots(), report.bench)
+            figure.savefig(text, format="svg", transparent=True, metadata=_NO_METADATA)
+            _, begin, element = text.getvalue().partition("<svg")
+        element = re.sub(r' (xmlns(:\w+)?|width|height)="[^"]*"', "", begin + element, count=4)
+        yield element.replace("#000000", "currentColor")
+
+
+def _draw_latency(axes: Axes, results: Sequence[LoadResult]) -> None:
+    drawn = [metric.name for metric in METRICS.values() if metric.is_drawn]
+    _draw_over_load(axes, results, drawn, title="Latency of a request", unit="milliseconds")
+
+
+def _draw_throughput(axes: Axes, results: Sequence[LoadResult]) -> None:
+    _draw_over_load(axes, results, ["rows_per_s"], title="Throughput", unit="rows per second")
+
+
+def _draw_over_load(axes: Axes, results: Sequence[LoadResult], names: Sequence[str], *, title: str, unit: str) -> None:
+    """Draw metrics over the load; of several batch sizes, the last metric for each."""
+    key = _varying(results)
+    groups = _series(results, key)
+    for group_name, group in groups.items():
+        loads = [getattr(result, key) for result in group]
+        for name in names if len(groups) == 1 else names[-1:]:
+            labels = ([METRICS[name].label] if len(names) > 1 else []) + ([group_name] if len(groups) > 1 else [])
+            axes.plot(loads, [_number(result.value(name)) for result in group], "o-", label=", ".join(labels))
+    if axes.lines and max(len(names), len(groups)) > 1:
+        axes.legend(frameon=False)
+    axes.set_title(title)
+    axes.set_ylabel(unit)
+    _scale(axes, results, key)
+
+
+def _draw_curves(axes: Axes, results: Sequence[LoadResult]) -> None:
+    for name, (shares, values) in _curves(results).items():
+        axes.plot(shares, values, label=name)
+    axes.set_xscale("log")
+    _scale_heights(axes)
+    axes.set_xticks([1 / (1 - share) for share in _SHARES], [f"p{100 * share:g}" for share in _SHARES])
+    _plain_numbers(axes)
+    axes.set_title("Latency of all requests")
+    axes.set_xlabel("share of requests that were at least as fast")
+    axes.set_ylabel("milliseconds")
+    if axes.lines:
+        axes.legend(fontsize="small", frameon=False)
+
+
+_PICTURES: Sequence[Callable[[Any, Sequence[LoadResult]], None]] = (_draw_latency, _draw_throughput, _draw_curves)
+
+
+def _varying(results: Sequence[LoadResult]) -> str:
+    """The property of the load that is the horizontal axis, a key of `_AXES`."""
+    if any(result.rate_per_s is not None for result in results):
+        return "rate_per_s"
+    return "concurrency" if len({result.concurrency for result in results}) > 1 else "batch_size"
+
+
+def _series(results: Sequence[LoadResult], key: str) -> Mapping[str, Sequence[LoadResult]]:
+    """Some results in the order of `key`, grouped by batch size where that varies too."""
+    found: dict[str, list[LoadResult]] = {}
+    for result in sorted(results, key=lambda result: float(getattr(result, key))):
+        found.setdefault("" if key == "batch_size" else f"{result.batch_size:,} rows", []).append(result)
+    return dict(_some(list(found.items())))
+
+
+def _curves(results: Sequence[LoadResult]) -> dict[str, tuple[list[float], list[float]]]:
+    """Name of some loads → 1 / (1 - share), and milliseconds. Loads without reported latency have no curve."""
+    found = {}
+    for result in _some(results):
+        values, counts = result.latencies().counts()
+        if not len(values) or result.value("mean_ms") is None:
+            continue
+        total = int(counts.sum())
+        shares = np.cumsum(counts) / total
+        known = [share for share in _SHARES if samples_needed(share) <= total]
+        shown = shares < (known[-1] if known else _SHARES[0])
+        found[result.load.words] = ((1 / (1 - shares[shown])).tolist(), (values[shown] / 1e6).tolist())
+    return found
+
+
+def _some(items: Sequence[_Item]) -> Sequence[_Item]:
+    """At most `_MAX_SHOWN` of the items, evenly spaced."""
+    return items[:: -(-len(items) // _MAX_SHOWN) or 1]
+
+
+def _scale(axes: Axes, results: Sequence[LoadResult], key: str) -> None:
+    axes.set_xscale("log", base=2)
+    _scale_heights(axes)
+    ticks = _apart(sorted({float(getattr(result, key)) for result in results}))
+    axes.set_xticks(ticks, [f"{load:,.0f}" for load in ticks], rotation=45)
+    _plain_numbers(axes)
+    axes.set_xlabel(_AXES[key])
+
+
+def _scale_heights(axes: Axes) -> None:
+    """Set a logarithmic axis, or write a note where no value is positive."""
+    heights = np.concatenate([[], *(np.asarray(line.get_ydata(), float) for line in axes.lines)])
+    if (heights > 0).any():  # never where a value is missing
+        axes.set_yscale("log")
+    else:
+        axes.text(0.5, 0.5, "not reported", ha="center", va="center", transform=axes.transAxes)
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """The ascending values whose tick labels do not overlap."""
+    if not values:
+        return []
+    least = math.log(values[-1] / values[0]) / (_MAX_SHOWN + 1)
+    shown = list(values[:1])
+    for value in values[1:]:
+        if math.log(value / shown[-1]) >= least:
+            shown.append(value)
+    return shown
+
+
+def _plain_numbers(axes: Axes) -> None:
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda _value, _: ""))
+    axes.grid(visible=True, which="major", alpha=0.3)
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,309 @@
+"""The report of a benchmark, and its JSON and CSV."""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from rankline.serving.loadtest.analysis.resources import ServerResources
+from rankline.serving.loadtest.analysis.server_breakdown import Breakdown
+from rankline.serving.loadtest.runs import Floor, Load, Run
+from rankline.serving.loadtest.search.rate import SearchResult
+from rankline.serving.loadtest.stats.histogram import LatencyHistogram
+from rankline.serving.loadtest.stats.metrics import METRICS, measure_all
+from rankline.serving.loadtest.stats.percentiles import Estimate
+from rankline.workflows.core.errors import ArtifactError
+
+FORMAT_VERSION = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadResult:
+    """What came of one load.
+
+    Attributes:
+        batch_size, concurrency, rate_per_s, arrivals: see `Load`.
+        duration_s: of the measurement, warm-up excluded.
+        num_requests: requests that were answered without an error and whose latency is counted.
+        num_due: requests that were to be sent.
+        num_unsent: of these, how many could not be sent before the measurement ended.
+        num_repeated: of these, how many had rows that had been sent before.
+        errors: how requests ended that failed, gRPC status → their number.
+        metrics: name in `METRICS` → what was measured.
+        is_stable: the last three windows agreed.
+        lag_mean_ms: how late requests were sent, on average; None in a closed loop.
+        lag_p99_ms: the 99th percentile of how late they were sent.
+        client_cpu_ms: the client's processor time for one request.
+        client_busiest: share of a core that its busiest process used.
+        server: what the server's processes used; None when they cannot be seen.
+        breakdown: where the mean latency went; None when the server's statistics are not about our requests.
+        problem: what is wrong with this measurement; empty if nothing is.
+        is_cut_short: it ended before its time, by Ctrl-C or with the connection to the server.
+        histogram: all latencies, nanoseconds, in HdrHistogram's compressed form.
+    """
+
+    batch_size: int
+    concurrency: int | None
+    rate_per_s: float | None
+    arrivals: str | None
+    duration_s: float
+    num_requests: int
+    num_due: int
+    num_unsent: int
+    num_repeated: int
+    errors: Mapping[str, int]
+    metrics: Mapping[str, Estimate]
+    is_stable: bool
+    lag_mean_ms: float | None
+    lag_p99_ms: float | None
+    client_cpu_ms: float
+    client_busiest: float
+    server: ServerResources | None
+    breakdown: Breakdown | None
+    problem: str
+    is_cut_short: bool
+    histogram: str
+
+    @classmethod
+    def of_run(
+        cls,
+        run: Run,
+        *,
+        is_stable: bool,
+        server: ServerResources | None = None,
+        breakdown: Breakdown | None = None,
+        problem: str = "",
+        is_refused: bool = False,
+        is_cut_short: bool = False,
+    ) -> "LoadResult":
+        """Summarise a run; where it `is_refused`, latency is not reported because of `problem`."""
+        whole, cost = run.whole, run.client_cost
+        return cls(
+            **asdict(run.load),
+            duration_s=run.duration_s,
+            num_requests=whole.latency.total,
+            num_due=whole.num_due,
+            num_unsent=whole.num_unsent,
+            num_repeated=whole.num_repeated,
+            errors=dict(whole.errors),
+            metrics=measure_all(run, refusal=problem if is_refused else ""),
+            is_stable=is_stable,
+            lag_mean_ms=cost.lag_mean_ms,
+            lag_p99_ms=whole.lag.at_rank(-(-whole.lag.total * 99 // 100)) / 1e6 if whole.lag.total else None,
+            client_cpu_ms=cost.cpu_ms,
+            client_busiest=cost.busiest,
+            server=server,
+            breakdown=breakdown,
+            problem=problem,
+            is_cut_short=is_cut_short,
+            histogram=whole.latency.encode().decode(),
+        )
+
+    @property
+    def load(self) -> Load:
+        return Load(**{column.name: getattr(self, column.name) for column in fields(Load)})
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.value("requests_per_s") or 0.0
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.value("rows_per_s") or 0.0
+
+    def value(self, name: str) -> float | None:
+        """The value of a metric; None where it is not reported."""
+        return self.metrics[name].value
+
+    def latencies(self) -> LatencyHistogram:
+        return LatencyHistogram.decode(self.histogram.encode())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: each metric under its name, intervals and reasons of all latencies together."""
+        plain = asdict(self)
+        del plain["metrics"]
+        found = [(METRICS[name], estimate) for name, estimate in self.metrics.items()]
+        bounded = [(metric, (value.low, value.high)) for metric, value in found if metric.has_interval]
+        return {
+            **plain,
+            **{metric.name: estimate.value for metric, estimate in found},
+            "intervals_ms": {
+                metric.key: pair
+                for metric, pair in bounded
+                if metric.is_latency and self.metrics[metric.name].value is not None
+            },
+            **{
+                f"{metric.name}_interval": None if pair == (None, None) else pair
+                for metric, pair in bounded
+                if not metric.is_latency
+            },
+            "withheld": {metric.key: estimate.reason for metric, estimate in found if estimate.reason},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkReport:
+    """Measurements of one model.
+
+    Attributes:
+        model_name: what was asked.
+        bench: one result per load.
+        num_checked: scores returned under load that were compared with the expected ones.
+        max_abs_error: largest difference among them, above 1 as a share of the score; None when none were compared.
+        environment: versions, CPU, how the load was made, and the command.
+        floors: the client against a model that returns its input; empty when the server has none.
+        slo: the bound that was searched for, in words.
+        searches: batch size → what the search came to.
+        problem: why there is less than was asked for; empty if there is not.
+        busy: how busy the machine was before anything was measured; empty if it was quiet.
+        version: of the ensemble; None where the caller does not know it.
+        quality: metrics of the model by name.
+        format_version: of this document.
+    """
+
+    model_name: str
+    bench: tuple[LoadResult, ...]
+    num_checked: int
+    max_abs_error: float | None
+    environment: Mapping[str, str]
+    floors: tuple[Floor, ...] = ()
+    slo: str | None = None
+    searches: Mapping[int, SearchResult] | None = None
+    problem: str = ""
+    busy: str = ""
+    version: int | None = None
+    quality: Mapping[str, float] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """All reasons not to count the run as passed."""
+        found = [f"{result.load.name}: {result.problem}" for result in self.bench if self._has_problem(result)]
+        found += [
+            f"rows_{size}: no tested rate met {self.slo}"
+            for size, search in (self.searches or {}).items()
+            if search.rate_per_s is None
+        ]
+        return (*found, *([self.problem] if self.problem else []))
+
+    def _has_problem(self, result: LoadResult) -> bool:
+        """Whether a problem counts: a search tries rates that are too high, so only its lowest failed rate does."""
+        if not result.problem or self.slo is None or result.is_cut_short:
+            return bool(result.problem)
+        search = (self.searches or {}).get(result.batch_size)
+        failed_per_s = None if search is None else search.failed_per_s
+        return failed_per_s is not None and result.rate_per_s == round(failed_per_s, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(replace(self, bench=())) | {"bench": [result.to_dict() for result in self.bench]}
+
+    @classmethod
+    def from_dict(cls, document: Any, source: str) -> "BenchmarkReport":
+        """Read what `to_dict` returned; other keys are ignored, so the JSON of `rankline run` works too.
+
+        Args:
+            document: plain values.
+            source: where they come from, for messages.
+
+        Raises:
+            ArtifactError: it is no report, or one of another format version.
+        """
+        if not isinstance(document, Mapping) or "format_version" not in document or "bench" not in document:
+            raise ArtifactError(f"{source} is not a benchmark report. `rankline bench --json FILE` writes one.")
+        if (found := document["format_version"]) != FORMAT_VERSION:
+            raise ArtifactError(
+                f"{source} has format version {found}, this Rankline reads {FORMAT_VERSION}. Measure it again."
+            )
+        from pydantic import TypeAdapter, ValidationError  # takes half a second
+
+        try:
+            bench = [{**entry, "metrics": _estimates(entry)} for entry in document["bench"]]
+            # That of `rankline run --json` has means over seeds among its figures.
+            quality = {
+                name: value for name, value in document.get("quality", {}).items() if isinstance(value, int | float)
+            }
+            plain = json.dumps({**document, "bench": bench, "quality": quality})
+            return TypeAdapter(cls).validate_json(plain, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+        raise ArtifactError(f"{source} is a damaged report ({reason}). Measure it again.")
+
+    @classmethod
+    def read(cls, path: Path) -> "BenchmarkReport":
+        """Read what `to_json` wrote.
+
+        Raises:
+            ArtifactError: there is no such file, it is no report, or one of another format version.
+        """
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ArtifactError(f"there is no {path}. Give a file that `rankline bench --json FILE` wrote.") from None
+        except ValueError as error:  # no JSON, or no text at all
+            raise ArtifactError(f"{path} is not a benchmark report, nor any JSON: {error}") from None
+        return cls.from_dict(document, str(path))
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    def to_csv(self) -> str:
+        """One line per load under a header: all single figures, and the bounds of each percentile."""
+        text = io.StringIO()
+        lines = [_flat(result) for result in self.bench]
+        writer = csv.DictWriter(text, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+        return text.getvalue()
+
+    def histograms(self) -> dict[str, str]:
+        """Name of a file → its text for HdrHistogram's tools; a rate that was measured again gets a number."""
+        files: dict[str, str] = {}
+        times: Counter[str] = Counter()
+        for result in self.bench:
+            name = result.load.name.replace("/", "_")
+            times[name] += 1
+            files[f"{name}_{times[name]}.hdr" if times[name] > 1 else f"{name}.hdr"] = result.latencies().to_log(
+                [f"{self.model_name}, {result.load.name}, latency in nanoseconds, maxima in milliseconds"],
+                result.duration_s,
+            )
+        return files
+
+
+def _flat(result: LoadResult) -> dict[str, Any]:
+    """One line of the CSV: the figures of the JSON without nested values."""
+    figures = result.to_dict()
+    nested = {"errors", "server", "breakdown", "intervals_ms", "withheld", "histogram"}
+    server = figures["server"] or {}
+    bounded = [(metric, result.metrics[metric.name]) for metric in METRICS.values() if metric.has_interval]
+    return {
+        **{name: value for name, value in figures.items() if name not in nested and not name.endswith("_interval")},
+        **{
+            name: bound
+            for metric, found in bounded
+            for name, bound in zip(metric.bound_names, (found.low, found.high), strict=True)
+        },
+        "num_errors": sum(result.errors.values()),
+        "server_cpu_cores": server.get("cpu_cores"),
+        "server_memory_bytes": server.get("memory_bytes"),
+    }
+
+
+def _estimates(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The metrics of an entry of `bench` under the names of `Estimate`'s fields."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, metric in METRICS.items():
+        if name not in entry:
+            found[name] = {"reason": "the report is from before it was measured"}
+            continue
+        bounds = entry["intervals_ms"].get(metric.key) if metric.is_latency else entry.get(f"{name}_interval")
+        low, high = bounds or (None, None)
+        reason = entry["withheld"].get(metric.key, "")
+        found[name] = {"value": entry[name], "low": low, "high": high, "reason": reason}
+    return found

@@ -1,0 +1,90 @@
+"""Latency targets: whether a rate meets one, and the search for the highest rate that does."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rankline.serving.loadtest.config import LoadConfig, Slo
+from rankline.serving.loadtest.measurement import Bench
+from rankline.serving.loadtest.report.report import LoadResult
+from rankline.serving.loadtest.runs import Load
+from rankline.serving.loadtest.search.rate import SearchResult, highest_rate
+from rankline.serving.loadtest.stats.metrics import METRICS
+from rankline.serving.loadtest.stats.percentiles import samples_needed
+from rankline.serving.loadtest.summary import number, reached
+
+_FIRST_RATE = 100.0
+_KEPT_UP = 0.95  # of the offered rate; less is answered only by a server that falls behind
+_ALIKE = 3  # rates in a row, each half the one before, of which none brings the percentile nearer than the first
+_NEARER = 0.8
+
+
+def duration_s(rate_per_s: float, slo: Slo, config: LoadConfig) -> float:
+    """`min_duration_s`, or longer if the percentile needs more samples."""
+    return max(config.min_duration_s, 1.2 * samples_needed(slo.level) / rate_per_s)
+
+
+def measure_rate(bench: Bench, batch_size: int, rate_per_s: float, slo: Slo, config: LoadConfig) -> LoadResult:
+    rate_per_s = round(rate_per_s, 1)
+    seconds = duration_s(rate_per_s, slo, config)
+    config = replace(config, min_duration_s=seconds, time_limit_s=seconds)
+    return bench.measure(Load(batch_size=batch_size, rate_per_s=rate_per_s, arrivals=config.arrivals), config)
+
+
+def holds_slo(result: LoadResult, slo: Slo) -> bool:
+    value_ms = result.value(slo.metric)
+    return value_ms is not None and value_ms <= slo.bound_ms and kept_up(result, slo)
+
+
+def kept_up(result: LoadResult, slo: Slo) -> bool:
+    """Whether nearly all offered requests were answered, as many as the percentile requires."""
+    num_failed = sum(result.errors.values()) + result.num_unsent
+    return num_failed <= (1 - slo.level) * result.num_due and result.num_requests >= _KEPT_UP * result.num_due
+
+
+class SloSearch:
+    """The search for the highest rate that meets a target; tested rates count however it ends."""
+
+    def __init__(self, slo: Slo, measure: Callable[[float], LoadResult], say: Callable[[str], None]) -> None:
+        self._slo, self._measure, self._say = slo, measure, say
+        self._tested: list[LoadResult] = []
+
+    def run(self) -> SearchResult:
+        try:
+            return highest_rate(self._holds, start=_FIRST_RATE)
+        except _InVainError as error:
+            return self.so_far(str(error))
+
+    def so_far(self, ended: str) -> SearchResult:
+        """The result of the tested rates, where the search ended early."""
+        tested = [(result.rate_per_s or 0.0, holds_slo(result, self._slo)) for result in self._tested]
+        failed = min((rate for rate, held in tested if not held), default=None)
+        held = max((rate for rate, held in tested if held and (failed is None or rate < failed)), default=None)
+        return SearchResult(rate_per_s=held, failed_per_s=failed, num_probes=len(tested), ended=ended)
+
+    def _holds(self, rate_per_s: float) -> bool:
+        result = self._measure(rate_per_s)
+        self._tested.append(result)
+        held = holds_slo(result, self._slo)
+        late = ", the client was the bottleneck" if result.problem else ""
+        outcome = f"{reached(result, self._slo)}{late}, {'met' if held else 'missed'}"
+        self._say(f"{number(result.rate_per_s)} requests/s: {outcome}")
+        if not any(holds_slo(tested, self._slo) for tested in self._tested):
+            self._check_use_of_lower_rates()
+        return held
+
+    def _check_use_of_lower_rates(self) -> None:
+        """If a queue is the reason, half the rate lowers the percentile; otherwise lower rates are in vain."""
+        values_ms = [result.value(self._slo.metric) for result in self._tested[-_ALIKE:]]
+        found = [value_ms for value_ms in values_ms if value_ms is not None]
+        if len(found) < _ALIKE or min(found[1:]) < _NEARER * found[0]:
+            return
+        if self._tested[-1].problem:
+            raise _InVainError(
+                "the client, not the server, is the limit, at lower rates too: it sends late. "
+                "End what else runs here, or measure from another machine with --url"
+            )
+        raise _InVainError(f"{METRICS[self._slo.metric].label} is no lower at lower rates")
+
+
+class _InVainError(Exception):
+    pass

@@ -1,0 +1,131 @@
+"""The metrics of a load, one line in `METRICS` each.
+
+JSON, CSV, page, terminal, pictures, comparison, the bound of a search and MLflow all go by this table; none of them
+names a metric of its own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rankline.serving.loadtest.runs import Run
+from rankline.serving.loadtest.stats.counters import SLICE_S
+from rankline.serving.loadtest.stats.percentiles import Estimate, mean_interval, percentile
+
+OPEN, CLOSED = "open", "closed"
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric of each load.
+
+    Attributes:
+        name: in JSON, CSV and MLflow: p50_ms, rows_per_s. Ends with its unit, and ms is a latency: less is better, and
+            it is not reported where the client was the bottleneck.
+        measure: computes it.
+        title: heading of its column, with the unit; empty where tables leave it out.
+        loop: `OPEN` or `CLOSED` where only the tables of one kind of loop show it.
+        level: of a percentile, 0 to 1.
+        has_interval: the estimate has bounds, given enough samples.
+        is_compared: two reports are compared by it.
+        is_drawn: a line in the picture of latency over the load.
+    """
+
+    name: str
+    measure: Callable[[Run], Estimate]
+    title: str = ""
+    loop: str | None = None
+    level: float | None = None
+    has_interval: bool = False
+    is_compared: bool = False
+    is_drawn: bool = False
+
+    @property
+    def is_latency(self) -> bool:
+        return self.name.endswith("_ms")
+
+    @property
+    def key(self) -> str:
+        """Name among the latencies in the JSON: p50."""
+        return self.name.removesuffix("_ms")
+
+    @property
+    def label(self) -> str:
+        """Display name without the unit: p99.9."""
+        return self.title.removesuffix(" ms") or self.key
+
+    @property
+    def bound_names(self) -> tuple[str, str]:
+        """Columns of its bounds in the CSV: p50_low_ms and p50_high_ms."""
+        stem, _, unit = self.name.partition("_")
+        return f"{stem}_low_{unit}", f"{stem}_high_{unit}"
+
+
+def latency_percentile(level: float, *, is_compared: bool = False, is_drawn: bool = False) -> Metric:
+    """A percentile of latency, such as p99.9 for a level of 0.999."""
+    label = f"p{100 * level:g}"
+
+    def measure(run: Run) -> Estimate:
+        found = percentile([record.latency for record in run.slices], level)
+        return Estimate(value=_ms(found.value), low=_ms(found.low), high=_ms(found.high), reason=found.reason)
+
+    return Metric(
+        name=f"{label.replace('.', '')}_ms",
+        title=f"{label} ms",
+        measure=measure,
+        level=level,
+        has_interval=True,
+        is_compared=is_compared,
+        is_drawn=is_drawn,
+    )
+
+
+def _mean(run: Run) -> Estimate:
+    latency = run.whole.latency
+    return Estimate(value=latency.mean_ns / _NS_PER_MS if latency.total else None)
+
+
+def _max(run: Run) -> Estimate:
+    latency = run.whole.latency
+    return Estimate(value=latency.max_ns / _NS_PER_MS if latency.total else None)
+
+
+def _requests_per_s(run: Run) -> Estimate:
+    return Estimate(value=run.whole.num_answered / run.duration_s)
+
+
+def _rows_per_s(run: Run) -> Estimate:
+    batch_size = run.load.batch_size
+    low, high = mean_interval([record.num_answered * batch_size / SLICE_S for record in run.slices]) or (None, None)
+    return Estimate(value=run.whole.num_answered * batch_size / run.duration_s, low=low, high=high)
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric(name="mean_ms", measure=_mean),
+        latency_percentile(0.5, is_compared=True, is_drawn=True),
+        latency_percentile(0.9),
+        latency_percentile(0.95, is_drawn=True),
+        latency_percentile(0.99, is_compared=True, is_drawn=True),
+        latency_percentile(0.999),
+        Metric(name="max_ms", title="max ms", measure=_max),
+        Metric(name="requests_per_s", title="answered/s", measure=_requests_per_s, loop=OPEN),
+        Metric(
+            name="rows_per_s", title="rows/s", measure=_rows_per_s, loop=CLOSED, has_interval=True, is_compared=True
+        ),
+    )
+}
+"""Name → metric, in the order in which tables show them."""
+
+
+def measure_all(run: Run, refusal: str = "") -> dict[str, Estimate]:
+    """All metrics of a run by name; with a `refusal`, latencies have it as the reason for no value."""
+    return {
+        name: Estimate(reason=refusal) if refusal and metric.is_latency else metric.measure(run)
+        for name, metric in METRICS.items()
+    }
+
+
+def _ms(value_ns: float | None) -> float | None:
+    return None if value_ns is None else value_ns / _NS_PER_MS

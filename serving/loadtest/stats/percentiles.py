@@ -1,0 +1,131 @@
+"""Percentiles with distribution-free confidence intervals; those with too few samples are not reported.
+
+The interval of a percentile lies between two order statistics. How many of n independent samples are below the true
+percentile is binomial, whatever the distribution of latency, which says which two (Conover, Practical Nonparametric
+Statistics, 3.2). Latencies are not independent: a slow moment makes many requests slow. So the number of samples above
+the percentile is looked at slice by slice of the run; as much as it varies more than a binomial would, so many fewer
+independent samples are counted (the overdispersion of a quasi-binomial model). Slow moments also outlast a slice: as
+much as neighbouring slices are alike, fewer slices are counted, and few slices say little about how much they vary,
+for which Student's t allows.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from rankline.serving.loadtest.stats.histogram import LatencyHistogram
+
+CONFIDENCE = 0.95
+_TAIL = (1 - CONFIDENCE) / 2
+_MIN_VALUES = 4  # that say how much a mean varies
+_MIN_INDEPENDENT = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A figure estimated from a run.
+
+    Attributes:
+        value: None where the run cannot say.
+        low, high: bounds with the confidence of `CONFIDENCE`; None where the samples give none.
+        reason: why there is no value; empty if there is one, or if nothing was answered.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: str = ""
+
+
+def percentile(slices: Sequence[LatencyHistogram], level: float) -> Estimate:
+    """Estimate a percentile of all samples of a run, in nanoseconds.
+
+    Args:
+        slices: latencies of consecutive parts of the run.
+        level: between 0 and 1.
+    """
+    whole = LatencyHistogram.merged(slices)
+    if whole.total < (needed := samples_needed(level)):
+        return Estimate(reason=f"{whole.total:,} samples, at least {needed:,} required")
+    value_ns = whole.at_rank(math.ceil(level * whole.total))
+    num_independent = int(whole.total / _overdispersion(slices, value_ns, level))
+    low, high = interval_ranks(num_independent, level)
+    scale = whole.total / max(num_independent, 1)
+    return Estimate(
+        value=value_ns,
+        low=min(whole.at_rank(max(math.floor(low * scale), 1)), value_ns) if low >= 1 else None,
+        high=max(whole.at_rank(min(math.ceil(high * scale), whole.total)), value_ns)
+        if high <= num_independent
+        else None,
+    )
+
+
+def samples_needed(level: float) -> int:
+    """Fewest samples that bound the percentile on both sides with enough confidence."""
+    return math.ceil(math.log(_TAIL) / math.log(max(level, 1 - level)))
+
+
+def interval_ranks(num_samples: int, level: float) -> tuple[int, int]:
+    """Ranks, counted from 1, of the samples that bound a percentile.
+
+    Returns:
+        Lower and upper rank; 0 and `num_samples` + 1 stand for no bound.
+    """
+    from scipy.stats import binom  # takes a second
+
+    # Of the samples, B are below the percentile. Sample r is above it if B < r, below it if B >= r.
+    low, high = binom.ppf((_TAIL, 1 - _TAIL), num_samples, level)  # P(B < low) <= tail, P(B > high) <= tail
+    return int(low), int(high) + 1
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Bounds of the mean of a series of rates at `CONFIDENCE`, by Student's t.
+
+    Neighbours are alike; as much as they are, fewer independent values are counted (those of a first-order
+    autoregression).
+
+    Args:
+        values: in the order of time.
+
+    Returns:
+        Lower and upper bound; None of fewer than four values.
+    """
+    if len(values) < _MIN_VALUES:
+        return None
+    mean = math.fsum(values) / len(values)
+    off = np.asarray(values) - mean
+    num_independent = _num_independent(off)
+    half = _student_t(num_independent - 1) * math.sqrt(float(off @ off) / (len(values) - 1) / num_independent)
+    return max(mean - half, 0.0), mean + half
+
+
+def _num_independent(off: npt.NDArray[np.float64]) -> float:
+    """Number of independent values that determine their mean as well as this series of deviations."""
+    squares = float(off @ off)
+    alike = max(float(off[1:] @ off[:-1]) / squares, 0.0) if squares else 0.0
+    return max(len(off) * (1 - alike) / (1 + alike), min(_MIN_INDEPENDENT, len(off)))
+
+
+def _student_t(freedom: float) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf(1 - _TAIL, freedom))
+
+
+def _overdispersion(slices: Sequence[LatencyHistogram], value_ns: int, level: float) -> float:
+    """Variance of the number of samples above the percentile as a multiple of a binomial's; at least 1."""
+    totals = np.asarray([histogram.total for histogram in slices])
+    above = np.asarray([histogram.above(value_ns) for histogram in slices])
+    totals, above = totals[totals > 0], above[totals > 0]
+    count = len(totals)
+    if count < 2:
+        return 1.0
+    off = above - totals * (above.sum() / totals.sum())  # from what is above in fact, for values are rounded
+    num_independent = _num_independent(off)
+    variance = float(off @ off) * count / (count - 1) * count / num_independent
+    unsure = (_student_t(num_independent - 1) / NormalDist().inv_cdf(1 - _TAIL)) ** 2
+    return float(max(unsure * variance / (totals.sum() * level * (1 - level)), 1.0))

@@ -1,0 +1,179 @@
+"""The table of a report and sentences about it, for the page, the terminal and the container."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rankline.serving.loadtest.config import Slo
+from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
+from rankline.serving.loadtest.stats.metrics import CLOSED, METRICS, OPEN, Metric
+from rankline.serving.loadtest.stats.percentiles import samples_needed
+
+KEYS = ("rows", "offered/s", "in flight")
+"""Headings of what tells loads apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A figure, or a property of the load.
+
+    Attributes:
+        text: for narrow columns; latencies have two places.
+        value: None where there is none, and of what tells loads apart.
+        bounds: of the value at 95 % confidence, each None where the samples give none; None of what never has bounds.
+    """
+
+    text: str
+    value: float | None = None
+    bounds: tuple[float | None, float | None] | None = None
+
+
+def columns(results: Sequence[LoadResult]) -> dict[str, list[Cell]]:
+    """Heading → a cell for each load: what tells the loads apart, then each metric that has a title."""
+    is_open = any(result.rate_per_s is not None for result in results)
+    shown = {"rows": [Cell(text=f"{result.batch_size:,}") for result in results]}
+    if is_open:
+        shown["offered/s"] = [Cell(text=f"{result.rate_per_s or 0:,.0f}") for result in results]
+    elif any(result.concurrency != 1 for result in results):
+        shown["in flight"] = [Cell(text=str(result.concurrency)) for result in results]
+    for metric in METRICS.values():
+        if metric.title and metric.loop in (None, OPEN if is_open else CLOSED):
+            shown[metric.title] = [_cell(result, metric) for result in results]
+    return shown
+
+
+def number(value: object) -> str:
+    """Format a value: four digits of a fraction, all digits of a count, a dash for None."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def _cell(result: LoadResult, metric: Metric) -> Cell:
+    found = result.metrics[metric.name]
+    return Cell(
+        text=f"{found.value:.2f}" if metric.is_latency and found.value is not None else number(found.value),
+        value=found.value,
+        bounds=(found.low, found.high) if metric.has_interval and found.value is not None else None,
+    )
+
+
+def conclusion(report: BenchmarkReport) -> str:
+    """The report in one sentence: the first load, the one with most rows/s, and whether the machine was busy."""
+    if report.searches:
+        said = list(searched(report))
+    else:
+        measured = [result for result in report.bench if result.num_requests]
+        most = max(measured, key=lambda result: result.rows_per_s, default=None)
+        said = list(dict.fromkeys(_figures_of(result) for result in (*measured[:1], *([most] if most else []))))
+    said += [f"the machine was busy ({report.busy})"] if report.busy else []
+    said += ["see what went wrong"] if report.problems else []
+    return "; ".join(said) or "nothing was measured"
+
+
+def _figures_of(result: LoadResult) -> str:
+    """Figures of a load: “1 row: p50 1.4 ms, 719 rows/s”."""
+    named = [f"{_rows(result.batch_size)}"]
+    named += [f"at {number(result.rate_per_s)} requests/s"] if result.rate_per_s is not None else []
+    named += [f"{result.concurrency} in flight"] if (result.concurrency or 1) > 1 else []
+    levels = ("p50_ms",) if result.rate_per_s is None else ("p50_ms", "p99_ms")
+    reached = [f"{METRICS[name].label} {number(ms)} ms" for name in levels if (ms := result.value(name)) is not None]
+    return f"{', '.join(named)}: {', '.join([*reached, f'{number(result.rows_per_s)} rows/s'])}"
+
+
+def _rows(batch_size: int) -> str:
+    return "1 row" if batch_size == 1 else f"{batch_size:,} rows"
+
+
+def remarks(results: Sequence[LoadResult]) -> Iterator[str]:
+    """Remarks on the figures beside each `problem`, said once for all loads that they apply to."""
+    for metric in METRICS.values():
+        yield from _not_reported(metric, results)
+    yield from _remarked(results)
+
+
+def checked(report: BenchmarkReport) -> str:
+    if not report.num_checked:
+        return "no scores were compared with expected ones"
+    error = number(report.max_abs_error)
+    return f"{report.num_checked:,} scores compared with the expected ones, largest difference {error}"
+
+
+def searched(report: BenchmarkReport) -> Iterator[str]:
+    for batch_size, search in (report.searches or {}).items():
+        rows = _rows(batch_size)
+        tried = f"{search.num_probes} rates tested"
+        if search.rate_per_s is None:
+            met = "no tested rate met the target"
+            tried = "; ".join(_reached(report, batch_size)) or tried
+        else:
+            met = f"met up to {number(search.rate_per_s)} requests/s"
+            if (failed := search.failed_per_s) is not None:
+                met += f", not at {number(failed)}{_of_the_client(report, batch_size, round(failed, 1))}"
+        ended = f"; the search ended early: {search.ended}" if search.ended else ""
+        yield f"{report.slo} with {rows} per request: {met} ({tried}){ended}"
+
+
+def _of_the_client(report: BenchmarkReport, batch_size: int, failed_per_s: float) -> str:
+    tested = [result for result in report.bench if (result.batch_size, result.rate_per_s) == (batch_size, failed_per_s)]
+    is_late = any(result.problem and result.num_requests and not result.is_cut_short for result in tested)
+    return ", where the client, not the server, was the limit" if is_late else ""
+
+
+def _reached(report: BenchmarkReport, batch_size: int) -> Iterator[str]:
+    for result in report.bench:
+        if result.batch_size == batch_size and result.rate_per_s is not None:
+            yield f"{reached(result, Slo.parse(report.slo or ''))} at {number(result.rate_per_s)}/s"
+
+
+def reached(result: LoadResult, slo: Slo) -> str:
+    """The percentile of a target: “p99 9.2 ms”."""
+    value_ms = result.value(slo.metric)
+    return f"{METRICS[slo.metric].label} {'not reported' if value_ms is None else f'{number(value_ms)} ms'}"
+
+
+def _not_reported(metric: Metric, results: Sequence[LoadResult]) -> Iterator[str]:
+    """Why loads have no value of a metric, said once for all of them; a load's `problem` is not repeated."""
+    loads: dict[str, list[LoadResult]] = {}
+    for result in results:
+        if (reason := result.metrics[metric.name].reason) and reason != result.problem:
+            loads.setdefault(reason, []).append(result)
+    if metric.level is not None and len(loads) > 1:  # they differ in the number of samples
+        few = [result for of_reason in loads.values() for result in of_reason]
+        counts = [result.num_requests for result in few]
+        required = samples_needed(metric.level)
+        loads = {f"{min(counts):,} to {max(counts):,} samples, at least {required:,} required": few}
+    for reason, without in loads.items():
+        named = "" if len(without) == len(results) else " for " + "; ".join(result.load.words for result in without)
+        yield f"{metric.label} not reported{named}: {reason}"
+
+
+def _remarked(results: Sequence[LoadResult]) -> Iterator[str]:
+    loads: dict[str, list[str]] = {}
+    for result in results:
+        for note in _notes(result):
+            loads.setdefault(note, []).append(result.load.words)
+    notes: dict[str, list[str]] = {}
+    for note, of_note in loads.items():
+        is_of_all = len(of_note) == len(results) > 1
+        notes.setdefault("all loads" if is_of_all else "; ".join(of_note), []).append(note)
+    for named, of_loads in notes.items():
+        yield f"{named}: {'; '.join(of_loads)}"
+
+
+def _notes(result: LoadResult) -> Iterator[str]:
+    if not result.is_stable and not result.problem:
+        yield "latency did not stabilise within the time limit"
+    for status, count in result.errors.items():
+        yield f"{count:,} requests failed with {status}"
+    if result.num_unsent:
+        yield f"{result.num_unsent:,} requests were not sent before the end"
+    if result.num_repeated:
+        yield f"{result.num_repeated:,} requests repeated rows sent before"
+    if result.lag_mean_ms is not None and result.lag_p99_ms is not None:
+        yield f"requests sent {result.lag_mean_ms:.2f} ms late on average, {result.lag_p99_ms:.2f} ms at p99"

@@ -1,0 +1,110 @@
+"""Requests with several candidates per row: what is refused, what is run together, who gets which scores back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rankline.workflows.core.errors import RequestError
+
+Array = npt.NDArray[Any]
+
+# Candidates that are padded are scored like others, so a request with many does not make others as wide.
+_MOST_PADDING = 2  # scores for each that is asked for
+_FEW_SCORES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Which tensors of a step hold a value per candidate, [num_rows, num_candidates], and how many it takes.
+
+    Attributes:
+        inputs: position among the inputs → name.
+        outputs: position among the outputs → name.
+        max_per_row: most candidates of one row; 0 for any number.
+        max_scores: most candidates of all rows of a run.
+    """
+
+    inputs: Mapping[int, str]
+    outputs: Mapping[int, str]
+    max_per_row: int
+    max_scores: int
+
+    def shape_of(self, batch: Sequence[Array | None]) -> tuple[int, int]:
+        """Rows of a request, and candidates of each.
+
+        Raises:
+            RequestError: there are none, too many, or not as many of each input.
+        """
+        shapes = {name: array.shape for at, name in self.inputs.items() if (array := batch[at]) is not None}
+        name, (num_rows, count) = next(iter(shapes.items()))
+        if len(set(shapes.values())) > 1:
+            found = {name: shape[1] for name, shape in shapes.items()}
+            raise RequestError(f"rows have {found} candidates, expected the same number of each.")
+        if not count:
+            raise RequestError(f"{name!r} has no candidates, expected at least one per row.")
+        if self.max_per_row and count > self.max_per_row:
+            raise RequestError(
+                f"{name!r} has {count} candidates per row, expected at most {self.max_per_row}. Send some at a time."
+            )
+        if num_rows * count > self.max_scores:
+            raise RequestError(
+                f"{num_rows} rows have {count} candidates each, expected at most {self.max_scores} in all. "
+                "Send fewer rows at a time."
+            )
+        return num_rows, count
+
+    def groups(self, batches: Sequence[Sequence[Array | None]]) -> list[list[int]]:
+        """Numbers of the requests that are worth a run together: those with about as many candidates.
+
+        A request that is refused is alone.
+        """
+        shapes, groups = [], []
+        for number, batch in enumerate(batches):
+            try:
+                num_rows, count = self.shape_of(batch)
+                shapes.append((count, number, num_rows))
+            except RequestError:
+                groups.append([number])
+        together: list[int] = []
+        all_rows = wanted = 0
+        for count, number, num_rows in sorted(shapes):
+            all_rows, wanted = all_rows + num_rows, wanted + num_rows * count
+            if together and all_rows * count > min(max(_MOST_PADDING * wanted, _FEW_SCORES), self.max_scores):
+                groups.append(together)
+                together, all_rows, wanted = [], num_rows, num_rows * count
+            together.append(number)
+        return [*groups, together] if together else groups
+
+    def aligned(self, batches: Sequence[Sequence[Array | None]]) -> list[list[Array | None]]:
+        """Requests with as many candidates as the one with most: the last of each row is repeated.
+
+        So what is padded can be run wherever the request itself can.
+        """
+        most = max(self.shape_of(batch)[1] for batch in batches)
+        return [
+            [_widened(array, most) if at in self.inputs else array for at, array in enumerate(batch)]
+            for batch in batches
+        ]
+
+    def own(self, results: Sequence[Array], count: int) -> list[Array]:
+        """The outputs of a request with so many candidates, of those that were padded for it."""
+        return [
+            np.ascontiguousarray(result[:, :count]) if at in self.outputs else result
+            for at, result in enumerate(results)
+        ]
+
+    def check_results(self, results: Sequence[Array], shape: tuple[int, int]) -> None:
+        """Refuse what a model made without regard to candidates."""
+        for at, name in self.outputs.items():
+            if results[at].shape != shape:
+                raise ValueError(f"{name!r} came out as {list(results[at].shape)} for {list(shape)} candidates")
+
+
+def _widened(array: Array | None, width: int) -> Array | None:
+    if array is None or array.shape[1] == width:
+        return array
+    widened: Array = array.take(np.minimum(np.arange(width), array.shape[1] - 1), axis=1)
+    return widened

@@ -1,0 +1,1 @@
+"""Model repositories: exported ensembles and the backends that serve them."""

@@ -1,0 +1,478 @@
+"""Starts, watches and stops a real Triton on this machine.
+
+with EmbeddedServer(ServerConfig(repositories=(Path("model_repository/movielens"),), models=("movielens",))) as server:
+    client = Client(server.endpoints.grpc, "movielens")
+"""
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+import signal
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rankline.serving.native.objects import native_backends
+from rankline.serving.server.admin_api import KEY_HEADER, ModelControl
+from rankline.serving.server.logs import FileLog, PipeLog, ServerLog, crash_site, failure_reason
+from rankline.serving.server.managed_process import Launched, new_home
+from rankline.serving.server.ports import LOOPBACK, choose_ports
+from rankline.serving.server.triton_install import (
+    PYTHON_BACKEND,
+    STUB,
+    Installation,
+    add_python_backend,
+    assemble_backends,
+    environment,
+    find_installation,
+    make_stub_environment,
+    need_python,
+    remove_environments,
+)
+from rankline.workflows.core.errors import ConfigError, ServerError
+from rankline.workflows.native.build import object_name
+
+_LOGGER = logging.getLogger(__name__)
+_POLL_INTERVAL_S = 0.02
+_STOP_TIMEOUT_S = 10
+_UNLOAD_TIMEOUT_S = 60
+_MAX_STARTS = 3
+_IDLE_S = 60.0  # in which models that are being loaded use less than this much processor time
+_IDLE_CPU_S = 0.5
+_CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
+_SHM_BYTES = 16 << 20  # that each model instance starts with, and grows by
+_PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
+_CRASHED_MODEL = re.compile(r"Stub process '[^']+' is not healthy")
+_TAKEN_PORT = re.compile(r"Socket '[^']*:(\d+)' already in use")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """Configuration of a server.
+
+    Attributes:
+        repositories: Triton model repositories.
+        models: those to load, with the steps of ensembles. Models can then be loaded and unloaded by this process, and
+            by nobody else. Without any, all models of the repositories are loaded, and that is that.
+        backends: directories of further backend folders, searched like `serving/python_backends`.
+        grpc_port, metrics_port: 0 picks a free port.
+        http_port: likewise. None, the default, leaves HTTP closed, because a JSON request of a few hundred kilobytes
+            crashes Triton 24.10.
+        log_path: where the server's log goes; None keeps the end of it as long as the server runs.
+        ready_timeout_s: longest wait for all models to be loaded.
+    """
+
+    repositories: tuple[Path, ...]
+    models: tuple[str, ...] = ()
+    backends: tuple[Path, ...] = ()
+    grpc_port: int = 0
+    metrics_port: int = 0
+    http_port: int | None = None
+    log_path: Path | None = None
+    ready_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not self.repositories:
+            raise ConfigError("a server without a model repository has nothing to serve. Give at least one directory.")
+        for name, number in self.ports.items():
+            if not 0 <= number <= 65535:
+                raise ConfigError(f"{name} is {number}, expected 0 (any free port) to 65535.")
+
+    @property
+    def ports(self) -> dict[str, int]:
+        named = {"grpc_port": self.grpc_port, "http_port": self.http_port, "metrics_port": self.metrics_port}
+        return {name: number for name, number in named.items() if number is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoints:
+    """Addresses of a running server.
+
+    Attributes:
+        grpc: HOST:PORT for the client.
+        metrics: URL of the Prometheus metrics.
+        http: URL of the HTTP protocol; "" where it is not open.
+    """
+
+    grpc: str
+    metrics: str
+    http: str = ""
+
+
+class _RetryableStartError(ServerError):
+    """A failed start worth retrying: a crash of the server or of a model's process, a hang, a port that was lost."""
+
+
+class EmbeddedServer:
+    """A tritonserver process that lives as long as the `with` block, and never longer than this process.
+
+    `launch.py` runs it and clears up after it, whether it is stopped, ends by itself or this process is killed.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self._launcher: Launched | None = None
+        self._pid: int | None = None
+        self._begun_at = 0.0
+        self._ready_at: float | None = None
+        self._endpoints: Endpoints | None = None
+        self._ports: dict[str, int] = {}
+        """Those of the last start, by name."""
+        self._control: ModelControl | None = None
+        self._num_processes: Counter[str] = Counter()  # of each model that is loaded
+        self._log: ServerLog | None = None
+        self._backends: Path | None = None
+        self._installation: Installation | None = None
+        self._python_trouble = ""  # why models of Python could not be loaded, if any were
+
+    def __enter__(self) -> "EmbeddedServer":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def endpoints(self) -> Endpoints:
+        if self._endpoints is None:
+            raise ServerError("the embedded server is not running. Start it first.")
+        return self._endpoints
+
+    @property
+    def pid(self) -> int:
+        """Process id of tritonserver."""
+        if self._pid is None:
+            raise ServerError("the embedded server is not running. Start it first.")
+        return self._pid
+
+    def process_ids(self) -> tuple[int, ...]:
+        """The server and the processes of its model instances; empty when it is not running."""
+        if self._pid is None:
+            return ()
+        try:
+            return (self._pid, *(child.pid for child in psutil.Process(self._pid).children(recursive=True)))
+        except psutil.NoSuchProcess:
+            return ()
+
+    def start(self) -> None:
+        """Start the server and wait until every model is ready.
+
+        Triton's Python backend at times corrupts its shared memory under load, or hangs between fork and exec
+        (triton-inference-server/server#8882 and #5211). A server that crashes while it starts, whose model's process
+        does, or in which nothing happens for a minute, has lost nothing yet, so it is started again, twice at most; so
+        is one that finds a port taken that was free when it was chosen.
+
+        Raises:
+            ServerError: this machine cannot run it, a repository is missing, a port is in use, it died or was not ready
+                in time.
+        """
+        if self._launcher is not None:
+            raise ServerError(f"the embedded server is already running with process id {self.pid}.")
+        for repository in self.config.repositories:
+            if not repository.is_dir():
+                raise ServerError(f"model repository {repository} does not exist. Export an ensemble there first.")
+        installation = find_installation()
+        if lacking := native_backends().lacking:
+            _LOGGER.warning("Workflow and model are served by Python, not by native backends: %s.", lacking)
+        for starts_left in reversed(range(_MAX_STARTS)):
+            try:
+                self._start_once(installation, may_hang=not starts_left)
+                break
+            except _RetryableStartError as error:
+                if not starts_left:
+                    raise
+                _LOGGER.warning("%s It is started again.", error)
+
+    def _start_once(self, installation: Installation, *, may_hang: bool) -> None:
+        ports = choose_ports(**self.config.ports)
+        self._begun_at = time.time()
+        home = new_home("server")
+        server_id = home.name
+        try:
+            path = self.config.log_path
+            self._log = PipeLog() if path is None else FileLog(path)
+            self._python_trouble = installation.python_trouble
+            self._launcher = Launched(
+                home,
+                self._log,
+                environment=environment(installation, home / "python"),
+                stop_timeout_s=_STOP_TIMEOUT_S,
+            )
+            native = native_backends()
+            self._backends, self._installation = home / "backends", installation
+            assemble_backends(self._backends, self.config.backends, native.objects)
+            self._add_python_for(*self.config.models)
+            make_stub_environment(home / "python")
+            self._control = ModelControl(
+                address=f"{LOOPBACK}:{ports['grpc_port']}",
+                key=secrets.token_hex(16),
+                timeout_s=self.config.ready_timeout_s,
+            )
+            self._pid = self._launcher.run(
+                str(installation.server),
+                *(f"--model-repository={path}" for path in _plain_paths(self.config.repositories, home)),
+                *_flags(self.config, home / "backends", native.libraries, shm_prefix=server_id),
+                f"--id={server_id}",
+                *(f"--{name.replace('_', '-')}={number}" for name, number in ports.items()),
+                hidden=_restrictions(self.config, self._control.key),
+            )
+            self._wait_until_ready(self._control, server_id, ports.values(), may_hang=may_hang)
+        except EOFError:
+            reason = f"tritonserver could not be started{self._where()}. {self._reason()}"
+            self.stop()
+            raise ServerError(reason) from None
+        except BaseException:
+            self.stop()
+            raise
+        self._ready_at = time.time()
+        self._num_processes = self._count_processes()
+        self._ports = ports
+        self._endpoints = Endpoints(
+            grpc=self._control.address,
+            http=f"http://{LOOPBACK}:{ports['http_port']}" if "http_port" in ports else "",
+            metrics=f"http://{LOOPBACK}:{ports['metrics_port']}/metrics",
+        )
+
+    def restart(self, models: tuple[str, ...]) -> None:
+        """Start again at the same addresses with these models; the log of a server that was ready is kept as `….old`.
+
+        Raises:
+            ServerError: as `start`, or it was never ready. Another call tries again.
+            OSError: its log cannot be renamed.
+        """
+        if not self._ports:
+            raise ServerError("the embedded server was not started. Start it first.")
+        was_ready = self._ready_at is not None
+        self.stop()
+        if was_ready and self.config.log_path is not None:
+            with contextlib.suppress(FileNotFoundError):  # somebody has moved it
+                self.config.log_path.replace(f"{self.config.log_path}.old")
+        ports: dict[str, Any] = dict(self._ports)
+        self.config = replace(self.config, models=models, **ports)
+        self.start()
+
+    def exit_reason(self) -> str | None:
+        """Why the server ended by itself; None while it runs or before it was started."""
+        launcher, pid = self._launcher, self._pid
+        if launcher is None or pid is None or _is_running(pid):
+            return None
+        status = launcher.wait()
+        if status < 0:
+            assert self._log is not None
+            site = crash_site(self._log.text())
+            name = signal.Signals(-status).name
+            return f"tritonserver was ended by {name}{self._where()}, not by us{site and f'; it was in {site}'}."
+        return f"tritonserver ended with status {status}{self._where()}. {self._reason()}"
+
+    def load(self, model: str, config: str | None = None) -> None:
+        """Load a model, or load it again if its files have changed; the old one serves until the new one is ready.
+
+        One whose process crashes is tried once more, see `start`.
+
+        Args:
+            model: its name.
+            config: its configuration as JSON, in place of its file.
+
+        Raises:
+            ServerError: it cannot be loaded, or the config names no models, so that nobody may load any.
+        """
+        self._add_python_for(model)
+        control = self._running_control()
+        try:
+            control.load(model, config)
+        except ServerError as error:
+            if not _CRASHED_MODEL.search(str(error)):
+                raise
+            _LOGGER.warning("Model %r: %s It is loaded again.", model, error)
+            control.load(model, config)
+        self._num_processes[model] = self._count_processes()[model]  # another one may be dead
+
+    def _add_python_for(self, *models: str) -> None:
+        """Add the Python backend if models need it; without names, consider all models of the repositories."""
+        assert self._backends is not None
+        assert self._installation is not None
+        native = [folder.name for folder in self._backends.iterdir() if (folder / object_name(folder.name)).is_file()]
+        if not models or need_python(models, self.config.repositories, native):
+            add_python_backend(self._backends, self._installation)
+
+    def unload(self, *models: str) -> None:
+        """Unload models, and wait until their requests are answered and they are gone, with their processes.
+
+        Raises:
+            ServerError: one is not gone in time, or the config names no models, so that nobody may unload any.
+        """
+        control = self._running_control()
+        native = {model for model in models if not self._num_processes[model]}  # of a dead process Triton never says so
+        for model in models:
+            control.unload(model)
+            del self._num_processes[model]
+        deadline = time.monotonic() + _UNLOAD_TIMEOUT_S
+        while left := sorted(set(models) & self._count_processes().keys() | native & control.loaded()):
+            if time.monotonic() > deadline:
+                raise ServerError(f"model {left[0]!r} is still there {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
+            time.sleep(_POLL_INTERVAL_S)
+
+    def dead_models(self) -> set[str]:
+        """Loaded models that have lost a process, which Triton does not restart. Native models have no process."""
+        running = self._count_processes()
+        return {model for model, count in self._num_processes.items() if running[model] < count}
+
+    def is_ready(self, model: str, version: int) -> bool | None:
+        """Whether the server has a version of a model ready; None where it does not answer within a second."""
+        return self._running_control().is_model_ready(model, version)
+
+    def interrupt(self) -> None:
+        """End the server without waiting, so that `start` or `load` in another thread fails; call `stop` afterwards."""
+        if (launcher := self._launcher) is not None:
+            launcher.terminate()
+
+    def kill(self) -> None:
+        """Kill a server that no longer answers; call `restart` or `stop` afterwards."""
+        if self._pid is not None and self.exit_reason() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _running_control(self) -> ModelControl:
+        if self._control is None:
+            raise ServerError("the embedded server is not running. Start it first.")
+        return self._control
+
+    def _count_processes(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        with contextlib.suppress(psutil.NoSuchProcess):  # the server has ended
+            for child in psutil.Process(self.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    command = child.cmdline()  # empty when it has ended
+                    if command and Path(command[0]).name == STUB:
+                        found[Path(command[1]).parents[1].name] += 1
+        return found
+
+    def stop(self) -> None:
+        """Stop the server and its model processes, and remove their shared memory. Does nothing when stopped."""
+        if self._launcher is not None:
+            self._launcher.stop()
+            remove_environments(self._begun_at, self._ready_at or time.time())
+        if self._log is not None:
+            self._log.close()
+        self._launcher = self._pid = self._endpoints = self._control = self._log = self._ready_at = None
+
+    def _wait_until_ready(
+        self, control: ModelControl, server_id: str, ports: Collection[int], *, may_hang: bool
+    ) -> None:
+        assert self._launcher is not None
+        deadline = time.monotonic() + self.config.ready_timeout_s
+        cpu_s, look_at = 0.0, time.monotonic() + _IDLE_S
+        while not (control.is_ready(server_id) and _listens(self.pid, ports)):
+            self._raise_if_exited()
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"tritonserver was not ready within {self.config.ready_timeout_s:g} s{self._where()}. "
+                    f"{self._reason()}"
+                )
+            if not may_hang and time.monotonic() > look_at:
+                used_s = self._cpu_seconds_of_models()
+                if used_s is not None and used_s < cpu_s + _IDLE_CPU_S:
+                    raise _RetryableStartError(f"tritonserver hangs while starting{self._where()}. {self._reason()}")
+                cpu_s, look_at = used_s or 0.0, time.monotonic() + _IDLE_S
+            time.sleep(_POLL_INTERVAL_S)
+        self._raise_if_exited()
+        self._launcher.mark_running()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            if control.key in " ".join(psutil.Process(self.pid).cmdline()):
+                _LOGGER.warning("This system forbids ptrace: other users can read the server's keys in its arguments.")
+
+    def _cpu_seconds_of_models(self) -> float | None:
+        """CPU seconds of the models' processes; None without any. The server's own grow with each readiness check."""
+        processes = self.process_ids()[1:]
+        if not processes:
+            return None
+        used_s = 0.0
+        for pid in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = psutil.Process(pid).cpu_times()
+                used_s += times.user + times.system
+        return used_s
+
+    def _raise_if_exited(self) -> None:
+        assert self._launcher is not None
+        if (status := self._launcher.poll()) in _CRASHES:
+            name = signal.Signals(-status).name
+            raise _RetryableStartError(f"tritonserver crashed while starting ({name}){self._where()}. {self._reason()}")
+        if status is not None:
+            reason = self._reason()
+            taken = _TAKEN_PORT.search(reason)
+            is_lost = taken is not None and int(taken[1]) not in self.config.ports.values()
+            error = _RetryableStartError if is_lost or _CRASHED_MODEL.search(reason) else ServerError
+            raise error(f"tritonserver ended while starting{self._where()}. {reason}")
+
+    def _where(self) -> str:
+        return f" (log: {self.config.log_path})" if self.config.log_path else ""
+
+    def _reason(self) -> str:
+        assert self._log is not None
+        return " ".join(filter(None, (failure_reason(self._log.text()), self._python_trouble)))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _listens(pid: int, ports: Collection[int]) -> bool:
+    """Whether a process listens on all ports. Triton opens HTTP and metrics after gRPC, and exits if one is taken."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return False
+    return {found.laddr.port for found in connections if found.status == psutil.CONN_LISTEN} >= set(ports)
+
+
+def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
+    """The repositories, linked if their path holds more than letters and digits: Triton would split it at a blank."""
+    for number, repository in enumerate(repositories):
+        path = repository.absolute()
+        if not _PLAIN_PATH.fullmatch(str(path)):
+            link = home / f"repository-{number}"
+            link.symlink_to(path)
+            path = link
+        yield path
+
+
+def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], *, shm_prefix: str) -> list[str]:
+    """All options but ports, keys and repositories, hardened after Triton's deployment guide."""
+    names = sorted({PYTHON_BACKEND} | {folder.name for folder in backends.iterdir()})
+    return [
+        f"--backend-directory={backends}",
+        f"--model-control-mode={'explicit' if config.models else 'none'}",
+        *(f"--load-model={model}" for model in config.models),
+        "--disable-auto-complete-config",
+        "--exit-on-error=true",
+        "--strict-readiness=false",  # else one new version that cannot be loaded makes the old one look down
+        f"--exit-timeout-secs={_STOP_TIMEOUT_S // 2}",
+        f"--grpc-address={LOOPBACK}",
+        f"--allow-http={'false' if config.http_port is None else 'true'}",
+        f"--http-address={LOOPBACK}",
+        "--allow-vertex-ai=false",  # a further HTTP, which AIP_MODE in the environment would open to the network
+        f"--metrics-address={LOOPBACK}",
+        "--allow-gpu-metrics=false",
+        *(f"--backend-config={name},shm-region-prefix-name={shm_prefix}" for name in names),
+        *(f"--backend-config={name},shm-default-byte-size={_SHM_BYTES}" for name in names),
+        *(f"--backend-config={name},shm-growth-byte-size={_SHM_BYTES}" for name in names),
+        *(f"--backend-config={name},library={path}" for name, path in libraries.items()),
+    ]
+
+
+def _restrictions(config: ServerConfig, key: str) -> list[str]:
+    """Options that close protocols to everyone without the key; nobody is given it, so shared memory stays closed."""
+    closed = "trace,logging,shared-memory" + (",model-repository" if config.models else "")
+    flags = ("--grpc-restricted-protocol", "--http-restricted-api")
+    return [f"{flag}={closed}:{KEY_HEADER}={key}" for flag in flags]

@@ -1,0 +1,158 @@
+"""An exported ensemble in this process, without a server: what `Client` asks in place of one.
+
+The steps are those that Triton runs, one after another, in the session that their backend has; their files are checked
+against the manifest as there. Rows are checked and laid out by the client. Threads may share one.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from rankline.serving.client import Client, ModelSchema
+from rankline.serving.client.encoding import Array, WireTensor
+from rankline.serving.engines import engine_of_backend
+from rankline.serving.repository.ensemble import ExportedEnsemble
+from rankline.serving.transforms.load import load_call
+from rankline.serving.triton.checksums import MANIFEST_PARAMETER, check_step
+from rankline.serving.triton.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
+from rankline.workflows.core.errors import RanklineError, RequestError
+from rankline.workflows.plan import Transform, TransformPlan
+from rankline.workflows.plan.unknown import unknown_columns as unknown_in
+from rankline.workflows.schema.tensors import Tensor
+
+_Run: TypeAlias = "Callable[[Mapping[str, Any]], Mapping[str, Array]]"
+
+
+class _LocalClient(Client):
+    def __init__(self, ensemble: ExportedEnsemble) -> None:
+        self.steps = InProcess(ensemble)
+        super().__init__(str(ensemble.path), ensemble.name, transport=self.steps)
+
+
+def open_ensemble(ensemble: ExportedEnsemble) -> Client:
+    """Load an ensemble into this process, and return a client of it.
+
+    Raises:
+        ArtifactError: a file is missing, damaged or not of the export.
+        MissingExtraError: what runs the model is not installed.
+    """
+    return _LocalClient(ensemble)
+
+
+def unknown_columns(client: Client, rows: Any) -> list[str]:
+    """Return the names of columns in which no value of the first rows is in the exported vocabulary.
+
+    Args:
+        client: one of `open_ensemble`. For another, and for a workflow that runs through NVTabular, there are none.
+        rows: as `Client.predict` takes them.
+
+    Raises:
+        RequestError: the rows do not fit.
+    """
+    if not isinstance(client, _LocalClient) or not (messages := client.prepare(rows).messages):
+        return []
+    tensors = messages[0]
+    plan = client.steps.transform_of([column.name for column in client.schema.columns])
+    has_several = any(tensors[name].shape[1] > 1 for name in client.schema.candidates if name in tensors)
+    return unknown_in(plan, tensors) if isinstance(plan, TransformPlan) and not has_several else []
+
+
+class InProcess:
+    """A `Transport` that leads nowhere: it runs the steps itself."""
+
+    def __init__(self, ensemble: ExportedEnsemble) -> None:
+        self._ensemble = ensemble
+        self._config = ensemble.model_config
+        self._transforms: list[Transform] = []
+        self._steps = [
+            (self._load(step.model_name), dict(step.input_map), dict(step.output_map))
+            for step in self._config.ensemble_scheduling.step
+        ]
+
+    def transform_of(self, columns: Iterable[str]) -> Transform | None:
+        """Return the plan or workflow that takes all of some columns, as the relay of a wide table does not."""
+        names = set(columns)
+        return next((found for found in self._transforms if names <= {spec.name for spec in found.inputs}), None)
+
+    async def describe(self, model_name: str, timeout_s: float) -> Any:  # noqa: ARG002  (there is one)
+        return self._config
+
+    async def model_names(self, timeout_s: float) -> list[str]:  # noqa: ARG002
+        return [self._ensemble.name]
+
+    def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Mapping[str, Any]:  # noqa: ARG002
+        return {tensor.schema.name: _array(tensor) for tensor in tensors}
+
+    async def infer(self, message: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:  # noqa: ARG002
+        """Run the steps.
+
+        Raises:
+            RequestError: one of them cannot run the rows.
+        """
+        tensors = dict(message)
+        for run, inputs, outputs in self._steps:
+            made = run({name: tensors[source] for name, source in inputs.items() if source in tensors})
+            tensors |= {target: made[name] for name, target in outputs.items()}
+        return tensors
+
+    def decode(self, response: Mapping[str, Any], tensor: Tensor) -> Array:
+        output: Array = response[tensor.name]
+        return output
+
+    async def close(self) -> None:
+        pass
+
+    def _load(self, name: str) -> _Run:
+        config = self._ensemble.step_config(name)
+        parameters = {key: entry.string_value for key, entry in config.parameters.items()}
+        directory = self._ensemble.path / name
+        check_step(directory, parameters[MANIFEST_PARAMETER])
+        version = directory / "1"
+        if config.backend == "nvtabular":
+            return self._plan(version, parameters)
+        model = _model(version, config.backend, [entry.name for entry in config.output])
+        if not (version / PLAN).is_dir():
+            return model
+        plan = self._plan(version, parameters)
+        return lambda tensors: model(plan(tensors))
+
+    def _plan(self, version: Path, parameters: Mapping[str, str]) -> _Run:
+        candidates = names_in(parameters.get(CANDIDATES, ""))
+        transform, call = load_call(version / PLAN, candidates, int(parameters.get(MAX_LIST_LENGTH, 0)))
+        self._transforms.append(transform)
+        return call
+
+
+def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:
+    engine = engine_of_backend(backend)
+    engine.require(feature=f"scoring with the engine {engine.name}")
+    model = engine.load(version / engine.format)
+    calls: dict[tuple[str, ...], Callable[..., Sequence[Array]]] = {}
+
+    def call(tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+        names = tuple(tensors)
+        if names not in calls:
+            calls[names] = model.served_call(names)
+        try:
+            made = calls[names](*tensors.values())
+        except RanklineError:
+            raise
+        except Exception as error:  # engines raise anything
+            reason = str(error).partition("\n")[0]
+            raise RequestError(f"{engine.name} could not run the rows: {reason}") from error
+        return dict(zip(outputs, made, strict=True))
+
+    return call
+
+
+def _array(tensor: WireTensor) -> Any:
+    """In its shape; single strings per row as they are in Arrow, which the plan takes without a copy."""
+    values: Any = tensor.values
+    if isinstance(values, pa.Array):
+        if tensor.schema.is_scalar:
+            return values
+        values = values.to_numpy(zero_copy_only=False)
+    return np.ascontiguousarray(values).reshape(tensor.shape)

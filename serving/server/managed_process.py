@@ -1,0 +1,112 @@
+"""Runs a program through `launch.py`, so that it never outlives this process."""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rankline.serving.server.logs import ServerLog
+from rankline.workflows.storage.atomic import is_used
+
+_YOUNG_S = 60.0  # in which `launch.py` has made its directory, and locked it
+
+
+def new_home(program: str) -> Path:
+    """A directory for a program; leftovers of killed programs of the same name are removed."""
+    directory, prefix = Path(tempfile.gettempdir()), f"rankline-{program}-"
+    remove_left(directory, prefix)
+    return directory / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def remove_left(directory: Path, prefix: str) -> None:
+    """Remove what killed launchers left: directories with this prefix, and shared memory of the same names."""
+    for home in directory.glob(f"{prefix}*"):
+        with suppress(OSError):  # another user's, or gone
+            found = home.stat()
+            if found.st_uid != os.getuid() or found.st_mtime > time.time() - _YOUNG_S or is_used(home):
+                continue
+            for segment in Path("/dev/shm").glob(f"{home.name}*"):
+                segment.unlink(missing_ok=True)
+            shutil.rmtree(home, ignore_errors=True)
+
+
+class Launched:
+    """A launcher that has made `home` and waits for its program.
+
+    Args:
+        home: a directory that does not exist yet; the program's working directory, gone with it, as is shared memory
+            whose name begins like its.
+        log: takes what the program says.
+        environment: of the program.
+        stop_timeout_s: how long a program at work may take to stop before it is killed.
+
+    Raises:
+        EOFError: `home` cannot be made; the log says why.
+    """
+
+    def __init__(self, home: Path, log: ServerLog, *, environment: Mapping[str, str], stop_timeout_s: float) -> None:
+        launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py"))]
+        self._process = subprocess.Popen(
+            [*launcher, str(os.getpid()), str(home), f"{stop_timeout_s:g}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.fileno(),
+            env=environment,
+            start_new_session=True,  # Ctrl-C goes to us, and we stop the program
+        )
+        log.release()
+        try:
+            self._read_line()
+        except BaseException:
+            self.stop()
+            raise
+
+    def run(self, *command: str, hidden: Sequence[str] = ()) -> int:
+        """Start the program.
+
+        Args:
+            command: the program and its arguments.
+            hidden: further arguments, which other users of this machine do not see in the list of processes, where the
+                system lets a process hold the one that it starts (ptrace).
+
+        Returns:
+            Its process id.
+
+        Raises:
+            EOFError: it could not be started; the log says why.
+        """
+        assert self._process.stdin is not None
+        with self._process.stdin as pipe:
+            pipe.writelines(os.fsencode(part) + b"\0" for part in (str(len(hidden)), *command, *hidden))
+        return int(self._read_line())
+
+    def mark_running(self) -> None:
+        """From now on ask the program to stop before killing it."""
+        self._process.send_signal(signal.SIGUSR1)
+
+    def poll(self) -> int | None:
+        """The exit status once the program has ended and everything is removed, negative for a signal; None before."""
+        return self._process.poll()
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def stop(self) -> None:
+        with self._process as process:  # closes its pipes and waits for it
+            process.terminate()
+
+    def _read_line(self) -> bytes:
+        assert self._process.stdout is not None
+        if not (line := self._process.stdout.readline()):
+            raise EOFError
+        return line

@@ -1,0 +1,273 @@
+"""Keeps a server up: switches it to new versions, and restarts it or a model's process that ended."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from rankline.serving.repository.ensemble import ExportedEnsemble, active_version
+from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
+from rankline.workflows.core.errors import ArtifactError, RanklineError, ServerError
+
+INTERVAL_S = 0.5
+_MAX_MISSES = 10  # consecutive checks without an answer, up to a second each; after more, the server is restarted
+_STEADY_S = 10.0
+# With the start itself less than the time in which our client tries again. What ran is started again sooner: between
+# two crashes it answers.
+_MAX_PAUSE_AFTER_RUN_S, _MAX_PAUSE_AFTER_START_S = 2.0, 10.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 5.0, 300.0  # between two tries to switch to a version that was refused
+
+
+class Follower:
+    """Switches to the version that becomes active on disk; `report` receives a line for each event."""
+
+    def __init__(
+        self, ensemble: ExportedEnsemble, report: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.serving = ensemble
+        """The active version."""
+        self._report, self._clock = report, clock
+        self._refused: int | None = None
+        self._pause_s, self._next_try_s = _MIN_PAUSE_S, 0.0
+        self._trouble = ""
+
+    def step(self, switch_to: Callable[[ExportedEnsemble], None]) -> None:
+        """Check once.
+
+        A version that was refused is tried again after pauses that grow: its files may not have been copied whole, the
+        disk did not answer, or memory was short. It is reported again where the reason is another one.
+
+        Args:
+            switch_to: makes a version the active one, or raises ArtifactError, OSError or ServerError and
+                leaves the old one.
+        """
+        old = self.serving
+        try:
+            wanted = active_version(old.path, old.name)
+        except (ArtifactError, OSError) as error:
+            self._report_trouble(f"version {old.version} stays active: {error}")
+            return
+        if wanted != self._refused:
+            self._refused, self._pause_s, self._next_try_s, self._trouble = None, _MIN_PAUSE_S, 0.0, ""
+        if wanted == old.version or self._clock() < self._next_try_s:
+            return
+        try:
+            new = ExportedEnsemble.load(old.path, wanted)
+            switch_to(new)
+            self.serving = new
+        except (ArtifactError, OSError, ServerError) as error:
+            self._refused, self._next_try_s = wanted, self._clock() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
+            self._report_trouble(f"version {wanted} cannot be loaded, version {old.version} stays active: {error}")
+
+    def _report_trouble(self, line: str) -> None:
+        if line != self._trouble:
+            self._report(line)
+        self._trouble = line
+
+
+class Backoff:
+    """Decides when to restart: at once after a long run, else after pauses that double."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._num_failures, self._start_s = 0, -math.inf
+        self._running_since_s: float | None = None
+
+    @property
+    def is_due(self) -> bool:
+        return self._clock() >= self._start_s
+
+    def note_end(self) -> float:
+        """Record an end or a failed start; returns the seconds until the next start."""
+        now_s, longest_s = self._clock(), _MAX_PAUSE_AFTER_START_S
+        if self._running_since_s is not None:
+            longest_s = _MAX_PAUSE_AFTER_RUN_S
+            if now_s - self._running_since_s >= _STEADY_S:
+                self._num_failures = 0
+        pause_s = min(2.0 ** (min(self._num_failures, 30) - 1), longest_s) if self._num_failures else 0.0
+        self._num_failures, self._start_s, self._running_since_s = self._num_failures + 1, now_s + pause_s, None
+        return pause_s
+
+    def note_start(self) -> None:
+        self._running_since_s = self._clock()
+
+
+class Supervisor:
+    """Keeps the server of one ensemble running, and can switch it to new versions.
+
+    A new version is loaded beside the active one: its steps first, so that one that cannot be loaded changes
+    nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request
+    is answered. A server that crashes or hangs is restarted with the active version, at the same addresses; see
+    `Backoff`. Failed restarts are retried. Triton 24.10 crashes if a request is cancelled at the wrong moment
+    (triton-inference-server/server#7840), if a Python model's process is killed while it holds a lock in shared memory
+    (#8882), or if it receives large JSON over HTTP.
+
+    Args:
+        server: runs, with the config of `config_of`.
+        ensemble: the version that it loaded.
+        follow_versions: switch to what becomes the active version on disk.
+        report: is given a line for each event.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        server: EmbeddedServer,
+        ensemble: ExportedEnsemble,
+        *,
+        follow_versions: bool,
+        report: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.serving = ensemble
+        """The active version."""
+        self._server, self._report = server, report
+        self._use = ensemble.use()  # so that no export deletes what this server may have to load again
+        self._follower = Follower(ensemble, report, clock=clock) if follow_versions else None
+        self._backoff, self._is_ended = Backoff(clock), False
+        self._num_misses = 0
+        self._down: set[str] = set()
+        self._rejected: ExportedEnsemble | None = None  # Triton may yet finish loading it
+        self._troubles: dict[str, str] = {}
+        """What could not be started or loaded, and why, until it can."""
+        self._backoff.note_start()
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.wait(INTERVAL_S):
+            self.step()
+
+    def step(self) -> None:
+        """Check once, and act. Returns at once during a pause between two starts."""
+        self._look_for_end()
+        if self._is_ended and not self._start_again():
+            return
+        down = self._look_for_down()
+        if self._num_misses:  # whatever it is asked for would wait, too
+            return
+        for model in sorted(down):
+            self._revive(model)
+        if self._rejected is not None:
+            with suppress(ServerError, OSError):  # at the next step, then
+                self._go_back()
+        if self._follower is not None:
+            self._follower.step(self.switch_to)
+
+    def _look_for_down(self) -> set[str]:
+        """Steps that have lost a process, and the ensemble if the server does not have it ready."""
+        self._down = (self._down | self._server.dead_models()) & set(self.serving.steps)
+        is_ready = self._server.is_ready(self.serving.name, self.serving.version)
+        self._num_misses = self._num_misses + 1 if is_ready is None else 0
+        if is_ready is False:
+            self._down.add(self.serving.name)
+        return set(self._down)
+
+    def switch_to(self, new: ExportedEnsemble) -> None:
+        """Make another version the active one without failing a request.
+
+        Raises:
+            ServerError: it cannot be loaded. The old one goes on.
+        """
+        old = self.serving
+        if self._rejected is not None:
+            self._go_back()
+        use = new.use()
+        self._report(f"loading version {new.version}")
+        try:
+            for step in new.steps:
+                self._server.load(step)
+            self._rejected = new
+            self._server.load(new.name, new.config)  # not what the file says by now
+        except (ServerError, OSError):
+            if self._rejected is None:
+                self._server.unload(*new.steps)
+            else:
+                self._go_back()
+            raise
+        self._rejected = None
+        self.serving, self._use = new, use
+        self._report(f"version {new.version} is active")
+        try:
+            self._server.unload(*old.steps)
+        except ServerError as error:
+            self._report(f"version {old.version} still takes memory: {error}")
+
+    def _go_back(self) -> None:
+        """Undo a failed switch in an order that always leaves an ensemble with loaded steps.
+
+        One whose loading took too long may still become the active one, so the steps of the rejected version go only
+        when the server has said that it has the old ensemble.
+
+        Raises:
+            ServerError: it has not said so; the steps of both versions stay.
+        """
+        assert self._rejected is not None
+        self._server.load(self.serving.name, self.serving.config)
+        steps = set(self._rejected.steps) - set(self.serving.steps)
+        self._rejected = None
+        self._server.unload(*sorted(steps))
+
+    def _look_for_end(self) -> None:
+        """Detect that the server has ended or hangs, and schedule its restart."""
+        if self._is_ended:
+            return
+        reason = self._server.exit_reason()
+        if reason is None and self._num_misses > _MAX_MISSES:
+            reason = f"tritonserver did not answer {self._num_misses} checks in a row."
+            self._server.kill()  # it would not end if it was asked to
+        if reason is not None:
+            self._is_ended = True
+            pause_s = self._backoff.note_end()
+            self._report(f"{reason} Starting it again{f' in {pause_s:g} s' if pause_s else ''}.")
+
+    def _start_again(self) -> bool:
+        """Restart a server that has ended if the pause is over; returns whether it runs."""
+        if not self._backoff.is_due:
+            return False
+        try:
+            self._server.restart(self.serving.steps)
+            self._server.load(self.serving.name, self.serving.config)  # not what the file says by now
+        except (RanklineError, OSError) as error:
+            self._backoff.note_end()
+            self._report_trouble("tritonserver", f"could not be restarted, retrying until it can: {error}")
+            return False
+        self._backoff.note_start()
+        self._is_ended, self._num_misses = False, 0
+        self._down.clear()
+        self._troubles.clear()
+        self._rejected = None
+        self._report(f"version {self.serving.version} is active again")
+        return True
+
+    def _revive(self, model: str) -> None:
+        is_whole = model == self.serving.name
+        reason = "is not ready" if is_whole else "has lost a process"
+        if model not in self._troubles:
+            self._report(f"{model} {reason}; loading it again")
+        try:
+            if is_whole:
+                for step in self.serving.steps:
+                    self._server.load(step)
+                self._server.load(model, self.serving.config)
+            else:
+                self._server.unload(model)  # loading alone would find nothing new in its files
+                self._server.load(model)
+        except (RanklineError, OSError) as error:
+            self._report_trouble(model, f"cannot be loaded, trying again: {error}")
+            return
+        self._down.discard(model)
+        self._troubles.pop(model, None)
+        self._report(f"{model} is back")
+
+    def _report_trouble(self, what: str, trouble: str) -> None:
+        if self._troubles.get(what) != trouble:
+            self._report(f"{what} {trouble}")
+        self._troubles[what] = trouble
+
+
+def config_of(ensemble: ExportedEnsemble, *, port: int = 0, **choices: object) -> ServerConfig:
+    """The config to serve one ensemble; metrics use the next port, `choices` are fields of `ServerConfig`."""
+    ports: dict[str, Any] = {"grpc_port": port, "metrics_port": port and port + 1}
+    return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **ports, **choices)  # type: ignore[arg-type]

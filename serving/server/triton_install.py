@@ -1,0 +1,221 @@
+"""Triton's installation on this machine, and the directory of backends and the Python environment of its models.
+
+The wheel `nvidia-pytriton` holds the server and its Python backend. A folder with a `model.py` becomes a backend beside
+the Python backend, so models with `backend: "nvtabular"` are served by the folder under `serving/python_backends`, and
+those of an engine by its folder. Where there is a native backend for it, the shared object lies beside `model.py`:
+Triton takes the object, unless a model's config has `runtime: "model.py"`. So what serves a model is chosen here, and a
+model repository that was exported for native backends is served by those in Python on a machine that has no others.
+"""
+
+import os
+import shutil
+import site
+import sys
+import sysconfig
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+import rankline
+from rankline.serving.repository.backends import backend_folders, own_backends
+from rankline.serving.server.numpy2_stub import fit_for_numpy
+from rankline.serving.triton.config import PYTHON_RUNTIME
+from rankline.workflows.core.errors import PINNED, ServerError, install_line
+
+PYTHON_BACKEND = "python"
+STUB = "triton_python_backend_stub"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installation:
+    """Files of an installed server.
+
+    Attributes:
+        stub: the program that runs a Python model.
+        libraries: directories for LD_LIBRARY_PATH.
+        python_trouble: why no Python model can run here; "" where they can.
+    """
+
+    server: Path
+    python_backend: Path
+    stub: Path
+    libraries: tuple[Path, ...]
+    python_trouble: str = ""
+
+
+def find_installation() -> Installation:
+    """Locate the server, and check whether its stub can run under this interpreter.
+
+    Raises:
+        ServerError: not installed, or incomplete.
+    """
+    if sys.platform != "linux":
+        raise ServerError(f"the embedded server runs on Linux only, this is {sys.platform}. Use a Triton container.")
+    spec = find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise ServerError(f"nvidia-pytriton is not installed, which brings tritonserver: {install_line(PINNED)}")
+    package = Path(spec.origin).parent
+    triton = package / "tritonserver"
+    stub = triton / "python_backend_stubs" / _python_version() / STUB
+    server = triton / "bin" / "tritonserver"
+    if not server.is_file():
+        raise ServerError(f"{server} is missing: pip install --force-reinstall --no-deps nvidia-pytriton==0.7.0")
+    return Installation(
+        server=server,
+        python_backend=triton / "backends" / "python",
+        stub=stub,
+        libraries=(package.parent / "nvidia_pytriton.libs",),
+        python_trouble=_python_trouble(stub),
+    )
+
+
+def _python_trouble(stub: Path) -> str:
+    version = _python_version()
+    if not stub.is_file():
+        return f"{stub.parent} has no backend stub for Python {version}. Use Python 3.10 to 3.13."
+    # A directory that may not be read has none: `Path.is_file` would raise.
+    if not any(os.access(directory / f"libpython{version}.so.1.0", os.R_OK) for directory in _python_libraries()):
+        return (
+            f"{sys.executable} has no shared libpython, which Triton's Python backend links. "
+            f"Install libpython{version}, or build Python with --enable-shared."
+        )
+    return ""
+
+
+def need_python(models: Sequence[str], repositories: Sequence[Path], native: Collection[str]) -> bool:
+    """Whether some models, or steps of ensembles among them, run in Python, or have a config that cannot be read.
+
+    Only then is Triton's Python backend put where it finds it: with that backend there, whoever may load models may
+    have Triton run a `model.py` of their own.
+
+    Args:
+        models: their names.
+        repositories: the first one that has a model counts.
+        native: backends that have a native form here.
+    """
+    waiting, seen = list(models), set[str]()
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        config = _config_of(name, repositories)
+        if config is None:
+            return True
+        if config.platform == "ensemble":
+            waiting += [step.model_name for step in config.ensemble_scheduling.step if step.model_name not in seen]
+        elif config.runtime == PYTHON_RUNTIME or config.backend not in native:
+            return True
+    return False
+
+
+def _config_of(model: str, repositories: Sequence[Path]) -> Any:
+    for repository in repositories:
+        try:
+            return text_format.Parse(
+                (repository / model / "config.pbtxt").read_text(encoding="utf-8"), pb.ModelConfig()
+            )
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError, text_format.ParseError):
+            return None
+    return None
+
+
+def assemble_backends(target: Path, further: tuple[Path, ...], native: Mapping[str, Path]) -> None:
+    """Make a backend directory of our folders and further ones, without the Python backend.
+
+    Files that Triton loads are copied (some MB), not linked: it refuses a library that "escapes backend directory".
+
+    Args:
+        target: the directory, made here.
+        further: directories of further backend folders.
+        native: backend → shared object, for folders of ours.
+
+    Raises:
+        ServerError: a backend directory does not exist.
+    """
+    target.mkdir(parents=True)
+    for folder in own_backends():
+        if folder.name in native:
+            (target / folder.name).mkdir()
+            (target / folder.name / "model.py").symlink_to(folder / "model.py")
+            shutil.copy(native[folder.name], target / folder.name)
+        else:
+            (target / folder.name).symlink_to(folder)
+    for folder in backend_folders(further):
+        (target / folder.name).symlink_to(folder)
+
+
+def add_python_backend(backends: Path, installation: Installation) -> None:
+    """Add Triton's Python backend with its stub, unless it is there already or cannot run."""
+    target = backends / PYTHON_BACKEND
+    if installation.python_trouble or target.exists():
+        return
+    target.mkdir()
+    for file in installation.python_backend.iterdir():
+        if file.is_file():  # installers that compile leave a __pycache__
+            shutil.copy(file, target)
+    stub = target / STUB
+    stub.write_bytes(fit_for_numpy(installation.stub.read_bytes()))
+    stub.chmod(0o755)
+
+
+def make_stub_environment(target: Path) -> None:
+    """Make a virtual environment in which the stub finds every module that this process finds.
+
+    The stub is an embedded interpreter that ignores PYTHONPATH from Python 3.11 on (pybind11 starts it isolated) and
+    takes the `python3` on PATH for itself; so that one gets a `pyvenv.cfg` and a .pth file beside it. It looks in its
+    working directory before all others, which is why the server runs in its own home: the user's may hold an `enum.py`.
+    """
+    executable = Path(getattr(sys, "_base_executable", sys.executable))
+    programs = target / "bin"
+    packages = target / "lib" / f"python{_python_version()}" / "site-packages"
+    programs.mkdir(parents=True)
+    packages.mkdir(parents=True)
+    (programs / "python3").symlink_to(executable)
+    (target / "pyvenv.cfg").write_text(
+        f"home = {executable.parent}\ninclude-system-site-packages = false\n", encoding="utf-8"
+    )
+    project = Path(rankline.__file__).parents[1]  # first, so that the stub imports the same Rankline as this process
+    modules = dict.fromkeys(str(path.absolute()) for path in (project, *map(Path, sys.path)))
+    # A package that is installed to be edited is found by a .pth file, and only a site directory's are read.
+    sites = [f"import site; site.addsitedir({path!r})" for path in modules if path in site.getsitepackages()]
+    (packages / "rankline.pth").write_text("\n".join([*modules, *sites]) + "\n", encoding="utf-8")
+
+
+def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")) -> None:
+    """Remove the empty directories that Triton's Python backend left behind between two times."""
+    for path in directory.glob("python_env_*"):
+        with suppress(OSError):  # not empty, somebody else's, or gone
+            found = path.stat()
+            if found.st_uid == os.getuid() and begin <= found.st_mtime <= end:
+                path.rmdir()
+
+
+def environment(installation: Installation, stub_environment: Path) -> dict[str, str]:
+    """Our environment variables with the stub's `python3` first on PATH, and libraries in the order that it needs.
+
+    The interpreter's own library directory comes first: with another libpython of the same version, extension modules
+    fail with `undefined symbol`.
+    """
+    libraries = [*map(str, (*_python_libraries(), *installation.libraries)), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
+        "PATH": os.pathsep.join([str(stub_environment / "bin"), os.environ.get("PATH", os.defpath)]),
+    }
+
+
+def _python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _python_libraries() -> tuple[Path, ...]:
+    base = sysconfig.get_config_var("LIBDIR") or ""
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    return Path(base), Path(base) / multiarch

@@ -1,0 +1,163 @@
+"""A workflow that runs through NVTabular in place of a plan: for operators that have no compiled form.
+
+It takes and gives what a `TransformPlan` does, and lies where a plan would. NVTabular makes a DataFrame of each
+request, which takes some milliseconds for a single row. On disk it is NVTabular's own save, which is read without
+running what it holds, and `columns.json`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rankline.serving.triton.parameters import COLUMNS_FILE
+from rankline.workflows.core.errors import ArtifactError, RanklineError, RequestError
+from rankline.workflows.plan import ANY_WIDTH, ColumnSpec
+from rankline.workflows.plan.columns import Lists, column_of_rows, padded_of
+from rankline.workflows.plan.steps import fitting
+from rankline.workflows.schema.ragged import Padded
+from rankline.workflows.schema.tensor_names import MISSING_LIST
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rankline.workflows.nvt.compat import nvt
+
+_WORKFLOW = "workflow"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputColumn:
+    """A column that the workflow makes."""
+
+    spec: ColumnSpec
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+class UncompiledTransform:
+    """A fitted workflow without its label."""
+
+    def __init__(self, workflow: "nvt.Workflow", inputs: Iterable[ColumnSpec], columns: Iterable[OutputColumn]) -> None:
+        self._workflow = workflow
+        self.inputs, self.columns = tuple(inputs), tuple(columns)
+
+    def run(
+        self,
+        inputs: Mapping[str, NDArray[Any] | pa.LargeBinaryArray | Padded],
+        valid: Mapping[str, NDArray[np.bool_]] | None = None,
+    ) -> dict[str, NDArray[Any] | Padded]:
+        """Transform raw rows; arguments and results as of `TransformPlan.run`.
+
+        Raises:
+            RequestError: NVTabular cannot transform the rows, or makes more or fewer of them.
+        """
+        import pandas as pd
+
+        from rankline.workflows.nvt.compat import quiet_nvtabular, without_merlin_log
+
+        masks = valid or {}
+        columns = {spec.name: _series(spec, inputs[spec.name], masks.get(spec.name)) for spec in self.inputs}
+        frame = pd.DataFrame(columns)
+        num_rows = len(frame)
+        if any(column.isna().all() for column in columns.values()):  # NVTabular cannot encode a column that is missing
+            zeros = {spec.name: _series(spec, spec.zeros(1), None) for spec in self.inputs}
+            frame = pd.concat([frame, pd.DataFrame(zeros)], ignore_index=True)
+        try:
+            with np.errstate(all="ignore"), quiet_nvtabular(), without_merlin_log():
+                made = self._workflow.transform(frame)
+            if len(made) != len(frame):
+                raise RequestError(f"the workflow makes {len(made)} rows of {len(frame)}.")
+            made = made.iloc[:num_rows]
+            return {column.name: _values(column.spec, made[column.name]) for column in self.columns}
+        except RanklineError:
+            raise
+        except Exception as error:  # operators raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise RequestError(f"NVTabular cannot transform the rows ({type(error).__name__}: {reason}).") from error
+
+    def save(self, directory: Path) -> None:
+        from rankline.workflows.nvt.io.workflow import save_workflow
+
+        directory.mkdir(parents=True)
+        save_workflow(self._workflow, directory / _WORKFLOW)
+        document = {
+            "inputs": [asdict(spec) for spec in self.inputs],
+            "columns": [asdict(column.spec) for column in self.columns],
+        }
+        (directory / COLUMNS_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def of(
+        cls,
+        workflow: "nvt.Workflow",
+        inputs: Iterable[ColumnSpec],
+        dtypes: Mapping[str, str],
+        widths: Mapping[str, int],
+    ) -> "UncompiledTransform":
+        """A fitted workflow as it is."""
+        schemas = workflow.output_schema.column_schemas
+        specs = (
+            ColumnSpec(name=name, dtype=dtype, width=widths.get(name, ANY_WIDTH) if schemas[name].is_list else None)
+            for name, dtype in dtypes.items()
+        )
+        return cls(workflow, inputs, [OutputColumn(spec=spec) for spec in specs])
+
+    @classmethod
+    def load(cls, directory: Path) -> "UncompiledTransform":
+        """Open one; imports NVTabular, which takes seconds."""
+        from rankline.workflows.nvt.io.workflow import load_workflow
+
+        path = directory / COLUMNS_FILE
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            inputs, columns = ([ColumnSpec(**entry) for entry in document[name]] for name in ("inputs", "columns"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error}). Export again.") from None
+        return cls(load_workflow(directory / _WORKFLOW), inputs, [OutputColumn(spec=spec) for spec in columns])
+
+
+def _series(spec: ColumnSpec, column: Any, valid: NDArray[np.bool_] | None) -> "pd.Series[Any]":
+    """A raw column as pandas has it where NVTabular reads a table: None, NaN and lists as objects."""
+    import pandas as pd
+
+    if isinstance(column, Padded):
+        lengths = np.where(valid, column.lengths, MISSING_LIST) if valid is not None else column.lengths
+        rows = zip(column.values, lengths.tolist(), strict=True)
+        lists = [
+            None if n == MISSING_LIST else _texts(values[:n]) if spec.dtype == "object" else values[:n]
+            for values, n in rows
+        ]
+        return pd.Series(lists, dtype=object)
+    if spec.dtype == "object":
+        texts = _texts(column.to_pylist() if isinstance(column, pa.Array) else column)
+        if valid is not None:
+            texts = [text if is_there else None for text, is_there in zip(texts, valid.tolist(), strict=True)]
+        return pd.Series(texts, dtype=object)
+    if valid is None or valid.all():
+        return pd.Series(column)
+    if column.dtype == np.bool_:
+        return pd.Series(np.where(valid, column.astype(object), None), dtype=object)
+    return pd.Series(np.where(valid, column.astype(np.float64), np.nan))
+
+
+def _texts(values: Any) -> list[str | None]:
+    return [value.decode() if isinstance(value, bytes) else value for value in values]
+
+
+def _values(spec: ColumnSpec, column: "pd.Series[Any]") -> NDArray[Any] | Padded:
+    if spec.width is None and column.isna().any() and spec.numpy_dtype.kind != "f":
+        raise RequestError(f"column {spec.name!r} is missing in a row, where the model takes {spec.dtype}.")
+    made, width = column_of_rows(column, is_list=spec.width is not None), spec.width
+    elements = made.elements if isinstance(made, Lists) else made
+    for step in fitting(spec.name, elements.values.dtype, spec.dtype, None if width == ANY_WIDTH else width):
+        made = step.run(made)
+    values: NDArray[Any] | Padded = padded_of(made) if isinstance(made, Lists) else made.values
+    return values

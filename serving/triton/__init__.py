@@ -1,0 +1,1 @@
+"""What the exporter and Triton's backends agree on: configurations, parameters of models, and checksums."""

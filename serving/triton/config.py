@@ -1,0 +1,128 @@
+"""Triton model configurations, written through Triton's own protobuf schema."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.schema.tensors import Tensor
+
+PYTHON_RUNTIME = "model.py"
+"""The one runtime that a config may name: a backend of Python."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A model that a backend runs.
+
+    Attributes:
+        name: directory and model name.
+        backend: name of the backend folder.
+        inputs, outputs: tensors without the batch dimension.
+        max_batch_size: most rows of one request, and of the requests that are joined; at least 1.
+        platform: what Triton calls the model's format, where it has a name for it.
+        runtime: file of the backend folder that runs it; "" for Triton's choice, a shared object before `model.py`.
+        parameters: strings for the backend.
+        instances: copies of the model that run side by side, those of Python in processes of their own.
+        batch_delay_us: how long a request may wait for others to be joined with, in microseconds.
+        max_queue_size: requests that may wait; the next one is refused. 0 for any number.
+        queue_timeout_us: how long a request may wait before it is refused, in microseconds. 0 for any time.
+    """
+
+    name: str
+    backend: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    max_batch_size: int
+    platform: str = ""
+    runtime: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    instances: int = 1
+    batch_delay_us: int = 0
+    max_queue_size: int = 0
+    queue_timeout_us: int = 0
+
+    def __post_init__(self) -> None:
+        _check_batch_size(self.max_batch_size)
+
+    def to_protobuf(self) -> Any:
+        config = _skeleton(self)
+        config.backend, config.platform, config.runtime = self.backend, self.platform, self.runtime
+        config.dynamic_batching.SetInParent()  # join what waits
+        if self.batch_delay_us:
+            config.dynamic_batching.max_queue_delay_microseconds = self.batch_delay_us
+        if self.max_queue_size or self.queue_timeout_us:
+            policy = config.dynamic_batching.default_queue_policy
+            policy.max_queue_size, policy.default_timeout_microseconds = self.max_queue_size, self.queue_timeout_us
+        config.instance_group.add(kind=pb.ModelInstanceGroup.KIND_CPU, count=self.instances)
+        return config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One model of an ensemble."""
+
+    model: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleConfig:
+    """Models that Triton runs one after another without a round trip.
+
+    Attributes:
+        name: directory and model name.
+        version: the version directory that is served.
+        inputs, outputs: tensors without the batch dimension.
+        max_batch_size: as of its steps.
+        steps: first to last.
+        parameters: strings for clients.
+    """
+
+    name: str
+    version: int
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    max_batch_size: int
+    steps: tuple[Step, ...]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_batch_size(self.max_batch_size)
+
+    def to_protobuf(self) -> Any:
+        config = _skeleton(self)
+        config.platform = "ensemble"
+        config.version_policy.specific.versions.append(self.version)
+        for step in self.steps:
+            entry = config.ensemble_scheduling.step.add(model_name=step.model, model_version=-1)
+            entry.input_map.update(step.inputs)
+            entry.output_map.update(step.outputs)
+        return config
+
+
+def to_pbtxt(config: ModelConfig | EnsembleConfig) -> str:
+    return str(text_format.MessageToString(config.to_protobuf()))
+
+
+def _skeleton(config: ModelConfig | EnsembleConfig) -> Any:
+    message = pb.ModelConfig(name=config.name, max_batch_size=config.max_batch_size)
+    for key, value in config.parameters.items():
+        message.parameters[key].string_value = value
+    for entries, tensors in ((message.input, config.inputs), (message.output, config.outputs)):
+        for tensor in tensors:
+            entry = entries.add(name=tensor.name, data_type=pb.DataType.Value(tensor.data_type), dims=tensor.dims)
+            if tensor.optional:
+                entry.optional = True
+            if -1 in tensor.dims and entries is message.input and isinstance(config, ModelConfig):
+                entry.allow_ragged_batch = True  # rows of different widths may wait together; the backend joins them
+    return message
+
+
+def _check_batch_size(max_batch_size: int) -> None:
+    if max_batch_size < 1:
+        raise ConfigError(f"max_batch_size is {max_batch_size}, expected at least 1: tensors have the batch first.")

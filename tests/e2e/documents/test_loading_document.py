@@ -1,0 +1,66 @@
+"""The Python of docs/guide/loading.md, run in its order on small data, and its commands."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rankline.training.models.config import StepConfig
+from rankline.training.models.mlp import MLPConfig
+from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
+from tests.harness.commands.command_line import commands, typed
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "guide" / "loading.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+COMMANDS = commands(DOCUMENT)
+
+
+def small_model() -> Any:
+    features = [
+        Feature(
+            name=name,
+            dtype="int64",
+            cardinality=60,
+            embedding_dim=2,
+            is_list=is_list,
+            max_length=2 if is_list else None,
+        )
+        for name, is_list in (("userId", False), ("movieId", False), ("genres", True))
+    ]
+    channels = {"categorical": ("userId", "movieId", "genres"), "label": ("rating",)}
+    spec = FeatureSpec(features=(*features, Feature(name="rating", dtype="float32")), channels=channels)
+    model = MLPConfig(hidden=(4,)).build(spec, StepConfig())
+    model.compile("sgd", "binary_crossentropy")
+    return model
+
+
+def test_the_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    for split in ("train", "valid"):
+        (tmp_path / "prepared" / split).mkdir(parents=True)
+        rows = pa.table(
+            {
+                "userId": rng.integers(3, 60, 8000),
+                "movieId": rng.integers(3, 60, 8000),
+                "genres": pa.array([[3] * (row % 3) for row in range(8000)]),
+                "rating": rng.integers(0, 2, 8000),
+            }
+        )
+        pq.write_table(rows, tmp_path / "prepared" / split / "a.parquet", row_group_size=1000)
+    monkeypatch.chdir(tmp_path)
+    assert len(EXAMPLES) == 3
+    names: dict[str, Any] = {"model": small_model()}
+    for example in EXAMPLES:
+        exec(compile(example, "docs/guide/loading.md", "exec"), names)
+    assert names["rest"] == len(names["train"]) - 3 == 5
+    assert tuple(names["begins"].shape)[1:] == (1,)
+
+
+def test_the_commands_run(tmp_path: Path) -> None:
+    assert len(COMMANDS) == 3
+    for command in ("rankline prepare movielens --rows 5000", *COMMANDS):
+        typed(f"{command} --epochs 1" if "train" in command else command, tmp_path)

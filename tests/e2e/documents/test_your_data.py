@@ -1,0 +1,94 @@
+"""docs/guide/your-data.md: its commands on a click log; and odd tables from `init` to scores, nothing edited."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from bench.harness.click_log import write_click_log
+from rankline.recipes.recipe_file import RecipeFile
+from rankline.recipes.yaml_config import read_yaml
+from tests.factories.edge_case_tables import ODD_TABLES, ROWS
+from tests.harness.commands.command_line import commands, rankline, shortened, typed
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "guide" / "your-data.md").read_text(encoding="utf-8")
+LOG_ROWS = 4_000
+SHORTER = {"rankline run": "--batch-sizes 1 --epochs 1"}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all commands of the document were run, one after the other."""
+    path = tmp_path_factory.mktemp("your-data")
+    write_click_log(path / "clicks.csv", LOG_ROWS)
+    for command in commands(DOCUMENT):
+        typed(shortened(command, SHORTER), path)
+    return path
+
+
+def test_the_raw_file_is_scored_as_it_is(workplace: Path) -> None:
+    raw, scored = (pa_csv.read_csv(workplace / name) for name in ("clicks.csv", "scored.csv"))
+    assert scored.column_names == [*raw.column_names, "score"]
+    assert len(scored) == LOG_ROWS
+    assert scored["user_id"].equals(raw["user_id"])
+    assert 0 < min(scored["score"].to_pylist()) < max(scored["score"].to_pylist()) < 1
+
+
+def test_a_row_that_is_typed_is_scored_like_one_in_a_file(workplace: Path) -> None:
+    lines = (workplace / "clicks.csv").read_text().splitlines(keepends=True)
+    (workplace / "one.csv").write_text("".join(lines[:2]))
+    (row,) = csv.DictReader(io.StringIO("".join(lines[:2])))
+    features = read_yaml(workplace / "rankline.yaml", RecipeFile).features
+    typed_in = [f"--{name}={value}" for name, value in row.items() if name in features]
+    scores = []
+    for arguments in (typed_in, ["--input", "one.csv"], ["--input", "-"]):
+        done = rankline("predict", "rankline.yaml", *arguments, cwd=workplace, stdin="".join(lines[:2]))
+        assert done.returncode == 0, done.stderr
+        scores.append(float(re.findall(r"0\.\d+", done.stdout)[-1]))
+    assert scores == pytest.approx([scores[0]] * 3, abs=1e-6)
+
+
+def test_a_recipe_that_was_changed_since_is_not_mistaken_for_what_it_was(workplace: Path) -> None:
+    recipe = yaml.safe_load((workplace / "rankline.yaml").read_text())
+    split = recipe | {"rows": recipe.get("rows", {}) | {"valid_share": 0.35}}
+    (workplace / "split.yaml").write_text(yaml.safe_dump(split, sort_keys=False))
+    done = rankline("train", "split.yaml", cwd=workplace)
+    assert done.returncode == 1
+    assert "was prepared before the recipe changed rows.valid_share, or by another" in done.stderr
+    texts = recipe | {"data": recipe["data"] | {"missing": ["", "0"]}}
+    (workplace / "texts.yaml").write_text(yaml.safe_dump(texts, sort_keys=False))
+    done = rankline("predict", "texts.yaml", "--input", "clicks.csv", cwd=workplace)
+    assert done.returncode == 1
+    assert (
+        "was exported when the recipe had another data.missing. Put it back, or train and export again" in done.stderr
+    )
+
+
+def test_the_example_of_the_document_is_a_recipe_file(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
+    (tmp_path / "example.yaml").write_text(example)
+    recipe = read_yaml(tmp_path / "example.yaml", RecipeFile)
+    assert set(recipe.columns) == set(yaml.safe_load(example)["columns"])
+
+
+@pytest.mark.parametrize("name", ODD_TABLES)
+def test_an_odd_table_reaches_scores_with_nothing_edited(tmp_path: Path, name: str) -> None:
+    ODD_TABLES[name](tmp_path / name)
+    scored = f"scored{Path(name).suffix}"
+    for arguments in (
+        ("init", name),
+        ("prepare", "rankline.yaml"),
+        ("train", "rankline.yaml", "--epochs", "1"),
+        ("export", "rankline.yaml"),
+        ("predict", "rankline.yaml", "--input", name, "--output", scored),
+    ):
+        done = rankline(*arguments, cwd=tmp_path)
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}{done.stderr}"
+    read = {".csv": pa_csv.read_csv, ".jsonl": pa_json.read_json, ".parquet": pq.read_table}[Path(name).suffix]
+    assert len(read(tmp_path / scored)) == ROWS

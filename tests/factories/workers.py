@@ -1,0 +1,30 @@
+"""Worlds of several workers of which only one is here."""
+
+from typing import Any
+
+import numpy as np
+
+from rankline.training.distributed.communicator import Array, Solo
+
+
+class OneOfTwo(Solo):
+    """A world whose other worker has sent what it has.
+
+    Args:
+        sent: arrays, in the order in which they are gathered.
+        rank: of the worker that is here.
+        said: by the other worker, where plain values are gathered.
+    """
+
+    size = 2
+
+    def __init__(self, sent: list[Array], *, rank: int = 0, said: Any = None) -> None:
+        self._sent, self.rank, self._said = sent, rank, said
+
+    def all_gather(self, array: Array) -> Array:
+        parts = [array, self._sent.pop(0)]
+        return np.concatenate(parts if self.rank == 0 else parts[::-1])
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        said = [value, self._said]
+        return said if self.rank == 0 else said[::-1]

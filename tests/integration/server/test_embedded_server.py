@@ -1,0 +1,399 @@
+"""Starting, failing and stopping of real servers."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rankline.serving.client import Client
+from rankline.serving.loadtest.analysis.identity import BACKENDS
+from rankline.serving.server import embedded as server_module
+from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
+from rankline.serving.server.ports import choose_ports
+from rankline.workflows.core.errors import ServerError
+from tests.factories.training.models import identity_config, write_model
+from tests.harness.process.waiting import wait_until
+
+PROJECT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def identity(tmp_path: Path) -> ServerConfig:
+    repository = tmp_path / "repository"
+    write_model(repository, identity_config())
+    return ServerConfig(repositories=(repository,), backends=(BACKENDS,))
+
+
+def alive(process_ids: tuple[int, ...]) -> list[int]:
+    return [pid for pid in process_ids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+
+
+def pid_of(server: EmbeddedServer) -> int:
+    """0 while it is not launched."""
+    try:
+        return server.pid
+    except ServerError:
+        return 0
+
+
+def leftovers() -> set[Path]:
+    """Shared memory and temporary directories of this process's servers."""
+    name = f"rankline-server-{os.getpid()}-*"
+    return {*Path("/dev/shm").glob(name), *Path(tempfile.gettempdir()).glob(name)}
+
+
+def test_stopping_leaves_nothing_behind(identity: ServerConfig, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "server.log"
+    before = leftovers()
+    with EmbeddedServer(
+        ServerConfig(repositories=identity.repositories, backends=identity.backends, log_path=log)
+    ) as server:
+        process_ids = server.process_ids()
+        assert len(process_ids) == 2  # the server and the one model instance
+        assert server.pid == process_ids[0]
+        assert leftovers() > before
+        with Client(server.endpoints.grpc, "identity") as client:
+            assert client.predict({"x": [7]}).tolist() == [7]
+    assert alive(process_ids) == []
+    assert leftovers() == before
+    assert "successfully unloaded 'identity'" in log.read_text()  # not killed
+    assert server.process_ids() == ()
+    with pytest.raises(ServerError, match="not running"):
+        _ = server.endpoints
+
+
+def test_cleans_up_after_a_server_that_was_killed(identity: ServerConfig) -> None:
+    before = leftovers()
+    server = EmbeddedServer(identity)
+    server.start()
+    process_ids = server.process_ids()
+    assert server.exit_reason() is None
+    os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its model process and shared memory
+    wait_until(lambda: "tritonserver was ended by SIGKILL" in (server.exit_reason() or ""))
+    assert leftovers() == before
+    server.stop()
+    assert alive(process_ids) == []
+    assert leftovers() == before
+    server.stop()  # twice is once
+
+
+def test_stopping_answers_what_was_asked_and_lets_models_finish(tmp_path: Path) -> None:
+    backend, asked, go, finished = (tmp_path / name for name in ("backends/identity", "asked", "go", "finished"))
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text(
+        "import pathlib, time\n"
+        "import triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        f"        pathlib.Path({str(asked)!r}).touch()\n"
+        f"        while not pathlib.Path({str(go)!r}).exists():\n"
+        "            time.sleep(0.02)\n"
+        "        x = pb_utils.get_input_tensor_by_name(requests[0], 'x').as_numpy()\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor('y', x)])]\n"
+        "    def finalize(self):\n"
+        "        time.sleep(0.5)\n"
+        f"        pathlib.Path({str(finished)!r}).touch()\n"
+    )
+    write_model(tmp_path / "repository", identity_config())
+    log = tmp_path / "log.txt"
+    config = ServerConfig(repositories=(tmp_path / "repository",), backends=(tmp_path / "backends",), log_path=log)
+    with (
+        ThreadPoolExecutor() as pool,
+        EmbeddedServer(config) as server,
+        Client(server.endpoints.grpc, "identity") as client,
+    ):
+        answer = pool.submit(client.predict, {"x": [7]})
+        wait_until(asked.exists)
+        stopped = pool.submit(server.stop)
+        wait_until(lambda: "Waiting for in-flight requests" in log.read_text())
+        go.touch()
+        assert answer.result().tolist() == [7]
+        stopped.result()
+    assert finished.exists()
+
+
+def test_client_of_a_stopped_server_is_told_so(identity: ServerConfig) -> None:
+    with EmbeddedServer(identity) as server:
+        client = Client(server.endpoints.grpc, "identity", timeout_s=5)
+    with client, pytest.raises(ServerError, match="no Triton server answers at 127.0.0.1:.*rankline serve"):
+        client.predict({"x": [1]})
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from rankline.serving.server.embedded import *
+paths = [Path(path) for path in sys.argv[1:]]
+print("starts", flush=True)
+with EmbeddedServer(ServerConfig(repositories=(paths[0],), backends=(paths[1],))) as server:
+    print(*server.process_ids(), flush=True)
+    time.sleep(600)
+"""
+
+
+def start_parent(repository: Path, backends: Path, home: Path) -> "subprocess.Popen[str]":
+    """A process that runs a server, with temporary files below `home`."""
+    command = [sys.executable, "-c", PARENT, str(repository), str(backends)]
+    environment = {**os.environ, "TMPDIR": str(home)}
+    return subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def remains(home: Path, parent_pid: int) -> list[object]:
+    """Processes, shared memory and temporary files of servers that `start_parent` started."""
+    processes = [process.pid for process in psutil.process_iter(["cmdline"]) if str(home) in str(process.info)]
+    return [*processes, *Path("/dev/shm").glob(f"rankline-server-{parent_pid}-*"), *home.glob("rankline-server-*")]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_dies_with_its_parent(identity: ServerConfig, how: signal.Signals, tmp_path: Path) -> None:
+    with start_parent(identity.repositories[0], BACKENDS, tmp_path) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "starts\n"
+        process_ids = tuple(map(int, parent.stdout.readline().split()))
+        assert len(alive(process_ids)) == 2
+        assert len(remains(tmp_path, parent.pid)) > 3
+        parent.send_signal(how)
+    wait_until(lambda: remains(tmp_path, parent.pid) == [])
+    assert alive(process_ids) == []
+
+
+def test_leaves_nothing_when_its_parent_is_killed_while_models_are_loading(
+    identity: ServerConfig, tmp_path: Path
+) -> None:
+    backend = tmp_path / "backends" / "identity"
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text(  # never done with loading, and deaf to anything but SIGKILL
+        "import signal, time\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        "        signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "        time.sleep(600)\n"
+    )
+    parents = {}
+    everything = 5  # launcher, server, model process, shared memory, home
+    for delay_s in (0, 0.03, 0.1, 0.2, 0.4, 0.8, None):
+        home = tmp_path / str(delay_s)
+        home.mkdir()
+        with start_parent(identity.repositories[0], tmp_path / "backends", home) as parent:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "starts\n"
+            if delay_s is None:
+                wait_until(lambda: len(remains(home, parent.pid)) >= everything)  # noqa: B023  (used at once)
+            else:
+                time.sleep(delay_s)  # what is tested are moments
+            parent.kill()
+        parents[home] = parent.pid
+    wait_until(lambda: [remains(home, pid) for home, pid in parents.items() if remains(home, pid)] == [])
+
+
+def test_a_model_that_starts_processes_of_its_own_leaves_none(identity: ServerConfig, tmp_path: Path) -> None:
+    backend = tmp_path / "backends" / "identity"
+    backend.mkdir(parents=True)
+    marker = f"import time; time.sleep(600)  # {tmp_path}"
+    (backend / "model.py").write_text(
+        "import subprocess\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        f"        subprocess.Popen(['{sys.executable}', '-c', '{marker}'], start_new_session=True)\n"
+    )
+
+    def daemons() -> list[int]:
+        return [
+            process.pid for process in psutil.process_iter(["cmdline"]) if marker in (process.info["cmdline"] or ())
+        ]
+
+    with EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(tmp_path / "backends",))):
+        assert len(daemons()) == 1
+    assert daemons() == []
+
+
+def test_modules_in_the_working_directory_are_left_alone(
+    identity: ServerConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    (here / "workflows").mkdir(parents=True)
+    for name in ("enum.py", "numpy.py", "workflows/__init__.py", "triton_python_backend_utils.py"):
+        (here / name).write_text(f"raise ImportError('took {name} of the working directory')")
+    monkeypatch.chdir(here)
+    config = ServerConfig(repositories=identity.repositories, backends=(BACKENDS,), log_path=Path("log.txt"))
+    with EmbeddedServer(config) as server, Client(server.endpoints.grpc, "identity") as client:
+        assert client.predict({"x": [7]}).tolist() == [7]
+    assert "successfully unloaded 'identity'" in (here / "log.txt").read_text()
+
+
+class AlwaysReady(BaseHTTPRequestHandler):
+    """Says that it is a Triton that is ready."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"name": "triton"}')
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The second port of the first start, which another server takes as soon as it was found free."""
+    ports: list[int] = []
+    with ThreadPoolExecutor() as pool, ExitStack() as at_end:
+
+        def choose_and_lose(**wanted: int) -> dict[str, int]:
+            chosen = choose_ports(**wanted)
+            if not ports:
+                ports.append(list(chosen.values())[1])
+                other = at_end.enter_context(HTTPServer(("127.0.0.1", ports[0]), AlwaysReady))
+                pool.submit(other.serve_forever, poll_interval=0.05)
+                at_end.callback(other.shutdown)
+            return chosen
+
+        monkeypatch.setattr(server_module, "choose_ports", choose_and_lose)
+        yield ports
+
+
+def test_a_port_that_another_takes_while_the_server_starts_is_reported(
+    identity: ServerConfig, free_port: int, taken: list[int]
+) -> None:
+    server = EmbeddedServer(replace(identity, http_port=free_port))
+    with pytest.raises(ServerError, match=rf"ended while starting.*{free_port}.*in use"):
+        server.start()
+    assert server.process_ids() == ()
+    assert taken == [free_port]
+
+
+def test_a_server_whose_chosen_port_another_takes_has_others_then(
+    identity: ServerConfig, taken: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedServer(identity) as server, Client(server.endpoints.grpc, "identity") as client:
+        assert client.predict({"x": [7]}).tolist() == [7]
+        assert f":{taken[0]}/" not in server.endpoints.metrics
+    assert f":{taken[0]}' already in use" in caplog.text
+
+
+def test_a_path_may_have_blanks_and_quotes(tmp_path: Path) -> None:
+    repository = tmp_path / "my 'best' models; é"
+    write_model(repository, identity_config())
+    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,))
+    with EmbeddedServer(config) as server, Client(server.endpoints.grpc, "identity") as client:
+        assert client.predict({"x": [7]}).tolist() == [7]
+
+
+def test_missing_repository_and_backends_are_named(tmp_path: Path, identity: ServerConfig) -> None:
+    with pytest.raises(ServerError, match="nowhere does not exist"):
+        EmbeddedServer(ServerConfig(repositories=(tmp_path / "nowhere",))).start()
+    with pytest.raises(ServerError, match="nobackends does not exist"):
+        EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(tmp_path / "nobackends",))).start()
+
+
+def test_a_model_that_is_refused_is_named(identity: ServerConfig) -> None:
+    server = EmbeddedServer(ServerConfig(repositories=identity.repositories))  # without the identity backend
+    with pytest.raises(ServerError, match=r"ended while starting\. Model 'identity': .*backend") as failure:
+        server.start()
+    assert len(str(failure.value).splitlines()) == 1
+    assert server.process_ids() == ()
+
+
+@pytest.mark.parametrize("num_crashes", [1, 3])
+def test_a_server_that_crashes_while_it_starts_is_started_again_twice(
+    identity: ServerConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture, num_crashes: int
+) -> None:
+    backend = tmp_path / "backends" / "identity"
+    backend.mkdir(parents=True)
+    may_load = tmp_path / "may_load"
+    (backend / "model.py").write_text(
+        "import os, time\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        f"        while not os.path.exists({str(may_load)!r}):\n"
+        "            time.sleep(0.02)\n"
+    )
+    server = EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(tmp_path / "backends",)))
+    before, crashed = leftovers(), {0}
+    with ThreadPoolExecutor(1) as background:
+        started = background.submit(server.start)
+        for _ in range(num_crashes):
+            wait_until(lambda: pid_of(server) not in crashed)
+            os.kill(pid := server.pid, signal.SIGABRT)
+            crashed.add(pid)
+        may_load.touch()
+        if num_crashes > 2:
+            with pytest.raises(ServerError, match=r"crashed while starting \(SIGABRT\)"):
+                started.result()
+        else:
+            started.result()
+            assert server.pid not in crashed
+            server.stop()
+    assert caplog.text.count("It is started again") == min(num_crashes, 2)
+    assert leftovers() == before
+
+
+def test_a_model_whose_process_crashes_while_it_loads_is_loaded_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend, has_crashed = tmp_path / "backends" / "identity", tmp_path / "has_crashed"
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text(
+        "import os, pathlib, signal\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        f"        has_crashed = pathlib.Path({str(has_crashed)!r})\n"
+        "        if not has_crashed.exists():\n"
+        "            has_crashed.touch()\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    write_model(tmp_path / "repository", identity_config())
+    before = leftovers()
+    config = ServerConfig(
+        repositories=(tmp_path / "repository",), backends=(tmp_path / "backends",), models=("identity",)
+    )
+    with EmbeddedServer(config) as server:
+        assert "It is started again." in caplog.text
+        server.unload("identity")
+        has_crashed.unlink()
+        server.load("identity")
+        assert "It is loaded again." in caplog.text
+        assert server.dead_models() == set()
+        assert len(server.process_ids()) == 2
+    assert caplog.text.count("Stub process 'identity_0_0' is not healthy") == 2
+    assert leftovers() == before
+
+
+def test_a_server_that_hangs_while_it_starts_is_started_again(
+    identity: ServerConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "_IDLE_S", 1.0)
+    backend = tmp_path / "backends" / "identity"
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text(  # the first two starts hang
+        "import pathlib, time\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        f"        starts = pathlib.Path({str(tmp_path)!r})\n"
+        "        for name in ('first', 'second'):\n"
+        "            if not (starts / name).exists():\n"
+        "                (starts / name).touch()\n"
+        "                time.sleep(600)\n"
+    )
+    with EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(tmp_path / "backends",))) as server:
+        assert server.endpoints.grpc
+    assert caplog.text.count("hangs while starting") == 2
+
+
+def test_a_server_that_is_not_ready_in_time_is_stopped(identity: ServerConfig) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    config = ServerConfig(repositories=identity.repositories, backends=(BACKENDS,), ready_timeout_s=0.05)
+    with pytest.raises(ServerError, match=r"not ready within 0\.05 s"):
+        EmbeddedServer(config).start()
+    assert set(psutil.Process().children(recursive=True)) <= before

@@ -1,0 +1,95 @@
+"""docs/project/benchmarks.md holds what the files of docs/figures hold."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.harness.docs_page import PAGE, draw, filled, reports_in
+from bench.harness.report import FIGURES, Report, figures_file
+from bench.harness.targets import Bound, asked, figures_of
+from rankline.workflows.core.errors import ConfigError
+
+ROOT = Path(__file__).parents[4]
+BLOCK = "# Page\n\n<!-- ratios of tune -->\nold\n<!-- end of figures -->\n\nby hand\n"
+REPORT = Report(
+    name="tune",
+    results={"tuner": {"requests_per_s": 1234.5}, "exhaustive": {"requests_per_s": 1000.0, "search_s": 60.0}},
+    ratios={"tuned_over_exhaustive": 1.2345, "time_over_exhaustive": 0.5},
+    environment={
+        "command": "python -m bench tune", "date": "2026-11-24", "num_cpus": 2, "cpu": "a CPU", "busy": "load 4.0",
+        "versions": {"python": "3.11"},
+    },
+)  # fmt: skip
+
+
+def test_page_is_that_of_its_figures() -> None:
+    page = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert filled(page, reports_in(ROOT / FIGURES)) == page, "python -m bench.harness.docs_page writes it"
+
+
+def test_every_bound_is_of_a_ratio_among_the_figures() -> None:
+    """A bound under another name than the benchmark's would never be held against anything."""
+    for name, report in reports_in(ROOT / FIGURES).items():
+        assert asked(name).keys() <= report.ratios.keys(), name
+
+
+def test_readme_says_how_much_faster_as_the_figures_do() -> None:
+    serving, loader = (Report.load(figures_file(name, ROOT)).ratios for name in ("serving", "loader"))
+    ratios = [serving[f"{name}_vs_merlin"] for name in ("p50", "throughput", "concurrent")] + [loader["vs_merlin"]]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    said = re.findall(r"\| ([\d.]+) × (?:lower|more) \|", readme)
+    assert said == [f"{float(f'{one:.2g}'):g}" for one in ratios]
+
+
+def test_block_holds_command_machine_ratios_with_bounds_and_the_table_if_asked_for() -> None:
+    page = filled(BLOCK, {"tune": REPORT})
+    assert page.startswith("# Page\n\n<!-- ratios of tune -->\n")
+    assert page.endswith("<!-- end of figures -->\n\nby hand\n")
+    assert "old" not in page
+    for text in (
+        "`python -m bench tune`",
+        "2026-11-24, 2 cores of a CPU, python 3.11; **the machine was busy** (load 4.0); ",
+        "[all figures](../figures/serving/tune.json)",
+        "| `tuned_over_exhaustive` | 1.23 | ≥ 0.95 |\n| `time_over_exhaustive` | 0.5 |  |\n",
+    ):
+        assert text in page
+    row = "| tuner | 1,234 |  |"
+    assert row not in page
+    assert row in filled(BLOCK.replace("ratios", "figures"), {"tune": REPORT})
+
+
+@pytest.mark.parametrize("page", ["no block\n", BLOCK + BLOCK.replace("of tune", "of loader")])
+def test_figures_without_a_block_and_blocks_without_figures_are_rejected(page: str) -> None:
+    with pytest.raises(ConfigError, match=r"^(tune|loader): on the page or in .*, expected in both"):
+        filled(page, {"tune": REPORT})
+
+
+def test_picture_names_each_ratio_with_a_bound(tmp_path: Path) -> None:
+    draw({"tune": REPORT}, tmp_path / "reached.svg")
+    picture = (tmp_path / "reached.svg").read_text(encoding="utf-8")
+    assert "tune: tuned_over_exhaustive" in picture
+    assert "time_over_exhaustive" not in picture
+
+
+@pytest.mark.parametrize(
+    ("text", "reached", "holds", "margin"),
+    [
+        ("≥ 60", 30.0, False, 0.5),
+        ("≥ 60", 60.0, True, 1.0),
+        ("≤ 0.5", 0.25, True, 2.0),
+        ("≤ 2", -1.0, True, math.inf),
+    ],
+)
+def test_bound_says_by_how_much_it_is_reached(text: str, reached: float, holds: bool, margin: float) -> None:
+    bound = Bound.parse(text)
+    assert str(bound) == text
+    assert bound.holds(reached) is holds
+    assert bound.margin(reached) == pytest.approx(margin)
+
+
+def test_bounds_depend_on_the_recipe() -> None:
+    assert asked(figures_of("serving", "movielens", "movielens")) == asked(figures_of("serving"))
+    assert asked(figures_of("serving", "criteo-dlrm", "movielens")) not in ({}, asked("serving"))
+    assert asked(figures_of("serving", "movielens-torch", "movielens")) == {}

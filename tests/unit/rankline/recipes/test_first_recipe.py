@@ -1,0 +1,160 @@
+"""Files of any shape → a recipe whose text is read back, and by which all rows are read."""
+
+import gzip
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from rankline.cli.main import app
+from rankline.recipes.first_recipe import FirstRecipe, first_recipe
+from rankline.recipes.recipe_file import read_recipe
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.data.autodetect.profile import profile
+from rankline.workflows.preprocess.raw import StreamedRows
+
+ROWS = 300
+USERS = [f"u{n % 60}" for n in range(ROWS)]
+FEES = [n / 7 for n in range(ROWS)]
+LABELS = [n % 2 for n in range(ROWS)]
+
+
+def lines_of(columns: dict[str, list[Any]], delimiter: str = ",") -> str:
+    rows = zip(*columns.values(), strict=True)
+    return "".join(delimiter.join(map(str, row)) + "\n" for row in (columns, *rows))
+
+
+def read_back(file: Path) -> tuple[FirstRecipe, pa.Table]:
+    made = first_recipe([str(file)], [], file.parent)
+    assert made.contradiction is None
+    (file.parent / "rankline.yaml").write_text(made.text, encoding="utf-8")
+    rows = read_recipe(file.parent / "rankline.yaml").dataset.read(file.parent).rows
+    assert isinstance(rows, StreamedRows)
+    return made, pa.Table.from_batches(rows.batches(), rows.schema)
+
+
+HEADERS: dict[str, tuple[dict[str, list[Any]], bool]] = {
+    "a year": ({"user": USERS, "2024": FEES, "label": LABELS}, True),
+    "a year and words": ({"user": USERS, "2024": FEES, "label": [("yes", "no")[n] for n in LABELS]}, True),
+    "numbers and a word": ({"0": FEES, "1": FEES, "label": LABELS}, True),
+    "numbers in a row": ({"0": FEES, "1": FEES, "2": LABELS}, True),
+    "years alone": ({"2019": FEES, "2020": FEES, "2021": LABELS}, True),
+    "a number over texts": ({"1": USERS, "2": [f"p{n % 7}" for n in range(ROWS)], "x": LABELS}, True),
+    "data": ({"u1": USERS, "3.5": FEES, "0": LABELS}, False),
+    "data, nothing but numbers": ({"7": FEES, "3.5": FEES[::-1], "0": LABELS}, False),
+    "data, a number twice": (
+        {"p9": [f"p{n % 7}" for n in range(ROWS)], "7": FEES, "7.0": FEES[::-1], "0": LABELS},
+        False,
+    ),
+    "data with a missing cell": ({"u1": USERS, "NA": FEES, "0": LABELS}, False),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_the_first_line_of_a_csv_file_is_a_header_unless_it_looks_like_data(case: str, tmp_path: Path) -> None:
+    columns, is_header = HEADERS[case]
+    (tmp_path / "rows.csv").write_text(lines_of(columns))
+    made, rows = read_back(tmp_path / "rows.csv")
+    assert ("header: false" in made.text) != is_header
+    assert len(rows) == ROWS + (not is_header)
+    assert {*made.guesses.columns, *made.guesses.labels} == set(
+        columns if is_header else [f"column_{n + 1}" for n in range(len(columns))]
+    )
+
+
+NAMES = [f"Gr\xf6\xdfe {n % 9}" for n in range(ROWS)]
+TEXT = lines_of({"user": USERS, "name": NAMES, "label": LABELS})
+LATE = lines_of({"user": USERS, "name": ["x" * 2_000] * (ROWS - 1) + ["Gr\xf6\xdfe"], "label": LABELS})
+WRITTEN: dict[str, tuple[bytes, str]] = {
+    "utf-8": (TEXT.encode(), "delimiter: ','"),
+    "utf-8 with a mark": (TEXT.encode("utf-8-sig"), "delimiter: ','"),
+    "latin-1": (TEXT.encode("latin-1"), "encoding: latin-1"),
+    "latin-1 at the end": (LATE.encode("latin-1"), "encoding: latin-1"),
+    "utf-16": (TEXT.encode("utf-16"), "encoding: utf-16"),
+    "utf-16, big end first": (("\ufeff" + TEXT).encode("utf-16-be"), "encoding: utf-16"),
+    "utf-16 without a mark": (TEXT.encode("utf-16-le"), "encoding: utf-16-le"),
+    "tabs": (TEXT.replace(",", "\t").encode(), r'delimiter: "\t"'),
+    "carriage returns": (TEXT.replace("\n", "\r").encode(), "delimiter: ','"),
+    "a quote that is never closed": (TEXT.replace("u7,", '"u7,', 1).encode(), "quote: none"),
+    "quotes that are not in pairs": (TEXT.replace("u7,", '"u7,').encode(), "quote: none"),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_a_csv_file_may_be_written_in_any_way(case: str, tmp_path: Path) -> None:
+    data, line = WRITTEN[case]
+    (tmp_path / "rows.csv").write_bytes(data)
+    made, rows = read_back(tmp_path / "rows.csv")
+    assert f"  {line}" in made.text
+    assert len(rows) == ROWS
+    if case != "latin-1 at the end":
+        assert rows["name"].to_pylist() == NAMES
+
+
+def test_the_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(TEXT)
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(TEXT.encode())[:-9])
+    for files in (["a.csv", "b.csv.gz"], ["b.csv.gz"]):
+        with pytest.raises(DataError, match=r"b\.csv\.gz cannot be read as csv"):
+            first_recipe([str(tmp_path / name) for name in files], [], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sep=;\n" + TEXT.replace(",", ";"), "'sep=;' is a note for Excel"),
+        (lines_of({"user": USERS, "name": [f'"a{n % 5}"' for n in range(299)] + ['"b'], "y": LABELS}), "quote"),
+    ],
+)
+def test_what_cannot_be_read_with_certainty_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        first_recipe([str(tmp_path / "rows.csv")], [], tmp_path)
+
+
+def test_names_of_any_characters_are_read_back(tmp_path: Path) -> None:
+    names = ["Amount\n(USD)", "a\r\nb", " x ", "tab\there", "line\u2028end", "no", "'", '"', "#", "a: b", "{", "~", "1"]
+    columns = {name: [n * 0.7 + place for n in range(ROWS)] for place, name in enumerate(names)}
+    pq.write_table(pa.table({**columns, "label\nend": LABELS}), tmp_path / "rows.parquet")
+    _, rows = read_back(tmp_path / "rows.parquet")
+    assert {name: rows[name].to_pylist() for name in names} == columns
+
+
+def test_columns_that_some_files_lack_are_read(tmp_path: Path) -> None:
+    data = tmp_path / "rows"
+    data.mkdir()
+    pq.write_table(pa.table({"user": USERS, "fee": FEES, "label": LABELS}), data / "a.parquet")
+    pq.write_table(
+        pa.table({"user": USERS, "fee": list(map(str, FEES)), "more": FEES, "label": LABELS}), data / "b.parquet"
+    )
+    made, rows = read_back(data)
+    assert {name: column.config.type for name, column in made.guesses.columns.items()} == {
+        "user": "string", "fee": "float", "more": "float",
+    }  # fmt: skip
+    assert rows["more"].to_pylist() == [None] * ROWS + FEES
+    assert rows["fee"].to_pylist() == FEES * 2
+
+
+def test_a_row_that_contradicts_the_guesses_is_said_once_the_recipe_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankline.recipes.first_recipe.profile", partial(profile, sample_rows=30))
+    (tmp_path / "rows.csv").write_text(lines_of({"fee": [*FEES[:-1], "many"], "user": USERS, "label": LABELS}))
+    recipe = tmp_path / "rankline.yaml"
+    done = CliRunner().invoke(app, ["init", str(tmp_path / "rows.csv"), "--output", str(recipe)])
+    assert done.exit_code == 1
+    said = " ".join(done.output.split())
+    assert "rankline.yaml was written, but not all rows fit it" in said
+    assert "rows.csv, row 300: column 'fee' is 'many', expected a number" in said
+    assert read_recipe(recipe).dataset.inputs == ("fee", "user")
+
+
+def test_lists_of_numbers_and_texts_are_lists_of_texts(tmp_path: Path) -> None:
+    rows = [{"tags": ["a", 2] if n % 9 else ["b"], "label": n % 2} for n in range(ROWS)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert read_back(tmp_path / "rows.jsonl")[1]["tags"][1].as_py() == ["a", "2"]

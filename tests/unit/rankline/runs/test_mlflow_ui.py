@@ -1,0 +1,48 @@
+import socket
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from rankline.runs.mlflow_ui import serve_pages
+from rankline.workflows.core.errors import ServerError
+from tests.harness.commands.command_line import rankline
+
+
+def test_a_server_that_is_there_is_not_started_again() -> None:
+    with serve_pages("http://mlflow:5000/", 5000) as (address, wait):
+        assert (address, wait) == ("http://mlflow:5000", None)
+
+
+def test_a_taken_port_is_told_before_anything_is_started() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(ServerError, match=f"port {port} on 127.0.0.1 is already in use.* or 0 for a free one"),
+            serve_pages("sqlite:///x", port),
+        ):
+            pass
+
+
+def test_no_runs_are_told_by_each_verb(tmp_path: Path) -> None:
+    for arguments in (["runs"], ["ui", "--no-open"], ["compare", "abcd1234", "abcd1235"]):
+        done = rankline(*arguments, cwd=tmp_path)
+        assert done.returncode == 1
+        assert "there are no runs" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "work").mkdir()
+    MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'work' / 'mlflow.db'}").search_experiments()
+    for arguments in (["runs"], ["ui", "--no-open"]):
+        done = rankline(*arguments, cwd=tmp_path)
+        assert done.returncode == 1
+        assert "there are no runs in" in done.stderr
+
+
+def test_a_comparison_takes_two_runs(tmp_path: Path) -> None:
+    done = rankline("compare", "abcd1234", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "1 run was given, expected two or more" in done.stderr
+    done = rankline("compare", "movielens@x", "movielens@2", cwd=tmp_path)
+    assert done.returncode == 1

@@ -1,0 +1,141 @@
+"""The verb `predict` in this process, and what it finds out before the model is loaded."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from typer.testing import CliRunner, Result
+
+from rankline.cli.main import app
+from rankline.scoring.read_rows import Block, read_blocks
+from rankline.scoring.write_scores import score_blocks
+from rankline.serving.repository.ensemble import ExportedEnsemble
+from rankline.serving.server.in_process import open_ensemble
+from tests.factories.ensembles import UNSEEN, publish_tiny
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One with an ensemble that takes `x`, where nothing may start a server."""
+
+    def start(*_: object, **__: object) -> None:
+        raise AssertionError("a server was started")
+
+    monkeypatch.setattr("rankline.serving.server.embedded.EmbeddedServer", start)
+    publish_tiny(tmp_path / "models" / "movielens", 10)
+    return tmp_path / "models"
+
+
+def predict(repository: Path, *arguments: object) -> Result:
+    return CliRunner().invoke(app, ["predict", "--repository", str(repository), *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (["--X", "3"], r"missing ['x'] for model 'tiny'. Expected ['x'], got ['X']. Did you mean 'x' by 'X'?"),
+        (["--x", "3", "--y", "4"], "unknown ['y'] for model 'tiny'. Expected ['x'] and nothing else."),
+        (["--x", "three"], "'x' has values of type string, expected INT64"),
+        (["--x", "null"], "'x' has 1 nulls, and INT64 cannot hold them"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_refused_before_the_model_is_loaded(
+    repository: Path, row: list[str], message: str
+) -> None:
+    done = predict(repository, *row)
+    assert done.exit_code == 1
+    assert message in done.output
+
+
+def test_a_file_that_does_not_fit_is_refused_before_the_model_is_loaded(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("X,label\n1,0\n")
+    output = predict(repository, "--input", tmp_path / "rows.csv").output
+    assert "the rows lack ['x']. Expected ['x'], got ['X', 'label']. Did you mean 'x' by 'X'?" in output
+    (tmp_path / "rows.csv").write_text("x\n1.5\n")
+    assert "'x' does not fit INT64" in predict(repository, "--input", tmp_path / "rows.csv").output
+
+
+def test_bytes_of_a_file_do_not_reach_the_terminal(repository: Path, tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "rows.csv")
+    output = predict(repository, "--input", tmp_path / "rows.csv").output
+    assert output.startswith("Error: ")
+    assert output.count("\n") == 1
+    assert output.strip().isprintable()
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
+def test_rows_of_any_number_are_scored_in_this_process(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    monkeypatch.setattr("rankline.scoring.read_rows._BLOCK_BYTES", 100)
+    monkeypatch.setattr("rankline.scoring.read_rows._BLOCK_ROWS", 30)
+    monkeypatch.setattr("rankline.scoring.write_scores._ROWS_AT_ONCE", 7)
+    (tmp_path / "rows.csv").write_text("name,x\n" + "".join(f"n{i},{i % 6}\n" for i in range(100)))
+    output = tmp_path / f"scored.{format_name}"
+    done = predict(repository, "--input", tmp_path / "rows.csv", "--output", output)
+    assert done.exit_code == 0, done.output
+    assert f"scoring in this process: {repository / 'movielens'}, version 1" in done.stderr
+    assert "100 rows" in done.stderr
+    scored = pa.concat_tables([rows for rows, _ in read_blocks(output, format_name)])
+    assert scored["name"].to_pylist() == [f"n{i}" for i in range(100)]
+    assert scored["score"].to_pylist() == [i % 6 + 10 if i % 6 < 5 else UNSEEN for i in range(100)]
+
+
+@pytest.mark.parametrize(("rows", "warns"), [("7\n-1\n8\n", True), ("7\n3\n", False), ("3\n", False)])
+def test_a_file_of_values_that_training_never_saw_is_scored_with_a_warning(
+    repository: Path, tmp_path: Path, rows: str, warns: bool
+) -> None:
+    (tmp_path / "rows.csv").write_text(f"x\n{rows}")
+    done = predict(repository, "--input", tmp_path / "rows.csv")
+    assert done.exit_code == 0, done.output
+    assert ("Warning: in the first rows, 100% of 'x' are values that training never saw" in done.stderr) == warns
+
+
+def test_a_score_that_is_no_number_is_null_in_json_and_named(repository: Path, tmp_path: Path) -> None:
+    publish_tiny(repository / "movielens", float("nan"))
+    (tmp_path / "rows.csv").write_text("x,y\n7,1\n3,inf\n4,2\n")
+    done = predict(repository, "--input", tmp_path / "rows.csv", "--format", "jsonl")
+    assert [json.loads(line, parse_constant=pytest.fail) for line in done.stdout.splitlines()] == [
+        {"x": 7, "y": 1.0, "score": UNSEEN},
+        {"x": 3, "y": None, "score": None},
+        {"x": 4, "y": 2.0, "score": None},
+    ]
+    assert "Warning: the score is NaN in 2 of 3 rows, first in row 2:" in done.stderr
+
+
+def test_one_row_is_scored_in_this_process(repository: Path) -> None:
+    done = predict(repository, "--x", "3")
+    assert json.loads(done.stdout) == {"x": 3, "score": 13}
+    assert predict(repository, "--x", "3", "--output", "-").stdout == done.stdout
+
+
+def test_rows_further_on_that_do_not_fit_leave_no_file(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankline.scoring.read_rows._BLOCK_BYTES", 10)
+    (tmp_path / "rows.csv").write_text("x\n" + "1\n" * 50 + "1.5\n")
+    done = predict(repository, "--input", tmp_path / "rows.csv", "--output", tmp_path / "scored.csv")
+    assert done.exit_code == 1
+    assert "'x' does not fit INT64" in done.output
+    assert not (tmp_path / "scored.csv").exists()
+
+
+def test_blocks_are_not_read_far_ahead_of_those_that_are_taken(repository: Path) -> None:
+    num_read = 0
+
+    def blocks() -> Iterator[Block]:
+        nonlocal num_read
+        while True:
+            num_read += 1
+            yield Block(rows=pa.table({"x": [1, 2]}), sent=pa.table({"x": [1, 2]}))
+
+    with open_ensemble(ExportedEnsemble.load(repository / "movielens")) as client:
+        scored = score_blocks(client, blocks())
+        for number in range(1, 6):
+            rows, scores = next(scored)
+            assert (rows.num_rows, scores.tolist()) == (2, [11, 12])
+            assert num_read - number <= 2
+        scored.close()  # type: ignore[attr-defined]  # a generator, which would wait for its threads at the end

@@ -1,0 +1,357 @@
+import csv as python_csv
+import io
+import json
+from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from rankline.scoring import read_rows as rows_module
+from rankline.scoring.read_rows import (
+    as_typed,
+    format_of,
+    from_options,
+    missing_columns,
+    output_format_of,
+    read_blocks,
+    select,
+    stdin_as_file,
+    typed_row,
+)
+from rankline.scoring.write_scores import check_columns, scores_to
+from rankline.serving.client import ModelSchema
+from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.data.tabular.config import ColumnConfig, FilesConfig, LabelConfig, TableConfig
+from rankline.workflows.data.tabular.reader import TableRequests
+from rankline.workflows.schema.tensors import Tensor
+
+ROWS = pa.table({"userId": [1, 2], "movieId": [31, -5]})
+
+
+def read_rows(path: Path, format_name: str, schema: ModelSchema | None = None) -> pa.Table:
+    return pa.concat_tables([rows for rows, _ in read_blocks(path, format_name, schema)])
+
+
+def schema_of(*required: str, texts: Sequence[str] = (), optional: Sequence[str] = ()) -> ModelSchema:
+    numbers, strings = [dict.fromkeys(names, kind) for names, kind in ((required, "int64"), (texts, "object"))]
+    return ModelSchema(
+        name="m",
+        inputs=tuple(Tensor(name=name, dtype=dtype) for name, dtype in {**numbers, **strings}.items()),
+        optional_inputs=tuple(Tensor(name=name, dtype="int64") for name in optional),
+        outputs=(Tensor(name="score", dtype="float32"),),
+        max_batch_size=8,
+    )
+
+
+def write_scores(rows: pa.Table, scores: np.ndarray, format_name: str, output: Path) -> None:
+    with scores_to(output, format_name) as write:
+        write(rows, {"score": scores})
+
+
+def test_options_become_one_row_with_json_values() -> None:
+    texts = from_options(["--userId", "1", "--name=Zoë", "--tags", "[1, 2]"])
+    assert texts == {"userId": "1", "name": "Zoë", "tags": "[1, 2]"}
+    assert typed_row(texts, ["name"]).to_pylist() == [{"userId": 1, "name": "Zoë", "tags": [1, 2]}]
+
+
+def test_a_date_is_shown_as_it_was_typed() -> None:
+    sent = pa.table({"when": [1717027200000000], "user": [7], "paid": [True], "gone": pa.array([None], pa.int64())})
+    texts = {"when": "2024-05-30", "user": "7", "paid": "yes", "gone": ""}
+    assert as_typed(sent, texts).to_pylist() == [{"when": "2024-05-30", "user": 7, "paid": True, "gone": None}]
+
+
+def test_null_is_a_missing_value() -> None:
+    assert typed_row({"userId": "null", "C1": "null"}, ["C1"]).to_pylist() == [{"userId": None, "C1": None}]
+    assert typed_row({"userId": "", "C1": ""}, ["C1"]).to_pylist() == [{"userId": None, "C1": ""}]
+
+
+@pytest.mark.parametrize("text", ["00123456", "12345678", "5e104321", "true", "NA", '"a"'])
+def test_a_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
+    assert typed_row({"C1": text}, ["C1"]).to_pylist() == [{"C1": text}]
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        python_csv.writer(file).writerows([["C1", "I1"], [text, "1"], ["", ""]])
+    rows = read_rows(tmp_path / "rows.csv", "csv", schema_of("I1", texts=["C1"]))
+    assert rows.to_pylist() == [{"C1": text, "I1": 1}, {"C1": None, "I1": None}]
+
+
+@pytest.mark.parametrize("arguments", [["userId", "1"], ["--userId"], ["--", "1"]])
+def test_an_option_without_a_value_is_refused_with_an_example(arguments: list[str]) -> None:
+    with pytest.raises(ConfigError, match="not a column with a value. Example: --userId 1"):
+        from_options(arguments)
+
+
+def test_a_column_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--item is given twice: '1' and '2'"):
+        from_options(["--item", "1", "--item=2"])
+
+
+def test_a_number_that_no_column_holds_is_refused() -> None:
+    with pytest.raises(DataError, match="cannot be sent as a row"):
+        typed_row({"userId": "99999999999999999999"}, [])
+
+
+def write(path: Path, format_name: str, rows: pa.Table = ROWS) -> None:
+    if format_name == "csv":
+        csv.write_csv(rows, path)
+    elif format_name == "parquet":
+        parquet.write_table(rows, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()), encoding="utf-8")
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
+def test_each_format_is_told_by_its_ending_and_comes_back_with_scores(tmp_path: Path, format_name: str) -> None:
+    write(tmp_path / f"rows.{format_name}", format_name)
+    path, scored = tmp_path / f"rows.{format_name}", tmp_path / f"scored.{format_name}"
+    assert format_of(str(path), None) == format_name
+    rows = read_rows(path, format_name)
+    assert rows == ROWS
+    write_scores(rows, np.array([0.25, 0.5], np.float32), format_name, scored)
+    assert read_rows(scored, format_name).to_pydict() == {**ROWS.to_pydict(), "score": [0.25, 0.5]}
+
+
+def stdin_holds(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]  # a raw stream all the same
+    monkeypatch.setattr("sys.stdin", stdin)  # the process's own input, not what is tested
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_stdin_holds_any_format_and_says_itself_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str, is_told: bool
+) -> None:
+    write(tmp_path / "rows", format_name)
+    stdin_holds((tmp_path / "rows").read_bytes(), monkeypatch)
+    assert format_of("-", format_name if is_told else None) == format_name
+    with stdin_as_file(format_name) as path:
+        assert read_rows(path, format_name) == ROWS
+
+
+def test_a_fault_in_stdin_is_not_told_of_a_file_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin_holds(b"user\n1\n", monkeypatch)
+    with pytest.raises(DataError, match=r"^stdin, row 1: not read$"), stdin_as_file("csv") as path:
+        assert path.read_bytes() == b"user\n1\n"
+        raise DataError(f"{path}, row 1: not read")
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl", b"{"), ("a.csv", b"a,b\n1\n")])
+def test_a_file_that_cannot_be_read_is_named_with_its_format(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"{name} cannot be read as"):
+        read_rows(tmp_path / name, format_of(str(tmp_path / name), None))
+
+
+def test_an_empty_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(DataError, match=r"a\.csv is empty\. Expected rows"):
+        read_rows(tmp_path / "a.csv", "csv")
+
+
+def test_a_missing_file_and_an_unknown_format_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"rows\.csv does not exist"):
+        format_of(str(tmp_path / "rows.csv"), None)
+    with pytest.raises(ConfigError, match="--format is 'xls'. Available: csv, parquet, jsonl"):
+        format_of("rows.csv", "xls")
+
+
+def test_an_ending_names_the_format_where_there_is_one_and_the_option_where_not(tmp_path: Path) -> None:
+    write(tmp_path / "rows.parquet", "parquet")
+    write(tmp_path / "rows", "csv")
+    assert format_of(str(tmp_path / "rows.parquet"), "csv") == "parquet"
+    assert format_of(str(tmp_path / "rows"), "csv") == "csv"
+    assert output_format_of(None, "csv", "parquet") == output_format_of(tmp_path / "out", "csv", "jsonl") == "csv"
+    assert output_format_of(tmp_path / "out.jsonl", "csv", "parquet") == "jsonl"
+    assert output_format_of(tmp_path / "out", None, "parquet") == output_format_of(None, None, "parquet") == "parquet"
+
+
+def test_parquet_does_not_go_to_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with pytest.raises(ConfigError, match=r"Parquet cannot be written to a terminal. Give --output FILE, or --format"):
+        output_format_of(None, None, "parquet")
+    assert output_format_of(None, "csv", "parquet") == "csv"
+    assert output_format_of(tmp_path / "out.parquet", None, "csv") == "parquet"
+
+
+def test_an_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"format of 'out\.xlsx' is not known\. Give --format csv\|parquet\|jsonl"):
+        output_format_of(Path("out.xlsx"), None, "csv")
+    assert output_format_of(Path("out.txt"), "jsonl", "csv") == "jsonl"
+    with pytest.raises(ConfigError, match=r"format of 'rows\.xlsx' is not known\. Give --format csv\|parquet\|jsonl"):
+        format_of("rows.xlsx", None)
+
+
+def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:
+    rows = ROWS.append_column("rating", pa.array([4.0, 2.0]))
+    assert select(rows, schema_of("movieId", "userId")).column_names == ["userId", "movieId"]
+    assert select(rows, schema_of("movieId", optional=("rating", "age"))).column_names == ["movieId", "rating"]
+    with pytest.raises(DataError, match=r"lack \['age'\]. Expected \['userId', 'age'\]"):
+        select(rows, schema_of("userId", "age"))
+
+
+def test_a_column_that_may_be_missing_is_not_missed_in_silence() -> None:
+    assert missing_columns(["user", "age"], ["age"], ["user", "age", "note"]) == ""
+    assert missing_columns(["user"], ["age"], ["user"]) == "scored as missing, for the rows have no 'age'"
+    some = missing_columns([], [f"I{n}" for n in range(1, 9)], ["label"])
+    assert some == "scored as missing, for the rows have no 'I1', 'I2', 'I3', 'I4', 'I5' and 3 more"
+    with pytest.raises(DataError, match=r"the exported model takes 'age', which the recipe reads no longer\. Give the"):
+        missing_columns(["user"], ["age"], ["user", "age"])
+    with pytest.raises(DataError, match=r"the rows have no 'minutes'\. Did you mean 'minutes' by 'minuts'\? Rename"):
+        missing_columns(["user"], ["minutes"], ["user", "minuts"])
+
+
+def test_lists_do_not_go_into_csv(tmp_path: Path) -> None:
+    rows = pa.table({"userId": [1], "tags": [[1, 2]]})
+    with pytest.raises(ConfigError, match=r"CSV cannot hold \['tags'\], which are lists. Give --output FILE.jsonl"):
+        check_columns(rows, ["score"], "csv")
+    check_columns(rows, ["score"], "jsonl")
+    write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.jsonl")
+    assert json.loads((tmp_path / "scored.jsonl").read_text()) == {"userId": 1, "tags": [1, 2], "score": 0.5}
+
+
+def test_dates_and_decimals_become_texts_in_json_lines(tmp_path: Path) -> None:
+    rows = pa.table({"day": [date(2024, 5, 1)], "at": [datetime(2024, 5, 1, 12, 30)], "price": [Decimal("1.50")]})
+    write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.jsonl")
+    expected = {"day": "2024-05-01", "at": "2024-05-01 12:30:00", "price": "1.50", "score": 0.5}
+    assert json.loads((tmp_path / "scored.jsonl").read_text()) == expected
+
+
+def test_scores_of_several_candidates_are_lists(tmp_path: Path) -> None:
+    rows = pa.table({"item": [["a", "b"], ["c", "d"]]})
+    write_scores(rows, np.array([[0.5, 0.25], [1.0, 0.0]]), "jsonl", tmp_path / "scored.jsonl")
+    scored = [json.loads(line)["score"] for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
+    assert scored == [[0.5, 0.25], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
+def test_rows_of_any_number_come_block_by_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    monkeypatch.setattr(rows_module, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(rows_module, "_BLOCK_ROWS", 10)
+    table = pa.table({"x": range(95), "text": [f"é{i}" for i in range(95)]})
+    path = tmp_path / f"rows.{format_name}"
+    write(path, format_name, table)
+    schema = schema_of("x", texts=["text"])
+    blocks = list(read_blocks(path, format_name, schema))
+    assert len(blocks) > 5
+    assert pa.concat_tables([rows for rows, _ in blocks]) == table
+    assert [done for _, done in blocks] == sorted(done for _, done in blocks)
+    assert blocks[-1][1] == 1.0
+    with scores_to(tmp_path / f"scored.{format_name}", format_name) as write_block:
+        for rows, _ in blocks:
+            write_block(rows, {"score": np.zeros(rows.num_rows)})
+    assert read_rows(tmp_path / f"scored.{format_name}", format_name, schema).drop(["score"]) == table
+
+
+def test_a_block_of_json_lines_may_have_other_types_than_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "_BLOCK_BYTES", 1)
+    (tmp_path / "rows.jsonl").write_text('{"x": 1}\n{"x": 1.5}\n{"x": null}\n')
+    blocks = list(read_blocks(tmp_path / "rows.jsonl", "jsonl"))
+    assert [rows.to_pylist() for rows, _ in blocks] == [[{"x": 1}], [{"x": 1.5}], [{"x": None}]]
+
+
+def test_a_cell_of_several_lines_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["one", "two\nlines", 'three\n"\nlines'] * 20
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        python_csv.writer(file).writerows([["x", "text"], *enumerate(texts)])
+    for size in (16, 1 << 20):
+        monkeypatch.setattr(rows_module, "_BLOCK_BYTES", size)
+        assert read_rows(tmp_path / "rows.csv", "csv").to_pydict() == {
+            "x": list(range(60)),
+            "text": texts,
+        }
+
+
+def test_a_header_without_rows_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x,y\n")
+    ((rows, _),) = read_blocks(tmp_path / "rows.csv", "csv", schema_of("x", texts=["y"]))
+    assert rows.num_rows == 0
+    write_scores(rows, np.zeros(0), "csv", tmp_path / "scored.csv")
+    assert (tmp_path / "scored.csv").read_text() == '"x","y","score"\n'
+
+
+def test_types_that_change_do_not_go_into_parquet(tmp_path: Path) -> None:
+    def change() -> None:
+        with scores_to(tmp_path / "scored.parquet", "parquet") as write:
+            write(pa.table({"x": [1]}), {"score": np.zeros(1)})
+            write(pa.table({"x": ["a"]}), {"score": np.zeros(1)})
+
+    with pytest.raises(ConfigError, match="do not fit the types of the first ones.*--format jsonl"):
+        change()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_that_the_model_does_not_take_are_written_back_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x,zip,price,note,n\n7,00501,1.50,,3\n8,10001,2,a,\n")
+    rows = read_rows(tmp_path / "rows.csv", "csv", schema_of("x"))
+    assert rows.to_pylist() == [
+        {"x": 7, "zip": "00501", "price": "1.50", "note": None, "n": 3},
+        {"x": 8, "zip": "10001", "price": "2", "note": "a", "n": None},
+    ]
+    (tmp_path / "rows.csv").write_text("x,a,a\n7,1,03\n")
+    rows = read_rows(tmp_path / "rows.csv", "csv", schema_of("x"))
+    assert (rows.column_names, [column.to_pylist() for column in rows.columns]) == (["x", "a", "a"], [[7], [1], ["03"]])
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet"])
+def test_scores_stay_beside_their_rows_where_the_order_of_columns_changes(tmp_path: Path, format_name: str) -> None:
+    path = tmp_path / f"scored.{format_name}"
+    blocks = [{"a": [1], "b": [2]}, {"b": [4], "a": [3]}, {"b": [6]}]
+    with scores_to(path, format_name) as write:
+        for number, block in enumerate(blocks):
+            write(pa.table(block), {"score": np.array([number / 4])})
+    assert read_rows(path, format_name).to_pydict() == {"a": [1, 3, None], "b": [2, 4, 6], "score": [0.0, 0.25, 0.5]}
+    with pytest.raises(ConfigError, match=r"\['c'\], which the first ones lack"), scores_to(path, format_name) as write:
+        write(pa.table({"a": [1]}), {"score": np.zeros(1)})
+        write(pa.table({"a": [1], "c": [1]}), {"score": np.zeros(1)})
+
+
+def test_a_score_does_not_overwrite_a_column() -> None:
+    with pytest.raises(ConfigError, match="have a column 'score' already"):
+        check_columns(pa.table({"x": [1], "score": [0.5]}), ["score"], "csv")
+
+
+def test_a_quote_that_swallows_rows_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('id,size\n1,"12\n' + "".join(f"{n},{n}\n" for n in range(2, 9)) + '9,7"\n')
+    with pytest.raises(DataError, match=r"rows\.csv, line 2: a quote opens a cell of column 'size'"):
+        read_rows(path, "csv")
+    path.write_text('id,note\n1,"two\nlines"\n2,one\n')
+    assert read_rows(path, "csv").to_pydict() == {"id": [1, 2], "note": ["two\nlines", "one"]}
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "encoding"), [(";", "utf-8"), ("|", "utf-8"), ("\t", "utf-8-sig"), (";", "latin-1")]
+)
+def test_csv_is_read_as_it_is_written(delimiter: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"id{delimiter}stadt\n1{delimiter}Köln\n2{delimiter}a,b\n", encoding=encoding)
+    assert read_rows(path, "csv").to_pydict() == {"id": [1, 2], "stadt": ["Köln", "a,b"]}
+
+
+def test_csv_of_wide_characters_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,size\n1,2\n", encoding="utf-16")
+    with pytest.raises(DataError, match=r"rows\.csv is utf-16.* text, expected UTF-8\. Save it as UTF-8"):
+        read_rows(path, "csv")
+
+
+def test_a_recipe_reads_a_file_without_a_suffix_in_the_format_that_is_given(tmp_path: Path) -> None:
+    columns, labels = {"x": ColumnConfig(type="int", role="id")}, {"y": LabelConfig(task="binary")}
+    data = FilesConfig(files=("rows.csv",), format="csv")
+    requests = TableRequests(TableConfig(data=data, columns=columns, labels=labels))
+    (tmp_path / "rows").write_text('{"x": 1, "zip": "00501"}\n')
+    assert format_of(str(tmp_path / "rows"), "jsonl", requests) == "jsonl"
+    ((raw, sent, _),) = requests.of_file(tmp_path / "rows", format_name="jsonl")
+    assert (raw.to_pylist(), sent.to_pylist()) == ([{"x": 1, "zip": "00501"}], [{"x": 1}])
+    (tmp_path / "rows").write_text("x,zip\n1,00501\n")
+    assert format_of(str(tmp_path / "rows"), None, requests) == "csv"
+    ((raw, _, _),) = requests.of_file(tmp_path / "rows")
+    assert raw.to_pylist() == [{"x": 1, "zip": "00501"}]

@@ -1,0 +1,165 @@
+"""A percentile, a metric of a load and metrics of a model, each added from outside by one line."""
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from rankline.api.pipeline import Quality
+from rankline.runs.bench_reports import log_report
+from rankline.serving.loadtest.analysis.compare import compare
+from rankline.serving.loadtest.config import Slo
+from rankline.serving.loadtest.report.html import to_html
+from rankline.serving.loadtest.report.plot import write_plot
+from rankline.serving.loadtest.report.report import BenchmarkReport
+from rankline.serving.loadtest.runs import Run
+from rankline.serving.loadtest.stats import metrics as load_metrics
+from rankline.serving.loadtest.stats.metrics import Estimate, Metric, latency_percentile
+from rankline.terminal.bench_table import print_comparison, print_report
+from rankline.terminal.summary import print_quality
+from rankline.training import evaluation as model_metrics
+from rankline.training.evaluation.scored_rows import ScoredRows
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.schema.targets import Head
+from tests.factories.reports import report_of, result_of
+from tests.harness.process.packages import leave_installed
+from tests.harness.process.terminal import printed
+
+
+def errors_per_s(run: Run) -> Estimate:
+    return Estimate(value=run.whole.errors.total() / run.duration_s)
+
+
+@pytest.fixture(autouse=True)
+def _new_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    for added in (
+        latency_percentile(0.75, is_compared=True, is_drawn=True),
+        Metric(name="errors_per_s", title="errors/s", measure=errors_per_s),
+    ):
+        monkeypatch.setitem(load_metrics.METRICS, added.name, added)
+
+
+@pytest.fixture
+def report() -> BenchmarkReport:
+    return report_of(result_of(counts={"errors": Counter({"UNAVAILABLE": 3})}))
+
+
+def test_it_is_measured_written_and_read_back(report: BenchmarkReport, tmp_path: Path) -> None:
+    (tmp_path / "bench.json").write_text(report.to_json())
+    assert BenchmarkReport.read(tmp_path / "bench.json") == report
+    entry = json.loads(report.to_json())["bench"][0]
+    assert (entry["p75_ms"], entry["errors_per_s"]) == (pytest.approx(300, rel=0.001), 12)
+    low, high = entry["intervals_ms"]["p75"]
+    (line,) = csv.DictReader(io.StringIO(report.to_csv()))
+    assert (float(line["p75_low_ms"]), float(line["p75_high_ms"])) == (low, high)
+
+
+def test_it_is_on_the_terminal_on_the_page_and_in_the_pictures(report: BenchmarkReport, tmp_path: Path) -> None:
+    lines = printed(partial(print_report, report), 110).splitlines()
+    begin = next(number for number, line in enumerate(lines) if "p75 ms" in line)
+    titles, figures = (re.split(r"\s{2,}", line.strip()) for line in lines[begin : begin + 2])
+    shown = dict(zip(titles, figures, strict=False))
+    assert (float(shown["p75 ms"]), shown["errors/s"]) == (pytest.approx(300, rel=0.001), "12")
+    assert all(f"<th>{title}</th>" in to_html(report) for title in ("p75 ms", "errors/s"))
+    write_plot(report, tmp_path / "bench.svg")
+    assert ">p75<" in (tmp_path / "bench.svg").read_text()
+
+
+def test_it_is_compared_and_can_be_the_bound_of_a_search(report: BenchmarkReport) -> None:
+    text = printed(partial(print_comparison, compare(report, report, 0.1)))
+    assert re.search(r"rows_1 +p75_ms", text)
+    assert "errors_per_s" not in text
+    assert Slo.parse("p75=5ms") == Slo(metric="p75_ms", level=0.75, bound_ms=5)
+
+
+def test_an_earlier_report_is_compared_by_what_it_has(report: BenchmarkReport, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = json.loads(report.to_json())
+    for entry in document["bench"]:
+        del entry["p75_ms"], entry["intervals_ms"]["p75"]
+    earlier = BenchmarkReport.from_dict(document, "an earlier report")
+    text = printed(partial(print_comparison, compare(earlier, report, 0.1)), 110)
+    assert "rows_1, p75_ms, before: the report is from before it was measured" in text
+    assert re.search(r"rows_1 +p50_ms", text)
+    later = report.to_dict()  # and one that has more is read too
+    monkeypatch.delitem(load_metrics.METRICS, "p75_ms")
+    assert BenchmarkReport.from_dict(later, "a later report").bench[0].value("p50_ms") is not None
+
+
+def test_it_is_tracked(report: BenchmarkReport, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("e", artifact_location=(tmp_path / "artifacts").as_uri())
+    run_id = client.create_run(experiment).info.run_id
+    log_report(report, uri, run_id, tmp_path / "report")
+    metrics = client.get_run(run_id).data.metrics
+    assert metrics["bench/p75_ms"] == report.bench[0].value("p75_ms")
+    assert metrics["bench/errors_per_s"] == 12
+
+
+def brier(rows: ScoredRows) -> float:
+    return rows.mean((rows.scores - rows.labels) ** 2)
+
+
+def test_a_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(model_metrics.METRICS, "brier", BRIER)
+    found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
+    assert (found["brier"], found["auc"]) == ((0.25 + 0.0625) / 2, 1.0)
+    of_seeds = {seed: {f"valid_{name}": value + seed / 10 for name, value in found.items()} for seed in (0, 1)}
+    measured = Quality(per_seed=of_seeds, best_auc=0.9, served=0.8, heads=(Head("label"),))
+    assert measured.to_dict()["valid_brier"] == pytest.approx(found["brier"] + 0.05)
+    lines = printed(partial(print_quality, measured), 110).splitlines()
+    rows = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line.strip()) for line in lines)}
+    assert rows["Brier score"] == ["0.2062 ± 0.0707"]
+    assert rows["AUC"] == ["1.0500 ± 0.0707", "0.8000", "0.9000"]
+
+
+BRIER = model_metrics.Metric(measure=brier, title="Brier score")
+BROKEN = model_metrics.Metric(measure=lambda rows: rows.score)  # type: ignore[attr-defined]  # as somebody misspells it
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of installed packages; what is looked up in it is forgotten afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    model_metrics._installed.cache_clear()
+    yield tmp_path
+    model_metrics._installed.cache_clear()
+
+
+def install(site: Path, name: str, attribute: str) -> None:
+    leave_installed(site, "brier-score", f"[rankline.metrics]\n{name} = {__name__}:{attribute}\n")
+
+
+def test_a_metric_of_an_installed_package_is_measured(site: Path) -> None:
+    install(site, "brier", "BRIER")
+    found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
+    assert found["brier"] == (0.25 + 0.0625) / 2
+    assert model_metrics.all_metrics()["brier"].title == "Brier score"
+
+
+def test_one_that_fails_is_named(site: Path) -> None:
+    install(site, "brier", "BROKEN")
+    with pytest.raises(ConfigError, match=r"metric 'brier' of an installed package failed \(AttributeError: .*score"):
+        model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute", "message"),
+    [
+        ("auc", "BRIER", "entry point 'auc' of rankline.metrics has the name of a metric of Rankline"),
+        ("brier", "NONE", r"entry point 'brier' of rankline.metrics cannot be loaded \(AttributeError: .*NONE"),
+        ("brier", "brier", "entry point 'brier' of rankline.metrics leads to function, expected Metric"),
+    ],
+)
+def test_what_is_no_new_metric_is_refused(site: Path, name: str, attribute: str, message: str) -> None:
+    install(site, name, attribute)
+    with pytest.raises(ConfigError, match=message):
+        model_metrics.all_metrics()

@@ -1,0 +1,184 @@
+"""Searches on a small data set, in a store of their own."""
+
+import json
+import shutil
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import optuna
+import pytest
+from filelock import FileLock
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from rankline.recipes import Recipe, recipe_named
+from rankline.runs.reader import open_reader
+from rankline.runs.summary import runs_in
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.mlp import MLPConfig
+from rankline.training.run.observers import EarlyEnd, Observer
+from rankline.training.run.train import rehearse
+from rankline.training.tracking import TrackingConfig
+from rankline.tuning.hyperparameters import Tuned, tune
+from rankline.workflows.core.errors import ConfigError, RanklineError
+from rankline.workflows.preprocess.prepared_data import PreparedData
+from tests.factories.recorders import ProgressRecord
+from tests.unit.training.conftest import make_prepared
+
+TRAIN = TrainConfig(model=MLPConfig(hidden=(8,)), epochs=2, batch_size=64, learning_rate=0.0001, seed=3)
+ONLY = ("learning_rate", "hidden")
+
+
+@dataclass(frozen=True)
+class Workplace:
+    prepared: PreparedData
+    tracking: TrackingConfig
+    recipe: Recipe
+
+    @property
+    def client(self) -> MlflowClient:
+        return MlflowClient(tracking_uri=self.tracking.uri)
+
+    @property
+    def journal(self) -> Path:
+        return self.tracking.directory / "tune" / "trials.journal"
+
+    def tune(self, num_trials: int, **changes: object) -> Tuned:
+        chosen: dict[str, object] = {"only": ONLY, **changes}
+        return tune(
+            replace(self.recipe, train=chosen.pop("train", TRAIN)),  # type: ignore[arg-type]
+            self.prepared,
+            num_trials=num_trials,
+            tracking=self.tracking,
+            directory=self.journal.parent,
+            progress=ProgressRecord(),
+            **chosen,  # type: ignore[arg-type]
+        )
+
+    @property
+    def studies(self) -> list[optuna.Study]:
+        storage = JournalStorage(JournalFileBackend(str(self.journal)))
+        names = optuna.get_all_study_names(storage)
+        return [optuna.load_study(study_name=name, storage=storage) for name in names]
+
+    def trials(self, search: str) -> list[Run]:
+        experiment = self.client.get_run(search).info.experiment_id
+        return list(self.client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{search}'"))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    root = tmp_path_factory.mktemp("tuning")
+    prepared = PreparedData.load(make_prepared(root / "prepared", num_train=1200, num_valid=200))
+    return Workplace(prepared, TrackingConfig(directory=root, experiment="shop"), recipe_named("movielens"))
+
+
+@pytest.fixture(scope="module")
+def tuned(first: Workplace) -> Tuned:
+    return first.tune(3)
+
+
+@pytest.fixture
+def workplace(first: Workplace, tuned: Tuned, tmp_path: Path) -> Workplace:
+    """As that search has left it: what a test adds is its own."""
+    shutil.copytree(first.tracking.directory, tmp_path / "tuning")
+    return replace(first, tracking=replace(first.tracking, directory=tmp_path / "tuning"))
+
+
+def test_trials_are_runs_of_a_search_and_the_best_is_no_worse_than_the_recipe(
+    workplace: Workplace, tuned: Tuned
+) -> None:
+    trials = workplace.trials(tuned.run_id)
+    assert tuned.num_trials == len(trials) == 3
+    figures = [run.data.metrics["inner_auc"] for run in trials]
+    assert tuned.after == pytest.approx(max(figures))
+    assert tuned.before <= tuned.after
+    assert {run.info.status for run in trials} == {"FINISHED"}
+    own = next(run for run in trials if run.info.run_name.startswith("trial 0"))
+    assert own.data.metrics["inner_auc"] == pytest.approx(tuned.before)
+    assert float(own.data.params["learning_rate"]) == TRAIN.learning_rate
+    assert not [name for run in trials for name in run.data.metrics if "valid" in name]  # these rows chose nothing
+    search = workplace.client.get_run(tuned.run_id)
+    assert search.info.status == "FINISHED"
+    assert search.data.tags["command"] == tuned.command
+    assert search.data.metrics["best/inner_auc"] == tuned.after
+    listed = runs_in(open_reader(workplace.client.tracking_uri))
+    assert [run.run_id for run in listed] == [tuned.run_id]  # not each trial
+
+
+def test_what_won_is_what_was_tried(workplace: Workplace, tuned: Tuned) -> None:
+    best = max(workplace.trials(tuned.run_id), key=lambda run: run.data.metrics["inner_auc"])
+    for name, value in tuned.choices.items():
+        assert best.data.params[name] == str(value)
+        assert f"--{name.replace('_', '-')} " in tuned.command
+    assert json.loads((workplace.journal.parent / "tuned.json").read_text())["command"] == tuned.command
+
+
+def test_a_search_goes_on_and_a_trial_that_was_cut_off_is_tried_anew(workplace: Workplace, tuned: Tuned) -> None:
+    (study,) = workplace.studies
+    study.ask()  # a process that was killed
+    again = workplace.tune(4)
+    assert (again.num_trials, again.run_id) == (4, tuned.run_id)
+    assert len(workplace.trials(tuned.run_id)) == 4
+    assert again.after >= tuned.after
+    assert workplace.tune(4) == again  # nothing is left to do
+
+
+def test_other_choices_of_the_recipe_begin_another_search(workplace: Workplace, tuned: Tuned) -> None:
+    other = workplace.tune(1, train=replace(TRAIN, learning_rate=0.001))
+    assert other.run_id != tuned.run_id
+    assert (other.choices, other.before) == ({}, other.after)
+
+
+def test_choices_that_cannot_be_trained_are_told(workplace: Workplace) -> None:
+    with pytest.raises(RanklineError, match="Lower the learning rate"):
+        workplace.tune(2, train=replace(TRAIN, optimizer="sgd", learning_rate=1e30))
+    assert {run.info.status for run in workplace.client.search_runs(["1"], "attributes.run_name = 'tune mlp'")} == {
+        "FINISHED",
+        "FAILED",
+    }
+    with pytest.raises(ConfigError, match="gru_units cannot be tuned for model 'mlp'"):
+        workplace.tune(2, only=("gru_units",))
+
+
+def test_two_searches_at_once_are_refused(workplace: Workplace, tuned: Tuned) -> None:
+    with FileLock(workplace.journal.parent / ".lock"), pytest.raises(RanklineError, match="another `rankline tune` is"):
+        workplace.tune(tuned.num_trials)
+
+
+def test_a_trial_that_is_ended_early_has_no_figure_and_says_so(workplace: Workplace) -> None:
+    class Impatient(Observer):
+        def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
+            assert figures["inner_auc"] > 0
+            raise EarlyEnd
+
+    name = "ended early"
+    tracking = replace(workplace.tracking, experiment="early", run_name=name)
+    assert rehearse(workplace.prepared, TRAIN, tracking=tracking, observers=lambda _: [Impatient()]) == {}
+    experiment = workplace.client.get_experiment_by_name("early")
+    assert experiment is not None
+    (run,) = workplace.client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status, run.data.tags["pruned"]) == (name, "FINISHED", "true")
+
+
+def test_a_trial_that_does_worse_than_most_is_ended_early(workplace: Workplace) -> None:
+    learning_rates = (0.0002, 0.0005, 0.0008, 0.001, 0.00001)  # the last one learns next to nothing
+    train = replace(TRAIN, seed=4)
+    first = workplace.tune(1, train=train, only=("learning_rate",))
+    study = next(s for s in workplace.studies if s.user_attrs.get("run_id") == first.run_id)
+    for learning_rate in learning_rates:
+        study.enqueue_trial({"learning_rate": learning_rate})
+    tuned = workplace.tune(1 + len(learning_rates), train=train, only=("learning_rate",))
+    assert (tuned.num_trials, tuned.num_pruned) == (6, 1)
+    *others, slow = study.trials
+    assert (slow.params["learning_rate"], slow.state) == (0.00001, TrialState.PRUNED)
+    epoch, value = slow.last_step, slow.intermediate_values[slow.last_step]
+    assert value < statistics.median(trial.intermediate_values[epoch] for trial in others)
+    (pruned,) = (run for run in workplace.trials(first.run_id) if run.data.tags.get("pruned"))
+    assert pruned.info.run_id == slow.user_attrs["run_id"]
+    assert (pruned.info.status, pruned.data.params["learning_rate"]) == ("FINISHED", "1e-05")

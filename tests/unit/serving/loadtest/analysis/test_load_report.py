@@ -1,0 +1,182 @@
+import csv
+import io
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hdrh.histogram import HdrHistogram
+
+from rankline.serving.loadtest.analysis.resources import ServerResources
+from rankline.serving.loadtest.analysis.server_breakdown import Breakdown, StepTimes
+from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
+from rankline.serving.loadtest.runs import Floor, Load
+from rankline.serving.loadtest.search.rate import SearchResult
+from rankline.serving.loadtest.stats.percentiles import Estimate
+from tests.factories.reports import report_of, result_of
+
+
+@pytest.fixture
+def result() -> LoadResult:
+    step = StepTimes(queue_ms=1, input_ms=2, infer_ms=3, output_ms=4)
+    return result_of(
+        Load(batch_size=16, concurrency=1),
+        np.random.default_rng(0).permutation(np.arange(1, 501)),
+        num_slices=4,
+        counts={"cpu_ns": Counter({0: 50_000_000})},
+        server=ServerResources(cpu_cores=0.5, memory_bytes=1 << 20, num_processes=2),
+        breakdown=Breakdown(total_ms=14, client_ms=1, network_ms=2, steps={"m": step}, remainder_ms=1),
+    )
+
+
+def test_figures_of_a_known_run(result: LoadResult) -> None:
+    figures = [result.value(f"{name}_ms") for name in ("p50", "p90", "p95", "p99", "max")]
+    assert figures == pytest.approx((250, 450, 475, 495, 500), rel=0.001)
+    assert result.value("mean_ms") == pytest.approx(250.5, rel=0.001)
+    assert (result.num_requests, result.duration_s) == (500, 1.0)
+    assert (result.requests_per_s, result.rows_per_s) == (500, 8000)
+    assert result.client_busiest == pytest.approx(0.2)
+    assert result.client_cpu_ms == pytest.approx(0.4)
+    median = result.metrics["p50_ms"]
+    assert median.low is not None
+    assert median.high is not None
+    assert 200 < median.low < 250 < median.high < 300
+
+
+def test_what_is_not_reported_has_no_value_and_a_reason(result: LoadResult) -> None:
+    found = result.metrics["p999_ms"]
+    assert found == Estimate(reason="500 samples, at least 3,688 required")
+    entry = result.to_dict()
+    assert (entry["p999_ms"], entry["withheld"]) == (None, {"p999": found.reason})
+    assert "p999" not in entry["intervals_ms"]
+
+
+def test_a_refused_measurement_states_no_latency() -> None:
+    refused = result_of(
+        latencies_ms=np.arange(1, 501),
+        num_slices=4,
+        problem="client",
+        is_refused=True,
+    )
+    assert {refused.metrics[name] for name in ("p50_ms", "mean_ms", "max_ms")} == {Estimate(reason="client")}
+    assert refused.requests_per_s == 500
+    assert report_of(refused).problems == ("rows_1: client",)
+
+
+def test_json_holds_all_of_it_and_the_histogram(result: LoadResult) -> None:
+    document = json.loads(report_of(result).to_json())
+    entry = document["bench"][0]
+    assert entry.items() >= {"batch_size": 16, "concurrency": 1, "rows_per_s": 8000.0, "is_stable": True}.items()
+    assert entry["breakdown"]["steps"]["m"]["infer_ms"] == 3
+    assert HdrHistogram.decode(entry["histogram"]).get_total_count() == 500
+    assert document["environment"] == {}
+    assert document["format_version"] == 2
+
+
+def test_csv_has_a_line_per_load_with_its_bounds(result: LoadResult) -> None:
+    (line,) = csv.DictReader(io.StringIO(report_of(result).to_csv()))
+    assert float(line["p50_ms"]) == result.value("p50_ms")
+    assert float(line["p50_low_ms"]) == result.metrics["p50_ms"].low
+    assert (line["p999_ms"], line["p999_low_ms"]) == ("", "")
+    assert (line["num_errors"], line["server_cpu_cores"]) == ("0", "0.5")
+
+
+def test_histograms_are_files_by_load(result: LoadResult) -> None:
+    at_rate = result_of(Load(batch_size=1, rate_per_s=500.0, arrivals="poisson"), np.arange(1, 9), is_stable=False)
+    files = report_of(result, at_rate).histograms()
+    assert list(files) == ["rows_16.hdr", "rows_1_rate_500.hdr"]
+    assert "movielens" in files["rows_16.hdr"]
+    assert result.latencies().total == 500
+
+
+def test_a_rate_that_was_tried_again_has_a_histogram_of_its_own() -> None:
+    def tried(count: int, rate_per_s: float) -> LoadResult:
+        load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
+        return result_of(load, np.arange(1, count))
+
+    report = report_of(tried(9, 500.0), tried(13, 500.0), tried(17, 499.8), tried(21, 250.0))
+    files = report.histograms()
+    assert list(files) == [
+        "rows_1_rate_500.hdr",
+        "rows_1_rate_500_2.hdr",
+        "rows_1_rate_500_3.hdr",
+        "rows_1_rate_250.hdr",
+    ]
+    totals = [HdrHistogram.decode(text.splitlines()[-1].split(",")[3]).get_total_count() for text in files.values()]
+    assert totals == [8, 12, 16, 20]
+
+
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [
+        (Load(batch_size=4, concurrency=1), "rows_4"),
+        (Load(batch_size=4, concurrency=8), "rows_4/concurrency_8"),
+        (Load(batch_size=4, rate_per_s=250.4, arrivals="constant"), "rows_4/rate_250"),
+    ],
+)
+def test_each_load_has_a_name(load: Load, name: str) -> None:
+    assert load.name == name
+    assert load.words == name.replace("_", " ").replace("/", ", ")
+
+
+def test_the_parts_of_a_breakdown_are_in_the_order_of_a_request(result: LoadResult) -> None:
+    assert result.breakdown is not None
+    parts = result.breakdown.parts_ms()
+    assert list(parts) == ["client", "network", "m, queue", "m, input", "m, infer", "m, output", "remainder"]
+    assert sum(parts.values()) == result.breakdown.total_ms
+
+
+def test_a_report_is_read_back_as_it_was(result: LoadResult, tmp_path: Path) -> None:
+    short = result_of(Load(batch_size=1, rate_per_s=5), [], counts={"num_due": 3}, is_stable=False)
+    report = replace(
+        report_of(result, short),
+        floors=(Floor(concurrency=1, requests_per_s=6000.0, p50_ms=None, client_cpu_ms=0.1),),
+        searches={16: SearchResult(rate_per_s=None, failed_per_s=1.0, num_probes=2)},
+        slo="p99=10ms",
+        quality={"valid_auc": 0.5},
+    )
+    of_run = {"recipe": "movielens", "quality": {"valid_auc": 0.5, "best_auc": None, "seeds": {"0": {}}}}
+    (tmp_path / "bench.json").write_text(json.dumps({**report.to_dict(), **of_run}))
+    assert BenchmarkReport.read(tmp_path / "bench.json") == report
+    assert short.value("mean_ms") is short.value("p50_ms") is short.lag_mean_ms is None
+    assert short.requests_per_s == 0
+    assert result.metrics["rows_per_s"] == Estimate(value=8000, low=8000, high=8000)  # the same in each of four slices
+    assert short.to_dict()["rows_per_s_interval"] is None  # of one slice
+
+
+def test_a_search_that_found_no_rate_does_not_pass() -> None:
+    searches = {
+        1: SearchResult(rate_per_s=100.0, failed_per_s=105.0, num_probes=2),
+        16: SearchResult(rate_per_s=None, failed_per_s=1.0, num_probes=2),
+    }
+    assert report_of(slo="p99=10ms", searches=searches).problems == ("rows_16: no tested rate met p99=10ms",)
+
+
+def test_of_the_rates_that_a_search_tried_only_the_lowest_that_failed_can_be_a_problem() -> None:
+    def tried(rate_per_s: float, **changes: bool) -> LoadResult:
+        load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
+        return result_of(
+            load,
+            np.arange(1, 9),
+            is_stable=False,
+            problem=f"at {rate_per_s:g}",
+            is_refused=True,
+            **changes,
+        )
+
+    searches = {1: SearchResult(rate_per_s=100.0, failed_per_s=104.97, num_probes=3)}
+    report = replace(report_of(tried(105.0), tried(200.0)), slo="p99=10ms", searches=searches)
+    assert report.problems == ("rows_1/rate_105: at 105",)
+    ended = replace(report_of(tried(200.0, is_cut_short=True), tried(400.0)), slo="p99=10ms", searches=None)
+    assert ended.problems == ("rows_1/rate_200: at 200",)
+    assert len(report_of(tried(105.0), tried(200.0)).problems) == 2
+
+
+def test_a_report_of_an_earlier_release_is_read_and_written_as_it_was() -> None:
+    golden = Path(__file__).parents[4] / "golden/serving/bench.json"
+    report = BenchmarkReport.read(golden)
+    assert json.loads(report.to_json()) == json.loads(golden.read_text())
+    assert report.searches == {16: SearchResult(rate_per_s=None, failed_per_s=1.0, num_probes=2)}
+    assert report.bench[0].metrics["p999_ms"].reason == "500 samples, at least 3,688 required"

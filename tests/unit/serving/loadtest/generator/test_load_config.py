@@ -1,0 +1,65 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankline.serving.loadtest.config import LoadConfig, Slo
+from rankline.serving.loadtest.generator.arrivals import ConstantArrivals, PoissonArrivals, TraceArrivals
+from rankline.workflows.core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"min_requests": 0}, "min_requests is 0, expected more than 0"),
+        ({"warmup_s": -1}, "warmup_s is -1, expected at least 0"),
+        ({"rate": (100, 0)}, r"rate is \[100, 0\], expected whole numbers from 1"),
+        ({"concurrency": ()}, "no load"),
+        ({"inputs": "random"}, "no inputs 'random'. Available: heldout, generated"),
+        ({"transport": "pigeon"}, "no transport 'pigeon'. Available: http2, grpcio"),
+        ({"time_limit_s": 1.0}, "time_limit_s is 1, shorter than min_duration_s 3"),
+        ({"slo": "p99"}, "slo is 'p99', expected one of .*p99=10ms"),
+        ({"slo": "p99=10ms", "rate": (5,)}, "contradict each other"),
+        ({"arrivals": "trace.csv", "rate": (5,)}, "trace.csv sets the rate of arrivals"),
+        ({"arrivals": "possion", "rate": (5,)}, "arrivals is 'possion', expected constant, poisson or a file of times"),
+        ({"arrivals": "constant"}, "arrivals need a rate or an slo. Give --rate."),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LoadConfig(**change)
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "level", "bound_ms"),
+    [
+        ("p99=10ms", "p99_ms", 0.99, 10),
+        ("p99.9 = 0.5s", "p999_ms", 0.999, 500),
+        ("p50=250us", "p50_ms", 0.5, 0.25),
+    ],
+)
+def test_a_bound_is_read_with_its_unit(text: str, metric: str, level: float, bound_ms: float) -> None:
+    assert Slo.parse(text) == Slo(metric=metric, level=level, bound_ms=bound_ms)
+
+
+@pytest.mark.parametrize("text", ["p98=10ms", "p99=10", "p99=0ms", "p99<10ms", "", "p99=-1ms"])
+def test_a_bound_of_something_else_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected one of"):
+        Slo.parse(text)
+
+
+def test_arrivals_are_chosen_by_name_or_file(tmp_path: Path) -> None:
+    assert LoadConfig(arrivals="constant", rate=(5,)).arrivals_at(5) == ConstantArrivals(rate_per_s=5)
+    assert LoadConfig(seed=3).arrivals_at(5) == PoissonArrivals(rate_per_s=5, seed=3)
+    (tmp_path / "trace").write_text("1\n2\n")
+    config = LoadConfig(arrivals=str(tmp_path / "trace"))
+    assert config.is_trace
+    assert config.arrivals_at(5) == TraceArrivals(times_s=(1.0, 2.0))
+
+
+def test_made_up_rows_are_skewed_by_their_values_and_held_out_ones_only_if_asked() -> None:
+    heldout, generated = LoadConfig(), LoadConfig(inputs="generated")
+    assert (heldout.row_skew, generated.row_skew, generated.value_skew) == (0, 0, 1)
+    assert LoadConfig(skew=0.5).row_skew == 0.5
+    flat = LoadConfig(inputs="generated", skew=0.0)
+    assert (flat.row_skew, flat.value_skew) == (0, 0)

@@ -1,0 +1,163 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankline.training.evaluation import measured, qualities
+from rankline.training.evaluation import scored_rows as scored_rows
+from rankline.training.evaluation.scored_rows import ScoredRows, Tally
+from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
+from tests.factories.workers import OneOfTwo
+
+BINARY = [Head("label")]
+SCORES = [-np.inf, -2.5, -0.0, 0.0, 1e-30, 0.25, 0.5, 1.0]
+ROWS = st.lists(st.tuples(st.booleans(), st.sampled_from(SCORES[1:]), st.integers(0, 3)), min_size=1, max_size=60)
+
+
+def distinct(rows: ScoredRows) -> dict[tuple[float, float, int], int]:
+    groups = np.zeros(len(rows.labels)) if rows.groups is None else rows.groups
+    columns = (column.tolist() for column in (rows.labels, rows.scores, groups, rows.counts))
+    found: dict[tuple[float, float, int], int] = {}
+    for *key, count in zip(*columns, strict=True):
+        found[tuple(key)] = found.get(tuple(key), 0) + count  # 0 and -0 are one score in two rows
+    return found
+
+
+@given(ROWS, st.lists(st.integers(0, 60), max_size=6), st.booleans())
+def test_a_tally_has_each_row_as_often_as_it_came(
+    rows: list[tuple[bool, float, int]], cuts: list[int], has_groups: bool
+) -> None:
+    labels, scores, groups = (np.array(column) for column in zip(*rows, strict=True))
+    scores = scores.astype(np.float32)
+    tally = Tally(BINARY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scored_rows, "_PENDING_ROWS", 5)  # so that it counts between batches
+        for part in np.split(np.arange(len(rows)), sorted(cut for cut in cuts if cut < len(rows))):
+            tally.add(labels[part], scores[part], groups[part] if has_groups else None)
+    found, expected = tally.rows(), ScoredRows.of(labels, scores, groups if has_groups else None)
+    assert distinct(found) == distinct(expected)
+    assert len(found.labels) <= len(rows)
+
+
+def test_the_order_of_the_rows_changes_no_bit_of_a_figure() -> None:
+    rng = np.random.default_rng(0)
+    labels, scores, groups = rng.random(5000) < 0.3, rng.random(5000).astype(np.float32), rng.integers(0, 99, 5000)
+    figures = []
+    for order in (np.arange(5000), rng.permutation(5000)):
+        tally = Tally(BINARY)
+        for part in np.array_split(order, 7):
+            tally.add(labels[part], scores[part], groups[part])
+        figures.append(measured(BINARY, tally.rows()))
+    assert figures[0] == figures[1]
+    assert figures[0] == pytest.approx(qualities(BINARY, labels, scores, groups))
+
+
+def test_workers_count_together_what_each_has_scored() -> None:
+    rng = np.random.default_rng(0)
+    labels, groups = rng.random(400) < 0.3, rng.integers(0, 9, 400)
+    scores = (rng.integers(0, 20, 400) / 20).astype(np.float32)
+    here, there, whole = Tally(BINARY), Tally(BINARY), Tally(BINARY)
+    for tally, rows in ((here, slice(0, 150)), (there, slice(150, 400)), (whole, slice(0, 400))):
+        tally.add(labels[rows], scores[rows], groups[rows])
+    there.rows()
+    found = here.rows(OneOfTwo([there._keys, there._counts]))
+    assert measured(BINARY, found) == measured(BINARY, whole.rows())
+
+
+def test_memory_grows_with_distinct_scores_not_with_rows() -> None:
+    tally = Tally(BINARY)
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        tally.add(rng.random(100_000) < 0.5, (rng.integers(0, 500, 100_000) / 500).astype(np.float32))
+    assert tally._num_pending <= scored_rows._PENDING_ROWS + 100_000
+    assert len(tally._keys) <= 1000
+    assert tally.rows().counts.sum() == 4_000_000
+
+
+@pytest.mark.parametrize("heads", [[Head("a", task=REGRESSION)], [Head("a"), Head("b", task=REGRESSION)]])
+def test_rows_of_other_heads_are_held_as_they_are(heads: list[Head]) -> None:
+    rng = np.random.default_rng(0)
+    shape = (50,) if len(heads) == 1 else (50, 2)
+    labels, scores = (rng.random(shape) < 0.5).astype(np.float32), rng.random(shape, np.float32)
+    tally = Tally(heads)
+    for part in np.array_split(np.arange(50), 3):
+        tally.add(labels[part], scores[part])
+    assert measured(heads, tally.rows()) == qualities(heads, labels, scores)
+
+
+def test_probabilities_of_classes_are_held_too() -> None:
+    head = Head("kind", task=MULTICLASS, classes=("a", "b", "c"))
+    rng = np.random.default_rng(0)
+    labels, scores = rng.integers(0, 3, 30), rng.dirichlet(np.ones(3), 30)
+    tally = Tally([head])
+    tally.add(labels[:20], scores[:20])
+    tally.add(labels[20:], scores[20:])
+    assert measured([head], tally.rows()) == qualities([head], labels, scores)
+
+
+@pytest.mark.parametrize("score", [np.nan, np.inf])
+def test_a_score_that_is_no_number_is_refused(score: float) -> None:
+    with pytest.raises(FloatingPointError, match=r"^a score is not finite\.$"):
+        Tally(BINARY).add(np.array([0.0, 1.0]), np.array([score, 0.5], np.float32))
+
+
+def test_labels_and_groups_that_cannot_be_counted_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^labels hold values other than 0 and 1\.$"):
+        Tally(BINARY).add(np.array([0.0, 0.5]), np.array([0.1, 0.5], np.float32))
+    for groups in ([-1, 4], [0, 2**31]):
+        expected = rf"^groups are {groups[0]} to {groups[1]}, expected ids from 0 to 2147483647\.$"
+        with pytest.raises(ValueError, match=expected):
+            Tally(BINARY).add(np.array([0.0, 1.0]), np.array([0.1, 0.5], np.float32), np.array(groups))
+
+
+def test_the_largest_group_and_the_smallest_scores_come_back_as_they_were() -> None:
+    labels, scores = np.array([1, 0, 1]), np.array([0.0, 1.0, 1e-45], np.float32)
+    groups = np.array([2**31 - 1, 0, 5], np.int32)
+    tally = Tally(BINARY)
+    tally.add(labels, scores, groups)
+    found = tally.rows()
+    assert found.groups is not None
+    order = np.argsort(found.groups)
+    assert found.groups[order].tolist() == [0, 5, 2**31 - 1]
+    assert found.scores[order].tolist() == [1.0, scores[2], 0.0]
+    assert found.labels[order].tolist() == [0, 1, 1]
+    assert (found.labels.dtype, found.scores.dtype, found.counts.dtype) == ("float32", "float32", "int64")
+
+
+def test_groups_that_are_texts_are_held() -> None:
+    tally = Tally(BINARY)
+    tally.add(np.array([1, 0]), np.array([0.5, 0.25], np.float32), np.array(["b", "a"]))
+    found = tally.rows()
+    assert found.groups is not None
+    assert (found.groups.tolist(), found.labels.tolist(), found.counts.tolist()) == (["b", "a"], [1, 0], [1, 1])
+
+
+def test_no_rows_are_none() -> None:
+    tally = Tally(BINARY)
+    assert len(tally.rows().labels) == 0
+    assert tally.rows().groups is None
+    tally.add(np.zeros(1), np.zeros(1, np.float32))
+    assert tally.rows().groups is None
+    tally = Tally(BINARY)
+    tally.add(np.zeros(0), np.zeros(0, np.float32), np.zeros(0, np.int64))
+    found = tally.rows()
+    assert found.groups is not None
+    assert len(found.labels) == len(found.groups) == 0
+
+
+def test_rows_are_counted_as_soon_as_more_wait_than_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scored_rows, "_PENDING_ROWS", 4)
+    tally = Tally(BINARY)
+    waiting = []
+    for scores in ([0.1, 0.2, 0.3, 0.4], [0.5], [0.1, 0.2, 0.3], [0.4, 0.5], [0.6]):
+        tally.add(np.zeros(len(scores)), np.array(scores, np.float32))
+        waiting.append((tally._num_pending, len(tally._keys)))
+    assert waiting == [(4, 0), (0, 5), (3, 5), (5, 5), (0, 6)]
+    assert tally.rows().counts.tolist() == [2, 2, 2, 2, 2, 1]
+
+
+def test_a_mean_counts_each_row_as_often_as_it_came() -> None:
+    rows = ScoredRows(labels=np.zeros(2), scores=np.zeros(2), counts=np.array([3, 1]))
+    assert rows.mean(np.array([1, 5])) == 2
+    assert rows.mean(np.array([True, False])) == 0.75
+    assert ScoredRows.of(np.zeros(2), np.zeros(2)).counts.dtype == np.int64

@@ -1,0 +1,139 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankline.training.config.train import TrainConfig
+from rankline.training.evaluation import quality
+from rankline.training.evaluation.first_rows import FirstRows
+from rankline.training.evaluation.scored_rows import Tally
+from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.run.evaluate import evaluate
+from rankline.training.trainers.torch import TorchTrainer
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.targets import MULTICLASS, Head
+from tests.factories.workers import OneOfTwo
+
+
+@pytest.mark.parametrize("group_by", ["userId", "not an input", None])
+def test_a_split_is_measured_with_groups_where_there_are_some(group_by: str | None, prepared: Path) -> None:
+    spec = FeatureSpec.read(prepared)
+    trainer = TorchTrainer(spec, TrainConfig(model=TorchMLPConfig()), num_steps=1)
+    valid = TorchTrainer.batches(prepared, spec, "valid", 300, shuffle=False, seed=0)
+    scores = np.concatenate([trainer.score(inputs) for inputs, _ in valid])
+    labels = np.concatenate([trainer.array(label) for _, label in valid])
+    figures = evaluate(trainer, valid, spec.heads, group_by=group_by, split="validation")
+    assert ("gauc" in figures) == (group_by == "userId")
+    assert {name: figures[name] for name in figures if name != "gauc"} == pytest.approx(
+        quality(labels, scores), abs=1e-12
+    )
+
+
+class Scores:
+    """Stands for a model: its scores are an input, and half as large without the averaged weights."""
+
+    def __init__(self) -> None:
+        self._factor = 0.5
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        self._factor = 1.0
+        yield
+        self._factor = 0.5
+
+    def score(self, inputs: dict[str, Any]) -> Any:
+        return np.asarray(inputs["score"], np.float32) * self._factor
+
+    def array(self, tensor: Any) -> Any:
+        return np.asarray(tensor)
+
+
+LABELS, CHANCES, USERS = [0, 1, 1, 0, 1], [0.1, 0.7, 0.4, 0.6, 0.9], [1, 1, 2, 2, 2]
+BATCHES = [({"score": CHANCES[part], "user": USERS[part]}, LABELS[part]) for part in (slice(0, 2), slice(2, 5))]
+CLICK = [Head("click")]
+
+
+def without_groups() -> tuple[Any, Any]:
+    return np.array(LABELS), np.array(CHANCES, np.float32)
+
+
+def evaluated(batches: Any = BATCHES, heads: Any = CLICK, **options: Any) -> dict[str, float]:
+    trainer: Any = Scores()
+    figures = evaluate(trainer, batches, heads, **{"group_by": "user", "split": "validation", **options})
+    assert trainer.score({"score": [1.0]}) == 0.5  # what is trained on is as it was
+    return figures
+
+
+EXPECTED = quality(*without_groups(), np.array(USERS))
+
+
+def test_all_batches_are_scored_by_the_averaged_weights_and_the_first_rows_kept() -> None:
+    first = FirstRows()
+    assert evaluated(first_rows=first) == EXPECTED
+    assert EXPECTED["gauc"] != EXPECTED["auc"]
+    assert evaluated(group_by="nobody") == evaluated(group_by=None) == quality(*without_groups())
+    labels, scores = first.gathered()
+    assert (labels.tolist(), scores.tolist()) == (LABELS, np.array(CHANCES, np.float32).tolist())
+
+
+def test_workers_measure_the_scores_of_all_and_take_the_figures_of_the_first() -> None:
+    other = evaluated_keys(BATCHES[1:])
+    assert evaluated(BATCHES[:1], world=OneOfTwo(other)) == EXPECTED
+    of_the_first = {"auc": 0.125}
+    assert (
+        evaluated(BATCHES[1:], world=OneOfTwo(evaluated_keys(BATCHES[:1]), rank=1, said=of_the_first)) == of_the_first
+    )
+
+
+def evaluated_keys(batches: Any) -> list[Any]:
+    """What a worker with these batches sends: each distinct row as a number, and how often it came."""
+    tally = Tally(CLICK)
+    for inputs, labels in batches:
+        tally.add(np.array(labels), np.array(inputs["score"], np.float32), np.array(inputs["user"]))
+    sent: list[Any] = []
+
+    class Sending(OneOfTwo):
+        def all_gather(self, array: Any) -> Any:
+            sent.append(array)
+            return array
+
+    tally.rows(Sending([]))
+    return sent
+
+
+KINDS = Head("kind", task=MULTICLASS, classes=("a", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "heads", "message"),
+    [
+        (
+            [0, 0.5],
+            CLICK,
+            "the test data cannot be measured: labels hold values other than 0 and 1. "
+            "Prepare it again, with rows of each label: 0 and 1.",
+        ),
+        (
+            [0, 3],
+            [KINDS],
+            "the test data cannot be measured: labels hold values other than the numbers of 3 classes. "
+            "Prepare it again, with rows of each label: 0 to 2.",
+        ),
+        (
+            [[1, 5], [0, 1]],
+            [*CLICK, KINDS],
+            "the test data cannot be measured: labels hold values other than the numbers of 3 classes. "
+            "Prepare it again, with rows of each label: 0 and 1 and 0 to 2.",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_said_with_the_labels_that_can(labels: Any, heads: Any, message: str) -> None:
+    widths = sum(head.width for head in heads)
+    scores = np.full((2, widths) if widths > 1 else 2, 0.5)
+    with pytest.raises(DataError) as refused:
+        evaluated([({"score": scores}, labels)], heads, split="test", group_by=None)
+    assert str(refused.value) == message

@@ -1,0 +1,155 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rankline.training.config.session import SessionConfig
+from rankline.training.models.frameworks import PYTORCH, TENSORFLOW
+from rankline.training.run.observers import Profile, Series, TensorBoard, Throughput, check_session, observers_of
+from rankline.workflows.core.errors import ConfigError
+from tests.factories.recorders import Clock, MetricRecord
+
+
+def take(throughput: Throughput, clock: Clock, *, steps: int, step_s: float, num_rows: int = 8) -> None:
+    for _ in range(steps):
+        clock.now_s += step_s
+        throughput.add(num_rows)
+
+
+def test_throughput_is_rows_by_seconds_since_a_mark() -> None:
+    clock = Clock()
+    throughput = Throughput(warmup_steps=0, clock=clock)
+    take(throughput, clock, steps=3, step_s=9.0)
+    mark = throughput.mark()
+    take(throughput, clock, steps=4, step_s=0.5)
+    assert throughput.since(mark) == pytest.approx(4 * 8 / 2.0)
+
+
+def test_the_first_steps_do_not_count() -> None:
+    clock = Clock()
+    throughput = Throughput(warmup_steps=2, clock=clock)
+    begin = throughput.mark()
+    take(throughput, clock, steps=2, step_s=10.0)
+    assert not throughput.is_warm
+    assert throughput.since(begin) == pytest.approx(8 / 10)  # there are no others yet
+    take(throughput, clock, steps=3, step_s=0.25)
+    assert throughput.is_warm
+    assert throughput.since(begin) == pytest.approx(8 / 0.25)
+
+
+def test_pauses_do_not_count_even_if_they_end_in_an_error() -> None:
+    clock = Clock()
+    throughput = Throughput(warmup_steps=0, clock=clock)
+    mark = throughput.mark()
+    take(throughput, clock, steps=2, step_s=0.5)
+    with pytest.raises(OSError), throughput.pause():
+        clock.now_s += 60
+        raise OSError
+    take(throughput, clock, steps=2, step_s=0.5)
+    assert throughput.since(mark) == pytest.approx(8 / 0.5)
+
+
+def test_the_series_has_a_point_per_interval() -> None:
+    clock, log = Clock(), MetricRecord()
+    series = Series(log, interval_s=10, clock=clock)
+    for step in range(1, 8):
+        clock.now_s += 4
+        series.after_look(step, {"train_loss": step / 10})
+    assert log.points == [(3, {"steps/train_loss": 0.3}), (6, {"steps/train_loss": 0.6})]
+
+
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    clock = Clock()
+    board = TensorBoard(tmp_path / "run", clock=clock)
+    board.after_look(20, {"train_loss": 0.5, "learning_rate": 1e-3})
+    clock.now_s += 1
+    board.after_epoch(31, {"valid_auc": 0.75})
+    board.after_look(40, {"train_loss": 0.25})
+    board.close()
+    events = EventAccumulator(str(tmp_path / "run")).Reload()
+    assert set(events.Tags()["scalars"]) == {"train_loss", "learning_rate", "valid_auc"}
+    assert [(e.wall_time, e.step, e.value) for e in events.Scalars("train_loss")] == [(100, 20, 0.5), (101, 40, 0.25)]
+    assert [(e.step, e.value) for e in events.Scalars("valid_auc")] == [(31, 0.75)]
+
+
+def test_tensorboard_needs_no_framework_and_is_not_imported_unless_it_is_asked_for(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from rankline.training.run.observers import TensorBoard
+assert "tensorboard" not in sys.modules
+board = TensorBoard(Path({str(tmp_path)!r}))
+board.after_look(1, {{"train_loss": 0.5}})
+board.close()
+print(*sorted({{"tensorflow", "torch"}} & set(sys.modules)))
+"""
+    root = Path(__file__).parents[4]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+class Recorder:
+    """Says which steps it was told of."""
+
+    def __init__(self) -> None:
+        self.started = self.stopped = 0
+        self.steps: list[int] = []
+
+    def start(self) -> "Recorder":
+        self.started += 1
+        return self
+
+    def step(self, step: int) -> None:
+        self.steps.append(step)
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        (1, 9, [3, 4, 5]),
+        (1, 5, [3, 4, 5]),  # the run ends with the last of them
+        (1, 4, [3, 4]),  # or is cut off
+        (4, 9, [4, 5]),  # or goes on among them
+        (6, 9, []),
+    ],
+)
+def test_the_window_is_profiled_once(begin: int, end: int, expected: list[int]) -> None:
+    recorder = Recorder()
+    profile = Profile(3, 5, start=recorder.start)
+    for step in range(begin, end + 1):
+        profile.before_step(step)
+    profile.close()
+    profile.close()
+    assert recorder.steps == expected
+    assert recorder.started == recorder.stopped == bool(expected)
+
+
+def test_the_profile_does_not_go_on_into_the_evaluation() -> None:
+    recorder = Recorder()
+    profile = Profile(3, 5, start=recorder.start)
+    for step in range(1, 6):
+        profile.before_step(step)
+    profile.after_epoch(5, {})
+    assert recorder.stopped == 1
+
+
+def test_there_is_no_tensorboard_unless_it_is_asked_for(tmp_path: Path) -> None:
+    directory = tmp_path / "tensorboard"
+    assert [type(o) for o in observers_of(SessionConfig(), TENSORFLOW, directory, MetricRecord())] == [Series]
+    assert not directory.exists()
+    observers = observers_of(SessionConfig(profile_steps=(2, 3)), PYTORCH, directory, MetricRecord())
+    assert [type(observer) for observer in observers] == [Series, TensorBoard, Profile]
+    for observer in observers:
+        observer.close()
+
+
+def test_steps_to_profile_that_never_come_are_refused() -> None:
+    check_session(SessionConfig(profile_steps=(90, 100)), TENSORFLOW, num_steps=100)
+    with pytest.raises(ConfigError, match=r"profile_steps is \(90, 100\), expected steps from 1 to 99"):
+        check_session(SessionConfig(profile_steps=(90, 100)), TENSORFLOW, num_steps=99)

@@ -1,0 +1,181 @@
+import os
+import subprocess
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from rankline.training import tracking
+from rankline.training.tracking import TrackingConfig, code_version, rankline_version, tracked_run
+from rankline.training.tracking import upload as delivery
+from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.core.tracking_uri import file_of
+from tests.harness.process.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for the whole file: making one takes seconds."""
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture
+def config(directory: Path) -> TrackingConfig:
+    return TrackingConfig(directory=directory, experiment="movielens")
+
+
+def client(config: TrackingConfig) -> mlflow.MlflowClient:
+    return mlflow.MlflowClient(config.uri)
+
+
+def test_what_is_left_of_a_store_half_made_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = TrackingConfig(directory=tmp_path / "work", experiment="movielens").uri
+
+    def is_killed(tracking_uri: str) -> None:
+        file = file_of(tracking_uri)
+        assert file is not None
+        file.write_bytes(b"half of one")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(delivery, "MlflowClient", is_killed)
+        delivery.client_of(uri)
+    assert [one.name for one in delivery.client_of(uri).search_experiments()] == ["Default"]
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["mlflow.db"]
+
+
+def test_a_run_keeps_params_metrics_by_epoch_datasets_and_artifacts(config: TrackingConfig, tmp_path: Path) -> None:
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow" / "metadata.json").write_text("{}")
+    uri_before, variable_before = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
+    with tracked_run(config) as run:
+        run.log_params({"epochs": 2, "model": "mlp"})
+        run.log_dataset("train", tmp_path, digest="f" * 64, num_rows=12)
+        for epoch in (1, 2):
+            run.log_metrics({"valid_auc": 0.5 + epoch / 10}, step=epoch)
+        run.log_artifact(tmp_path / "workflow")
+    assert mlflow.get_tracking_uri() == uri_before
+    assert os.environ.get("MLFLOW_TRACKING_URI") == variable_before  # found there, it would be the next run's server
+    stored = client(config).get_run(run.run_id)
+    assert stored.info.status == "FINISHED"
+    assert stored.data.params == {"epochs": "2", "model": "mlp"}
+    assert [(m.step, m.value) for m in client(config).get_metric_history(run.run_id, "valid_auc")] == [
+        (1, 0.6),
+        (2, 0.7),
+    ]
+    (dataset,) = (entry.dataset for entry in stored.inputs.dataset_inputs)
+    assert (dataset.digest, dataset.profile) == ("f" * 36, '{"num_rows": 12}')
+    assert (config.directory / "mlartifacts" / run.run_id / "artifacts" / "workflow" / "metadata.json").is_file()
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
+def test_a_run_that_breaks_says_so(config: TrackingConfig, error: type[BaseException], status: str) -> None:
+    with pytest.raises(error), tracked_run(config) as run:
+        raise error
+    assert client(config).get_run(run.run_id).info.status == status
+    assert mlflow.active_run() is None
+
+
+def test_system_metrics_are_sampled_while_the_run_goes_on(config: TrackingConfig) -> None:
+    name = "system/cpu_utilization_percentage"
+    with tracked_run(config) as run:
+        wait_until(lambda: name in client(config).get_run(run.run_id).data.metrics)
+    assert client(config).get_run(run.run_id).data.metrics[name] >= 0
+
+
+def test_runs_of_one_experiment_stand_together(config: TrackingConfig) -> None:
+    run_ids = []
+    for _ in range(2):
+        with tracked_run(config) as run:
+            run_ids.append(run.run_id)
+    experiments = {client(config).get_run(run_id).info.experiment_id for run_id in run_ids}
+    assert experiments == {client(config).get_experiment_by_name("movielens").experiment_id}
+
+
+def test_a_deleted_experiment_is_refused_with_the_remedy(directory: Path) -> None:
+    config = TrackingConfig(directory=directory, experiment="gone")
+    with tracked_run(config):
+        pass
+    client(config).delete_experiment(client(config).get_experiment_by_name("gone").experiment_id)
+    with pytest.raises(ConfigError, match="mlflow experiments restore"), tracked_run(config):
+        pass
+
+
+def test_an_experiment_needs_a_name(directory: Path) -> None:
+    with pytest.raises(ConfigError, match="no name"):
+        TrackingConfig(directory=directory, experiment="")
+
+
+def test_a_store_elsewhere_keeps_run_and_artifacts(
+    config: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where MLflow puts the artifacts of a store in a file
+    elsewhere = replace(config, directory=tmp_path / "work", server=f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    (tmp_path / "note.txt").touch()
+    with tracked_run(elsewhere) as run:
+        run.log_artifact(tmp_path / "note.txt")
+    assert elsewhere.uri == elsewhere.server
+    assert client(elsewhere).get_run(run.run_id).info.status == "FINISHED"
+    assert [file.path for file in client(elsewhere).list_artifacts(run.run_id)] == ["note.txt"]
+    assert [path.relative_to(tmp_path) for path in (tmp_path / "work").rglob("*")] == [Path("work/tracking")]
+
+
+def test_a_run_that_broke_goes_on_under_its_own_name(config: TrackingConfig) -> None:
+    named = replace(config, run_name="first")
+    with pytest.raises(ValueError), tracked_run(named) as run:
+        run.log_params({"epochs": 2})
+        run.log_metrics({"valid_auc": 0.6}, step=1)
+        raise ValueError
+    assert not run.is_reopened
+    with tracked_run(replace(config, run_name="second"), resumed_id=run.run_id) as again:
+        assert client(config).get_run(run.run_id).info.status == "RUNNING"
+        again.log_metrics({"valid_auc": 0.7}, step=2)
+    assert again.is_reopened
+    stored = client(config).get_run(run.run_id)
+    assert (stored.info.status, stored.info.run_name, stored.data.params) == ("FINISHED", "first", {"epochs": "2"})
+    assert [m.value for m in client(config).get_metric_history(run.run_id, "valid_auc")] == [0.6, 0.7]
+    assert "mlflow.note.content" not in stored.data.tags
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_run_that_is_gone_goes_on_as_a_new_one_with_a_note(config: TrackingConfig, is_deleted: bool) -> None:
+    gone = "0" * 32
+    if is_deleted:
+        with tracked_run(config) as run:
+            gone = run.run_id
+        client(config).delete_run(gone)
+    with tracked_run(config, resumed_id=gone) as run:
+        run.note("More to say.")
+    assert run.run_id != gone
+    assert not run.is_reopened
+    note = client(config).get_run(run.run_id).data.tags["mlflow.note.content"]
+    assert note == f"Continues run {gone}, which is gone. More to say."
+
+
+def test_an_error_of_the_store_is_not_taken_for_a_run_that_is_gone(config: TrackingConfig) -> None:
+    with pytest.raises(ArtifactError, match="Invalid value"), tracked_run(config, resumed_id="no id at all"):
+        pass
+
+
+def test_code_version_names_no_commit_of_another_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = code_version()
+    source = tmp_path / "site-packages" / "tracking" / "__init__.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("")
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
+        identity = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
+        subprocess.run(["git", *identity, *command], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    assert code_version() == expected  # whatever the working directory
+    monkeypatch.setattr(tracking, "__file__", str(source))
+    assert code_version() == f"rankline {rankline_version()}"
+
+
+def test_version_is_unknown_without_an_installed_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(tracking, "version", missing)
+    assert code_version().startswith("rankline unknown")

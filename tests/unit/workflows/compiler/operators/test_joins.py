@@ -1,0 +1,171 @@
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankline.workflows.compiler.compile import compile_workflow
+from rankline.workflows.core.errors import LoweringError
+from rankline.workflows.nvt.compat import nvt, ops
+from rankline.workflows.nvt.operators import HashedCategorify, NullToEmptyList, StableHashedCross
+from rankline.workflows.plan import Column, TransformPlan
+from tests.oracles.lowering import (
+    EXAMPLES,
+    assert_same,
+    assert_zero_rows,
+    fitted,
+    requests,
+    schema_only,
+    served,
+    training_rows,
+)
+
+ITEMS = pd.DataFrame(
+    {
+        "small": [0, 1, 2],
+        "brand": ["p", None, "é"],
+        "cost": [1.5, np.nan, 2.5],
+        "stock": [5, 6, 7],
+        "tags": [["a", "é"], [], ["b", None]],
+    }
+)
+BY_WORD = pd.DataFrame({"name": ["a", "é", None, ""], "rank": [1.0, 2.0, 3.0, 4.0], "group": ["x", "x", "y", "z"]})
+PAIRS = pd.DataFrame({"small": [0, 1, 2, 2], "other": ["a", "b", None, "é"], "bonus": [1.0, 2.0, 3.0, 4.0]})
+GROUPS = pd.DataFrame({"group": ["x", "z"], "weight": [0.5, 0.25]})
+MATRIX = scipy.sparse.coo_matrix(np.array([[1.0, 2, 0], [0, 0.3, 1], [0.1, 0, 3], [0, 0, 0], [1, 1, 1], [7, 0, 0.7]]))
+
+
+def items() -> Any:
+    return ["small"] >> ops.JoinExternal(ITEMS, on="small")
+
+
+def ranks() -> Any:
+    return ["word"] >> ops.JoinExternal(BY_WORD, on="word", on_ext="name", columns_ext=["name", "rank", "group"])
+
+
+# Where True, pandas may hold the same numbers in float64.
+GRAPHS: dict[str, tuple[Any, bool]] = {
+    "numbers": (lambda: items()["cost"] >> ops.FillMissing(-1) >> ops.Normalize(), False),
+    "numbers that may be missing": (lambda: items()["cost"], False),
+    "integers": (lambda: items()["stock"] >> ops.FillMissing(0), True),
+    "strings": (lambda: items()["brand"] >> ops.FillMissing("q") >> ops.Categorify(), False),
+    "lists": (lambda: items()["tags"] >> NullToEmptyList() >> ops.Categorify() >> ops.ListSlice(1), False),
+    "hashed": (lambda: items()["brand"] >> ops.FillMissing("q") >> HashedCategorify(num_buckets=2, max_size=5), False),
+    "string keys": (lambda: ranks()["rank"] >> ops.FillMissing(0), False),
+    "string keys, other name": (lambda: ranks()[["name"]] >> ops.FillMissing("?") >> ops.Categorify(), False),
+    "two keys": (
+        lambda: (["small", "other"] >> ops.JoinExternal(PAIRS, on=["small", "other"]))["bonus"] >> ops.FillMissing(0),
+        False,
+    ),
+    "float keys": (lambda: (["whole"] >> ops.JoinExternal(ITEMS, on="whole", on_ext="small"))["cost"], False),
+    "join of a join": (
+        lambda: (ranks()[["group"]] >> ops.JoinExternal(GROUPS, on="group"))["weight"] >> ops.FillMissing(0),
+        False,
+    ),
+    "cross of what was joined": (
+        lambda: (
+            (items()[["stock"]] >> ops.FillMissing(0)) + ["other"] >> ops.Rename(postfix="_") >> StableHashedCross(5)
+        ),
+        False,
+    ),
+    "JoinGroupby": (
+        lambda: (
+            ["other", ["small", "whole"]]
+            >> ops.JoinGroupby(cont_cols=["float", "price"], stats=["sum", "mean", "std", "var", "min", "max"])
+        ),
+        False,
+    ),
+    "JoinGroupby, counted": (
+        lambda: ["flag"] >> ops.JoinGroupby(cont_cols=["price"], stats=["count", "sum"]),
+        False,
+    ),
+    "TargetEncoding": (
+        lambda: ["other", "key", ["other", "whole"]] >> ops.TargetEncoding("price", kfold=1, p_smooth=3),
+        False,
+    ),
+    "TargetEncoding, two targets": (
+        lambda: ["word"] >> ops.TargetEncoding(["price", "float32"], kfold=1, out_dtype="float64"),
+        False,
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=GRAPHS)
+def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Workflow, TransformPlan, bool]:
+    graph, widened = GRAPHS[request.param]
+    return *fitted(tmp_path_factory.mktemp("workflow"), training_rows(), graph), widened
+
+
+@EXAMPLES
+@given(st.data())
+def test_what_was_joined_equals_nvtabular(case: tuple[nvt.Workflow, TransformPlan, bool], data: st.DataObject) -> None:
+    workflow, plan, widened = case
+    assert_same(workflow, plan, data.draw(requests(workflow)), widened=widened)
+
+
+def test_zero_rows(case: tuple[nvt.Workflow, TransformPlan, bool]) -> None:
+    assert_zero_rows(case[1])
+
+
+def test_whatever_is_done_to_a_joined_column_costs_one_lookup(tmp_path: Any) -> None:
+    _, plan = fitted(tmp_path, training_rows(), GRAPHS["lists"][0])
+    assert (len(plan.indexes), plan.steps) == (1, ())
+    assert isinstance(plan.columns[0], Column)
+
+
+def test_an_unknown_group_was_counted_zero_times(tmp_path: Any) -> None:
+    _, plan = fitted(
+        tmp_path, training_rows(), lambda: ["other"] >> ops.JoinGroupby(cont_cols=["price"], stats=["count", "mean"])
+    )
+    answer = served(plan, pd.DataFrame({"other": ["nobody", "a"], "price": [0.0, 0.0]}))
+    assert answer["other_count"].dtype == np.int32
+    assert answer["other_count"].tolist()[0] == 0
+    assert answer["other_count"].tolist()[1] > 0
+    assert np.isnan(answer["other_price_mean"]).tolist() == [True, False]
+
+
+def test_targets_are_encoded_by_the_statistics_of_all_folds(tmp_path: Any) -> None:
+    def graph(folds: int) -> Any:
+        return lambda: ["other"] >> ops.TargetEncoding("price", kfold=folds)
+
+    whole, plan = fitted(tmp_path / "1", training_rows(), graph(1))
+    _, folded = fitted(tmp_path / "3", training_rows(), graph(3))
+    assert_same(whole, plan, training_rows()[["other", "price"]])
+    rows = training_rows()[["other", "price"]]
+    np.testing.assert_array_equal(served(folded, rows)["TE_other_price"], served(plan, rows)["TE_other_price"])
+
+
+def test_targets_are_not_asked_for_when_they_are_not_there(tmp_path: Any) -> None:
+    workflow, _ = fitted(tmp_path, training_rows(), lambda: ["other"] >> ops.TargetEncoding("price", kfold=1))
+    expected = served(compile_workflow(workflow), training_rows())
+    workflow.remove_inputs(["price"])
+    plan = compile_workflow(workflow)
+    assert [spec.name for spec in plan.inputs] == ["other"]
+    np.testing.assert_array_equal(served(plan, training_rows())["TE_other_price"], expected["TE_other_price"])
+
+
+TWICE = pd.DataFrame({"small": [1, 1], "x": [0.5, 1.5]})
+DATES = pd.DataFrame({"small": [1], "day": pd.to_datetime(["2020-01-01"])})
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (lambda: ["small"] >> ops.JoinExternal(ITEMS, on="small", how="inner"), "how='inner'.*drops rows"),
+        (lambda: ["small"] >> ops.JoinExternal(TWICE, on="small"), "JoinExternal on 'small': keys are not unique"),
+        (lambda: ["small"] >> ops.JoinExternal(DATES, on="small"), "column 'day' cannot be compiled: timestamp"),
+        (lambda: items()["stock"], "column 'stock' can be missing. Fill it: FillMissing"),
+        (lambda: items()["brand"], "column 'brand' holds strings.*Add Categorify"),
+        (lambda: items()["tags"] >> ops.ListSlice(0, 1), "column 'tags' holds strings"),
+        (
+            lambda: [["word", "small"]] >> ops.ColumnSimilarity(MATRIX, on_device=False),
+            "ColumnSimilarity .* no compiled form.*--uncompiled ColumnSimilarity",
+        ),
+    ],
+)
+def test_joins_that_no_request_can_go_through_are_refused(tmp_path: Any, graph: Any, message: str) -> None:
+    with pytest.raises(LoweringError, match=message):
+        schema_only(graph)

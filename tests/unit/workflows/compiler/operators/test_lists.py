@@ -1,0 +1,127 @@
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankline.workflows.core.errors import ConfigError, LoweringError, UnfitError
+from rankline.workflows.nvt.compat import nvt, ops
+from rankline.workflows.nvt.operators import NullToEmptyList, PaddedListSlice, VectorElements
+from rankline.workflows.plan import ANY_WIDTH, TransformPlan
+from tests.oracles.lowering import (
+    EXAMPLES,
+    assert_same,
+    assert_zero_rows,
+    fitted,
+    padded,
+    requests,
+    schema_only,
+    served,
+    training_rows,
+)
+
+GRAPHS = {
+    "first two": lambda: ["keys", "floats"] >> ops.ListSlice(2),
+    "last two": lambda: ["keys", "floats"] >> ops.ListSlice(-2),
+    "middle": lambda: ["keys"] >> ops.ListSlice(1, 3),
+    "middle from the end": lambda: ["keys"] >> ops.ListSlice(-3, -1),
+    "from the end, up to": lambda: ["keys"] >> ops.ListSlice(-3, 2),
+    "all": lambda: ["keys"] >> ops.ListSlice(0),
+    "strings, then ids": lambda: ["words"] >> ops.ListSlice(1, 3) >> ops.Categorify(),
+    "ids, then part": lambda: ["words", "keys"] >> ops.Categorify() >> ops.ListSlice(-2),
+    "padded": lambda: ["keys", "floats"] >> PaddedListSlice(3, pad_value=7),
+    "padded from the end": lambda: ["keys"] >> PaddedListSlice(-2),
+    "padded strings": lambda: ["words"] >> PaddedListSlice(1, 3, pad_value="é") >> ops.Categorify(),
+    "padded ids": lambda: ["words"] >> ops.Categorify() >> PaddedListSlice(3),
+    "ValueCount": lambda: ["keys", "words"] >> ops.Categorify() >> ops.ValueCount(),
+    "vectors": lambda: (
+        ["keys", "floats"]
+        >> PaddedListSlice(3)
+        >> NullToEmptyList()
+        >> VectorElements({"keys": 3, "floats": 3})
+        >> ops.FillMissing(0)
+    ),
+    "NullToEmptyList": lambda: ["keys"] >> NullToEmptyList() >> ops.Categorify(),
+}
+
+
+@pytest.fixture(scope="module", params=GRAPHS)
+def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Workflow, TransformPlan]:
+    return fitted(tmp_path_factory.mktemp("workflow"), training_rows(), GRAPHS[request.param])
+
+
+@EXAMPLES
+@given(st.data())
+def test_lists_equal_nvtabular(case: tuple[nvt.Workflow, TransformPlan], data: st.DataObject) -> None:
+    workflow, plan = case
+    assert_same(workflow, plan, data.draw(requests(workflow)))
+
+
+def test_zero_rows(case: tuple[nvt.Workflow, TransformPlan]) -> None:
+    assert_zero_rows(case[1])
+
+
+@pytest.mark.parametrize(
+    ("graph", "width"),
+    [
+        (lambda: ["keys"] >> ops.ListSlice(-2), 2),
+        (lambda: ["keys"] >> ops.ListSlice(1, 4) >> ops.Categorify(), 3),
+        (lambda: ["keys"] >> ops.Categorify() >> PaddedListSlice(5), 5),
+        (lambda: ["keys"] >> ops.ListSlice(0), ANY_WIDTH),
+        (lambda: ["keys"] >> ops.Categorify(), ANY_WIDTH),
+    ],
+)
+def test_the_width_of_a_sliced_list_is_known_before_a_request(tmp_path: Any, graph: Any, width: int) -> None:
+    _, plan = fitted(tmp_path, training_rows(), graph)
+    assert plan.columns[0].spec.width == width
+    wide = plan.run({"keys": padded([[1, 2, 3, 1, 2, 3, 1]], "int64")})["keys"]
+    assert wide.values.shape[1] == (width if width != ANY_WIDTH else 7)  # type: ignore[union-attr]
+
+
+def test_missing_lists_become_empty_before_or_after_they_are_encoded(tmp_path: Any) -> None:
+    request = pd.DataFrame({"keys": pd.Series([[1], None], dtype=object)})
+    for graph in (
+        lambda: ["keys"] >> NullToEmptyList() >> ops.Categorify(),
+        lambda: ["keys"] >> ops.Categorify() >> NullToEmptyList(),
+    ):
+        _, plan = fitted(tmp_path / str(id(graph)), training_rows(), graph)
+        assert [len(row) for row in served(plan, request)["keys"]] == [1, 0]
+
+
+def test_a_vector_of_another_length_is_refused(tmp_path: Any) -> None:
+    rows = pd.DataFrame({"keys": pd.Series([[1, 2], [3, 4], []], dtype=object)})
+    operator = VectorElements({"keys": 2})
+    _, plan = fitted(tmp_path, rows, lambda: ["keys"] >> operator >> ops.FillMissing(0))
+    assert served(plan, rows)["keys_1"].tolist() == [2, 4, 0]
+    for refuse in (partial(served, plan), partial(operator.transform, nvt.ColumnSelector(["keys"]))):
+        with pytest.raises(UnfitError, match="column 'keys' has a list of 1 values, expected 2"):
+            refuse(pd.DataFrame({"keys": pd.Series([[1, 2], [3]], dtype=object)}))
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (lambda: ["keys"] >> ops.ListSlice(3, pad=True), r"ListSlice\(pad=True\).*PaddedListSlice"),
+        (lambda: ["words"] >> PaddedListSlice(3), "PaddedListSlice on 'words': pad_value 0 does not fit its lists"),
+        (lambda: ["small"] >> NullToEmptyList(), "NullToEmptyList on 'small': expected lists, got one int64 per row"),
+        (lambda: ["keys"] >> ops.Bucketize([1]), "Bucketize on 'keys': it holds lists, expected numbers"),
+    ],
+)
+def test_what_cannot_be_done_to_lists_is_refused_by_name(tmp_path: Any, graph: Any, message: str) -> None:
+    with pytest.raises(LoweringError, match=message):
+        schema_only(graph)
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, None), (2, -1)])
+def test_padding_needs_a_longest_slice(start: int, end: int | None) -> None:
+    with pytest.raises(ConfigError, match="has no maximum length, expected 1 to 65536 values"):
+        PaddedListSlice(start, end)
+
+
+def test_padding_keeps_the_dtype_of_the_lists() -> None:
+    frame = pd.DataFrame({"x": [np.array([1, 2], np.int32), np.array([], np.int32)]})
+    longer = PaddedListSlice(3, pad_value=9).transform(nvt.ColumnSelector(["x"]), frame)["x"]
+    assert [(row.dtype.name, row.tolist()) for row in longer] == [("int32", [1, 2, 9]), ("int32", [9, 9, 9])]

@@ -1,0 +1,242 @@
+"""How a graph becomes a plan: what is folded, linked and refused. Operators have tests of their own."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankline.serving.transforms.nvtabular import UncompiledTransform
+from rankline.workflows.compiler.compile import compile_workflow, input_specs
+from rankline.workflows.compiler.operators import LOWERINGS, REFUSED
+from rankline.workflows.core.errors import LoweringError, UnfitError
+from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
+from rankline.workflows.nvt.operators import GreaterThan, HashedCategorify, NullToEmptyList, StableHashBucket
+from rankline.workflows.plan import Column, Computed, TransformPlan
+from rankline.workflows.schema.ragged import Padded
+from tests.examples import examples
+from tests.oracles.nvtabular import fitted
+
+from merlin.dag.ops.subgraph import Subgraph  # isort: skip
+
+KEYS = st.integers(-5, 30) | st.sampled_from([2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)])
+WORDS = st.text(st.characters(blacklist_categories=("Cs",)), max_size=3)
+
+
+class Misspelt(ops.Operator):  # type: ignore[misc]  # NVTabular has no types
+    def transform(self, col_selector: Any, df: Any) -> Any:
+        return df[col_selector.names]
+
+    def lower(self, selector: Any, columns: Any) -> Any:
+        return {name: columns[name] for name in selector.name}
+
+
+def as_lists(column: Any) -> list[Any]:
+    if isinstance(column, Padded):
+        lists = column.ragged()
+        values, offsets = lists.values, lists.offsets
+        return [values[a:b].tolist() for a, b in pairwise(offsets)]
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in column]
+
+
+def assert_same(workflow: nvt.Workflow, plan: TransformPlan, request: pd.DataFrame) -> None:
+    with quiet_nvtabular():
+        expected = workflow.transform(request.copy())
+    actual = plan.run({name: request[name].to_numpy() for name in request})
+    assert list(actual) == list(expected.columns)
+    for name, column in actual.items():
+        assert as_lists(column) == as_lists(expected[name]), name
+        if not isinstance(column, Padded):
+            assert column.dtype == expected[name].dtype
+
+
+@examples(1 / 4)
+@given(st.data())
+def test_a_plan_equals_nvtabular_on_joins_lists_thresholds_and_buckets(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    items = data.draw(st.lists(KEYS, min_size=1, max_size=8, unique=True), label="items")
+    tags = data.draw(st.lists(st.lists(WORDS, max_size=4), min_size=len(items), max_size=len(items)), label="tags")
+    tags[0] = [*tags[0], "x"]  # NVTabular cannot fit a vocabulary of nothing
+    catalog = pd.DataFrame({"item": np.array(items, dtype=np.int64), "tags": tags})
+    pairs = data.draw(st.lists(st.tuples(KEYS, KEYS | st.sampled_from(items)), min_size=1, max_size=30), label="rows")
+    rows = pd.DataFrame([*pairs, (0, items[0])], columns=["user", "item"], dtype=np.int64)
+    threshold = data.draw(st.integers(0, 3), label="threshold")
+    buckets = data.draw(st.sampled_from([0, 2, 5]), label="buckets")
+
+    def graph() -> Any:
+        encode = (
+            HashedCategorify(freq_threshold=threshold, num_buckets=buckets)
+            if buckets
+            else ops.Categorify(freq_threshold=threshold)
+        )
+        joined = ["item"] >> ops.JoinExternal(catalog, on=["item"])
+        return (["user", "item"] >> encode) + (joined["tags"] >> NullToEmptyList() >> ops.Categorify())
+
+    workflow = fitted(graph, rows, tmp_path_factory.mktemp("workflow"))
+    plan = compile_workflow(workflow)
+    assert (len(plan.indexes), plan.steps) == (3, ())
+    for _ in range(3):
+        asked = data.draw(st.lists(st.tuples(KEYS, KEYS | st.sampled_from(items)), min_size=1, max_size=10))
+        assert_same(workflow, plan, pd.DataFrame(asked, columns=["user", "item"], dtype=np.int64))
+    assert_same(workflow, plan, rows)
+
+
+ROWS = pd.DataFrame({"a": [1, 2, 2], "b": [1, 5, 5], "x": [0.5, 1.5, 2.5], "w": ["p", "q", None]})
+BRANDS = pd.DataFrame({"a": [1, 2], "brand": ["p", "q"], "cost": [0.5, 0.25]})
+
+
+def brands() -> Any:
+    return ["a"] >> ops.JoinExternal(BRANDS, on=["a"])
+
+
+def test_a_scalar_column_that_was_joined_is_encoded_with_null_for_unknown_keys(tmp_path: Path) -> None:
+    workflow = fitted(lambda: brands()["brand"] >> ops.Categorify(), ROWS, tmp_path)
+    assert_same(workflow, compile_workflow(workflow), pd.DataFrame({"a": [1, 2, 9]}))
+
+
+def test_numbers_pass_through_unchanged(tmp_path: Path) -> None:
+    workflow = fitted(lambda: ["a", "x"] >> ops.AddTags(["raw"]), ROWS, tmp_path)
+    plan = compile_workflow(workflow)
+    assert (plan.indexes, plan.steps) == ((), ())
+    assert_same(workflow, plan, ROWS[["a", "x"]])
+
+
+def test_columns_of_one_join_share_an_index(tmp_path: Path) -> None:
+    def graph() -> Any:
+        joined = brands()
+        return (joined["brand"] >> ops.Categorify()) + (joined["cost"] >> ops.FillMissing(0) >> ops.LogOp())
+
+    plan = compile_workflow(fitted(graph, ROWS, tmp_path))
+    assert [type(column) for column in plan.columns] == [Column, Column]
+    assert (len(plan.indexes), plan.steps) == (1, ())
+
+
+def test_what_needs_two_keys_or_a_raw_number_is_computed_per_request(tmp_path: Path) -> None:
+    workflow = fitted(
+        lambda: ([["a", "b"]] >> ops.Categorify(encode_type="combo")) + (["x"] >> ops.LogOp()), ROWS, tmp_path
+    )
+    plan = compile_workflow(workflow)
+    assert [type(column) for column in plan.columns] == [Column, Computed]
+    assert_same(workflow, plan, ROWS[["a", "b", "x"]])
+
+
+def test_nested_and_concatenated_graphs_are_walked(tmp_path: Path) -> None:
+    def graph() -> Any:
+        inner = Subgraph("inner", ["a", "b"] >> ops.Categorify() >> ops.Rename(postfix="_id"))
+        filled = ["x"] >> ops.FillMissing(0)
+        both = inner + filled + (filled >> ops.LogOp() >> ops.Rename(postfix="_log"))
+        return both - (filled >> ops.AddTags(["left out"]))
+
+    workflow = fitted(graph, ROWS, tmp_path)
+    plan = compile_workflow(workflow)
+    assert [column.name for column in plan.columns] == ["a_id", "b_id", "x_log"]
+    assert_same(workflow, plan, ROWS[["a", "b", "x"]])
+
+
+def test_columns_below_a_cardinality_are_left_out(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"many": range(50), "few": [1] * 50})
+    workflow = fitted(lambda: ["many", "few"] >> ops.Categorify() >> ops.DropLowCardinality(10), rows, tmp_path)
+    plan = compile_workflow(workflow)
+    assert [column.name for column in plan.columns] == ["many"]
+    assert_same(workflow, plan, rows)
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (
+            lambda: ["x"] >> GreaterThan(1.0),
+            r"operator GreaterThan \(columns \['x'\]\) has no compiled form. Replace it.* Available: AddMetadata, ",
+        ),
+        (
+            lambda: ["x"] >> Misspelt(),
+            r"Misspelt\.lower failed \(AttributeError: .*'name'\)\. Mend it, .*; or .*: --uncompiled Misspelt\.",
+        ),
+        (lambda: ["a"] >> ops.Filter(lambda frame: frame["a"] > 0), r"operator Filter \(columns \['a'\]\) drops rows"),
+        (lambda: ["x"] >> ops.Dropna(), "operator Dropna .*drops rows.*FillMissing"),
+        (lambda: ["x"] >> ops.DifferenceLag("a"), "operator DifferenceLag .*neighbouring rows.*Compute it before"),
+        (lambda: ["a", "x"] >> ops.Groupby("a", aggs="sum"), "operator Groupby .*makes one row of many"),
+        (lambda: ["x"] >> ops.LambdaOp(lambda column: column + 1), "LambdaOp .*Python function.*operator class"),
+        (lambda: ["w"] >> ops.AddTags(["raw"]), "column 'w' holds strings, and a model takes numbers. Add Categorify"),
+        (lambda: brands()["brand"], "column 'brand' holds strings"),
+        (
+            lambda: ["a"] >> ops.TargetEncoding("x", kfold=2, drop_folds=False),
+            r"TargetEncoding makes columns \['__fold__'\], which have no compiled form",
+        ),
+        (
+            lambda: (["a"] >> ops.Categorify()) + (["a"] >> ops.Categorify(max_size=9) >> ops.Rename(postfix="_")),
+            "Categorify and Categorify on 'a' have written their statistics to one file",
+        ),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_by_name(tmp_path: Path, graph: Any, message: str) -> None:
+    workflow = fitted(graph, ROWS, tmp_path)
+    with pytest.raises(LoweringError, match=message):
+        compile_workflow(workflow)
+
+
+def test_a_subgraph_that_loops_is_refused() -> None:
+    with quiet_nvtabular():
+        loop = Subgraph("inner", ["x"] >> ops.LogOp(), loop_until=len)
+        workflow = nvt.Workflow(["x"] >> loop).fit_schema(nvt.Dataset(ROWS).schema)
+    with pytest.raises(LoweringError, match="Subgraph 'inner' loops"):
+        compile_workflow(workflow)
+
+
+def test_every_operator_of_nvtabular_but_one_is_lowered_or_refused() -> None:
+    known = {op for op in vars(ops).values() if isinstance(op, type) and issubclass(op, ops.Operator)}
+    abstract = {ops.Operator, ops.StatOperator}
+    assert {op.__name__ for op in known - abstract - set(LOWERINGS) - set(REFUSED)} == {"ColumnSimilarity"}
+
+
+def test_outputs_have_the_dtypes_that_a_model_takes(tmp_path: Path) -> None:
+    names = ["x0", "x1"]
+    rows = pd.DataFrame({name: [1.5, -2.0, 0.25, 7.0] for name in names} | {"id": [3, 4, 5, 3]})
+    workflow = fitted(lambda: (names >> ops.Normalize()) + (["id"] >> StableHashBucket(7)), rows, tmp_path)
+    plan = compile_workflow(workflow, dict.fromkeys(names, "float32") | {"id": "int64"})
+    request = {name: rows[name].to_numpy() for name in rows}
+    own, wanted = compile_workflow(workflow).run(request), plan.run(request)
+    assert {array.dtype.name for name, array in own.items() if name != "id"} == {"float64"}
+    assert own["id"].dtype == np.int32
+    for name, array in wanted.items():
+        assert array.dtype == {column.name: column.spec.dtype for column in plan.columns}[name]
+        np.testing.assert_array_equal(array, own[name].astype(array.dtype))
+    assert wanted["id"].dtype == np.int64
+    assert wanted["x0"].dtype == np.float32
+
+
+def test_tables_with_more_than_a_model_takes_are_refused_by_name(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"id": np.arange(200), "tags": [[1, 2, 3]] * 200})
+
+    def graph() -> Any:
+        return ["id", "tags"] >> ops.Categorify()
+
+    workflow = fitted(graph, rows, tmp_path)
+    with pytest.raises(LoweringError, match=r"^column 'id' is 128, expected values that fit int8\. Save the model"):
+        compile_workflow(workflow, {"id": "int8"})
+    plan = compile_workflow(workflow, {"id": "uint8"}, widths={"tags": 4})
+    made = plan.run({"id": np.array([0, 199]), "tags": Padded(np.array([[1, 2], [3, 0]]), np.array([2, 1], np.int32))})
+    assert made["id"].dtype == np.uint8
+    assert made["tags"].values.shape == (2, 4)
+
+
+def test_what_runs_through_nvtabular_refuses_what_a_model_does_not_take(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"id": [1, 2], "tags": [[1, 2], [3]]})
+    workflow = fitted(lambda: ["id", "tags"] >> ops.AddMetadata(), rows, tmp_path)
+    transform = UncompiledTransform.of(workflow, input_specs(workflow), {"id": "int8", "tags": "int32"}, {"tags": 3})
+
+    def run(id_: int, *tags: int) -> Any:
+        lists = Padded(np.array([[*tags]]), np.array([len(tags)], np.int32))
+        return transform.run({"id": np.array([id_]), "tags": lists})
+
+    made = run(7, 1, 2)
+    assert (made["id"].tolist(), made["tags"].values.tolist()) == ([7], [[1, 2, 0]])
+    with pytest.raises(UnfitError, match="column 'id' is 300, expected values that fit int8"):
+        run(300, 1)
+    with pytest.raises(UnfitError, match="column 'tags' has a list of 4 values, expected at most 3"):
+        run(7, 1, 2, 3, 4)

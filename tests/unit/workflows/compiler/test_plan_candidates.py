@@ -1,0 +1,214 @@
+"""Plans of several candidates per row: what they share is transformed once, and comes out as for each alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankline.workflows.compiler.compile import compile_workflow
+from rankline.workflows.core.errors import LoweringError, RequestError
+from rankline.workflows.nvt.compat import ops
+from rankline.workflows.plan import (
+    ANY_WIDTH,
+    CandidatePlan,
+    Column,
+    ColumnSpec,
+    Computed,
+    KeyIndex,
+    StepCall,
+    TransformPlan,
+)
+from rankline.workflows.plan.steps import Arithmetic, Combine, Fill, Slice, Step
+from rankline.workflows.schema.ragged import Padded, padded_tensors
+from tests.oracles.nvtabular import fitted
+
+CANDIDATES = ("item", "price")
+
+
+def plan(*columns: Any) -> TransformPlan:
+    """Results 0 and 1 are of user and item, 3 and 4 of the price, 2, 5 and 6 of the history, 7 of user and item."""
+    return TransformPlan(
+        inputs=(
+            ColumnSpec(name="user", dtype="int64"),
+            ColumnSpec(name="item", dtype="object"),
+            ColumnSpec(name="history", dtype="object", width=ANY_WIDTH),
+            ColumnSpec(name="price", dtype="float32"),
+        ),
+        indexes=(
+            KeyIndex.build("user", np.array([7, 8]), missing_row=3),
+            KeyIndex.build("item", pa.array([b"a", b"b", b"c"], pa.large_binary()), missing_row=4),
+        ),
+        steps=(
+            KeyIndex.build("history", pa.array([b"b", b"c"], pa.large_binary())),
+            StepCall(step=Fill(value=1.5), inputs=("price",)),
+            StepCall(step=Arithmetic(function="log"), inputs=(3,)),
+            StepCall(step=Slice(start=-2, end=2**31, width=2), inputs=("history",)),
+            KeyIndex.build(5, pa.array([b"b", b"c"], pa.large_binary())),
+            StepCall(step=Combine(sizes=(4, 5)), inputs=(0, 1)),
+        ),
+        columns=columns
+        or (
+            Computed(name="log_price", source=4, dtype="float32"),
+            Column(name="user", index=0, values=np.array([2, 3, 4, 1])),
+            Column(name="history", index=6, values=np.array([2, 3, 4]), width=2),
+            Column(name="item", index=1, values=np.array([2, 3, 4, 5, 1])),
+        ),
+    )
+
+
+TAGS = Column(
+    name="tags", index=1, values=np.zeros((5, 2), dtype=np.int64), lengths=np.array([0, 1, 2, 0, 0], dtype=np.int32)
+)
+MIXED = Column(name="both", index=7, values=np.arange(20))
+
+WORDS = st.sampled_from([b"a", b"b", b"c", b"never", b""])
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.data())
+def test_several_candidates_are_transformed_as_each_alone(num_rows: int, count: int, data: st.DataObject) -> None:
+    def drawn(of: Any, size: int) -> list[Any]:
+        return data.draw(st.lists(of, min_size=size, max_size=size))
+
+    def objects(size: int) -> Any:
+        return np.array([*drawn(WORDS, size), None], dtype=object)[:-1]
+
+    width = data.draw(st.integers(1, 4))
+    request = {
+        "user": np.array(drawn(st.integers(6, 9), num_rows)),
+        "item": objects(num_rows * count).reshape(num_rows, count),
+        "history": Padded(
+            objects(num_rows * width).reshape(num_rows, width),
+            np.array(drawn(st.integers(0, width), num_rows), dtype=np.int32),
+        ),
+        "price": np.array(drawn(st.sampled_from([1.0, 2.5, np.nan]), num_rows * count), np.float32).reshape(
+            num_rows, count
+        ),
+    }
+    masks = {
+        "user": np.array(drawn(st.booleans(), num_rows)),
+        "item": np.array(drawn(st.booleans(), num_rows * count)).reshape(num_rows, count),
+    }
+
+    def alone(column: Any) -> Any:
+        if isinstance(column, Padded):
+            return Padded(column.values.repeat(count, axis=0), column.lengths.repeat(count))
+        return column.reshape(-1) if column.ndim == 2 else column.repeat(count)
+
+    expected = plan().run(*({name: alone(part) for name, part in parts.items()} for parts in (request, masks)))
+    made = CandidatePlan.of(plan(), CANDIDATES).run(request, masks)
+    assert list(made) == list(expected)
+    for name, column in made.items():
+        for got, wanted in zip(parts_of(alone(column)), parts_of(expected[name]), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    assert made["item"].shape == made["log_price"].shape == (num_rows, count)  # type: ignore[union-attr]
+
+
+def parts_of(column: Any) -> tuple[Any, ...]:
+    return (column.values, column.lengths) if isinstance(column, Padded) else (column,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(Step):
+    """Passes lists on, and keeps how many values it has seen."""
+
+    seen: list[int] = field(default_factory=list)
+
+    def _compute(self, *columns: Any) -> Any:
+        self.seen.append(len(columns[0].values))
+        return columns[0]
+
+
+def test_the_history_is_transformed_once_per_row_and_not_per_candidate() -> None:
+    counting = Counting()
+    steps = (*plan().steps[:3], StepCall(step=counting, inputs=("history",)), *plan().steps[4:])
+    split = CandidatePlan.of(replace(plan(), steps=steps), CANDIDATES)
+    split.run(request(num_candidates=1000, history=100))
+    assert counting.seen == [100]
+
+
+def request(num_candidates: int, history: int = 2) -> dict[str, Any]:
+    return {
+        "user": np.array([7]),
+        "item": np.full((1, num_candidates), b"a", dtype=object),
+        "history": Padded(np.full((1, history), b"b", dtype=object), np.array([history], dtype=np.int32)),
+        "price": np.ones((1, num_candidates), dtype=np.float32),
+    }
+
+
+def test_one_candidate_has_the_layout_of_a_plain_plan() -> None:
+    split = padded_tensors(CandidatePlan.of(plan(), CANDIDATES).run(request(1)))
+    plain = padded_tensors(plan().run({name: _flat(column) for name, column in request(1).items()}))
+    assert {name: array.shape for name, array in split.items()} == {name: array.shape for name, array in plain.items()}
+    for name, array in plain.items():
+        np.testing.assert_array_equal(split[name], array)
+
+
+def _flat(column: Any) -> Any:
+    return column.reshape(-1) if isinstance(column, np.ndarray) else column
+
+
+def test_the_columns_of_candidates_are_known() -> None:
+    assert CandidatePlan.of(plan(), CANDIDATES).made_of_candidates == ("log_price", "item")
+
+
+def test_only_candidates_and_no_candidate_columns_are_plans_too() -> None:
+    column = Column(name="item", index=0, values=np.array([2, 3, 4, 5, 1]))
+    items = TransformPlan(inputs=plan().inputs[1:2], indexes=plan().indexes[1:], columns=(column,))
+    made = CandidatePlan.of(items, ["item"]).run({"item": np.array([[b"a", b"b"]], dtype=object)})
+    np.testing.assert_array_equal(made["item"], [[3, 4]])  # type: ignore[arg-type]
+    assert CandidatePlan.of(plan(plan().columns[1]), CANDIDATES).run(request(3))["user"].tolist() == [3]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("columns", "candidates", "message"),
+    [
+        ((MIXED,), ["item"], r"column 'both' is made of \['item'\].*and of \['user'\], which all of them share"),
+        ((TAGS,), ["item"], "column 'tags' is a list for each candidate"),
+        ((), ["history"], r"candidates \['history'\] are not raw columns of single values. Available: \['user', 'it"),
+        ((), ["items"], r"candidates \['items'\] are not raw columns"),
+    ],
+)
+def test_what_cannot_be_made_per_candidate_is_refused_by_name(
+    columns: Sequence[Any], candidates: list[str], message: str
+) -> None:
+    with pytest.raises(LoweringError, match=message):
+        CandidatePlan.of(plan(*columns), candidates)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"item": np.zeros((1, 0), dtype=object)},
+            r"'item' has shape \[1, 0\], expected at least one candidate per row",
+        ),
+        ({"item": np.array([b"a"], dtype=object)}, r"'item' has shape \[1\], expected at least one candidate per row"),
+        ({"price": np.ones((1, 2), np.float32)}, r"candidates {.*'price': \[1, 2\].* do not fit each other"),
+        ({"user": np.array([7, 8])}, "do not fit each other or the rows"),
+        ({"price": np.ones((1, 3))}, "'price' is float64, expected float32"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        CandidatePlan.of(plan(), CANDIDATES).run(request(3) | changed)
+
+
+def test_a_missing_column_is_named() -> None:
+    without = {name: column for name, column in request(2).items() if name != "item"}
+    with pytest.raises(RequestError, match="input 'item' is missing"):
+        CandidatePlan.of(plan(), CANDIDATES).run(without)
+
+
+def test_a_workflow_that_mixes_candidates_with_others_is_refused_when_it_is_compiled(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"user": [1, 2, 1], "item": [5, 6, 6]})
+    workflow = fitted(lambda: [["user", "item"]] >> ops.Categorify(encode_type="combo"), rows, tmp_path)
+    compile_workflow(workflow)
+    with pytest.raises(LoweringError, match="column 'user_item' is made of"):
+        compile_workflow(workflow, candidates=["item"])

@@ -1,0 +1,392 @@
+"""What `init` takes columns for, and why."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rankline.recipes.first_recipe import first_recipe
+from rankline.recipes.recipe_file import read_recipe
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.data.autodetect.guess import Guesses, guess, labels_among
+from rankline.workflows.data.autodetect.profile import profile
+from rankline.workflows.data.tabular.config import ColumnConfig, FilesConfig, LabelConfig
+from rankline.workflows.data.tabular.files import names_in, scan, with_format
+
+N = 2_000
+RNG = np.random.default_rng(0)
+DAYS = [f"2024-{1 + n % 12:02}-{1 + n % 28:02}" for n in range(N)]
+
+
+def file_of(columns: dict[str, Any], path: Path, kind: str) -> Path:
+    table = pa.table(columns)
+    file = path / f"rows.{kind}"
+    if kind == "csv":
+        lines = [
+            ",".join(columns),
+            *(",".join("" if v is None else str(v) for v in r.values()) for r in table.to_pylist()),
+        ]
+        file.write_text("\n".join(lines) + "\n")
+    elif kind == "jsonl":
+        file.write_text("\n".join(json.dumps(row, default=str) for row in table.to_pylist()))
+    else:
+        pq.write_table(table, file)
+    return file
+
+
+def guesses_of(
+    columns: dict[str, Any], path: Path, kind: str = "csv", labels: tuple[str, ...] = (), sample_rows: int = 200_000
+) -> Guesses:
+    file = file_of(columns, path, kind)
+    config = with_format(FilesConfig(files=(file.name,)), [file])
+    names = {file: names_in(file, config)}
+    chosen = labels_among(names[file], labels)
+    return guess(profile(scan([file], config).extents, config, names, chosen, sample_rows=sample_rows), chosen)
+
+
+def guessed(tmp_path: Path, values: Any, name: str = "x", kind: str = "csv") -> tuple[str, str, str]:
+    columns = {
+        name: values,
+        "more": RNG.normal(size=len(values)).tolist(),
+        "label": [n % 2 for n in range(len(values))],
+    }
+    found = guesses_of(columns, tmp_path, kind).columns[name]
+    return found.config.type, found.config.role, found.why
+
+
+CASES: dict[str, tuple[list[Any], str, str, str]] = {
+    "few whole numbers": ([n % 12 for n in range(N)], "x", "int categorical", "12 distinct values, so a category"),
+    "an age": ([18 + n % 60 for n in range(N)], "age", "int numeric", "60 distinct values from 18 to 77"),
+    "a long tail": ([2 ** (n % 20) + n if n % 5 == 0 else n % 90 for n in range(N)], "x", "int numeric", "a long tail"),
+    "null words": (["?" if n % 5 == 0 else n / 7 for n in range(N)], "x", "float numeric", ""),
+    "numbers and one text": (["many" if n == 7 else n for n in range(N)], "x", "string ignored", ""),
+    "codes with zeros": ([f"{n % 900:05}" for n in range(N)], "zip", "string id", ""),
+    "words for booleans": ([("yes", "no", None)[n % 3] for n in range(N)], "x", "bool categorical", ""),
+    "a row number": (list(range(N)), "x", "int ignored", "a row number"),
+    "one value": (["a"] * N, "x", "string ignored", "one value in all rows"),
+    "nothing": ([None] * N, "x", "string ignored", "no value in any row"),
+    "unique texts": ([f"k{n * 7919}" for n in range(N)], "x", "string ignored", "a different one in nearly every row"),
+    "ids": ([f"u{n % 400}" for n in range(N)], "user_id", "string id", "400 distinct values"),
+    "a user": ([n % 50 for n in range(N)], "user", "int id", "an id by its name"),
+    "number ids": ([n % 400 for n in range(N)], "movieId", "int id", "an id by its name"),
+    "a name of requests": (DAYS, "seen__valid", "string ignored", "of what belongs to a column 'seen'"),
+    "the name of the answer": (DAYS, "score", "string ignored", "output of the served model"),
+    "lists in a cell": (
+        [f"{'abc'[n % 3]}|{'def'[n // 3 % 3]}|{n % 50}" for n in range(N)], "x", "string multihot", "separated by |",
+    ),
+    "days": (DAYS, "x", "timestamp timestamp", "ISO 8601"),
+    "american days": ([f"{1 + n % 12}/{1 + n % 28}/2024" for n in range(N)], "x", "timestamp timestamp", "%m/%d/%Y"),
+    "european days": ([f"{1 + n % 28}/{1 + n % 12}/2024" for n in range(N)], "x", "timestamp timestamp", "%d/%m/%Y"),
+    "seconds with fractions": ([f"{1_700_000_000 + n / 4}" for n in range(N)], "ts", "timestamp timestamp", "epoch_s"),
+    "years of two digits": (
+        [f"{1 + n % 28:02}.{1 + n % 12:02}.{23 + n % 3}" for n in range(N)], "x", "timestamp timestamp", "%d.%m.%y",
+    ),
+    "half days": (
+        [f"{1 + n % 12}/{13 + n % 9}/2024 {1 + n % 12}:04 {'AP'[n % 2]}M" for n in range(N)], "x",
+        "timestamp timestamp", "%m/%d/%Y %I:%M %p",
+    ),
+    "a zone": ([f"{day}T07:{n % 60:02}:00Z" for n, day in enumerate(DAYS)], "x", "timestamp timestamp", "ISO 8601"),
+    "days without signs": ([day.replace("-", "") for day in DAYS], "date", "timestamp timestamp", "%Y%m%d"),
+    "days as many numbers": ([day.replace("-", "") for day in DAYS], "x", "int numeric", "distinct values"),
+    "day or month first": (
+        [f"{1 + n % 3:02}/{1 + n % 12:02}/2024" for n in range(N)], "x", "timestamp timestamp",
+        "written as %m/%d/%Y; %d/%m/%Y fits all rows, too",
+    ),
+    "days close together": (
+        [f"{1 + n % 12:02}/01/2024" for n in range(N)], "x", "timestamp timestamp", "written as %d/%m/%Y; %m/%d/%Y",
+    ),
+    "times but for one": (
+        ["soon" if n == 7 else day for n, day in enumerate(DAYS)], "x", "string ignored",
+        "times written by ISO 8601, except some such as 'soon'",
+    ),
+    "times of a form of their own": (
+        [f"{n % 24:02}:{n % 60:02}:00.{n:04}" for n in range(N)], "x", "string ignored",
+        "looks like times, in no known format: set type, role and format",
+    ),
+    "hours": ([f"{n % 24:02}:00" for n in range(N)], "x", "string categorical", "looks like times, in no known format"),
+    "versions": ([f"1.{n % 7}.{10 + n % 15}" for n in range(N)], "version", "string categorical", "distinct values"),
+    "numbers with signs": ([f"{n % 70 - 35:+}" for n in range(N)], "x", "int numeric", "from -35 to 34"),
+    "numbers with exponents": (["5.00E+05" if n == 7 else n * 100 for n in range(N)], "x", "int numeric", ""),
+    "ids beyond 64 bits": ([2**63 - 50 + n % 100 for n in range(N)], "big_id", "string id", "100 distinct values"),
+    "all numbers of 64 bits": ([(-(2**63), 2**63 - 1)[n % 2] for n in range(N)], "x", "int categorical", "2 "),
+    "lists in brackets": ([f"[{n}; {n % 7}]" for n in range(N)], "x", "string ignored", "lists in brackets, such as"),
+    "only words for nothing": (["NA"] * N, "x", "string ignored", "no value in any row"),
+    "seconds since 1970": ([1_700_000_000 + 3600 * n for n in range(N)], "timestamp", "timestamp timestamp", "epoch_s"),
+    "times in three formats": (
+        [("2024-01-02", "13/01/2024", "02.01.2024")[n % 3] for n in range(N)], "x", "string ignored",
+        "times in several formats",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_column_is_taken_for_what_it_looks_like(tmp_path: Path, case: str) -> None:
+    values, name, expected, why = CASES[case]
+    kind, role, said = guessed(tmp_path, [None if v is None else str(v) for v in values], name)
+    assert f"{kind} {role}" == expected, said
+    assert why in said
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (pa.array([n % 3 == 0 for n in range(N)]), "bool categorical"),
+        (pa.array([n % 60 + 0.5 for n in range(N)], pa.float32()), "float numeric"),
+        (pa.array(DAYS).cast(pa.date32()), "timestamp timestamp"),
+        (pa.array([str(n % 5) for n in range(N)]).dictionary_encode(), "string categorical"),
+        (pa.array([["a", "b"][: n % 3] for n in range(N)]), "string multihot"),
+        (pa.array([[n % 7] for n in range(N)], pa.list_(pa.int32())), "int multihot"),
+        (pa.array([n / 4 for n in range(N)]).cast(pa.decimal128(12, 2)), "float numeric"),
+        (pa.array([n % 100 + 2**63 for n in range(N)], pa.uint64()), "string categorical"),
+        (pa.array([Decimal(2**60 + n % 100) for n in range(N)], pa.decimal128(38)), "string categorical"),
+        (pa.array([n % 9 for n in range(N)], pa.uint8()), "int categorical"),
+        (pa.array([float("nan") if n % 3 else n * 2.0 for n in range(N)]), "int numeric"),
+        (pa.array([[n % 5 + 2**63] for n in range(N)], pa.list_(pa.uint64())), "string multihot"),
+        (pa.array([[n / 7] * 8 for n in range(N)], pa.list_(pa.float32(), 8)), "float vector"),
+        (pa.array([None if n % 2 else [1.0, 2.0] for n in range(N)]), "float vector"),
+        (pa.array([[] for n in range(N)], pa.list_(pa.int64())), "string ignored"),
+        (pa.array(list(range(N)), pa.duration("s")), "string ignored"),
+        (pa.array([f"a{n % 40}" for n in range(N)], pa.string_view()), "string categorical"),
+        (pa.array([n / 7 for n in range(N)], pa.float16()), "float numeric"),
+        (pa.array([b"x"] * N), "string ignored"),
+        (pa.array([{"a": n} for n in range(N)]), "string ignored"),
+    ],
+)
+def test_types_of_parquet_are_kept(tmp_path: Path, values: pa.Array, expected: str) -> None:
+    kind, role, why = guessed(tmp_path, values, kind="parquet")
+    assert f"{kind} {role}" == expected, why
+
+
+@pytest.mark.parametrize("word", ["\\N", "None", " ", "NA ", "0000-00-00 00:00:00"])
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([n * 3 for n in range(N)], "int numeric"),
+        ([n / 7 for n in range(N)], "float numeric"),
+        ([f"{day} 07:30:00" for day in DAYS], "timestamp timestamp"),
+        ([("yes", "no")[n % 2] for n in range(N)], "bool categorical"),
+    ],
+    ids=["whole", "float", "time", "bool"],
+)
+def test_words_for_nothing_hide_no_type_and_are_listed(
+    tmp_path: Path, values: list[Any], expected: str, word: str
+) -> None:
+    columns = {
+        "x": [word if n % 500 == 3 else str(v) for n, v in enumerate(values)],
+        "label": [n % 2 for n in range(N)],
+    }
+    found = guesses_of(columns, tmp_path)
+    config = found.columns["x"].config
+    assert f"{config.type} {config.role}" == expected
+    assert found.missing == (("", word.strip()) if word.strip() else ("",))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([n % 5 + 2**63 for n in range(N)], "string categorical"),
+        ([[n % 5 + 2**63, 1] for n in range(N)], "string multihot"),
+        ([["1", str(n % 5)] for n in range(N)], "string multihot"),
+        ([["2024-01-02"], ["2024-01-03"]] * (N // 2), "string ignored"),
+        ([[n / 2, -1.0] for n in range(N)], "float vector"),
+        ([[1.0] * (n % 3) for n in range(N)], "float ignored"),
+        ([n if n < 1_500 else str(n) for n in range(N)], "int ignored"),
+        ([{"a": 1} for _ in range(N)], "string ignored"),
+        ([None] * (N - 9) + [2.5] * 9, "float numeric"),
+    ],
+)
+def test_json_is_taken_for_what_it_looks_like(tmp_path: Path, values: list[Any], expected: str) -> None:
+    rows = [{"x": value, "y": n % 3, "label": n % 2} for n, value in enumerate(values)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = first_recipe([str(tmp_path / "rows.jsonl")], [], tmp_path).guesses.columns["x"].config
+    assert f"{config.type} {config.role}" == expected
+
+
+def test_a_sample_of_the_rows_is_enough(tmp_path: Path) -> None:
+    rows = 40_000
+    columns = {
+        "user": [f"u{n // 8}" for n in range(rows)],  # rows of a user follow each other
+        "row": list(range(rows)),
+        "few": [n % 7 for n in range(rows)],
+        "label": [("a", "b")[n % 2] if n != 777 else "c" for n in range(rows)],
+    }
+    found = guesses_of(columns, tmp_path, sample_rows=4_000)
+    assert found.columns["user"].config == ColumnConfig(role="id", frequency_threshold=4)
+    assert 4_000 < int(found.columns["user"].why.split()[1].replace(",", "")) < 6_000  # there are 5,000
+    assert found.columns["row"].why.endswith("a row number")
+    assert found.columns["few"].why == "about 7 distinct values, so a category"
+    assert found.labels["label"].classes == ("a", "b", "c")
+
+
+def test_numbers_with_a_decimal_comma_are_no_lists(tmp_path: Path) -> None:
+    commas = [f"{n % 9},{n % 700:03}" for n in range(N)]
+    assert guessed(tmp_path, commas, kind="parquet") == (
+        "string",
+        "ignored",
+        "such as '0,000': if these are numbers, write them with a point",
+    )
+    lists = [",".join(str((n + i) % 7) for i in range(n % 4)) for n in range(N)]
+    assert guessed(tmp_path, lists, kind="parquet")[:2] == ("string", "multihot")
+
+
+def label_of(tmp_path: Path, values: list[Any], name: str = "label", *, given: tuple[str, ...] = ()) -> Guesses:
+    columns = {"x": RNG.normal(size=N).tolist(), "y1": [n % 7 for n in range(N)], name: values}
+    return guesses_of(columns, tmp_path, labels=given)
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "expected"),
+    [
+        ([n % 2 for n in range(N)], "label", LabelConfig()),
+        ([("yes", "no")[n % 2] for n in range(N)], "churn", LabelConfig()),
+        ([("lost", "won")[n % 2] for n in range(N)], "target", LabelConfig(classes=("lost", "won"))),
+        ([n % 3 for n in range(N)], "kind", LabelConfig(task="multiclass", classes=("0", "1", "2"))),
+        ([1 + n % 5 for n in range(N)], "rating", LabelConfig(task="regression")),
+        ([n / 3 for n in range(N)], "price", LabelConfig(task="regression")),
+        ([f"c{n % 3}" for n in range(N)], "outcome", LabelConfig(task="multiclass", classes=("c0", "c1", "c2"))),
+        ([1 + n % 28 for n in range(N)], "rings", LabelConfig(task="regression")),
+        ([("+1", "-1")[n % 2] for n in range(N)], "label", LabelConfig(classes=("-1", "+1"))),
+        ([(2, 10)[n % 2] for n in range(N)], "label", LabelConfig(classes=("2", "10"))),
+        ([("1", "0.0", "0")[n % 3] for n in range(N)], "label", LabelConfig()),
+        (["NA" if n in (3, 9) else n % 2 for n in range(N)], "label", LabelConfig()),
+        (["?" if n % 10 == 0 else n % 2 for n in range(N)], "label", LabelConfig()),
+        ([("NULL", "yes", "no")[n % 3] for n in range(N)], "label", LabelConfig()),
+        (
+            ["unknown" if n == 9 else n % 3 for n in range(N)],
+            "kind",
+            LabelConfig(task="multiclass", classes=("0", "1", "2")),
+        ),
+        (["NA" if n in (3, 9) else n / 7 for n in range(N)], "price", LabelConfig(task="regression")),
+        (["NA" if n in (3, 9) else 1 + n % 5 for n in range(N)], "stars", LabelConfig(task="regression")),
+        ([("none", "mild", "NA")[n % 3] for n in range(N)], "kind", LabelConfig(classes=("mild", "none"))),
+        ([("1", "1.0", "2", "3")[n % 4] for n in range(N)], "kind", LabelConfig(task="regression")),
+    ],
+)
+def test_the_label_and_its_task_are_guessed(
+    tmp_path: Path, values: list[Any], name: str, expected: LabelConfig
+) -> None:
+    columns = {"x": RNG.normal(size=N).tolist(), name: [str(value) for value in values]}
+    made = first_recipe([str(file_of(columns, tmp_path, "csv"))], [name], tmp_path)
+    assert made.guesses.labels == {name: expected}
+    assert made.contradiction is None
+
+
+def test_a_label_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the label 'label' is '1' in all rows"):
+        label_of(tmp_path, ["1"] * N)
+    with pytest.raises(DataError, match="has about 2,000 distinct texts|has 2,000 distinct texts"):
+        label_of(tmp_path, [f"t{n}" for n in range(N)])
+    with pytest.raises(DataError, match="which mean the same"):
+        label_of(tmp_path, ["yes", "y"] * (N // 2))
+    with pytest.raises(DataError, match="the label 'label' is nothing"):
+        label_of(tmp_path, ["NA"] * N)
+    with pytest.raises(DataError, match=r"no column 'lable'.* Did you mean 'label'"):
+        label_of(tmp_path, [0, 1] * (N // 2), given=("lable",))
+    assert list(label_of(tmp_path, [0, 1] * (N // 2), given=("label", "y1")).labels) == ["label", "y1"]
+    tags = [f"{'abc'[n % 3]}|{'defgh'[n % 5]}" for n in range(N)]
+    with pytest.raises(
+        DataError, match=r"the last one, 'tags', cannot be one \(lists, separated by \|\)\. Choose one with --label"
+    ):
+        label_of(tmp_path, tags, "tags")
+    assert label_of(tmp_path, tags, "tags", given=("tags",)).labels["tags"].task == "multiclass"
+
+
+def test_why_a_label_is_one_says_what_nobody_would_expect(tmp_path: Path) -> None:
+    answers = [("yes", "no")[n % 2] for n in range(N)]
+    assert label_of(tmp_path, answers, "churn").label_why["churn"].endswith("two values; 'yes' is the positive one")
+    answers[7] = "maybe"
+    why = label_of(tmp_path, answers, "churn").label_why["churn"]
+    assert why.endswith(f"3 distinct values, 'maybe' in 1 of {N:,} rows")
+
+
+def test_times_and_users_order_and_group_the_rows(tmp_path: Path) -> None:
+    columns = {
+        "when": [f"2024-01-{1 + n % 28:02} {n % 24:02}:00:00" for n in range(N)],
+        "user_id": [f"u{n % 300}" for n in range(N)],
+        "item_id": [f"i{n % 100}" for n in range(N)],
+        "viewed": [f"i{n % 100}|i{n * 7 // 100 % 100}" for n in range(N)],
+        "click": [n % 2 for n in range(N)],
+    }
+    found = guesses_of(columns, tmp_path)
+    assert (found.time, found.group) == ("when", "user_id")
+    assert found.columns["viewed"].config.role == "history"
+    assert found.columns["viewed"].config.of == "item_id"
+
+
+@pytest.mark.parametrize(
+    ("years", "clock", "parts"),
+    [
+        (1, "", ("weekday", "day", "month")),
+        (1, " 07:30:00", ("hour", "weekday", "day")),
+        (3, " 07:30:00", ("hour", "weekday", "day", "month", "year")),
+    ],
+)
+def test_a_month_is_left_out_where_those_to_come_are_new(
+    years: int, clock: str, parts: tuple[str, ...], tmp_path: Path
+) -> None:
+    times = [f"{2022 + n % years}-{1 + n % 12:02}-{1 + n % 28:02}{clock}" for n in range(N)]
+    columns = {"when": times, "more": RNG.normal(size=N).tolist(), "label": [n % 2 for n in range(N)]}
+    assert guesses_of(columns, tmp_path).columns["when"].config.parts == parts
+
+
+def leaks_of(tmp_path: Path, columns: dict[str, Any]) -> dict[str, str]:
+    """What `init` says of the columns that it ignores as leaks."""
+    made = first_recipe([str(file_of(columns, tmp_path, "csv"))], ["label"], tmp_path)
+    whys = {name: column.why for name, column in made.guesses.columns.items()}
+    return {name: why.removeprefix("a likely leak: ") for name, why in whys.items() if "a likely leak" in why}
+
+
+def test_what_gives_the_label_away_is_found(tmp_path: Path) -> None:
+    label = RNG.integers(0, 2, N)
+    columns = {
+        "honest": (label + RNG.normal(size=N)).tolist(),
+        "status": [("open", "paid")[y] for y in label],
+        "amount": (label * 100 + RNG.random(N)).tolist(),
+        "label": label.tolist(),
+    }
+    leaks = leaks_of(tmp_path, columns)
+    assert set(leaks) == {"status", "amount"}
+    assert "predicts label alone (AUC 1.000)" in leaks["status"]
+
+
+def test_numbers_that_add_up_to_the_label_are_found(tmp_path: Path) -> None:
+    a, b, c = RNG.integers(0, 300, N), RNG.integers(0, 300, N), RNG.integers(0, 300, N)
+    columns = {"a": a.tolist(), "b": b.tolist(), "c": c.tolist(), "label": (a + b).tolist()}
+    leaks = leaks_of(tmp_path, columns)
+    assert leaks == dict.fromkeys(("a", "b"), "label is a + b, in every row")
+
+
+@pytest.mark.parametrize("lacks", ["label", "amount", "flag", "when"])
+def test_a_missing_cell_hides_no_leak(tmp_path: Path, lacks: str) -> None:
+    label = RNG.integers(0, 2, 400)
+    columns: dict[str, list[Any]] = {
+        "x": RNG.normal(size=400).tolist(),
+        "amount": (label * 10).tolist(),
+        "flag": [("no", "yes")[y] for y in label],
+        "when": [f"202{y}-01-02 00:00:00" for y in label],
+        "label": label.tolist(),
+    }
+    columns[lacks][7] = "NA"
+    assert set(leaks_of(tmp_path, {name: list(map(str, values)) for name, values in columns.items()})) == {
+        "amount",
+        "flag",
+        "when",
+    }
+
+
+def test_a_history_of_a_leak_is_a_list_of_its_own(tmp_path: Path) -> None:
+    columns = {
+        "item_id": [f"i{n % 100}" for n in range(N)],
+        "viewed": [f"i{n % 100}|i{n * 7 // 100 % 100}" for n in range(N)],
+        "x": RNG.normal(size=N).tolist(),
+        "label": [n % 100 // 50 for n in range(N)],
+    }
+    (tmp_path / "rankline.yaml").write_text(first_recipe([str(file_of(columns, tmp_path, "csv"))], [], tmp_path).text)
+    read = read_recipe(tmp_path / "rankline.yaml").dataset.choices
+    assert "columns.item_id" not in read
+    assert read["columns.viewed"]["role"] == "multihot"

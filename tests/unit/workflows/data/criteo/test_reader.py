@@ -1,0 +1,227 @@
+import gzip
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.data.criteo.reader import CATEGORIES, COLUMNS, CRITEO_SCHEMA, NUMBERS, read_criteo
+from rankline.workflows.preprocess.raw import fingerprint_of
+
+ROW = dict.fromkeys(COLUMNS) | {"label": 1, "I1": 5, "I2": -1, "C1": "05db9164", "C26": "fE"}
+LINE = "1\t5\t-1" + "\t" * 12 + "05db9164" + "\t" * 25 + "fE\n"
+
+
+def line(**values):
+    """`LINE` with other texts in some columns."""
+    texts = dict(zip(COLUMNS, LINE.rstrip("\n").split("\t"), strict=True))
+    return "\t".join((texts | values).values()) + "\n"
+
+
+def write(directory, files):
+    """Write name → text; what ends in .gz is compressed."""
+    for name, content in files.items():
+        data = content if isinstance(content, bytes) else content.encode()
+        (directory / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return directory
+
+
+def rows_of(raw):
+    return [row for batch in raw.rows.batches() for row in batch.to_pylist()]
+
+
+def outcome(directory):
+    """Rows, or why there are none."""
+    try:
+        return rows_of(read_criteo(directory)), ""
+    except DataError as error:
+        return None, str(error)
+
+
+def refusal(directory):
+    with pytest.raises(DataError) as caught:
+        rows_of(read_criteo(directory))
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    return message.replace(str(directory), "DIR")
+
+
+def test_rows_have_counts_that_may_be_missing_or_negative_and_categories_as_text(tmp_path):
+    raw = read_criteo(write(tmp_path, {"train.txt": LINE + line(label="0", I13="7", C26="")}))
+    assert rows_of(raw) == [ROW, ROW | {"label": 0, "I13": 7, "C26": None}]
+    assert (raw.rows.schema, raw.rows.periods, len(raw.rows)) == (CRITEO_SCHEMA, (2,), 2)
+    assert all(batch.schema == CRITEO_SCHEMA for batch in raw.rows.batches())
+    assert (raw.catalog, raw.dropped, raw.noticed) == (None, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["train.txt", "test.txt", "notes.md"], ["train.txt"]),
+        (["train.txt.gz"], ["train.txt.gz"]),
+        (["day_10", "day_2.gz", "day_0", "other.tsv"], ["day_0", "day_2.gz", "day_10"]),
+        (["b.txt", "a.tsv", "c.tsv.gz", ".hidden.tsv", "day_", "truth.json"], ["a.tsv", "b.txt", "c.tsv.gz"]),
+        (["part10.tsv", "part9.tsv"], ["part9.tsv", "part10.tsv"]),
+    ],
+)
+def test_each_layout_is_found_and_its_files_are_periods_from_the_oldest_on(tmp_path, names, expected):
+    write(tmp_path, {name: line(I1=str(expected.index(name) if name in expected else 99)) for name in names})
+    (tmp_path / "day_3").mkdir()
+    raw = read_criteo(tmp_path)
+    assert [row["I1"] for row in rows_of(raw)] == list(range(len(expected)))
+    assert raw.rows.periods == (1,) * len(expected)
+    assert raw.fingerprint == fingerprint_of(tmp_path / name for name in expected)
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"label": st.integers(0, 1)}
+        | dict.fromkeys(NUMBERS, st.none() | st.integers(-3, 70_000) | st.integers(-(2**63), 2**63 - 1))
+        | dict.fromkeys(CATEGORIES, st.none() | st.text("0123456789abcdefABCDEF", min_size=1, max_size=8))
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(rows=ROWS, packed=st.booleans(), newline=st.sampled_from(["\n", "\r\n"]), ends=st.booleans(), mark=st.booleans())
+def test_what_is_written_is_read(tmp_path_factory, rows, packed, newline, ends, mark):
+    lines = ["\t".join("" if row[name] is None else str(row[name]) for name in COLUMNS) for row in rows]
+    text = "\ufeff" * mark + newline.join(lines) + newline * ends
+    directory = write(tmp_path_factory.mktemp("any"), {"day_0.gz" if packed else "day_0": text})
+    raw = read_criteo(directory)
+    assert rows_of(raw) == rows
+    assert rows_of(raw) == rows  # as often as one likes
+    assert raw.rows.periods == (len(rows),)
+
+
+def test_gzip_files_of_several_members_are_read_whole(tmp_path):
+    text = LINE.encode() * 3
+    (tmp_path / "day_0.gz").write_bytes(b"".join(gzip.compress(text[i : i + 9]) for i in range(0, len(text), 9)))
+    raw = read_criteo(tmp_path)
+    assert raw.rows.periods == (3,)
+    assert rows_of(raw) == [ROW] * 3
+
+
+def test_memory_is_bounded_by_batches_of_some_megabytes_that_each_belong_to_one_period(tmp_path):
+    text = line(**dict.fromkeys(CATEGORIES, "0123abcd"))
+    write(tmp_path, {"day_0": text * 400_000, "day_1": text * 10})
+    before = pa.total_allocated_bytes()
+    seen, ends, most_held = 0, [], 0
+    for batch in read_criteo(tmp_path).rows.batches():
+        seen += batch.num_rows
+        ends.append(seen)
+        assert batch.nbytes < 2**24
+        most_held = max(most_held, pa.total_allocated_bytes() - before)
+    assert ends[-2:] == [400_000, 400_010]
+    assert most_held < 2**27 < 400_000 * (14 * 8 + 26 * 12)  # which all of it would take
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        (line(C26="1\t2"), "line 3: 41 cells, expected 40"),
+        (LINE[:-20], "line 3: 23 cells, expected 40"),
+        (line(I3="4.5"), "row 3: I3 is '4.5', expected a whole number of 64 bits"),
+        (line(I13="x" * 50), f"row 3: I13 is '{'x' * 40}…', expected a whole number of 64 bits"),
+        (line(I1="9223372036854775808"), "row 3: I1 is '9223372036854775808', expected a whole number of 64 bits"),
+        (line(label="2"), "row 3: label is 2, expected 0 or 1. Correct the row or remove it."),
+        (line(label=""), "row 3: label is None, expected 0 or 1. Correct the row or remove it."),
+        (
+            line(C2="123456789"),
+            "row 3: C2 is '123456789', expected a hexadecimal number of at most 8 digits, or nothing",
+        ),
+        (line(C2='"1"'), "row 3: C2 is '\"1\"', expected a hexadecimal number of at most 8 digits, or nothing"),
+        (line(C2="café"), "row 3: C2 is 'café', expected a hexadecimal number of at most 8 digits, or nothing"),
+    ],
+)
+@pytest.mark.parametrize("name", ["day_1", "day_1.gz"])
+def test_a_bad_row_is_refused_with_file_and_row(tmp_path, bad, expected, name):
+    write(tmp_path, {"day_0": LINE * 3, name: LINE * 2 + bad + LINE * bad.endswith("\n")})
+    assert refusal(tmp_path).startswith(f"DIR/{name}, {expected}")
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    write(tmp_path, {"day_0": line(I2="5").encode().replace(b"5\t", b"\xff\t", 1)})
+    assert re.match("DIR/day_0 is not utf-8 text", refusal(tmp_path))
+
+
+def test_a_bad_row_far_into_a_file_is_placed_and_the_rows_of_earlier_batches_are_handed_out(tmp_path):
+    text = line(**dict.fromkeys(CATEGORIES, "0123abcd"))
+    write(tmp_path, {"train.txt": text * 60_000 + line(label="7") + text * 10})
+    batches = read_criteo(tmp_path).rows.batches()
+    assert next(batches).num_rows > 1_000
+    with pytest.raises(DataError, match="train.txt, row 60001: label is 7"):
+        list(batches)
+
+
+@given(
+    place=st.integers(0, 2),
+    name=st.sampled_from(COLUMNS),
+    text=st.text("0123456789abcdefxXgG-+. é\x00\x10\x7f\r", min_size=1, max_size=9),
+)
+def test_whatever_stands_in_a_field_is_read_or_refused_by_its_line(tmp_path_factory, place, name, text):
+    lines = [LINE] * 3
+    lines[place] = line(**{name: text})
+    directory = write(tmp_path_factory.mktemp("any"), {"train.txt": "".join(lines)})
+    rows, message = outcome(directory)
+    if rows is None:
+        assert re.search(rf"train.txt(, (line|row) {place + 1}\b| contains zero bytes)", message)
+        return
+    value = rows[place][name]
+    if name in CATEGORIES:
+        assert re.fullmatch("[0-9a-fA-F]{1,8}", value)
+        assert text.rstrip("\r") == value
+    else:  # Arrow reads 0x10, "16." and " 16 " as 16 too
+        text = text.strip()
+        assert value == (int(text, 16) if "x" in text.lower() else float(text))
+        assert name != "label" or value in (0, 1)
+
+
+def test_test_files_and_what_is_no_criteo_at_all_are_refused_before_the_rows_are_read(tmp_path):
+    write(tmp_path, {"test.txt": LINE.split("\t", 1)[1] * 2})
+    with pytest.raises(DataError, match=r"line 1 has 39 columns, expected 40 .* A test file has no labels: remove it"):
+        read_criteo(tmp_path)
+    write(tmp_path, {"test.txt": "Read me first.\n"})
+    with pytest.raises(DataError, match=r"test.txt, line 1 has 1 columns, expected 40"):
+        read_criteo(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["day_1", "day_1.gz"])
+def test_an_empty_file_is_named(tmp_path, name):
+    write(tmp_path, {"day_0": LINE, name: ""})
+    assert refusal(tmp_path).startswith(f"DIR/{name} is empty")
+
+
+def test_a_compressed_file_that_is_cut_off_damaged_or_not_compressed_is_named(tmp_path):
+    packed = gzip.compress(LINE.encode() * 2_000)
+    damaged = packed[:-8] + bytes([packed[-8] ^ 1]) + packed[-7:]
+    for content, reason in ((packed[:-20], "ended"), (damaged, "CRC check failed"), (LINE.encode(), "Not a gzipped")):
+        (tmp_path / "day_0.gz").write_bytes(content)
+        assert re.match(rf"DIR/day_0.gz cannot be read .*{reason}", refusal(tmp_path))
+
+
+def test_directories_that_hold_no_or_ambiguous_files_are_refused(tmp_path):
+    assert refusal(tmp_path / "nowhere").startswith("DIR is not a directory. Expected one that holds the files")
+    (tmp_path / "ratings.csv").touch()
+    expected = "DIR holds no Criteo data. Looked for train.txt; day_0, day_1, …; *.tsv, *.txt; each also as .gz. Give"
+    assert refusal(tmp_path).startswith(expected)
+    write(tmp_path, {"day_1": LINE, "day_1.gz": LINE})
+    assert refusal(tmp_path) == "DIR holds both day_1 and day_1.gz, expected one. Remove the other."
+
+
+@pytest.mark.parametrize("change", [LINE * 3, LINE])
+def test_a_file_that_changes_while_it_is_used_is_noticed(tmp_path, change):
+    raw = read_criteo(write(tmp_path, {"train.txt": LINE * 2}))
+    write(tmp_path, {"train.txt": change})
+    with pytest.raises(DataError, match=r"train.txt has \d rows where it had 2 when it was first read"):
+        rows_of(raw)
+
+
+def test_a_file_that_vanishes_is_named(tmp_path):
+    raw = read_criteo(write(tmp_path, {"train.txt": LINE}))
+    (tmp_path / "train.txt").unlink()
+    with pytest.raises(DataError, match=r"train.txt cannot be read .*No such file or directory"):
+        rows_of(raw)

@@ -1,0 +1,271 @@
+"""Files of each format as rows: found, counted, cut into shards, read alike, and what is refused."""
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.data.tabular.config import ColumnConfig, FilesConfig, LabelConfig, TableConfig
+from rankline.workflows.data.tabular.files import _BLOCK_BYTES, find_files, scan, with_format
+from rankline.workflows.data.tabular.reader import TableRequests, names_of, read_table, safe_names
+from rankline.workflows.preprocess.raw import RawData, StreamedRows
+
+ROWS = {"id": ["a", "b", None, "a,b"], "n": [1, None, 3, 4], "label": [0, 1, 1, 0]}
+COLUMNS = {"id": ColumnConfig(role="id"), "n": ColumnConfig(type="int", role="numeric")}
+
+
+def table_config(*files: str, **choices: Any) -> TableConfig:
+    given: dict[str, Any] = {"columns": COLUMNS, "labels": {"label": LabelConfig()}} | choices
+    data = given.pop("data", {})
+    return TableConfig(data=FilesConfig(files=files, **data), **given)
+
+
+def rows_of(raw: RawData) -> dict[str, list[Any]]:
+    """All rows, read as one and shard by shard."""
+    assert isinstance(raw.rows, StreamedRows)
+    whole = pa.Table.from_batches(raw.rows.batches(), raw.rows.schema)
+    apart = pa.Table.from_batches([b for shard in raw.rows.shards for b in shard.batches()], raw.rows.schema)
+    assert whole.equals(apart)
+    assert len(raw.rows) == sum(shard.num_rows for shard in raw.rows.shards)
+    columns: dict[str, list[Any]] = whole.to_pydict()
+    return columns
+
+
+def write_csv(path: Path) -> None:
+    pa_csv.write_csv(pa.table(ROWS), path)
+
+
+def write_gzip(path: Path) -> None:
+    lines = [
+        ",".join(ROWS),
+        *(f'"{i or ""}",{"" if n is None else n},{y}' for i, n, y in zip(*ROWS.values(), strict=True)),
+    ]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+
+
+def write_parquet(path: Path) -> None:
+    pq.write_table(pa.table(ROWS), path, row_group_size=1)
+
+
+def write_json(path: Path) -> None:
+    rows = [dict(zip(ROWS, row, strict=True)) for row in zip(*ROWS.values(), strict=True)]
+    path.write_text("\n".join(json.dumps({k: v for k, v in row.items() if v is not None}) for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("rows.csv", write_csv), ("rows.csv.gz", write_gzip), ("rows.parquet", write_parquet), ("rows.jsonl", write_json)],
+)
+def test_each_format_gives_the_same_rows(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+    write(tmp_path / name)
+    assert rows_of(read_table(table_config(name), tmp_path)) == ROWS
+    raw, sent, done = zip(*TableRequests(table_config(name)).of_file(tmp_path / name), strict=True)
+    assert pa.concat_tables(sent).to_pydict() == {name: ROWS[name] for name in COLUMNS}
+    assert raw[0].column_names == list(ROWS)
+    assert done[-1] == 1
+
+
+def test_a_large_file_is_cut_at_ends_of_lines_and_read_alike(tmp_path: Path) -> None:
+    lines = "".join(f"u{n},{n},{n % 2}\n" + "\n" * (n % 7 == 0) for n in range(5_000))
+    (tmp_path / "rows.csv").write_text("id,n,label\n" + lines)
+    config = with_format(FilesConfig(files=("rows.csv",)), [tmp_path / "rows.csv"])
+    scanned = scan([tmp_path / "rows.csv"], config, shard_bytes=10_000)
+    assert len(scanned.extents) > 1
+    rows = rows_of(read_table(table_config("rows.csv"), tmp_path))
+    assert rows["n"] == list(range(5_000))
+
+
+def test_whole_numbers_that_pandas_wrote_beside_missing_ones_are_read_wherever_they_begin(tmp_path: Path) -> None:
+    num_rows = 400_000  # several blocks of the reader, of which the last has the first 7.0
+    numbers = [str(row) for row in range(num_rows - 2)] + ["7.0", ""]
+    (tmp_path / "rows.csv").write_text("id,n,label,other\n" + "".join(f"long name,{n},0,{n}\n" for n in numbers))
+    assert (tmp_path / "rows.csv").stat().st_size > 2 * _BLOCK_BYTES
+    config = table_config("rows.csv")
+    assert rows_of(read_table(config, tmp_path))["n"][-3:] == [num_rows - 3, 7, None]
+    raw, sent, _ = zip(*TableRequests(config).of_file(tmp_path / "rows.csv"), strict=True)
+    for blocks in (raw, sent):
+        assert [n for block in blocks for n in block["n"].to_pylist()] == [*range(num_rows - 2), 7, None]
+    assert raw[-1]["other"].to_pylist()[-2:] == ["7.0", None]  # no column of the model: as it is written
+
+
+def test_files_of_a_directory_or_a_pattern_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for name in ("b", "a"):
+        (tmp_path / "logs" / f"{name}.csv").write_text(f"id,n,label\n{name},1,0\n")
+    for files in (("logs",), ("logs/*.csv",)):
+        assert rows_of(read_table(table_config(*files), tmp_path))["id"] == ["a", "b"]
+    assert len(find_files(FilesConfig(files=("logs", "logs/a.csv")), tmp_path)) == 2
+    for pattern in ("logs/*.csv", "**/*.csv", f"{tmp_path}/logs/*.csv"):
+        assert find_files(FilesConfig(files=(pattern,)), tmp_path) == find_files(FilesConfig(files=("logs",)), tmp_path)
+    other = tmp_path / "other.csv"
+    other.write_text("id,n,label\nc,1,0\n")
+    assert rows_of(read_table(table_config("logs"), tmp_path, other))["id"] == ["c"]
+
+
+def test_delimiter_encoding_header_and_missing_texts_are_choices(tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_bytes("é;?;1\nb;2;0\n".encode("latin-1"))
+    columns = {"column_1": ColumnConfig(role="id"), "column_2": ColumnConfig(type="int", role="numeric")}
+    config = table_config(
+        "rows.txt",
+        columns=columns,
+        labels={"column_3": LabelConfig()},
+        data={"delimiter": ";", "header": False, "encoding": "latin-1", "missing": ("", "?")},
+    )
+    assert rows_of(read_table(config, tmp_path))["column_1"] == ["é", "b"]
+    assert rows_of(read_table(config, tmp_path))["column_2"] == [None, 2]
+
+
+def test_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id,n,label\na,1,\nb,2,1\n")
+    raw = read_table(table_config("rows.csv"), tmp_path)
+    assert rows_of(raw)["id"] == ["b"]
+    assert len(raw.rows) == 2
+
+
+def test_names_are_made_safe_and_stay_apart() -> None:
+    assert safe_names(["a b", "a?b", "größe", "日本", "1st", "x__values", "a_b"]) == {
+        "a b": "a_b", "a?b": "a_b_2", "größe": "gr_e", "日本": "column", "1st": "c_1st", "x__values": "x_values",
+        "a_b": "a_b_3",
+    }  # fmt: skip
+
+
+TIMES = ColumnConfig(type="timestamp", role="timestamp", parts=("hour", "day"))
+VECTOR = ColumnConfig(type="float", role="vector", length=2)
+NUMBER = ColumnConfig(type="float", role="numeric")
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ({"ts": TIMES, "v": VECTOR, "n": NUMBER}, ["ts", "v", "n", "y"]),
+        ({"ts": TIMES, "ts_hour": NUMBER}, ["ts_2", "ts_hour", "y"]),
+        ({"ts hour": NUMBER, "ts": TIMES}, ["ts_hour", "ts_2", "y"]),
+        ({"t": TIMES, "t_2": TIMES, "t_2_day": NUMBER, "t_hour": NUMBER}, ["t_3", "t_2_2", "t_2_day", "t_hour", "y"]),
+        ({"v": VECTOR, "v_1": NUMBER, "v_2": NUMBER}, ["v_3", "v_1", "v_2", "y"]),
+        ({"v": VECTOR, "v_0": VECTOR, "v_0_0": NUMBER}, ["v_2", "v_0_2", "v_0_0", "y"]),
+        ({"ts": TIMES, "y_hour": replace(TIMES, parts=("day",))}, ["ts", "y_hour", "y"]),
+        ({"ts": replace(TIMES, role="ignored"), "ts_hour": NUMBER}, ["ts", "ts_hour", "y"]),
+    ],
+)
+def test_what_a_column_is_taken_apart_into_has_no_name_of_another(
+    columns: dict[str, ColumnConfig], names: list[str]
+) -> None:
+    config = TableConfig(data=FilesConfig(files=("f",)), columns=columns, labels={"y": LabelConfig()})
+    assert list(names_of(config).values()) == names
+
+
+REFUSED = {
+    "an empty file": ("", "is empty, expected a header and rows"),
+    "a header only": ("id,n,label\n", "no rows, only a header"),
+    "a name twice": ("id,n,n,label\na,1,1,0\n", "more than one column named 'n'"),
+    "a column missing": ("id,m,label\na,1,0\n", "has no column 'n'. It has id, m, label"),
+    "text among numbers": (
+        "id,n,label\na,1,0\nb,two,1\n",
+        "row 2: column 'n' is 'two', expected a whole number of 64 bits, as type int has it. Correct it, or columns.n",
+    ),
+    "a fraction": ("id,n,label\na,1,0\nb,2.5,1\n", "row 2: column 'n' is '2.5', expected a whole number of 64"),
+    "three labels": ("id,n,label\na,1,0\nb,2,1\nc,3,2\n", "row 3: the label 'label' is '2', expected 0 or 1"),
+    "too many cells": (
+        "id,n,label\na,1,0\nb,2,1,9\n",
+        "rows.csv, line 3: 4 cells, expected 3 as in the header. Correct the line, or the delimiter",
+    ),
+    "other encoding": ("id,n,label\né,1,0\n", "is not utf-8 text"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
+    content, message = REFUSED[case]
+    (tmp_path / "rows.csv").write_bytes(content.encode("latin-1"))
+    with pytest.raises(DataError) as refusal:
+        rows_of(read_table(table_config("rows.csv"), tmp_path))
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert str(tmp_path / "rows.csv") in str(refusal.value)
+
+
+def test_json_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": "a", "n": 1, "label": 0}\n{"id": \n')
+    with pytest.raises(DataError, match=r"rows\.jsonl, line 2: not JSON"):
+        rows_of(read_table(table_config("rows.jsonl"), tmp_path))
+    (tmp_path / "rows.jsonl").write_text('{"id": "a", "n": 1, "label": 0}\n{"id": 7, "n": "x", "label": 0}\n')
+    with pytest.raises(DataError, match=r"row 2: column 'n' is 'x', expected a whole number"):
+        rows_of(read_table(table_config("rows.jsonl"), tmp_path))
+
+
+def test_a_list_in_some_lines_of_json_and_a_text_in_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"tags": "a|b"}\n{"tags": null}\n{"tags": ["a"]}\n')
+    config = table_config("rows.jsonl", columns={"tags": ColumnConfig(role="multihot")})
+    with pytest.raises(DataError, match=r"line 3: 'tags' is a list, and none in other lines. Write one in every line"):
+        list(TableRequests(config).of_file(tmp_path / "rows.jsonl"))
+    for typed in ('["a"]', '["a|b"]', "a; b", "a,b"):
+        with pytest.raises(
+            DataError, match=r"expected elements with '\|' between them, such as 'a\|b'; if that is one"
+        ):
+            TableRequests(config).of_texts({"tags": typed})
+    assert TableRequests(config).of_texts({"tags": "a,b|"})["tags"].to_pylist() == [["a,b"]]
+
+
+def test_files_that_are_not_there_or_of_no_format_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not a file, directory or pattern"):
+        read_table(table_config("none.csv"), tmp_path)
+    (tmp_path / "rows.xls").write_text("x")
+    with pytest.raises(ConfigError, match="expected one of csv, parquet, jsonl"):
+        read_table(table_config("rows.xls"), tmp_path)
+    (tmp_path / "rows.parquet").write_text("not parquet")
+    with pytest.raises(DataError, match="cannot be read as parquet"):
+        read_table(table_config("rows.parquet"), tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no CSV, Parquet or JSON lines"):
+        read_table(table_config("empty"), tmp_path)
+
+
+def test_a_row_of_texts_is_read_as_one_of_a_file() -> None:
+    requests = TableRequests(table_config("rows.csv"))
+    assert requests.of_texts({"n": "7", "id": ""}).to_pylist() == [{"id": None, "n": 7}]
+    with pytest.raises(DataError, match="the row lacks \\['n'\\]"):
+        requests.of_texts({"id": "a"})
+    with pytest.raises(DataError, match="\\['m'\\] are no features"):
+        requests.of_texts({"id": "a", "m": "1"})
+    with pytest.raises(DataError, match="column 'n' is 'x', expected a whole number"):
+        requests.of_texts({"id": "a", "n": "x"})
+    assert requests.of_texts({"n": "7"}, optional=["id"]).to_pylist() == [{"n": 7}]
+
+
+def test_a_file_to_score_that_lacks_a_feature_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "new.tsv").write_text("id;N\na;1\n")
+    requests = TableRequests(table_config("rows.csv", data={"delimiter": ";"}))
+    assert requests.format_of(tmp_path / "new.tsv") == "csv"
+    with pytest.raises(DataError, match=r"new\.tsv has no column 'n'\. It has id, N.*Did you mean 'N' by 'n'"):
+        next(requests.of_file(tmp_path / "new.tsv"))
+    with pytest.raises(DataError, match="does not exist"):
+        next(requests.of_file(tmp_path / "none.csv"))
+    ((rows, sent, done),) = requests.of_file(tmp_path / "new.tsv", optional=["n"])
+    assert (rows.column_names, sent.to_pylist(), done) == (["id", "N"], [{"id": "a"}], 1)
+
+
+def test_what_reads_rows_otherwise_is_named(tmp_path: Path) -> None:
+    before = table_config("rows.csv", columns=COLUMNS | {"tags": ColumnConfig(role="multihot")})
+    same = replace(
+        before,
+        labels={"other": LabelConfig()},
+        columns=before.columns | {"n": ColumnConfig(type="int", role="numeric", scale="log")},
+    )
+    assert TableRequests(same).read_otherwise(before.choices) == []
+    other = table_config(
+        "rows.csv", columns={"tags": ColumnConfig(role="multihot", separator=";")}, data={"missing": ("", "0")}
+    )
+    assert TableRequests(other).read_otherwise(before.choices) == [
+        "columns.id",
+        "columns.n",
+        "columns.tags",
+        "data.missing",
+    ]

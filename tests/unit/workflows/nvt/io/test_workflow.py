@@ -1,0 +1,227 @@
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
+from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, load_workflow, save_workflow
+from rankline.workflows.nvt.operators import GreaterThan, HashedCategorify, NullToEmptyList
+from tests.harness.hostile.pickles import Made, Name, pickled
+from tests.oracles.nvtabular import fitted
+
+from merlin.dag.ops.subgraph import Subgraph  # isort: skip
+
+RATINGS = pd.DataFrame({"user": [1, 1, 2, 7], "item": [10, 20, 10, 99], "rating": [1.0, 5.0, 3.0, 4.0]})
+ITEMS = pd.DataFrame({"item": [10, 20], "genres": [["a", "é"], []]})
+
+
+@pytest.fixture
+def workflow(tmp_path: Path) -> nvt.Workflow:
+    with quiet_nvtabular():
+        genres = (["item"] >> ops.JoinExternal(ITEMS, on=["item"]))["genres"] >> NullToEmptyList() >> ops.Categorify()
+        ids = ["user"] >> HashedCategorify(freq_threshold=2, num_buckets=4)
+        workflow = nvt.Workflow(ids + genres + (["rating"] >> GreaterThan(3.0)))
+        keep_vocabularies_in(workflow, tmp_path / "scratch")
+        workflow.fit(nvt.Dataset(RATINGS))
+        save_workflow(workflow, tmp_path / "workflow")
+    return workflow
+
+
+def transformed(workflow: nvt.Workflow) -> pd.DataFrame:
+    with quiet_nvtabular():
+        return workflow.transform(RATINGS.copy())
+
+
+def test_a_loaded_workflow_transforms_as_the_saved_one(workflow: nvt.Workflow, tmp_path: Path) -> None:
+    loaded = load_workflow(tmp_path / "workflow")
+    expected, actual = transformed(workflow), transformed(loaded)
+    for name in expected:
+        assert [list(v) if name == "genres" else v for v in actual[name]] == [
+            list(v) if name == "genres" else v for v in expected[name]
+        ]
+
+
+def test_a_saved_workflow_does_not_need_what_was_saved_of_it(workflow: nvt.Workflow, tmp_path: Path) -> None:
+    before = transformed(workflow)
+    shutil.rmtree(tmp_path / "workflow")
+    assert transformed(workflow).equals(before)
+    with quiet_nvtabular():
+        save_workflow(workflow, tmp_path / "again")
+    assert transformed(load_workflow(tmp_path / "again")).equals(before)
+
+
+def transformed_rows(workflow: nvt.Workflow, rows: pd.DataFrame) -> pd.DataFrame:
+    with quiet_nvtabular():
+        return workflow.transform(nvt.Dataset(rows, cpu=True)).to_ddf().compute(scheduler="synchronous")
+
+
+def test_the_same_workflow_is_saved_to_the_same_bytes_wherever_it_is_fitted(tmp_path: Path) -> None:
+    rows = pd.DataFrame(
+        {"a": ["x", "y", "x", "z"] * 5, "b": [1, 2, 1, 2] * 5, "c": [1.0, 2.0, 3.0, 4.0] * 5, "y": [0, 1, 1, 0] * 5}
+    )
+
+    def graph() -> Any:
+        encoded = (["a"] >> ops.Categorify()) + (["a"] >> ops.TargetEncoding("y", kfold=2))
+        return encoded + (["b"] >> ops.JoinGroupby(cont_cols=["c"], stats=["mean"])) + (["c"] >> ops.Normalize())
+
+    contents = []
+    for place in ("here", "there/below"):
+        workflow = fitted(graph, rows, tmp_path / place / "scratch")
+        save_workflow(workflow, tmp_path / place / "workflow")
+        files = sorted(path for path in (tmp_path / place / "workflow").rglob("*") if path.is_file())
+        contents.append({path.relative_to(tmp_path / place): path.read_bytes() for path in files})
+        shutil.rmtree(tmp_path / place / "scratch")
+        by_nvtabular = nvt.Workflow.load(str(tmp_path / place / "workflow"))
+        pd.testing.assert_frame_equal(
+            transformed_rows(load_workflow(tmp_path / place / "workflow"), rows), transformed_rows(by_nvtabular, rows)
+        )
+    assert contents[0] == contents[1]
+    assert len(contents[0]) > 2
+
+
+def similarity() -> Any:
+    return [["user", "movie"]] >> ops.ColumnSimilarity(scipy.sparse.coo_matrix(np.eye(8)), on_device=False)
+
+
+PARTS = {
+    "a dtype of ids": lambda: ["user"] >> ops.Categorify(dtype=np.int32),
+    "a dtype of numbers": lambda: ["rating"] >> ops.Normalize(out_dtype=np.float32),
+    "the smallest dtypes": lambda: ["user", "rating"] >> ops.ReduceDtypeSize(),
+    "a graph in a graph": lambda: ["user"] >> Subgraph("inner", ["user"] >> ops.Categorify()),
+    "a matrix": similarity,
+}
+MOVIES = RATINGS.assign(movie=[1, 2, 1, 7])
+
+
+def saved(part: Any, directory: Path) -> nvt.Workflow:
+    workflow = fitted(lambda: part, MOVIES, directory / "scratch")
+    with quiet_nvtabular():
+        save_workflow(workflow, directory / "workflow")
+    return workflow
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_operators_are_made_of_can_be_loaded(tmp_path: Path, part: str) -> None:
+    workflow = saved(PARTS[part](), tmp_path)
+    loaded = load_workflow(tmp_path / "workflow")
+    with quiet_nvtabular():
+        pd.testing.assert_frame_equal(loaded.transform(MOVIES.copy()), workflow.transform(MOVIES.copy()))
+
+
+@pytest.mark.parametrize("wrap", [lambda part: part, lambda part: ["user", "movie"] >> Subgraph("inner", part)])
+def test_a_matrix_that_leads_outside_of_itself_is_refused(tmp_path: Path, wrap: Any) -> None:
+    part = similarity()
+    workflow = saved(wrap(part), tmp_path)
+    load_workflow(tmp_path / "workflow")
+    part.op.left_features.indices[3] = 1 << 30
+    with quiet_nvtabular():
+        save_workflow(workflow, tmp_path / "tampered")
+    with pytest.raises(ArtifactError, match="cannot be read .ValueError.*Prepare the data again"):
+        load_workflow(tmp_path / "tampered")
+
+
+def test_a_workflow_may_move_after_it_was_saved(workflow: nvt.Workflow, tmp_path: Path) -> None:
+    (tmp_path / "workflow").rename(tmp_path / "elsewhere")
+    assert len(transformed(load_workflow(tmp_path / "elsewhere"))) == len(RATINGS)
+
+
+class _Malicious:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> object:
+        return os.mkdir, (str(self.marker),)
+
+
+def test_code_in_the_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    marker = tmp_path / "pwned"
+    (tmp_path / "workflow.pkl").write_bytes(pickle.dumps(_Malicious(marker)))
+    with pytest.raises(ArtifactError, match=r"refers to posix\.mkdir, which is not data"):
+        load_workflow(tmp_path)
+    assert not marker.exists()
+
+
+def test_an_innocent_looking_class_of_a_data_library_cannot_be_used_to_run_code(tmp_path: Path) -> None:
+    """pandas evaluates text in `Expr`, and re-exports it under pandas.core."""
+    marker = tmp_path / "pwned"
+    code = f"@pickle.codecs.builtins.open({str(marker)!r}, 'w')"
+    expression = Made(Name("pandas.core.computation.expr", "Expr"), (code,))
+    (tmp_path / "workflow.pkl").write_bytes(pickled(expression))
+    with pytest.raises(ArtifactError, match=r"refers to pandas\.core\.computation\.expr\.Expr, which is not data"):
+        load_workflow(tmp_path)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "numpy.memmap",
+        "numpy.load",
+        "numpy.float32.tofile",
+        "pandas.read_pickle",
+        "builtins.eval",
+        "os.system",
+        "nvtabular.ops.categorify.Path",
+        "merlin.dag.ops.subgraph.DaskExecutor",
+        "scipy.sparse._csr.csr_matrix.__init__",
+        "scipy.sparse.load_npz",
+    ],
+)
+def test_names_that_could_reach_code_or_files_are_refused(tmp_path: Path, name: str) -> None:
+    module, attribute = name.rsplit(".", 1)
+    (tmp_path / "workflow.pkl").write_bytes(pickled(Name(module, attribute)))
+    with pytest.raises(ArtifactError, match=f"refers to {name}, which is not data"):
+        load_workflow(tmp_path)
+
+
+def test_an_operator_that_no_package_names_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "workflow.pkl").write_bytes(pickled(Made(Name("shop.operators", "Cents"))))
+    with pytest.raises(
+        ArtifactError,
+        match=r"refers to shop\.operators\.Cents, .* name an operator class of your own in the entry-point group "
+        r"rankline\.operators",
+    ):
+        load_workflow(tmp_path)
+
+
+@pytest.mark.parametrize("content", [pickled(Name("pandas.core.internals.blocks", "new_block")), b"no pickle"])
+def test_a_workflow_of_packages_that_are_too_old_says_so(
+    workflow: nvt.Workflow, tmp_path: Path, content: bytes
+) -> None:
+    directory = tmp_path / "workflow"
+    (directory / "workflow.pkl").write_bytes(content)
+    metadata = json.loads((directory / "metadata.json").read_text())
+    metadata["versions"] |= {"nvtabular": "1.3.3", "pandas": "1.2.5"}
+    (directory / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(ArtifactError) as refused:
+        load_workflow(directory)
+    assert str(refused.value).endswith(
+        "It was saved by nvtabular 1.3.3 and pandas 1.2.5, expected at least nvtabular 23.8 and pandas 1.5: "
+        "prepare the data again."
+    )
+
+
+def test_missing_truncated_and_foreign_files_are_told_apart(workflow: nvt.Workflow, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"holds no workflow\.pkl"):
+        load_workflow(tmp_path)
+    path = tmp_path / "workflow" / "workflow.pkl"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        load_workflow(tmp_path / "workflow")
+    path.write_bytes(pickle.dumps({"no": "workflow"}))
+    with pytest.raises(ArtifactError, match="holds dict, expected an NVTabular workflow"):
+        load_workflow(tmp_path / "workflow")
+    assert workflow is not None
+
+
+def test_a_rating_on_the_threshold_is_negative(workflow: nvt.Workflow) -> None:
+    assert transformed(workflow)["rating"].tolist() == [0.0, 1.0, 0.0, 1.0]
+    assert transformed(workflow)["rating"].dtype == "float32"

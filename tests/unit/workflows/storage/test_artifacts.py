@@ -1,0 +1,211 @@
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.storage import artifacts
+from rankline.workflows.storage.artifacts import MANIFEST, Manifest, load_manifest, publish, write_whole
+
+
+def make(target: Path, text: str = "one", **kwargs: str) -> Manifest:
+    with publish(target, "thing", made_from=kwargs) as directory:
+        (directory / "sub").mkdir()
+        (directory / "sub" / "file.txt").write_text(text)
+    return load_manifest(target, "thing")
+
+
+def test_a_published_artifact_loads_with_its_files_and_origin(tmp_path: Path) -> None:
+    manifest = make(tmp_path / "a", source="abc")
+    assert manifest.made_from == {"source": "abc"}
+    assert manifest.files["sub/file.txt"].num_bytes == 3
+    assert manifest.versions["python"]
+
+
+def test_a_deeply_nested_file_of_a_long_path_loads(tmp_path: Path) -> None:
+    folders = "/".join(["f" * 60] * 6)
+    with publish(tmp_path / "deep", "thing") as staging:
+        (staging / folders).mkdir(parents=True)
+        (staging / folders / "file").write_text("content")
+    assert list(load_manifest(tmp_path / "deep", "thing").files) == [f"{folders}/file"]
+
+
+def test_equal_contents_have_equal_fingerprints_and_others_do_not(tmp_path: Path) -> None:
+    first, second, third = make(tmp_path / "a"), make(tmp_path / "b"), make(tmp_path / "c", "two")
+    assert first.fingerprint == second.fingerprint
+    assert third.fingerprint != first.fingerprint
+    assert make(tmp_path / "d", source="abc").fingerprint != first.fingerprint
+
+
+def test_a_failed_stage_leaves_the_old_artifact_and_nothing_else(tmp_path: Path) -> None:
+    old = make(tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt), publish(tmp_path / "a", "thing") as directory:
+        (directory / "half.txt").write_text("half")
+        raise KeyboardInterrupt
+    assert load_manifest(tmp_path / "a", "thing") == old
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_publishing_again_replaces_the_whole_directory(tmp_path: Path) -> None:
+    make(tmp_path / "a")
+    with publish(tmp_path / "a", "thing") as directory:
+        (directory / "other.txt").write_text("new")
+    assert set(load_manifest(tmp_path / "a", "thing").files) == {"other.txt"}
+    assert not (tmp_path / "a" / "sub").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("exchange", [artifacts.exchange_paths, lambda _first, _second: False])
+def test_replacing_swaps_with_and_without_help_of_the_file_system(
+    tmp_path: Path, exchange: Callable[[Path, Path], bool]
+) -> None:
+    for name in ("staging", "target"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    artifacts._replace(tmp_path / "staging", tmp_path / "target", exchange)
+    assert [path.name for path in (tmp_path / "target").iterdir()] == ["staging"]
+    assert [path.name for path in (tmp_path / "staging").iterdir()] == ["target"]
+
+
+def test_an_exchange_that_cannot_be_done_is_reported(tmp_path: Path) -> None:
+    assert not artifacts.exchange_paths(tmp_path / "missing", tmp_path / "also-missing")
+
+
+@pytest.mark.parametrize("content", ["directory", "file"])
+def test_what_is_no_artifact_is_never_overwritten(tmp_path: Path, content: str) -> None:
+    target = tmp_path / "precious"
+    if content == "file":
+        target.write_text("mine")
+    else:
+        target.mkdir()
+        (target / "mine.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"precious holds something that is not an artifact.*another path"):
+        make(target)
+    assert target.exists()
+
+
+@pytest.mark.parametrize("manifest", ['{"name": "a web extension"}', None])
+def test_another_kind_or_a_manifest_of_somebody_else_is_never_overwritten(tmp_path: Path, manifest: str | None) -> None:
+    make(tmp_path / "a")
+    if manifest:
+        (tmp_path / "a" / MANIFEST).write_text(manifest)
+    with pytest.raises(ArtifactError, match="and a other would replace it"), publish(tmp_path / "a", "other"):
+        pytest.fail("the stage must not even start")
+    assert (tmp_path / "a/sub/file.txt").read_text() == "one"
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    make(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    make(tmp_path / "link", "two")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real/sub/file.txt").read_text() == "two"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_a_file_that_is_not_of_the_artifact_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "a")
+    (tmp_path / "a" / "extra").mkdir()
+    (tmp_path / "a" / "extra" / "model.py").touch()
+    with pytest.raises(ArtifactError, match=r"extra/model\.py is not in the manifest of the thing"):
+        load_manifest(tmp_path / "a", "thing")
+
+
+@pytest.mark.parametrize("place", ["sub/file.txt", "sub", "more"])
+def test_links_in_an_artifact_are_refused(tmp_path: Path, place: str) -> None:
+    """What they lead to can be changed after it was looked at, and may be anybody's."""
+    make(tmp_path / "a")
+    link, elsewhere = tmp_path / "a" / place, tmp_path / "elsewhere"
+    if link.exists():
+        link.rename(elsewhere)
+    link.symlink_to(elsewhere)
+    with pytest.raises(ArtifactError, match=rf"{link} is a link, and this thing may hold only files"):
+        load_manifest(tmp_path / "a", "thing")
+
+
+@pytest.mark.parametrize("place", [MANIFEST, "sub/file.txt", "more"])
+def test_what_is_no_file_in_an_artifact_is_refused_at_once(tmp_path: Path, place: str) -> None:
+    make(tmp_path / "a")
+    (tmp_path / "a" / place).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "a" / place)
+    with pytest.raises(ArtifactError, match="not a regular file"):
+        load_manifest(tmp_path / "a", "thing")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_whole(tmp_path / "deep" / "a.json", b"one")
+    write_whole(tmp_path / "deep" / "a.json", b"two")
+    assert (tmp_path / "deep" / "a.json").read_bytes() == b"two"
+    (tmp_path / "deep" / "directory").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path / "deep" / "directory", b"three")
+    assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["a.json", "directory"]
+
+
+def test_an_empty_directory_may_be_filled(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    assert make(tmp_path / "a").kind == "thing"
+
+
+@given(st.binary(min_size=1, max_size=64), st.data())
+def test_any_changed_byte_is_found(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, data: st.DataObject
+) -> None:
+    target = tmp_path_factory.mktemp("artifact") / "a"
+    with publish(target, "thing") as directory:
+        (directory / "data").write_bytes(content)
+    position = data.draw(st.integers(0, len(content) - 1))
+    damaged = bytearray(content)
+    damaged[position] ^= data.draw(st.integers(1, 255))
+    (target / "data").write_bytes(bytes(damaged))
+    with pytest.raises(ArtifactError, match="does not match its checksum"):
+        load_manifest(target, "thing")
+
+
+def test_a_missing_or_shorter_file_is_named(tmp_path: Path) -> None:
+    make(tmp_path / "a")
+    (tmp_path / "a/sub/file.txt").write_text("on")
+    with pytest.raises(ArtifactError, match=r"file\.txt has 2 bytes, expected 3"):
+        load_manifest(tmp_path / "a", "thing")
+    (tmp_path / "a/sub/file.txt").unlink()
+    with pytest.raises(ArtifactError, match=r"file\.txt is missing"):
+        load_manifest(tmp_path / "a", "thing")
+
+
+def test_a_wrong_kind_names_both_kinds(tmp_path: Path) -> None:
+    make(tmp_path / "a")
+    with pytest.raises(ArtifactError, match="holds thing, expected other"):
+        load_manifest(tmp_path / "a", "other")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("not json", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"kind": "thing"}', "cannot be read"),
+        (json.dumps({"format_version": 99, "kind": "thing", "fingerprint": "", "files": {}}), "format version 99"),
+        (json.dumps({"format_version": 99, "kind": "thing", "colour": "red", "files": ["a"]}), "format version 99"),
+        (json.dumps({"format_version": 1, "kind": "a\nb", "fingerprint": "", "files": {}}), "is not a line of text"),
+        (" " * (9 << 20), "it has more than 8388608 bytes"),
+    ],
+)
+def test_an_unreadable_manifest_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(ArtifactError, match=message):
+        load_manifest(tmp_path, "thing")
+
+
+def test_a_missing_directory_says_which_stage_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifacts, "CALLED", {})
+    with pytest.raises(ArtifactError, match=r"shop does not exist.*make it with: rankline export shop --repository /"):
+        load_manifest(tmp_path / "shop", "ensemble")
+    with pytest.raises(ArtifactError, match=rf"make it with: rankline prepare shop --work-dir {tmp_path}\."):
+        load_manifest(tmp_path / "shop/prepared", "prepared-data")
+    artifacts.CALLED["shop"] = "my shop.yaml"
+    with pytest.raises(ArtifactError, match=rf"make it with: rankline train 'my shop\.yaml' --work-dir {tmp_path}\."):
+        load_manifest(tmp_path / "shop/model", "trained-model")

@@ -1,0 +1,146 @@
+"""The choices of a training run. Importing this file imports no framework."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from rankline.training.models import MODELS
+from rankline.training.models.config import ModelConfig, StepConfig, check_not_negative
+from rankline.training.models.mlp import MLPConfig
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.validation import MOST_SEED, check_at_least, check_choice
+
+DECAYS = ("none", "linear", "quadratic", "cosine")
+HOLDOUTS = ("inner", "valid")
+ROWWISE_TABLE_LR_SCALE = 320.0
+"""What `table_lr_scale` is for "rowwise_adagrad" unless it is given: its accumulators shrink the steps."""
+_OF_STEPS = (
+    "optimizer", "learning_rate", "learning_rate_decay", "warmup_steps", "decay_start_step", "table_lr_scale",
+    "weight_decay", "weight_averaging",
+)  # fmt: skip
+_SLOTS = {"adagrad": 1, "adam": 2, "lazy_adam": 2}
+"""What an optimizer remembers of each weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(StepConfig):
+    """What is trained, and how it is fitted.
+
+    Attributes:
+        model: architecture, with choices of its own.
+        optimizer: update rule; a key of `rankline.training.trainers.keras_optimizers.OPTIMIZERS`, in PyTorch of
+            `rankline.training.trainers.torch_optimizers.OPTIMIZERS`.
+        learning_rate: learning rate at the start.
+        learning_rate_decay: "none", or "linear", "quadratic" or "cosine" down to zero at the end of the last epoch.
+        warmup_steps: steps in which the learning rate rises linearly from zero, before anything else.
+        decay_start_step: step from which the learning rate decays; until then it stays as it is.
+        table_lr_scale: multiplies the learning rate of embedding tables. None takes the optimizer's own: 1, but much
+            more for "rowwise_adagrad", whose accumulators shrink its steps.
+        weight_decay: decoupled (AdamW), on all weights but embedding tables, which have `l2_embedding`.
+        weight_averaging: evaluate and export an average of the weights over the run, late ones counting more.
+        epochs: passes over the training data, at most.
+        early_stopping_patience: stop after so many epochs that are no better on the rows that `epoch_holdout` names (by
+            AUC, RMSE or logloss, as the task is), and take the best one; 0 trains all epochs and keeps the last.
+        epoch_holdout: rows that choose the epoch. "inner": a fifth of the training part does, then a new model learns
+            from all of it for as many epochs, and the validation rows, which chose nothing, are scored once. "valid":
+            the validation rows do, in half the time, and their figures flatter.
+        seed: seed of the initial weights, the order of rows, and dropout.
+    """
+
+    model: ModelConfig = field(default_factory=MLPConfig)
+    optimizer: str = "rowwise_adagrad"
+    learning_rate: float = 1e-3
+    learning_rate_decay: str = "none"
+    warmup_steps: int = 0
+    decay_start_step: int = 0
+    table_lr_scale: float | None = None
+    weight_decay: float = 0.0
+    weight_averaging: bool = True
+    epochs: int = 4
+    early_stopping_patience: int = 1
+    epoch_holdout: str = HOLDOUTS[0]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "epochs")
+        check_at_least(self, 0, "warmup_steps", "decay_start_step", "early_stopping_patience")
+        check_at_least(self, 0, "seed", most=MOST_SEED)
+        for name in ("learning_rate", "table_lr_scale"):
+            value = getattr(self, name)
+            check_choice(self, name, value is None or 0 < value < math.inf, "a finite number above 0")
+        check_not_negative(self, "weight_decay")
+        check_choice(self, "learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
+        check_choice(self, "epoch_holdout", self.epoch_holdout in HOLDOUTS, " or ".join(HOLDOUTS))
+        if doubled := _names(self) & _names(self.model):
+            raise ConfigError(
+                f"model {self.model.name!r} and every run both have {sorted(doubled)}. Rename the model's."
+            )
+
+    @property
+    def copies_of_weights(self) -> int:
+        """How many numbers are held for each weight, at least: itself, what the optimizer remembers, its average."""
+        return 1 + _SLOTS.get(self.optimizer, 0) + self.weight_averaging
+
+    @property
+    def chooses_inside(self) -> bool:
+        """Whether a part of the training rows chooses the epoch."""
+        return self.epoch_holdout == "inner" and self.early_stopping_patience > 0 and self.epochs > 1
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The choices that the model uses, which MLflow records."""
+        unread = () if self.model.framework.learns_in_steps else _OF_STEPS
+        return {name: value for name, value in self.to_dict().items() if name not in unread}
+
+    def check_read(self, given: Iterable[str]) -> None:
+        """Refuse choices that the model does not use.
+
+        Raises:
+            ConfigError: one of `given` is a choice that the model ignores.
+        """
+        if ignored := sorted(self.to_dict().keys() - self.params.keys() & set(given)):
+            raise ConfigError(
+                f"model {self.model.name!r} is not fitted in steps and has no use for {', '.join(ignored)}. Leave "
+                f"{'it' if len(ignored) == 1 else 'them'} out."
+            )
+
+    def with_choices(self, **choices: Any) -> "TrainConfig":
+        """The run with other choices, of its own or of its model, by name.
+
+        Raises:
+            ConfigError: neither has a choice of that name, or one is out of its range.
+        """
+        model: ModelConfig = choices.pop("model", self.model)
+        if unknown := choices.keys() - _names(self) - _names(model):
+            raise ConfigError(
+                f"a run of model {model.name!r} has no {', '.join(sorted(unknown))}. It has: "
+                f"{', '.join(sorted(_names(self) | _names(model)))}."
+            )
+        of_model = {name: value for name, value in choices.items() if name in _names(model)}
+        of_run = {name: value for name, value in choices.items() if name not in of_model}
+        return replace(self, model=replace(model, **of_model), **of_run)
+
+    @classmethod
+    def from_dict(cls, choices: Mapping[str, Any]) -> "TrainConfig":
+        """What `to_dict` gave, from JSON too, in which tuples are lists.
+
+        Raises:
+            ConfigError: it is of a model that does not come with Rankline, or has a choice that is not known.
+        """
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()
+        }
+        if (name := given.pop("model")) not in MODELS:  # no code is imported because a file says so
+            raise ConfigError(f"the config is for model {name!r}, expected one of {', '.join(sorted(MODELS))}.")
+        return cls(model=MODELS[name]()).with_choices(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All choices by name, those of the model beside the others: for MLflow, manifests and checkpoints."""
+        own = {choice.name: getattr(self, choice.name) for choice in fields(self)}
+        return own | {"model": self.model.name} | asdict(self.model)
+
+
+def _names(config: "TrainConfig | ModelConfig") -> set[str]:
+    return {choice.name for choice in fields(config)}

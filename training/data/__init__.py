@@ -1,0 +1,1 @@
+"""Prepared data as training reads it, and its conversion between file formats."""

@@ -1,0 +1,269 @@
+"""import: data that somebody else prepared → prepared data of ours, so that training, export and serving work with it.
+
+A `feature_spec.yaml` describes the files (`rankline.training.data.spec_files`). Its channels are those of our models,
+or have names of their own: of these, ids are categorical and numbers continuous, or labels if the channel's name says
+so. A mapping `test` becomes the split `valid`.
+
+Ids are taken over as they are: 0 is padding and the largest is the cardinality, so that ours is one more. Zeros at
+either end of a history are cut off, and what is left is its length. A client sends the same ids: the workflow of such
+data lets them pass, but for those out of range, which become 0.
+"""
+
+from dataclasses import replace
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankline.training.data.loader.columns import arrow_schema
+from rankline.training.data.spec_files import DataSet, Rows
+from rankline.training.data.trimming import trimmed
+from rankline.workflows.core.errors import DataError, SpecError
+from rankline.workflows.core.progress import SILENT, Progress
+from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
+from rankline.workflows.nvt.io.workflow import save_workflow
+from rankline.workflows.nvt.operators import KnownIds, NullToEmptyList, SameLengths
+from rankline.workflows.preprocess.fit import fit
+from rankline.workflows.preprocess.prepared_data import HELDOUT, KIND, PreparedData, write_spec
+from rankline.workflows.preprocess.raw import fingerprint_of
+from rankline.workflows.preprocess.tabular.partitions import FilesWriter, file_name, nvtabular_dataset
+from rankline.workflows.schema.feature_spec import (
+    CATEGORICAL,
+    CONTINUOUS,
+    HISTORY,
+    LABEL,
+    NEGATIVES,
+    SEQUENCE_CHANNELS,
+    TARGET,
+    USERS,
+    FeatureSpec,
+    Source,
+    SpecMetadata,
+)
+from rankline.workflows.schema.label_stats import Labels, expected_labels, misfits, sums
+from rankline.workflows.schema.spec_file import FILE_NAME, Feature
+from rankline.workflows.schema.targets import Head
+from rankline.workflows.storage.artifacts import publish, refuse_foreign
+
+from merlin.schema import Tags  # isort: skip
+from nvtabular.ops.categorify import _emb_sz_rule  # isort: skip
+
+TRAIN, VALID, TEST = "train", "valid", "test"
+
+_CHANNELS = (LABEL, CATEGORICAL, CONTINUOUS, *SEQUENCE_CHANNELS)
+_FILE_ROWS, _GROUP_ROWS = 1 << 21, 1 << 15
+_EXAMPLE_ROWS = 100
+
+
+def import_data(
+    path: Path,
+    output: Path,
+    *,
+    progress: Progress = SILENT,
+) -> PreparedData:
+    """Check, cut, write and publish.
+
+    Args:
+        path: a feature spec, or a directory with `feature_spec.yaml`.
+        output: directory of the artifact, replaced when it is whole.
+        progress: told bytes read; the note has rows.
+
+    Raises:
+        SpecError: the description is not valid, or does not fit the files; the message has the place.
+        DataError: a file is damaged, a value is missing or does not fit, a label does not fit its task, a split shows
+            nothing of it, or a history contradicts itself; the message has the file, and the row where there is one.
+        ArtifactError: `output` holds something else.
+    """
+    refuse_foreign(output, KIND)
+    if path.is_dir() and not (path / FILE_NAME).is_file():
+        raise SpecError(
+            f"{path} has no {FILE_NAME}. Describe the files in one, or prepare raw files with `rankline prepare`."
+        )
+    data = DataSet.read(path)
+    mappings = mappings_of(data)
+    writer = _Writer(data, mappings, progress)
+    details: dict[str, Any] = {"dataset": "imported", "source": str(path), "config": {}, "dropped": {}, "noticed": {}}
+    details["channels"] = {name: ours for name in data.spec.channels if (ours := _channel_of(data, name)) != name}
+    made_from = {"files": fingerprint_of([data.path, *data.files])}
+    with publish(output, KIND, made_from=made_from, details=details) as directory:
+        sources = {split: writer.write(split, directory) for split in mappings}
+        details["rows"] = {split: source.num_rows for split, source in sources.items()}
+        spec = replace(writer.spec, sources=sources)
+        write_spec(spec, directory)
+        _save_workflow(spec, directory)
+    return PreparedData.published(output)
+
+
+def mappings_of(data: DataSet) -> dict[str, str]:
+    """Return our split → mapping of the data."""
+    names = data.spec.mappings.keys()
+    if TRAIN not in names or not names & {VALID, TEST}:
+        raise SpecError(f"{data.path}: source_spec has {sorted(names)}, expected {TRAIN}, and {TEST} or {VALID}.")
+    return {TRAIN: TRAIN, VALID: VALID if VALID in names else TEST}
+
+
+def spec_of(data: DataSet) -> FeatureSpec:
+    """The spec of the prepared data, without sources."""
+    file = data.spec
+    try:
+        channels: dict[str, tuple[str, ...]] = {}
+        for theirs, names in file.channels.items():
+            ours = _channel_of(data, theirs)
+            channels[ours] = (*channels.get(ours, ()), *names)
+        made = {name: _feature(file[name], channel) for channel in _CHANNELS for name in channels.get(channel, ())}
+        spec = FeatureSpec(
+            features=tuple(made[feature.name] for feature in file.features if feature.name in made),
+            channels=channels,
+            metadata=SpecMetadata.from_entries({"heads": file.metadata.get("heads")}),
+        )
+    except SpecError as error:
+        raise SpecError(f"{data.path}: {error}") from None
+    scoring = spec.for_scoring
+    metadata = replace(
+        spec.metadata,
+        dataset="imported",
+        inputs=tuple(feature.name for feature in (*scoring.categorical, *scoring.continuous)),
+        candidates=spec.channels.get(TARGET, ()),
+        group_by=next(iter(spec.channels.get(USERS, ())), None),
+    )
+    return replace(spec, metadata=metadata)
+
+
+def _channel_of(data: DataSet, name: str) -> str:
+    """Our channel for one of any name, which are constants of somebody's model: by its name, else by what it holds."""
+    if name in _CHANNELS:
+        return name
+    file = data.spec
+    known = [channel for channel in file.channels if channel in SEQUENCE_CHANNELS]
+    are_ids = {file[feature].cardinality is not None for feature in file.channels[name]}
+    if known or len(are_ids) != 1:
+        reason = f"beside {known}" if known else "and holds ids beside numbers"
+        raise SpecError(
+            f"channel_spec has {name!r}, which no model knows, {reason}. Available: {', '.join(_CHANNELS)}."
+        )
+    if are_ids == {True}:
+        return CATEGORICAL
+    return LABEL if LABEL in name.lower() else CONTINUOUS
+
+
+def _feature(feature: Feature, channel: str) -> Feature:
+    entry = f"feature_spec.{feature.name}"
+    if channel in (LABEL, CONTINUOUS):
+        if feature.is_list:
+            raise SpecError(f"{entry} has dimensions, but channel {channel!r} takes single numbers.")
+        return Feature(name=feature.name, dtype="float32")
+    if feature.cardinality is None:
+        raise SpecError(f"{entry} lacks 'cardinality', but channel {channel!r} takes ids.")
+    if np.dtype(feature.dtype).kind not in "iu":
+        raise SpecError(
+            f"{entry}.dtype is {feature.dtype}, but channel {channel!r} takes ids, which are whole numbers."
+        )
+    num_ids = feature.cardinality + 1
+    dimension = feature.embedding_dim or _emb_sz_rule(num_ids)[1]
+    return replace(feature, dtype="int64", cardinality=num_ids, embedding_dim=dimension, null_fill=None)
+
+
+class _Writer:
+    def __init__(self, data: DataSet, mappings: dict[str, str], progress: Progress) -> None:
+        self.spec = spec_of(data)
+        self._data, self._mappings, self._progress = data, mappings, progress
+        self._done_bytes, self._done_rows = 0.0, 0
+        self._total_bytes = data.num_bytes(list(mappings.values()))
+        self._histories, self._negatives = (self.spec.channels.get(channel, ()) for channel in (HISTORY, NEGATIVES))
+
+    def write(self, split: str, directory: Path) -> Source:
+        """Write a split; of validation rows also what a client would send."""
+        labels = [label.name for label in self.spec.labels]
+        schema, columns = arrow_schema(self.spec.features), [*self.spec.metadata.inputs, *labels]
+        writer = FilesWriter(directory / split, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
+        heldout = FilesWriter(directory / HELDOUT, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
+        seen = [Labels() for _ in self.spec.heads]
+        num_rows = 0
+        for rows in self._data.rows(self._mappings[split]):
+            table = self._table(rows, schema)
+            seen = sums([seen, self._labels(rows)])
+            num_rows += len(table)
+            writer.write(table)
+            if split == VALID:
+                heldout.write(table.select(columns))
+            self._report(rows)
+        heldout.close()
+        self._take_over_labels(seen, split)
+        files = tuple(path.relative_to(directory).as_posix() for path in writer.close())
+        return Source(files=files, num_rows=num_rows)
+
+    def _report(self, rows: Rows) -> None:
+        self._done_bytes += rows.num_bytes
+        self._done_rows += len(rows.table)
+        self._progress.update(self._done_bytes, self._total_bytes, f"{self._done_rows:,} rows")
+
+    def _table(self, rows: Rows, schema: pa.Schema) -> pa.Table:
+        lists = trimmed(rows, self._histories, self._negatives)
+        columns = []
+        for field in schema:
+            if pa.types.is_list(field.type):
+                columns.append(lists.get(field.name, rows.table[field.name]).cast(field.type))
+            else:
+                values = rows.table[field.name].to_numpy()
+                columns.append(pa.array(values.astype(field.type.to_pandas_dtype(), copy=False)))
+        return pa.table(columns, schema=schema)
+
+    def _labels(self, rows: Rows) -> list[Labels]:
+        return [self._labels_of(head, rows) for head in self.spec.heads]
+
+    def _labels_of(self, head: Head, rows: Rows) -> Labels:
+        labels = rows.table[head.column].to_numpy()
+        may_lack = len(self.spec.heads) > 1
+        if (wrong := misfits(head, labels) & ~(may_lack & np.isnan(labels))).any():
+            row = int(np.flatnonzero(wrong)[0])
+            path, start = rows.origins[head.column]
+            raise DataError(
+                f"{path}: row {start + row + 1}: {head.column!r} is {labels[row]}, expected a label of "
+                f"{expected_labels(head)}."
+            )
+        return Labels.of(head, labels, may_lack=may_lack)
+
+    def _take_over_labels(self, seen: list[Labels], split: str) -> None:
+        """Refuse a split that shows nothing; the heads get what training rows say of their labels."""
+        heads = self.spec.heads
+        for head, labels in zip(heads, seen, strict=True):
+            try:
+                labels.check_split(head, split)
+            except DataError as error:
+                raise DataError(f"{self._data.path}: source_spec.{self._mappings[split]}: {error}") from None
+        if split == TRAIN and self.spec.metadata.heads:
+            fitted = tuple(labels.fitted(head) for head, labels in zip(heads, seen, strict=True))
+            self.spec = replace(self.spec, metadata=replace(self.spec.metadata, heads=fitted))
+
+
+def _save_workflow(spec: FeatureSpec, directory: Path) -> None:
+    """Save a workflow that lets a client's ids pass.
+
+    It keeps the latest items of a history that is too long, and makes the features of a history equally long.
+    """
+    histories = spec.channel(HISTORY)
+    with quiet_nvtabular():
+        nodes = [_ids(feature) for feature in spec.for_scoring.categorical if feature not in histories]
+        if histories:
+            nodes.append(reduce(add, [_history(feature) for feature in histories]) >> SameLengths(histories[0].name))
+        nodes += [[feature.name] >> ops.AddTags([Tags.CONTINUOUS]) for feature in spec.continuous]
+        workflow = nvt.Workflow(reduce(add, nodes))
+        with pq.ParquetFile(directory / HELDOUT / file_name(0)) as heldout:
+            rows = next(heldout.iter_batches(_EXAMPLE_ROWS, columns=list(spec.metadata.inputs)))
+        example = nvtabular_dataset(pa.Table.from_batches([rows]))
+        fit(workflow, lambda _: example, example, lambda _: None)
+        save_workflow(workflow, directory / "workflow")
+
+
+def _ids(feature: Feature) -> Any:
+    column: Any = [feature.name] >> NullToEmptyList() if feature.is_list else [feature.name]
+    return column >> KnownIds({feature.name: feature.embedding_shape[0]})
+
+
+def _history(feature: Feature) -> Any:
+    assert feature.max_length is not None  # it is a list
+    return _ids(feature) >> ops.ListSlice(-feature.max_length)

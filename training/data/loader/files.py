@@ -1,0 +1,287 @@
+"""Parquet files as row groups that can be read: found, checked by their footers alone, and read one by one."""
+
+import hashlib
+import json
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+from rankline.training.data.loader.columns import is_numeric
+from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.core.formatting import natural_order
+from rankline.workflows.schema.feature_spec import Part
+
+_STREAM_BUFFER_BYTES = 1 << 20
+_WHOLE = Part(begin=0.0, end=1.0, of_each_group=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowGroup:
+    file: int
+    number: int
+    num_rows: int
+    first_row: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    name: str
+    metadata: pq.FileMetaData
+    leaves: dict[str, int]  # column → its first place in the footer
+    stamp: tuple[int, int] | None  # size and time of change, where the file system tells
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ParquetFiles:
+    """Parquet files of one schema, local or on any fsspec file system. Opening them reads their footers only.
+
+    Args:
+        paths: files, glob patterns or directories, one or several; "s3://…" and the like too. A list is read in its
+            order. The files of a pattern, and the `*.parquet` of a directory and its `key=value` directories, are read
+            in natural order: part_2 before part_10. An object such as `nvtabular.Dataset`, which has `engine.paths`,
+            will do as well.
+        part: which of their rows are read; None for all.
+    """
+
+    def __init__(self, paths: Any, part: Part | None = None) -> None:
+        self._files = [_open(path) for path in expand(paths)]
+        self.schema: pa.Schema = self._files[0].metadata.schema.to_arrow_schema()
+        for file in self._files[1:]:
+            _check_same_schema(self._files[0], self.schema, file)
+        groups = [
+            (number, group, file.metadata.row_group(group).num_rows)
+            for number, file in enumerate(self._files)
+            for group in range(file.metadata.num_row_groups)
+        ]
+        cuts = (part or _WHOLE).cut([num_rows for *_, num_rows in groups])
+        self.row_groups = tuple(
+            RowGroup(file=number, number=group, num_rows=end - begin, first_row=begin)
+            for (number, group, _), (begin, end) in zip(groups, cuts, strict=True)
+            if begin < end
+        )
+
+    def digest(self) -> str:
+        """Identity of the row groups: names of the files and rows of each."""
+        described = [
+            [Path(self.name(group)).name, group.number, group.num_rows] + [group.first_row] * (group.first_row > 0)
+            for group in self.row_groups
+        ]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+
+    def name(self, group: RowGroup) -> str:
+        """The file of a row group, for messages."""
+        return self._files[group.file].name
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        missing = [name for name in columns if name not in self.schema.names]
+        for name in missing:
+            if any(f"/{name}=" in unquote(file.name) for file in self._files):
+                raise DataError(
+                    f"{self._files[0]} has {name!r} only in the name of its directory. Write {name!r} as a column of "
+                    "the files, not as a partition."
+                )
+        if missing:
+            raise DataError(f"{self._files[0]} lacks the columns {missing}. Available: {self.schema.names}.")
+
+    def check_numeric(self, columns: Sequence[str]) -> None:
+        for name in columns:
+            kind = self.schema.field(name).type
+            if not is_numeric(kind):
+                raise DataError(
+                    f"{self._files[0]}: column {name!r} is {kind}, expected numbers or lists of numbers. "
+                    "Encode it when preparing, or online with map(workflow)."
+                )
+
+    def decoded_bytes(self, group: RowGroup, columns: Sequence[str]) -> int:
+        """Memory that columns of a row group take as arrays, by the footer."""
+        footer = self._files[group.file].metadata.row_group(group.number)
+        total = 0
+        for name in columns:
+            kind = self.schema.field(name).type
+            is_list = hasattr(kind, "value_type")
+            num_values = footer.column(self._leaf(group, name)).num_values
+            total += num_values * _value_bytes(kind.value_type if is_list else kind) + 4 * group.num_rows * is_list
+        return total
+
+    def statistics(self, group: RowGroup, column: str) -> tuple[Any, Any] | None:
+        """Smallest and largest value of a column of a row group, if the footer has them."""
+        footer = self._files[group.file].metadata.row_group(group.number)
+        found = footer.column(self._leaf(group, column)).statistics
+        return (found.min, found.max) if found is not None and found.has_min_max else None
+
+    def read(self, group: RowGroup, columns: Sequence[str], *, use_threads: bool) -> pa.Table:
+        with self._opened(group) as file:
+            rows = file.read_row_group(group.number, columns=list(columns), use_threads=use_threads)
+        return rows.slice(group.first_row, group.num_rows)
+
+    def stream(
+        self, group: RowGroup, columns: Sequence[str], start: int, rows_at_once: int
+    ) -> Generator[pa.Table, None, None]:
+        """A row group, some rows at a time, decoded as they are asked for; those before row `start` are left out.
+
+        Args:
+            group: which one.
+            columns: the columns.
+            start: first row that is wanted.
+            rows_at_once: rows of each table but the last.
+        """
+        held: pa.Table | None = None
+        skip, left = group.first_row + start, group.num_rows - start
+        with self._opened(group, buffer_size=_STREAM_BUFFER_BYTES) as file:
+            for batch in file.iter_batches(min(rows_at_once, 65_536), row_groups=[group.number], columns=list(columns)):
+                rows = pa.Table.from_batches([batch]).slice(min(skip, len(batch))).slice(0, left)
+                skip, left = max(0, skip - len(batch)), left - len(rows)
+                held = rows if held is None else pa.concat_tables([held, rows])
+                while len(held) >= rows_at_once:
+                    yield held.slice(0, rows_at_once)
+                    held = held.slice(rows_at_once)
+        if held is not None and len(held):
+            yield held
+
+    def _leaf(self, group: RowGroup, column: str) -> int:
+        return self._files[group.file].leaves[column]
+
+    @contextmanager
+    def _opened(self, group: RowGroup, buffer_size: int = 0) -> Iterator[pq.ParquetFile]:
+        entry = self._files[group.file]
+        try:
+            if _stamp(entry.name) != entry.stamp:
+                raise DataError(f"{entry} has changed since the loader opened it. Make a new loader.")
+            with (
+                _source(entry.name) as source,
+                pq.ParquetFile(
+                    source, metadata=entry.metadata, buffer_size=buffer_size, pre_buffer=not buffer_size
+                ) as file,
+            ):
+                yield file
+        except FileNotFoundError:
+            raise DataError(
+                f"{entry} has disappeared since the loader opened it. Put it back, or prepare again."
+            ) from None
+        except MemoryError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            check_fixed_lists(entry.name, self.schema, error)
+            raise DataError(f"{entry}: row group {group.number} is damaged ({error}). Prepare again.") from None
+
+
+def expand(paths: Any) -> list[str]:
+    """The files that `paths` stands for; see `ParquetFiles`."""
+    engine = getattr(paths, "engine", None)
+    if filters := getattr(engine, "filters", None):
+        raise ConfigError(
+            f"the dataset has filters, {filters}, which loaders do not apply. Write the rows that pass them with "
+            "dataset.to_parquet(directory), and load the directory."
+        )
+    paths = getattr(engine, "paths", paths)
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    found = [file for path in given for file in _expand_one(os.fspath(path))]
+    if not found:
+        raise DataError(f"no Parquet files in {given}. Give files, a glob pattern, or a directory that holds some.")
+    return found
+
+
+def _expand_one(path: str) -> list[str]:
+    system, inner = fsspec.core.url_to_fs(path)
+    if any(character in inner for character in "*?[") and not system.exists(inner):
+        files = [file for file in system.glob(inner) if not system.isdir(file)]
+    elif system.isdir(inner):
+        files = _data_files(system, inner)
+    else:
+        files = [inner]
+    found = sorted(files, key=natural_order)
+    if not found:
+        raise DataError(f"no Parquet files at {path}. Give files, a glob pattern, or a directory that holds some.")
+    return found if _is_local(path) else [str(system.unstrip_protocol(file)) for file in found]
+
+
+def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
+    """Return the files of a directory and of its Hive directories `key=value`, without hidden ones."""
+    files: list[str] = []
+    for entry in system.ls(directory, detail=True):
+        name = PurePosixPath(entry["name"]).name
+        if name.startswith((".", "_")):
+            continue
+        if entry["type"] == "directory" and "=" in name:
+            files += _data_files(system, entry["name"])
+        elif entry["type"] != "directory" and name.endswith(".parquet"):
+            files.append(entry["name"])
+    return files
+
+
+def check_fixed_lists(path: str, schema: pa.Schema, error: Exception) -> None:
+    """Name the columns that Arrow can write but not read: lists of a fixed length, one of which is missing."""
+    fixed = [field.name for field in schema if pa.types.is_fixed_size_list(field.type)]
+    if fixed and "Expected all lists to be of size" in str(error):
+        raise DataError(
+            f"{path}: a row lacks its list in one of the columns {fixed}, whose lists have a fixed length. Fill it, or "
+            "write the column as lists of any length."
+        ) from None
+
+
+def _open(path: str) -> _File:
+    try:
+        with _source(path) as source:
+            metadata = pq.read_metadata(source)
+        return _File(name=path, metadata=metadata, leaves=_leaves(metadata), stamp=_stamp(path))
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist. Expected a Parquet file of prepared data.") from None
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} is not a whole Parquet file ({error}). Prepare the data again.") from None
+
+
+def _leaves(metadata: pq.FileMetaData) -> dict[str, int]:
+    names = set(metadata.schema.to_arrow_schema().names)
+    leaves: dict[str, int] = {}
+    for index in range(metadata.num_columns):
+        path = metadata.schema.column(index).path
+        while path not in names:  # of a list it is name.list.element
+            path = path.rpartition(".")[0]
+        leaves.setdefault(path, index)
+    return leaves
+
+
+def _source(path: str) -> pa.NativeFile:
+    if _is_local(path):
+        return pa.OSFile(path)
+    system, inner = fsspec.core.url_to_fs(path)
+    return PyFileSystem(FSSpecHandler(system)).open_input_file(inner)
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    if not _is_local(path):
+        return None
+    status = Path(path).stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path
+
+
+def _check_same_schema(first: _File, schema: pa.Schema, file: _File) -> None:
+    other = file.metadata.schema.to_arrow_schema()
+    for name in sorted({*schema.names, *other.names}):
+        kinds = [found.field(name).type if name in found.names else "absent" for found in (schema, other)]
+        if kinds[0] != kinds[1]:
+            raise DataError(
+                f"{file}: column {name!r} is {kinds[1]}, but {kinds[0]} in {first}. Prepare all files in one go."
+            )
+
+
+def _value_bytes(kind: pa.DataType) -> int:
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:  # strings have no fixed width
+        return 32

@@ -1,0 +1,55 @@
+"""How much memory a loader may take."""
+
+from pathlib import Path
+
+import psutil
+from dask.utils import parse_bytes
+
+from rankline.workflows.core.errors import ConfigError
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def buffer_bytes(size: float | str) -> int:
+    """A `buffer_size` in bytes.
+
+    Args:
+        size: below 1 a share of the memory that is available now, else a number of bytes, or text such as "512MB".
+    """
+    try:
+        number = float(size) if _is_number(size) else float(parse_bytes(size))
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ConfigError(
+            f'buffer_size is {size!r}, expected a share below 1, a number of bytes, or a size such as "512MB".'
+        )
+    return max(1, int(number if number >= 1 else number * available_bytes()))
+
+
+def available_bytes(cgroup: Path = _CGROUP) -> int:
+    """Memory that this process could still take: the machine's, or its container's if that is less.
+
+    Args:
+        cgroup: directory of the process's cgroup, version 2. What it holds of files can be given up, and does not
+            count as taken.
+    """
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit = int((cgroup / "memory.max").read_text())
+        taken = int((cgroup / "memory.current").read_text())
+        statistics = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        taken -= int(statistics["inactive_file"])
+    except (OSError, ValueError, KeyError):  # no cgroup v2, or "max": no limit
+        return available
+    return max(1, min(available, limit - taken))
+
+
+def _is_number(size: float | str) -> bool:
+    try:
+        float(size)
+    except ValueError:
+        if not size[:1].isdigit():  # type: ignore[index]  # only text gets here; parse_bytes takes "" and "MB" as 1
+            raise
+        return False
+    return True

@@ -1,0 +1,274 @@
+"""The loader's TensorFlow face: a Keras sequence over Parquet files, with the arguments that NVTabular's users know."""
+
+import os
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+import tf_keras as keras
+
+from rankline.training.data.loader.epochs import ParquetLoader
+from rankline.training.data.loader.stream import Batch, StreamOptions
+from rankline.training.data.loader.tf_memory import limit_tensorflow_memory
+from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.schema.ragged import Ragged
+from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, VALUES
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Inputs = dict[str, Any]
+
+_TURN_TIMEOUT_S = 5.0
+_LAYOUTS = ("nnzs", "offsets")
+_ID_COLUMNS = (
+    "IdentityCategoricalColumn", "HashedCategoricalColumn", "VocabularyListCategoricalColumn",
+    "VocabularyFileCategoricalColumn",
+)  # fmt: skip
+_ALIGNMENT_BYTES = 64  # TensorFlow aborts the process where less is given
+
+
+class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequence):  # type: ignore[misc]  # tensorflow has no types
+    """Batches of Parquet files as tensors, for `model.fit` or a loop of one's own.
+
+    A batch is `(inputs, labels)`. `inputs` holds `name` of shape (N, 1) for a single column and (N, W) where every
+    row has a list of W values. For lists of any length it holds `name__values` of shape (M, 1) with all values of the
+    batch in a row, and either `name__nnzs` of shape (N, 1), int32, with the number of values of each row, or
+    `name__offsets` of shape (N + 1,), int32. Ids are int64, numbers float32. `labels` is float32 of shape (N, 1), int64
+    for a label that is among the ids too, or a tuple of such where there are several label columns. Tensors share
+    memory with the batch.
+
+    Each pass over the loader is an epoch, with its own order when `shuffle` is set. Asked by index, as Keras does, it
+    gives batches in the order of the stream, and only the first one of an epoch is kept, because Keras looks at it
+    before it starts. With `shuffle` any other index asks for the next batch. Without it index i is batch i: of several
+    Keras workers each waits for its turn, and `fit` needs `shuffle=False` too, or Keras asks in an order of its own.
+
+    `TF_MEMORY_ALLOCATION` in the environment limits TensorFlow's share of a GPU when the first loader is made.
+
+    Args:
+        paths_or_dataset: files, glob patterns or directories with Parquet files, local or "s3://…" and the like; or an
+            `nvtabular.Dataset` of such files.
+        batch_size: rows per batch; only the last one of an epoch is smaller.
+        label_names: columns to predict.
+        feature_columns: `tf.feature_column`s whose keys say what to read, in place of `cat_names` and `cont_names`.
+            Ids outside a column's buckets are refused.
+        cat_names: id columns, single or lists. cont_names: number columns. engine: the file format; "parquet" is the
+        only one. list_layout: "nnzs" or "offsets". stack_labels: give several labels as one tensor, (N, number of
+        labels). **options: of `rankline.training.data.loader.stream.BatchStream`: shuffle, seed, parts_per_chunk,
+        buffer_size, drop_last,
+            global_rank, global_size, pad, fill_nulls, cardinalities, finite, prefetch, num_threads, bucket_by.
+
+    Raises:
+        ConfigError: an argument is out of its range.
+        DataError: no files, or files that are damaged or differ; at first use, files that do not hold the columns.
+    """
+
+    def __init__(
+        self,
+        paths_or_dataset: Any,
+        batch_size: int,
+        label_names: Sequence[str],
+        *,
+        feature_columns: Sequence[Any] | None = None,
+        cat_names: Sequence[str] = (),
+        cont_names: Sequence[str] = (),
+        engine: str = "parquet",
+        list_layout: str = "nnzs",
+        stack_labels: bool = False,
+        **options: "Unpack[StreamOptions]",
+    ) -> None:
+        if engine != "parquet":
+            raise ConfigError(f"engine is {engine!r}, the loader reads 'parquet' only. Convert the files first.")
+        if list_layout not in _LAYOUTS:
+            raise ConfigError(f"list_layout is {list_layout!r}, expected {' or '.join(_LAYOUTS)}.")
+        if feature_columns is not None:
+            if cat_names or cont_names:
+                raise ConfigError("feature_columns and cat_names/cont_names both say what to read. Give only one.")
+            cat_names, cont_names, cardinalities = _described_by(feature_columns)
+            options["cardinalities"] = {**cardinalities, **(options.get("cardinalities") or {})}
+        if not label_names or not (cat_names or cont_names):
+            raise ConfigError("the loader needs label_names, and feature_columns, cat_names or cont_names.")
+        limit_tensorflow_memory()
+        self._set_up(
+            paths_or_dataset, batch_size, cat_names, cont_names, label_names, options, stack_labels=stack_labels
+        )
+        self._label_names, self._list_layout = list(label_names), list_layout
+        self._process = os.getpid()
+        self._turn = threading.Condition()  # Keras may ask from several workers
+        self._first: tuple[Inputs, Any] | None = None
+        self._rest: Generator[tuple[Inputs, Any], None, None] | None = None
+        self._next = 1  # index of the first batch in `_rest`
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
+        """One epoch; the next call gives the next one."""
+        return iter(self._epochs)
+
+    def as_dataset(self) -> Any:
+        """The loader as a `tf.data.Dataset`; each pass over it is a pass over the loader, one batch ahead.
+
+        `fit` and `tf.data`'s own steps take it. The position of `state_dict` counts what is read ahead of the model.
+
+        Raises:
+            DataError: there are no batches, or as while iterating.
+        """
+        first = self._epochs.first()
+        if first is None:
+            raise DataError(
+                f"there is no batch of {self._batch_size} rows in {self.num_rows} rows. Take smaller batches."
+            )
+        signature = tf.nest.map_structure(_any_rows, first)
+        dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
+        if not self._epochs.is_resuming:
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
+        return dataset.prefetch(1)
+
+    def __getitem__(self, index: int) -> tuple[Inputs, Any]:
+        """The first batch of the running epoch for index 0; for another index that batch, or with `shuffle` the next.
+
+        Raises:
+            ConfigError: without `shuffle`, batches are not asked for one after another; or part of the epoch was read
+                before `load_state_dict`.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"batch {index} of {len(self)}")
+        if os.getpid() != self._process:
+            raise ConfigError("the loader has threads of its own. Leave out use_multiprocessing.")
+        if self._epochs.is_resuming:
+            raise ConfigError("after load_state_dict the epoch has fewer batches. Iterate, or fit on as_dataset().")
+        epoch = self._epochs.epoch
+        with self._turn:
+            if index == 1 and self._next > 1 and not self._epochs.stream.is_shuffled:
+                self._forget()  # a pass that was left early begins anew
+            if index and not self._epochs.stream.is_shuffled:
+                self._wait_for(index, epoch)
+            try:
+                return self._take(index)
+            except BaseException:
+                self._forget()
+                raise
+
+    def on_epoch_end(self) -> None:
+        """Move on to the next epoch; Keras calls this."""
+        with self._turn:
+            self._forget()
+            self._epochs.skip()
+            self._turn.notify_all()
+
+    def close(self) -> None:
+        """End the pass that Keras began and did not finish, and its threads; the loader can be used again.
+
+        A pass of one's own ends when its iterator is dropped. But Keras holds on to a loader whose `fit` failed.
+        """
+        with self._turn:
+            self._forget()
+
+    def _take(self, index: int) -> tuple[Inputs, Any]:
+        if self._rest is None:
+            self._rest = self._epochs.again()
+            self._first = next(self._rest)
+        if index == 0:
+            assert self._first is not None
+            return self._first
+        batch = next(self._rest)
+        self._next += 1
+        if self._next == len(self):  # what follows without on_epoch_end is the same epoch again
+            self._rest, self._next = None, 1
+        self._turn.notify_all()
+        return batch
+
+    def _forget(self) -> None:
+        if self._rest is not None:
+            self._rest.close()
+        self._first, self._rest, self._next = None, None, 1
+
+    def _wait_for(self, index: int, epoch: int) -> None:
+        """Wait until batch `index` is the next one, as long as others get theirs."""
+        while (now := (self._epochs.epoch, self._next)) != (epoch, index):
+            is_early = self._epochs.epoch == epoch and self._next < index
+            if not is_early or not (self._turn.wait(_TURN_TIMEOUT_S) or (self._epochs.epoch, self._next) != now):
+                raise ConfigError(
+                    f"batch {index} was asked for when batch {self._next} of an unshuffled loader was next. Ask for "
+                    "one after another (shuffle=False in fit), or make the loader with shuffle=True."
+                )
+
+    def _tensors(self, batch: Batch) -> tuple[Inputs, Any]:
+        inputs: Inputs = {}
+        for name in self._input_names:
+            column = batch[name]
+            if not isinstance(column, Ragged):
+                inputs[name] = _tensor(column.reshape(len(column), -1))
+            else:
+                inputs[name + VALUES] = _tensor(column.values.reshape(-1, 1))
+                if self._list_layout == "nnzs":
+                    inputs[name + NNZS] = _tensor(column.lengths.reshape(-1, 1))
+                else:
+                    inputs[name + OFFSETS] = _tensor(column.offsets.astype(np.int32, copy=False))
+        labels = tuple(self._label(name, batch[name]) for name in self._label_names)
+        if self._stack_labels:
+            return inputs, labels[0] if len(labels) == 1 else tf.concat(labels, axis=1)
+        return inputs, labels[0] if len(labels) == 1 else labels
+
+    def _label(self, name: str, column: Any) -> Any:
+        if isinstance(column, Ragged) or column.ndim > 1:
+            raise DataError(f"label column {name!r} holds lists, expected one number per row.")
+        return _tensor(column.reshape(-1, 1))
+
+
+class KerasSequenceValidater(keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
+    """Evaluates on a loader after each epoch and adds `val_loss` and the other `val_` metrics to the logs.
+
+    Args:
+        loader: the validation data.
+    """
+
+    def __init__(self, loader: KerasSequenceLoader) -> None:
+        super().__init__()
+        self._loader = loader
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002  (Keras's signature)
+        """Evaluate, and add the results to `logs`, where `History` and later callbacks find them."""
+        results: Mapping[str, float] = self.model.evaluate(self._loader, verbose=0, return_dict=True)
+        if logs is not None:
+            logs.update({f"val_{name}": value for name, value in results.items()})
+
+
+def _tensor(array: Any) -> Any:
+    """The array as a tensor, without the copy that `tf.convert_to_tensor` makes where the memory is aligned.
+
+    Memory of a file is read-only, which NumPy does not export; Arrow does.
+    """
+    if not array.size or array.ctypes.data % _ALIGNMENT_BYTES:
+        return tf.convert_to_tensor(array)
+    exporter = array if array.flags.writeable else pa.array(array.reshape(-1))
+    tensor = tf.experimental.dlpack.from_dlpack(exporter.__dlpack__())
+    return tensor if tensor.shape == array.shape else tf.reshape(tensor, array.shape)
+
+
+def _any_rows(tensor: Any) -> Any:
+    """What a batch of any size has in place of this tensor."""
+    return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)
+
+
+def _described_by(feature_columns: Sequence[Any]) -> tuple[list[str], list[str], dict[str, int]]:
+    """Keys of ids, keys of numbers, and the buckets of ids that are indices already."""
+    cat_names: list[str] = []
+    cont_names: list[str] = []
+    cardinalities: dict[str, int] = {}
+    for column in feature_columns:
+        ids = getattr(column, "categorical_column", column)
+        kind = type(ids).__name__
+        if kind == "NumericColumn":
+            cont_names.append(ids.key)
+        elif kind in _ID_COLUMNS:
+            cat_names.append(ids.key)
+            if kind == "IdentityCategoricalColumn":
+                cardinalities[ids.key] = ids.number_buckets
+        else:
+            raise ConfigError(
+                f"feature column {column.name!r} is a {kind}, expected numeric_column or a categorical_column_with_"
+                "identity, _hash_bucket or _vocabulary. Give cat_names and cont_names instead."
+            )
+    return cat_names, cont_names, cardinalities

@@ -1,0 +1,321 @@
+"""Any files that a `feature_spec.yaml` describes, whoever wrote them: rows block by block, checked against the spec.
+
+    csv       no header; the order of `features` is that of the columns; a list is one field of numbers with spaces
+              between them; an empty field is a missing value, or an empty list
+    parquet   columns by name
+    tfrecord  features by name, one row or a block of rows per record; see `rankline.training.data.loader.tfrecord`
+
+The chunks of a mapping are put side by side, row by row.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from rankline.training.data.loader import columns as arrays
+from rankline.training.data.loader.columns import arrow_schema, arrow_type
+from rankline.training.data.loader.files import check_fixed_lists
+from rankline.workflows.core.errors import DataError, SpecError
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.schema.ragged import Ragged, arrow_lists, offsets_of
+from rankline.workflows.schema.spec_file import CSV, FILE_NAME, PARQUET, TFRECORD, Chunk, Feature, SpecFile
+
+_BLOCK_ROWS = 1 << 14
+_CSV_BLOCK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Some rows of a mapping, one after the other.
+
+    Attributes:
+        table: the columns in the order of the spec, with its dtypes and without nulls.
+        origins: column → the file that it is from, and how many rows of that file come before these.
+        num_bytes: that were read of all files for them.
+    """
+
+    table: pa.Table
+    origins: Mapping[str, tuple[Path, int]]
+    num_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """Files, and what they are said to hold."""
+
+    spec: SpecFile
+    path: Path
+
+    def __post_init__(self) -> None:
+        for mapping, chunks in self.spec.mappings.items():
+            if Path(mapping).name != mapping or mapping.startswith("."):
+                raise SpecError(f"{self.path}: source_spec has the mapping {mapping!r}, expected a plain name.")
+            for number, chunk in enumerate(chunks):
+                for position, path in enumerate(self._paths(chunk)):
+                    if not path.is_file():
+                        place = f"source_spec.{mapping}[{number}].files[{position}]"
+                        raise SpecError(f"{self.path}: {place}: there is no file {path}.")
+
+    @classmethod
+    def read(cls, path: Path) -> "DataSet":
+        path = path / FILE_NAME if path.is_dir() else path
+        return cls(spec=SpecFile.read(path), path=path)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(path for chunks in self.spec.mappings.values() for chunk in chunks for path in self._paths(chunk))
+
+    def num_bytes(self, mappings: Sequence[str]) -> int:
+        chunks = (chunk for mapping in mappings for chunk in self.spec.mappings[mapping])
+        return sum(path.stat().st_size for chunk in chunks for path in self._paths(chunk))
+
+    def rows(self, mapping: str) -> Iterator[Rows]:
+        """All rows of a mapping, some at a time.
+
+        An id may be as large as its cardinality: where 0 is padding, as in NVIDIA's SIM, ids are counted from 1.
+        """
+        place, chunks = f"{self.path}: source_spec.{mapping}", self.spec.mappings[mapping]
+        streams = [self._blocks(chunk, f"{place}[{number}]") for number, chunk in enumerate(chunks)]
+        held: list[_Block | None] = [None] * len(chunks)
+        done = 0
+        while True:
+            held = [block or next(stream, None) for block, stream in zip(held, streams, strict=True)]
+            ready = [block for block in held if block is not None]
+            if len(ready) < len(chunks):
+                break
+            num_rows = min(len(block.table) for block in ready)
+            yield self._joined([block.first(num_rows) for block in ready])
+            held = [block.after(num_rows) for block in ready]
+            done += num_rows
+        if ready:
+            left = [len(block.table) if block else 0 for block in held]
+            counts = [
+                done + rows + sum(len(block.table) for block in stream)
+                for rows, stream in zip(left, streams, strict=True)
+            ]
+            raise SpecError(f"{place}: its chunks hold {counts} rows, expected the same rows in each.")
+        for number, chunk in enumerate(chunks):
+            if chunk.num_rows not in (None, done):
+                raise SpecError(f"{place}[{number}].num_rows is {chunk.num_rows}, but the files hold {done} rows.")
+
+    def _paths(self, chunk: Chunk) -> list[Path]:
+        return [self.path.parent / name for name in chunk.files]
+
+    def _joined(self, blocks: Sequence["_Block"]) -> Rows:
+        owners = {name: block for block in blocks for name in block.table.column_names}
+        names = [feature.name for feature in self.spec.features]
+        return Rows(
+            table=pa.table({name: owners[name].table[name] for name in names}),
+            origins={name: (owners[name].path, owners[name].start) for name in names},
+            num_bytes=sum(block.num_bytes for block in blocks),
+        )
+
+    def _blocks(self, chunk: Chunk, place: str) -> Iterator["_Block"]:
+        features = [self.spec[name] for name in chunk.features]
+        read = partial(_tfrecord, files=self._paths(chunk)) if chunk.type == TFRECORD else _READERS[chunk.type]
+        for path in self._paths(chunk):
+            start = 0
+            for num_bytes, table in read(path, features, f"{place}.features"):
+                columns = [_fitted(table[feature.name], feature, path, start) for feature in features]
+                if len(table):
+                    fitted = pa.table(columns, schema=arrow_schema(features))
+                    yield _Block(table=fitted, path=path, start=start, num_bytes=num_bytes)
+                start += len(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """Some rows of a chunk, all from one file; at least one."""
+
+    table: pa.Table
+    path: Path
+    start: int
+    num_bytes: float
+
+    def first(self, num_rows: int) -> "_Block":
+        return replace(self, table=self.table.slice(0, num_rows))
+
+    def after(self, num_rows: int) -> "_Block | None":
+        left = self.table.slice(num_rows)
+        return replace(self, table=left, start=self.start + num_rows, num_bytes=0) if len(left) else None
+
+
+# --- Readers: path, features, place of the features in the spec → bytes read and rows, which are not checked yet
+
+_Reader = Callable[[Path, Sequence[Feature], str], Iterator[tuple[float, pa.Table]]]
+
+
+def _parquet(path: Path, features: Sequence[Feature], place: str) -> Iterator[tuple[float, pa.Table]]:
+    schema = pa.schema([])
+    try:
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            names = schema.names
+            if missing := [feature.name for feature in features if feature.name not in names]:
+                raise SpecError(f"{place}: {path} lacks the columns {missing}. Available: {names}.")
+            row_bytes = path.stat().st_size / max(1, file.metadata.num_rows)
+            for batch in file.iter_batches(_BLOCK_ROWS, columns=[feature.name for feature in features]):
+                yield row_bytes * len(batch), pa.Table.from_batches([batch])
+    except (OSError, pa.ArrowException) as error:
+        check_fixed_lists(str(path), schema, error)
+        raise DataError(f"{path} is not a whole Parquet file ({error}). Write it again.") from None
+
+
+def _tfrecord(
+    path: Path, features: Sequence[Feature], place: str, *, files: Sequence[Path]
+) -> Iterator[tuple[float, pa.Table]]:
+    if (counting := counting_feature(features)) is None:
+        raise SpecError(
+            f"{place} are lists only, which does not say how many rows a TFRecord has. "
+            "Write a column of single values, such as the label, beside them."
+        )
+    require("tensorflow", feature=f"reading {path}", extra="cpu")
+    from rankline.training.data.loader.tfrecord import tfrecord_tables  # it takes seconds to import
+
+    stored = {feature.name: _as_stored(feature) for feature in features}
+    counted = stored[counting.name]
+    yield from tfrecord_tables(path, list(stored.values()), counted=counted, block_rows=_BLOCK_ROWS, files=files)
+
+
+def counting_feature(features: Iterable[Feature]) -> Feature | None:
+    """Return the column whose values say how many rows a TFRecord has: no list, and if possible a required one."""
+    single = (feature for feature in features if not feature.is_list)
+    return min(single, key=lambda feature: feature.null_fill is not None, default=None)
+
+
+def _as_stored(feature: Feature) -> Feature:
+    """An Example holds int64 and float32; ids are checked later."""
+    dtype = "float32" if np.dtype(feature.dtype).kind == "f" else "int64"
+    return replace(feature, dtype=dtype, cardinality=None, embedding_dim=None)
+
+
+def _csv(path: Path, features: Sequence[Feature], place: str) -> Iterator[tuple[float, pa.Table]]:
+    if not path.stat().st_size:
+        return
+    names = [feature.name for feature in features]
+    try:
+        with pa.OSFile(str(path)) as file:
+            reader = csv.open_csv(
+                file,
+                read_options=csv.ReadOptions(column_names=names, block_size=_CSV_BLOCK_BYTES, use_threads=False),
+                parse_options=csv.ParseOptions(ignore_empty_lines=len(names) > 1),  # else it is a missing value
+                convert_options=csv.ConvertOptions(
+                    column_types={feature.name: _csv_type(feature) for feature in features},
+                    null_values=[""],
+                    strings_can_be_null=False,
+                ),
+            )
+            position = 0
+            for batch in reader:
+                table = pa.Table.from_batches([batch])
+                for feature in (feature for feature in features if feature.is_list):
+                    lists = _lists_of_text(table[feature.name], feature)
+                    table = table.set_column(table.schema.get_field_index(feature.name), feature.name, lists)
+                yield file.tell() - position, table
+                position = file.tell()
+    except pa.ArrowInvalid as error:
+        reason = str(error).splitlines()[0]
+        hint = "Its first line is a header: remove it. " if _first_fields(path) == names else ""
+        raise DataError(
+            f"{path} does not hold {names}, which is {place} ({reason}). {hint}"
+            "Expected these columns in this order, without a header, and numbers with spaces between them in lists."
+        ) from None
+
+
+def _csv_type(feature: Feature) -> pa.DataType:
+    if feature.is_list:
+        return pa.string()
+    return pa.float32() if feature.dtype == "float16" else arrow_type(feature)  # Arrow reads no halves
+
+
+def _lists_of_text(column: pa.ChunkedArray, feature: Feature) -> pa.ListArray:
+    """Fields such as "3 17 4" as lists."""
+    trimmed = pc.utf8_trim_whitespace(column.combine_chunks())
+    words = pc.utf8_split_whitespace(trimmed)
+    lengths = np.where(pc.equal(trimmed, "").to_numpy(zero_copy_only=False), 0, pc.list_value_length(words).to_numpy())
+    values = words.flatten()
+    numbers = values.filter(pc.not_equal(values, "")).cast(_csv_type(replace(feature, is_list=False, max_length=None)))
+    return arrow_lists(numbers, offsets_of(lengths))
+
+
+def _first_fields(path: Path) -> list[str]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return [field.strip().strip('"') for field in file.readline().split(",")]
+
+
+_READERS: dict[str, _Reader] = {PARQUET: _parquet, CSV: _csv}
+
+
+# --- Values as the spec has them
+
+
+def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -> pa.Array:
+    """A column with the feature's dtype, checked; `start` rows of the file come before it."""
+    where, entry = f"{path}: column {feature.name!r}", f"feature_spec.{feature.name}"
+    if not arrays.is_numeric(column.type):
+        raise SpecError(f"{where} is {column.type}, but {entry}.dtype says {feature.dtype}.")
+    if missing := arrays.num_nulls(column):
+        if feature.null_fill is None:
+            raise DataError(f"{where} lacks {missing:,} values. Fill them, or say with what: {entry}.null_fill.")
+        try:
+            column = arrays.fill_nulls(column, feature.null_fill)
+        except (pa.ArrowException, TypeError) as error:
+            raise DataError(f"{where} cannot be filled with {feature.null_fill!r}: {error}.") from None
+    numbers = arrays.from_arrow(column)
+    is_list = isinstance(numbers, Ragged) or numbers.ndim > 1
+    if is_list != feature.is_list:
+        kinds = ("lists", "without") if is_list else ("single values", "with")
+        raise SpecError(f"{where} holds {kinds[0]}, but {entry} is {kinds[1]} dimensions.")
+    rows = _ListRows(numbers, where, start)
+    values = _cast(rows, feature)
+    if feature.cardinality is not None:
+        rows.check((values < 0) | (values > feature.cardinality), f"{entry}.cardinality is {feature.cardinality}")
+    if feature.max_length is None:
+        return pa.array(values)
+    rows.check_lengths(feature.max_length, f"{entry}.dimensions")
+    return arrow_lists(values, rows.offsets)
+
+
+class _ListRows:
+    def __init__(self, column: arrays.Column, where: str, start: int) -> None:
+        self.values = column.values if isinstance(column, Ragged) else column.reshape(-1)
+        num_rows = arrays.num_rows(column)
+        width = len(self.values) // num_rows if num_rows else 0
+        self.offsets = column.offsets if isinstance(column, Ragged) else np.arange(num_rows + 1) * width
+        self._where, self._start = where, start
+
+    def check(self, wrong: npt.NDArray[np.bool_], expected: str) -> None:
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            row = int(np.searchsorted(self.offsets, first, side="right"))
+            raise SpecError(f"{self._where} holds {self.values[first]} in row {self._start + row}, but {expected}.")
+
+    def check_lengths(self, longest: int, name: str) -> None:
+        lengths = np.diff(self.offsets)
+        if lengths.max(initial=0) > longest:
+            row = int(lengths.argmax())
+            raise SpecError(
+                f"{self._where} has a list of {lengths[row]} in row {self._start + row + 1}, but {name} is [{longest}]."
+            )
+
+
+def _cast(rows: _ListRows, feature: Feature) -> npt.NDArray[Any]:
+    """The values in the feature's dtype; numbers with a fraction may be rounded, whole ones may not change."""
+    values, dtype = rows.values, np.dtype(feature.dtype)
+    if values.dtype == dtype:
+        return values
+    with np.errstate(all="ignore"):
+        made: npt.NDArray[Any] = values.astype(dtype)
+        if dtype.kind != "f":
+            changed = (made.astype(values.dtype) != values) | ((made < 0) != (values < 0))
+            rows.check(changed, f"feature_spec.{feature.name}.dtype is {feature.dtype}")
+    return made

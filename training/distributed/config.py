@@ -1,0 +1,80 @@
+"""The choices of a run of several processes."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.validation import check_at_least, check_choice
+
+if TYPE_CHECKING:
+    from rankline.training.config.train import TrainConfig
+
+RATE_SCALES = ("none", "linear", "sqrt")
+COMPRESSIONS = ("none", "fp16")
+LAG_FACTOR = 10
+"""Times `WorkersConfig.timeout_s`, for a worker that answers, but lags."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersConfig:
+    """How several processes train one model together.
+
+    Attributes:
+        workers: processes that train; each reads its share of the rows.
+        min_workers: fewest that an elastic run goes on with; 0 for a run that ends when a worker dies.
+        max_workers: most that an elastic run takes in; 0 for a run that ends when a worker dies.
+        global_batch_size: rows per step of all workers together, which must divide it; 0 for `batch_size` rows each.
+        scale_learning_rate: "linear" multiplies the learning rate by the rows per step of all workers over
+            `batch_size`, "sqrt" by the root of that; best with `warmup_steps`. "none" leaves it.
+        compression: "fp16" exchanges float16 in place of float32: of tables, and of weights of some size.
+        commit_every: steps between two checkpoints of an elastic run, unless checkpoint_every says; what came after the
+            last one is lost with a worker.
+        timeout_s: seconds to wait for a worker that does not answer. One that answers, but lags, has ten times as
+            long.
+    """
+
+    workers: int = 1
+    min_workers: int = 0
+    max_workers: int = 0
+    global_batch_size: int = 0
+    scale_learning_rate: str = "none"
+    compression: str = "none"
+    commit_every: int = 500
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "workers", "commit_every")
+        check_at_least(self, 0, "min_workers", "max_workers", "global_batch_size")
+        check_choice(self, "scale_learning_rate", self.scale_learning_rate in RATE_SCALES, " or ".join(RATE_SCALES))
+        check_choice(self, "compression", self.compression in COMPRESSIONS, " or ".join(COMPRESSIONS))
+        check_choice(self, "timeout_s", 1 <= self.timeout_s < math.inf, "a finite number of at least 1")
+        if (self.min_workers or self.max_workers) and not 1 <= self.min_workers <= self.workers <= self.max_workers:
+            raise ConfigError(
+                f"min_workers is {self.min_workers}, workers {self.workers}, max_workers {self.max_workers}: expected "
+                "1 ≤ min_workers ≤ workers ≤ max_workers, or 0 for both to end the run when a worker dies."
+            )
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the run goes on without a worker that dies."""
+        return self.max_workers > 0
+
+    def of_world(self, config: "TrainConfig", size: int) -> "TrainConfig":
+        """The choices of the whole run of `size` workers, of which `config` has those of one.
+
+        Returns:
+            Its `batch_size` is the rows per step of all workers, and its learning rate is scaled.
+
+        Raises:
+            ConfigError: the workers do not divide the global batch.
+        """
+        batch_size = self.global_batch_size or config.batch_size * size
+        if batch_size % size:
+            raise ConfigError(
+                f"global_batch_size is {batch_size}, which {size} workers do not divide. Use "
+                f"{max(batch_size // size, 1) * size}."
+            )
+        growth = batch_size / config.batch_size
+        factor = {"none": 1.0, "linear": growth, "sqrt": math.sqrt(growth)}[self.scale_learning_rate]
+        return replace(config, batch_size=batch_size, learning_rate=config.learning_rate * factor)

@@ -1,0 +1,243 @@
+"""How good scores are, over a whole split, without sampling; exactly, where a name does not say otherwise.
+
+A metric is a function of `ScoredRows` and a line in `METRICS`, or an entry point of the group `rankline.metrics` that
+leads to a `Metric`, such as `brier = "shop.metrics:BRIER"`. Manifests, MLflow, the summary of a run and its JSON go by
+`all_metrics`. Of several heads, each metric has the head's column in front of its name, and there is a `loss` of them
+all. How items are ranked for a user is in `rankline.training.evaluation.ranking`.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from rankline.training.distributed.communicator import Array
+from rankline.training.evaluation import binary, tasks
+from rankline.training.evaluation.scored_rows import ScoredRows
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.plugins import installed
+from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
+
+ENTRY_POINTS = "rankline.metrics"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """Something measured of the scores of a split.
+
+    Attributes:
+        measure: what it is of scored rows; NaN where there is nothing to say.
+        title: in the summary of a run; empty where it leaves the metric out.
+        needs_groups: it is measured of rows with groups only.
+        tasks: of heads that it is measured of.
+    """
+
+    measure: Callable[[ScoredRows], float]
+    title: str = ""
+    needs_groups: bool = False
+    tasks: tuple[str, ...] = (BINARY,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """The metric by which one model is better than another."""
+
+    name: str
+    title: str
+    is_rising: bool = False
+
+    def is_better(self, figure: float, than: float) -> bool:
+        return figure > than if self.is_rising else figure < than
+
+
+_OBJECTIVES = {
+    BINARY: Objective(name="auc", title="AUC", is_rising=True),
+    REGRESSION: Objective(name="rmse", title="RMSE"),
+    MULTICLASS: Objective(name="logloss", title="logloss"),
+}
+
+
+_OF_SEVERAL = Objective(name="loss", title="loss")
+OBJECTIVES = (_OF_SEVERAL, *_OBJECTIVES.values())
+"""All of them; the figures of a model have the first one that is there as theirs."""
+
+
+def objective_of(heads: Sequence[Head]) -> Objective:
+    """What early stopping and summaries go by: of several heads, the weighted mean of their losses."""
+    return _OBJECTIVES[heads[0].task] if len(heads) == 1 else _OF_SEVERAL
+
+
+def all_metrics() -> dict[str, Metric]:
+    """Name → metric: ours, then those of installed packages.
+
+    Raises:
+        ConfigError: a package's cannot be loaded, or has the name of one of ours.
+    """
+    return METRICS | _installed()
+
+
+@cache
+def _installed() -> dict[str, Metric]:
+    found = installed(ENTRY_POINTS, Metric)
+    if taken := sorted(found.keys() & METRICS):
+        raise ConfigError(
+            f"entry point {taken[0]!r} of {ENTRY_POINTS} has the name of a metric of Rankline. Rename it."
+        )
+    return found
+
+
+def metric_names(heads: Sequence[Head]) -> dict[str, tuple[Head, Metric]]:
+    """Name of a figure → its head and metric, in the order in which they are shown."""
+    prefixes = _prefixes([head.column for head in heads])
+    return {
+        prefix + name: (head, metric)
+        for prefix, head in zip(prefixes, heads, strict=True)
+        for name, metric in all_metrics().items()
+        if head.task in metric.tasks
+    }
+
+
+def measured(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
+    """The metrics of each head over the rows that have its label, under the names of `metric_names`.
+
+    Args:
+        heads: in the order of labels and scores.
+        rows: of several heads with labels of shape (N, number of heads), NaN where there is none, and scores of shape
+            (N, sum of the heads' widths).
+
+    Returns:
+        Finite figures, see `measured_as`; of several heads also `loss`.
+
+    Raises:
+        ValueError: see `measured_as`.
+    """
+    if len(heads) == 1:
+        return measured_as(heads[0].task, rows)
+    figures: dict[str, float] = {}
+    losses = []
+    prefixes = _prefixes([head.column for head in heads])
+    for prefix, (head, own) in zip(prefixes, split_by_head(heads, rows), strict=True):
+        of_head = measured_as(head.task, own)
+        figures |= {prefix + name: figure for name, figure in of_head.items()}
+        losses.append(_loss(head, of_head))
+    return figures | {"loss": _weighted(heads, losses)}
+
+
+def measured_as(task: str, rows: ScoredRows) -> dict[str, float]:
+    """Every metric for a task by its name, without any prefix.
+
+    Returns:
+        Finite figures; what is NaN is left out, as `gauc` where no group has both classes.
+
+    Raises:
+        ValueError: of `binary`, only one class is present, or a label is neither 0 nor 1; or there are no rows.
+        ConfigError: a metric of a package cannot be loaded, or fails.
+    """
+    if not len(rows.labels):
+        raise ValueError("no row has a label.")
+    figures = {
+        name: metric.measure(rows) if name in METRICS else _measured_by_package(name, metric, rows)
+        for name, metric in all_metrics().items()
+        if task in metric.tasks and (rows.groups is not None or not metric.needs_groups)
+    }
+    return {name: value for name, value in figures.items() if not math.isnan(value)}
+
+
+def _measured_by_package(name: str, metric: Metric, rows: ScoredRows) -> float:
+    try:
+        return float(metric.measure(rows))
+    except Exception as error:  # the package's own
+        raise ConfigError(
+            f"metric {name!r} of an installed package failed ({type(error).__name__}: {error}). Mend or remove the "
+            "package; --debug shows where."
+        ) from error
+
+
+def qualities(heads: Sequence[Head], labels: Array, scores: Array, groups: Array | None = None) -> dict[str, float]:
+    """See `measured`; of rows that came once each."""
+    return measured(heads, ScoredRows.of(labels, scores, groups))
+
+
+def quality(labels: Array, scores: Array, groups: Array | None = None, *, task: str = BINARY) -> dict[str, float]:
+    """See `measured_as`; of rows that came once each."""
+    return measured_as(task, ScoredRows.of(labels, scores, groups))
+
+
+METRICS = {
+    "auc": Metric(measure=binary.auc, title="AUC"),
+    f"auc_{binary.NUM_THRESHOLDS}_thresholds": Metric(measure=binary.thresholded_auc),
+    "logloss": Metric(measure=binary.logloss, title="logloss", tasks=(BINARY, MULTICLASS)),
+    "calibration": Metric(measure=binary.calibration, title="mean score / mean label"),
+    "gauc": Metric(measure=binary.gauc, title="GAUC", needs_groups=True),
+    "rmse": Metric(measure=tasks.rmse, title="RMSE", tasks=(REGRESSION,)),
+    "mae": Metric(measure=tasks.mae, title="MAE", tasks=(REGRESSION,)),
+    "r2": Metric(measure=tasks.r2, title="R²", tasks=(REGRESSION,)),
+    "accuracy": Metric(measure=tasks.accuracy, title="accuracy", tasks=(MULTICLASS,)),
+    "macro_f1": Metric(measure=tasks.macro_f1, title="macro F1", tasks=(MULTICLASS,)),
+    "calibration_error": Metric(
+        measure=binary.calibration_error, title="calibration error", tasks=(BINARY, MULTICLASS)
+    ),
+}
+"""Name → metric, those that come with Rankline."""
+
+
+def _prefixes(columns: Sequence[str]) -> list[str]:
+    """What is in front of the names of each head's figures: nothing of a single one; MLflow takes few characters."""
+    if len(columns) == 1:
+        return [""]
+    plain = [re.sub(r"[^A-Za-z0-9_.-]", "_", column) for column in columns]
+    unique = len(set(plain)) == len(plain)
+    return [f"{name}_" if unique else f"{name}_{number}_" for number, name in enumerate(plain)]
+
+
+def losses_of(heads: Sequence[Head], labels: Array, scores: Array) -> float:
+    """The mean of the heads' losses by their weights.
+
+    Args:
+        heads: what the labels are.
+        labels: shape (N,), of several heads (N, heads).
+        scores: shape (N,), or (N, sum of widths).
+    """
+    losses = []
+    for head, own in split_by_head(heads, ScoredRows.of(labels, scores)):
+        name = _loss_name(head)
+        losses.append(_loss(head, {name: METRICS[name].measure(own)}))
+    return _weighted(heads, losses)
+
+
+def split_by_head(heads: Sequence[Head], rows: ScoredRows) -> Iterator[tuple[Head, ScoredRows]]:
+    """Each head, and the rows that have its label; rows as `measured` takes them."""
+    if len(heads) == 1:
+        yield heads[0], rows
+        return
+    end = 0
+    for number, head in enumerate(heads):
+        begin, end = end, end + head.width
+        has_label = ~np.isnan(rows.labels[:, number])
+        own = rows.scores[has_label, begin:end]
+        yield (
+            head,
+            ScoredRows(
+                labels=rows.labels[has_label, number],
+                scores=own[:, 0] if head.width == 1 else own,
+                counts=rows.counts[has_label],
+                groups=None if rows.groups is None else rows.groups[has_label],
+            ),
+        )
+
+
+def _loss_name(head: Head) -> str:
+    return "rmse" if head.task == REGRESSION else "logloss"
+
+
+def _loss(head: Head, figures: Mapping[str, float]) -> float:
+    """What training makes small: of regression, of the standardised label."""
+    figure = figures[_loss_name(head)]
+    return (figure / head.deviation) ** 2 if head.task == REGRESSION else figure
+
+
+def _weighted(heads: Sequence[Head], losses: Sequence[float]) -> float:
+    return float(np.average(losses, weights=[head.weight for head in heads]))

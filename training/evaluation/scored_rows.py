@@ -1,0 +1,128 @@
+"""Scored rows as metrics take them: equal ones once, with how often they came; and how batches become them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankline.training.distributed.communicator import SOLO, Array, World
+from rankline.workflows.schema.targets import BINARY, Head
+
+_PENDING_ROWS = 1 << 20
+_MOST_GROUPS = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredRows:
+    """Rows of a split, scored, in any order.
+
+    Attributes:
+        labels: of one head, shape (N,).
+        scores: probabilities or numbers, shape (N,), or probabilities of C classes, shape (N, C).
+        counts: how often each row came, int64 of shape (N,).
+        groups: group of each row, shape (N,), any sortable dtype; None where rows have none.
+    """
+
+    labels: Array
+    scores: Array
+    counts: Array
+    groups: Array | None = None
+
+    @classmethod
+    def of(cls, labels: Array, scores: Array, groups: Array | None = None) -> "ScoredRows":
+        """Rows that came once each."""
+        return cls(labels=labels, scores=scores, counts=np.ones(len(labels), np.int64), groups=groups)
+
+    def mean(self, values: Array) -> float:
+        """Mean over all rows of something that each has, shape (N,)."""
+        return float(np.average(values.astype(np.float64), weights=self.counts))
+
+
+class Tally:
+    """The rows of a split, taken in batch by batch.
+
+    Of a single binary head it holds what rows differ in, 16 bytes for each distinct (group, score, label) and up to
+    8 more for as many rows that are still to be counted: there are at most 2^30 probabilities in float32, and far
+    fewer in use, so many more rows take no more memory. The metrics are exact, and the same in any order of the rows.
+    Rows of other tasks and of several heads are held as they are.
+    """
+
+    def __init__(self, heads: Sequence[Head]) -> None:
+        self._is_binary = [head.task for head in heads] == [BINARY]
+        self._has_groups = False
+        self._keys, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._pending: list[Array] = []
+        self._num_pending = 0
+        self._held: list[tuple[Array, ...]] = []
+
+    def add(self, labels: Array, scores: Array, groups: Array | None = None) -> None:
+        """Take in a batch; all batches have groups, or none.
+
+        Raises:
+            FloatingPointError: a score is not finite.
+            ValueError: of a single binary head, a label is neither 0 nor 1.
+        """
+        if not np.isfinite(scores).all():
+            raise FloatingPointError("a score is not finite.")
+        if not self._is_binary or (groups is not None and groups.dtype.kind not in "iu"):
+            self._held.append((labels, scores) if groups is None else (labels, scores, groups))
+            return
+        self._has_groups = groups is not None
+        self._pending.append(_packed(labels, scores, groups))
+        self._num_pending += len(labels)
+        if self._num_pending > max(_PENDING_ROWS, len(self._keys)):
+            self._count()
+
+    def rows(self, world: World = SOLO) -> ScoredRows:
+        """The rows of all workers: the same for all."""
+        if self._held:
+            labels, scores, *groups = (
+                world.all_gather(np.concatenate(column)) for column in zip(*self._held, strict=True)
+            )
+            return ScoredRows.of(labels, scores, *groups)
+        self._count()
+        return _unpacked(*_merged(world.all_gather(self._keys), world.all_gather(self._counts)), self._has_groups)
+
+    def _count(self) -> None:
+        if self._pending:
+            keys, counts = np.unique(np.concatenate(self._pending), return_counts=True)
+            self._pending, self._num_pending = [], 0
+            self._keys, self._counts = _merged(
+                np.concatenate([self._keys, keys]), np.concatenate([self._counts, counts])
+            )
+
+
+def starts(values: Array) -> Array:
+    """True where a value differs from the one before it."""
+    changes = np.ones(len(values), dtype=bool)
+    changes[1:] = values[1:] != values[:-1]
+    return changes
+
+
+def _packed(labels: Array, scores: Array, groups: Array | None) -> Array:
+    """Each row as one number: 31 bits of its group, the 32 of its score in float32, as it is served, and its label."""
+    if not np.isin(labels, (0, 1)).all():
+        raise ValueError("labels hold values other than 0 and 1.")
+    keys: Array = scores.astype(np.float32).view(np.uint32).astype(np.int64) << 1 | (labels == 1)
+    if groups is None:
+        return keys
+    if groups.min(initial=0) < 0 or groups.max(initial=0) >= _MOST_GROUPS:
+        raise ValueError(f"groups are {groups.min()} to {groups.max()}, expected ids from 0 to {_MOST_GROUPS - 1}.")
+    keys |= groups.astype(np.int64) << 33
+    return keys
+
+
+def _unpacked(keys: Array, counts: Array, has_groups: bool) -> ScoredRows:
+    return ScoredRows(
+        labels=(keys & 1).astype(np.float32),
+        scores=(keys >> 1 & 0xFFFFFFFF).astype(np.uint32).view(np.float32),
+        counts=counts,
+        groups=keys >> 33 & (_MOST_GROUPS - 1) if has_groups else None,  # the highest bit of a group is the sign
+    )
+
+
+def _merged(keys: Array, counts: Array) -> tuple[Array, Array]:
+    """Each key once, in order; both are some sorted stretches, which a stable sort only merges."""
+    order = np.argsort(keys, kind="stable")
+    begins = np.flatnonzero(starts(keys[order]))
+    return keys[order][begins], np.add.reduceat(counts[order], begins) if len(begins) else counts

@@ -1,0 +1,88 @@
+"""The validation rows as a model scored them, in a file: what a run keeps of them, and two runs are compared by."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankline.training.distributed.communicator import Array
+from rankline.training.evaluation import split_by_head
+from rankline.training.evaluation.scored_rows import ScoredRows
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.schema.targets import Head
+from rankline.workflows.schema.tensors import side_by_side
+
+FOLDER = "validation"
+"""Among the artifacts of a run."""
+FILE = "scores.parquet"
+PICTURE = "quality.png"
+_HEADS = b"rankline.heads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationScores:
+    """The first validation rows, as the published model scores them.
+
+    Attributes:
+        labels: shape (N,), of several heads (N, heads), NaN where a row has none.
+        scores: shape (N,), or (N, values of all heads).
+    """
+
+    heads: tuple[Head, ...]
+    labels: Array
+    scores: Array
+
+    def by_head(self) -> Iterator[tuple[Head, ScoredRows]]:
+        return split_by_head(self.heads, ScoredRows.of(self.labels, self.scores))
+
+    def write(self, directory: Path) -> None:
+        """Write `FILE`, with columns LABEL and LABEL_score for each head, and `PICTURE`, into a directory."""
+        from rankline.training.evaluation.plots import write_pictures
+
+        labels, scores = (_columns(values) for values in (self.labels, self.scores))
+        columns: dict[str, pa.Array] = {}
+        for head in self.heads:
+            columns[head.column] = pa.array(next(labels))
+            own = side_by_side([next(scores).reshape(-1, 1) for _ in range(head.width)])
+            columns[f"{head.column}_score"] = (
+                pa.array(own[:, 0])
+                if head.width == 1
+                else pa.FixedSizeListArray.from_arrays(pa.array(own.reshape(-1)), head.width)
+            )
+        heads = json.dumps([head.entry() for head in self.heads])
+        pq.write_table(pa.table(columns).replace_schema_metadata({_HEADS: heads}), directory / FILE)
+        write_pictures(self.heads, self.labels, self.scores, directory / PICTURE)
+
+    @classmethod
+    def read(cls, path: Path) -> "ValidationScores":
+        try:
+            table = pq.read_table(path)
+            heads = tuple(map(Head.from_entry, json.loads(table.schema.metadata[_HEADS])))
+            labels = side_by_side([_values(table[head.column], 1) for head in heads])
+            scores = side_by_side([_values(table[f"{head.column}_score"], head.width) for head in heads])
+        except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"{path} has no scores of validation rows ({error}).") from None
+        return cls(heads=heads, labels=_narrow(labels), scores=_narrow(scores))
+
+
+def _columns(values: Array) -> Iterator[Array]:
+    return iter(values.reshape(len(values), -1).T)
+
+
+def _values(column: pa.ChunkedArray, width: int) -> Array:
+    whole = column.combine_chunks()
+    values: Array = (whole.flatten() if width > 1 else whole).to_numpy(zero_copy_only=False)
+    return values.reshape(-1, width)
+
+
+def _narrow(values: Array) -> Array:
+    return values[:, 0] if values.shape[1] == 1 else values
+
+
+def scored_alike(heads: Sequence[Head], others: Sequence[Head]) -> list[Head]:
+    """Heads that both have, with the same task and classes."""
+    known = {(head.column, head.task, head.classes) for head in others}
+    return [head for head in heads if (head.column, head.task, head.classes) in known]

@@ -1,0 +1,1 @@
+"""Trained models as files: SavedModel, TorchScript and ONNX, each with its signature."""

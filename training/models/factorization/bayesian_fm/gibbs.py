@@ -1,0 +1,280 @@
+"""Draws of a factorisation machine's weights, by Gibbs sampling.
+
+A row has a *group* in each column: an id, or a list of ids. A group's vector is a weighted sum of the vectors of its
+*features*, which come in blocks: the id itself, the ids of the list (their mean), or what is known of the id, such as
+the items of a user, with weight 1/√(their number). With b the linear weights, v the vectors, both of groups:
+
+    f = offset + Σ_c b_c + Σ_{c<c'} v_c · v_c'
+
+A label of 1 is a latent normal number around f that is above 0 (Albert & Chib 1993, "Bayesian analysis of binary and
+polychotomous response data"); a number is one itself. Each block has a normal prior for each of its dimensions, with
+mean and precision drawn as well (Freudenthaler, Schmidt-Thieme & Rendle 2011, "Bayesian factorization machines"). What
+the rows of a group say about it is added up once, and all features of its blocks are drawn from that (Rendle 2013,
+"Scaling factorization machines to relational data"), so that a sweep takes time in proportion to rows × dimensions,
+however many items a user has.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rankline.training.data.loader.compiled import compiled
+
+Array = npt.NDArray[Any]
+_START = 0.1
+"""Deviation of the vectors before the first sweep; all zero would stay so for long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Features of groups, as a sparse matrix feature by feature.
+
+    Attributes:
+        starts: where the entries of each feature begin, and the end; (features + 1,).
+        groups: of each entry, int32.
+        weights: of each entry.
+    """
+
+    starts: Array
+    groups: Array
+    weights: Array
+
+    @classmethod
+    def of_entries(cls, features: Array, groups: Array, weights: Array, num_features: int) -> "Block":
+        """A matrix of entries in any order."""
+        order = np.argsort(features, kind="stable")
+        starts = np.concatenate(([0], np.cumsum(np.bincount(features, minlength=num_features))))
+        return cls(starts=starts, groups=groups[order].astype(np.int32), weights=weights[order].astype(np.float64))
+
+    @classmethod
+    def identity(cls, num_groups: int) -> "Block":
+        """Groups that are their own features."""
+        return cls.of_entries(np.arange(num_groups), np.arange(num_groups), np.ones(num_groups), num_groups)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedColumn:
+    """A column of the rows.
+
+    Attributes:
+        groups: of each row, int32 (N,).
+        num_groups: how many there are.
+        blocks: what their vectors are made of.
+    """
+
+    groups: Array
+    num_groups: int
+    blocks: tuple[Block, ...]
+
+
+class Chain:
+    """The weights, and how they go from one draw to the next. Draws are the same for the same seed.
+
+    Args:
+        labels: (N,), 0 or 1, or standardised numbers.
+        is_binary: what the labels are.
+
+    Attributes:
+        groups: of each column the weights of its groups, (factors + 1, groups); the last are the linear ones.
+        features: of each column and block the weights of its features, (factors + 1, features).
+        offset: what every row has.
+    """
+
+    def __init__(
+        self, columns: Sequence[GroupedColumn], labels: Array, *, factors: int, seed: int, is_binary: bool
+    ) -> None:
+        self._columns, self._labels, self._is_binary = columns, labels.astype(np.float64), is_binary
+        self._random = np.random.default_rng(seed)
+        self.features = [[_drawn(self._random, factors, len(block)) for block in column.blocks] for column in columns]
+        self.groups = [
+            np.sum([_of_groups(*pair, column.num_groups) for pair in zip(column.blocks, drawn, strict=True)], axis=0)
+            for column, drawn in zip(columns, self.features, strict=True)
+        ]
+        self._priors = [[np.tile([0.0, 1.0], (factors + 1, 1)) for _ in column.blocks] for column in columns]
+        self.offset, self._noise_precision = 0.0, 1.0
+        self._sums = self._of_rows([of[:-1] for of in self.groups])  # (factors, N)
+        self._errors = np.zeros(len(labels))  # the latent number less f
+        self._latent = self._scores()
+
+    def sweep(self) -> None:
+        """Draw all weights once."""
+        _seed(self._random.integers(1 << 32))  # Numba's generator is that of every chain
+        if self._is_binary:
+            _draw_latent(self._labels, self._latent, self._errors)
+        else:
+            self._errors += self._labels - self._latent
+            self._latent = self._labels
+            self._noise_precision = _gamma((1 + len(self._errors)) / 2, (1 + self._errors @ self._errors) / 2)
+        self._draw_offset()
+        factors = len(self._sums)
+        for dimension in (factors, *range(factors)):
+            is_linear = dimension == factors
+            sums = self._errors if is_linear else self._sums[dimension]  # of the linear weights nobody reads them
+            for place in range(len(self._columns)):
+                self._draw_column(place, dimension, sums, is_linear=is_linear)
+
+    def scores(self) -> Array:
+        """f of each row, (N,)."""
+        scores: Array = self._latent - self._errors
+        return scores
+
+    def _draw_offset(self) -> None:
+        precision = self._noise_precision * len(self._errors) + 0.01
+        mean = self._noise_precision * (self._errors.sum() + self.offset * len(self._errors)) / precision
+        drawn = mean + _normal() / math.sqrt(precision)
+        self._errors -= drawn - self.offset
+        self.offset = drawn
+
+    def _draw_column(self, place: int, dimension: int, sums: Array, *, is_linear: bool) -> None:
+        column, weights = self._columns[place], self.groups[place][dimension]
+        slopes, squares = np.zeros(column.num_groups), np.zeros(column.num_groups)
+        _add_up(column.groups, sums, weights, self._errors, slopes, squares, is_linear)
+        change = np.zeros(column.num_groups)
+        for block, features, priors in zip(column.blocks, self.features[place], self._priors[place], strict=True):
+            drawn, prior = features[dimension], priors[dimension]
+            _draw_prior(drawn, prior)
+            of_block = (block.starts, block.groups, block.weights)
+            _draw_features(*of_block, drawn, slopes, squares, change, prior, self._noise_precision)
+        _apply(column.groups, sums, weights, self._errors, change, is_linear)
+        weights += change
+
+    def _of_rows(self, of_groups: Sequence[Array]) -> Array:
+        """Sums over the columns of what their groups have, (…, N)."""
+        pairs = zip(of_groups, self._columns, strict=True)
+        total: Array = np.sum([numbers[..., column.groups] for numbers, column in pairs], axis=0)
+        return total
+
+    def _scores(self) -> Array:
+        own = self._of_rows([of[-1] - (of[:-1] ** 2).sum(axis=0) / 2 for of in self.groups])
+        scores: Array = self.offset + own + (self._sums**2).sum(axis=0) / 2
+        return scores
+
+
+def _drawn(random: np.random.Generator, factors: int, num_features: int) -> Array:
+    weights = np.zeros((factors + 1, num_features))
+    weights[:-1] = random.normal(scale=_START, size=(factors, num_features))
+    return weights
+
+
+def _of_groups(block: Block, features: Array, num_groups: int) -> Array:
+    """Sums over the features of each group."""
+    of_entry = np.repeat(np.arange(len(block)), np.diff(block.starts))
+    sums = np.zeros((len(features), num_groups))
+    for of_dimension, weights in zip(sums, features, strict=True):
+        np.add.at(of_dimension, block.groups, block.weights * weights[of_entry])
+    return sums
+
+
+# --- Loops
+
+
+@compiled
+def _seed(seed: int) -> None:
+    np.random.seed(seed)
+
+
+@compiled
+def _normal() -> float:
+    return np.random.standard_normal()
+
+
+@compiled
+def _gamma(shape: float, rate: float) -> float:
+    return np.random.gamma(shape, 1 / rate)
+
+
+@compiled
+def _above(bound: float) -> float:
+    """A standard normal number that is above a bound (Robert 1995, "Simulation of truncated normal variables")."""
+    if bound < 0.5:
+        while True:
+            number = np.random.standard_normal()
+            if number > bound:
+                return number
+    rate = (bound + math.sqrt(bound * bound + 4)) / 2
+    while True:
+        number = bound + np.random.exponential(1 / rate)
+        if np.random.random() <= math.exp(-((number - rate) ** 2) / 2):
+            return number
+
+
+@compiled
+def _draw_latent(labels: Array, latent: Array, errors: Array) -> None:
+    """Latent numbers on the side of zero that the label says."""
+    for row in range(len(labels)):
+        score = latent[row] - errors[row]
+        side = 1.0 if labels[row] > 0.5 else -1.0
+        errors[row] = side * _above(-side * score)
+        latent[row] = score + errors[row]
+
+
+@compiled
+def _add_up(
+    groups: Array, sums: Array, weights: Array, errors: Array, slopes: Array, squares: Array, is_linear: bool
+) -> None:
+    """What the rows of each group say: f has the slope h in a group's weight."""
+    for row in range(len(groups)):
+        group = groups[row]
+        h = 1.0 if is_linear else sums[row] - weights[group]
+        slopes[group] += h * errors[row]
+        squares[group] += h * h
+
+
+@compiled
+def _apply(groups: Array, sums: Array, weights: Array, errors: Array, change: Array, is_linear: bool) -> None:
+    """Let errors and sums know of changed weights."""
+    for row in range(len(groups)):
+        group = groups[row]
+        if is_linear:
+            errors[row] -= change[group]
+        else:
+            errors[row] -= (sums[row] - weights[group]) * change[group]
+            sums[row] += change[group]
+
+
+@compiled
+def _draw_prior(weights: Array, prior: Array) -> None:
+    """Mean and precision of the weights of a block; a normal-gamma prior of unit strength."""
+    mean, squares = prior[0], prior[0] ** 2
+    for weight in weights:
+        squares += (weight - mean) ** 2
+    precision = _gamma((len(weights) + 2) / 2, (1 + squares) / 2)
+    prior[0] = weights.sum() / (len(weights) + 1) + _normal() / math.sqrt(precision * (len(weights) + 1))
+    prior[1] = precision
+
+
+@compiled
+def _draw_features(
+    starts: Array,
+    groups: Array,
+    entries: Array,
+    weights: Array,
+    slopes: Array,
+    squares: Array,
+    change: Array,
+    prior: Array,
+    noise_precision: float,
+) -> None:
+    """The weights of a block, one after the other; `slopes` and `change` are kept up with them."""
+    mean, precision = prior
+    for feature in range(len(weights)):
+        slope, square = 0.0, 0.0
+        for place in range(starts[feature], starts[feature + 1]):
+            group, entry = groups[place], entries[place]
+            slope += entry * slopes[group]
+            square += entry * entry * squares[group]
+        known = precision + noise_precision * square
+        expected = (precision * mean + noise_precision * (slope + weights[feature] * square)) / known
+        step = expected + _normal() / math.sqrt(known) - weights[feature]
+        weights[feature] += step
+        for place in range(starts[feature], starts[feature + 1]):
+            group, entry = groups[place], entries[place]
+            slopes[group] -= entry * step * squares[group]
+            change[group] += entry * step

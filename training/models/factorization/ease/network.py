@@ -1,0 +1,123 @@
+"""A linear autoencoder of items, in closed form, as one vector for each user and each item.
+
+With X the items that users like, (users, items), the weights from item to item are those of least squares that leave
+an item's weight on itself at zero (Steck 2019, equation 8), with P the inverse of XᵀX + λ:
+
+    B = 1 - P / diag(P)
+
+The scores of all items are W B, W being X with the late ones weighing more. Their first singular vectors are served.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from rankline.training.distributed.communicator import Array
+from rankline.training.models.config import StepConfig
+from rankline.training.models.factorization.ease import EASEConfig
+from rankline.training.models.factorization.tables import TablesModel
+from rankline.workflows.schema.feature_spec import FeatureSpec
+
+_OVERSAMPLED, _ITERATIONS = 16, 8
+"""Of the search for singular vectors (Halko, Martinsson & Tropp 2011, "Finding structure with randomness")."""
+_STEEPNESS = 4.0
+"""Of the output: Φ(4 (s - ½)) keeps the order of scores s, which are about 0 to 1."""
+
+
+class EASE(TablesModel):
+    """See `EASEConfig`."""
+
+    def __init__(self, spec: FeatureSpec, model: EASEConfig, step: StepConfig) -> None:  # noqa: ARG002
+        super().__init__(spec, model)
+        self._model = model
+
+    def begin(self, rows: Array, labels: Array, seed: int) -> None:
+        """Learn all there is; nothing is left to `learn`."""
+        self.tables = [np.zeros_like(table) for table in self.tables]
+        user_table, item_table = (self.tables[side] for side in self.sides)
+        user_table[:, -1] = -_STEEPNESS / 2
+        users, items = (self.columns[side].of_rows(rows) for side in self.sides)
+        liked = Liked(users, items, labels > 0.5, self._model.max_items)
+        if not len(liked.users):
+            return
+        scale = np.sqrt(_STEEPNESS)
+        of_users, of_items = singular_vectors(liked, self._model, seed)
+        dimensions = of_users.shape[1]
+        user_table[:, :dimensions] = scale * of_users.mean(axis=0)  # whoever likes nothing yet: what is liked most
+        user_table[liked.users, :dimensions] = scale * of_users
+        item_table[liked.items, :dimensions] = scale * of_items
+
+    def learn(self, share: float) -> None:
+        """Nothing: see `begin`."""
+
+
+class Liked:
+    """Who likes what, each pair once.
+
+    Args:
+        users, items: ids of each row, in the order of time.
+        are_liked: whether the row counts.
+        max_items: items that are kept, those with the most rows that count.
+
+    Attributes:
+        users, items: the ids of those that there are.
+        chosen: 1 for each pair, sparse (users, items).
+        ages: in place of 1 the share of the user's rows that came after it.
+    """
+
+    def __init__(self, users: Array, items: Array, are_liked: Array, max_items: int) -> None:
+        most_liked = np.argsort(-np.bincount(items[are_liked]), kind="stable")[:max_items]
+        kept = np.flatnonzero(are_liked & np.isin(items, most_liked))[::-1]  # of a pair that comes twice the latest
+        pairs, latest = np.unique(np.stack([users[kept], items[kept]]), axis=1, return_index=True)
+        self.users, user_of = np.unique(pairs[0], return_inverse=True)
+        self.items, item_of = np.unique(pairs[1], return_inverse=True)
+        shape = len(self.users), len(self.items)
+        self.chosen = csr_matrix((np.ones(len(latest)), (user_of, item_of)), shape=shape)
+        self.ages = csr_matrix((_shares_after(users)[kept[latest]], (user_of, item_of)), shape=shape)
+
+
+def singular_vectors(liked: Liked, model: EASEConfig, seed: int) -> tuple[Array, Array]:
+    """Vectors of users and of items, (users, K) and (items, K), whose dot products are the scores W B."""
+    weighted = liked.chosen.copy()
+    weighted.data = np.exp(-model.recency * liked.ages.data)
+    inverse, diagonal = _inverse(liked.chosen, model.regularization)
+
+    def forward(items: Array) -> Array:
+        scores: Array = weighted @ (items - inverse(items / diagonal[:, None]))
+        return scores
+
+    def backward(users: Array) -> Array:
+        of_items = weighted.T @ users
+        found: Array = of_items - inverse(of_items) / diagonal[:, None]
+        return found
+
+    width = min(model.served_dim + _OVERSAMPLED, *weighted.shape)
+    basis = np.random.default_rng(seed).normal(size=(weighted.shape[1], width))
+    for _ in range(_ITERATIONS):
+        basis, _ = np.linalg.qr(backward(forward(basis)))
+    left, values, right = np.linalg.svd(forward(basis), full_matrices=False)
+    kept = slice(min(width, model.served_dim))
+    return (left * values)[:, kept], (basis @ right.T)[:, kept]
+
+
+def _inverse(chosen: csr_matrix, regularization: float) -> tuple[Callable[[Array], Array], Array]:
+    """What multiplies by P = (XᵀX + λ)⁻¹, and the diagonal of P; the smaller one of the two sides is inverted."""
+    num_users, num_items = chosen.shape
+    if num_items <= num_users:
+        inverted = np.linalg.inv((chosen.T @ chosen).toarray() + regularization * np.eye(num_items))
+        return inverted.__matmul__, inverted.diagonal().copy()
+    # Woodbury's identity: λP = 1 - Xᵀ (XXᵀ + λ)⁻¹ X
+    of_users = np.linalg.inv((chosen @ chosen.T).toarray() + regularization * np.eye(num_users))
+    explained = np.asarray(chosen.multiply((chosen.T @ of_users).T).sum(axis=0)).ravel()
+    diagonal = (1 - explained) / regularization
+    return lambda items: (items - chosen.T @ (of_users @ (chosen @ items))) / regularization, diagonal
+
+
+def _shares_after(users: Array) -> Array:
+    """Of each row the share of its user's rows that are behind it: from nearly 1 down to 0."""
+    order = np.argsort(users, kind="stable")
+    _, first, counts = np.unique(users[order], return_index=True, return_counts=True)
+    shares = np.empty(len(users))
+    shares[order] = 1 - (np.arange(len(users)) - np.repeat(first, counts) + 1) / np.repeat(counts, counts)
+    return shares

@@ -1,0 +1,82 @@
+"""Layers in which features meet."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+from rankline.training.models.layers.dense import add_bias
+from rankline.workflows.core.errors import ConfigError
+
+
+@keras.utils.register_keras_serializable("rankline")
+class DotProductInteraction(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """Dot products of each pair of F vectors, as in DLRM (Naumov et al. 2019, arXiv:1906.00091).
+
+    Call with vectors of shape (N, F, D). Returns (N, F(F - 1)/2), the products of vector 1 with 0, 2 with 0, 2 with 1,
+    and so on: the lower triangle of the matrix of products, row by row. What is given as `beside`, (N, B), is put
+    behind them, and zeros behind it up to a multiple of `pad_to`: matrix units for half precision want multiples of
+    16, and the layer above then has one.
+
+    Args:
+        self_interaction: take the product of each vector with itself too; then there are F(F + 1)/2.
+        pad_to: the width of the result is a multiple of this.
+    """
+
+    def __init__(self, self_interaction: bool = False, pad_to: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if pad_to < 1:
+            raise ConfigError(f"pad_to is {pad_to}, expected a whole number of at least 1.")
+        self.self_interaction, self.pad_to = self_interaction, pad_to
+
+    def call(self, inputs: Any, beside: Any = None) -> Any:
+        num_vectors = inputs.shape[1]
+        rows, columns = np.tril_indices(num_vectors, 0 if self.self_interaction else -1)
+        # Forward and backward for 4,096 rows of 27 vectors take 10 ms of processor time, a mask takes twice as long, a
+        # gradient of one's own 17 ms. Only under XLA that is faster, 8 against 31, little beside the dense layers.
+        products = tf.reshape(tf.matmul(inputs, inputs, transpose_b=True), (-1, num_vectors**2))
+        parts = [tf.gather(products, rows * num_vectors + columns, axis=1)]
+        if beside is not None:
+            parts.append(beside)
+        if padding := -sum(part.shape[1] for part in parts) % self.pad_to:
+            parts.append(tf.zeros((tf.shape(inputs)[0], padding), inputs.dtype))
+        return tf.concat(parts, axis=1) if len(parts) > 1 else parts[0]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "self_interaction": self.self_interaction, "pad_to": self.pad_to}
+
+
+@keras.utils.register_keras_serializable("rankline")
+class Cross(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """One cross layer of DCN-V2: x ↦ x₀ ⊙ (W x + b) + x (Wang et al. 2020, arXiv:2008.13535).
+
+    Call with x₀ and x, both of shape (N, D); returns the same shape. l layers one behind the other, all with the same
+    x₀, make products of up to l + 1 inputs.
+
+    Args:
+        rank: W is a product of a (D, rank) and a (rank, D) matrix; 0 takes one (D, D) matrix.
+    """
+
+    def __init__(self, rank: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rank = rank
+
+    def build(self, input_shape: Any) -> None:
+        width = input_shape[0][-1]
+        shapes = [(width, self.rank), (self.rank, width)] if self.rank else [(width, width)]
+        self._matrices = [
+            self.add_weight(f"kernel_{n}", shape, initializer="glorot_uniform") for n, shape in enumerate(shapes)
+        ]
+        self._bias = self.add_weight("bias", (width,), initializer="zeros")
+        super().build(input_shape)
+
+    def call(self, inputs: Any) -> Any:
+        start, x = inputs
+        projected = x
+        for matrix in self._matrices:
+            projected = tf.matmul(projected, matrix)
+        return start * add_bias(projected, self._bias) + x
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rank": self.rank}

@@ -1,0 +1,93 @@
+"""Dense layers with PReLU, for inputs of any rank."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from rankline.training.models.layers.dense import Dense, add_bias
+from rankline.workflows.core.errors import ConfigError
+
+PRELU, SIGMOID = "prelu", "sigmoid"
+ACTIVATIONS = (PRELU, SIGMOID)
+
+
+class Prelu(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """x where it is positive, a learned share of it elsewhere (He et al. 2015, arXiv:1502.01852).
+
+    One share per unit, whatever the rank of the input; Keras' own would have one per candidate too, and adds the
+    gradient of the shares up in half precision. Call with (…, D); returns the same shape.
+    """
+
+    def __init__(self, share: float = 0.1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.share = share
+
+    def build(self, input_shape: Any) -> None:
+        initializer = keras.initializers.Constant(self.share)
+        shape, float32 = (input_shape[-1],), tf.float32
+        self._shares = self.add_weight(
+            "shares", shape, dtype=float32, initializer=initializer, experimental_autocast=False
+        )
+        super().build(input_shape)
+
+    def call(self, inputs: Any) -> Any:
+        negative = tf.cast(tf.minimum(inputs, 0), tf.float32) * self._shares
+        return tf.nn.relu(inputs) + tf.cast(negative, inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "share": self.share}
+
+
+class Mlp(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """Dense layers with an activation and dropout, one behind the other.
+
+    Call with (…, D), such as (N, C, D) for C candidates of each of N rows; returns (…, units[-1]).
+
+    Args:
+        units: of each layer; without any, the input is returned.
+        activation: one of `ACTIVATIONS`, of each layer.
+        dropout: share of each layer's units that is dropped in training.
+    """
+
+    def __init__(self, units: Sequence[int], activation: str = PRELU, dropout: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if activation not in ACTIVATIONS:
+            raise ConfigError(f"activation is {activation!r}. Available: {', '.join(ACTIVATIONS)}.")
+        self.units, self.activation, self.dropout = tuple(units), activation, dropout
+        self._layers = []
+        for width in self.units:
+            self._layers.append(Dense(width, activation=None if activation == PRELU else activation))
+            if activation == PRELU:
+                self._layers.append(Prelu())
+            if dropout:
+                self._layers.append(keras.layers.Dropout(dropout))
+
+    def build(self, input_shape: Any) -> None:
+        width = input_shape[-1]
+        for layer in self._layers:
+            layer.build((None, width))
+            width = layer.units if isinstance(layer, Dense) else width
+        super().build(input_shape)
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        x = tf.reshape(inputs, (-1, inputs.shape[-1]))
+        for layer in self._layers:
+            x = layer(x, training=training) if isinstance(layer, keras.layers.Dropout) else layer(x)
+        return with_leading_axes_of(inputs, x)
+
+    def get_config(self) -> dict[str, Any]:
+        config = {"units": self.units, "activation": self.activation, "dropout": self.dropout}
+        return {**super().get_config(), **config}
+
+
+def with_leading_axes_of(like: Any, rows: Any) -> Any:
+    """`rows`, (product of the leading axes, U), as (leading axes of `like`, U)."""
+    return tf.reshape(rows, tf.concat([tf.shape(like)[:-1], [rows.shape[-1]]], axis=0))
+
+
+def product(x: Any, matrix: Any, bias: Any = None) -> Any:
+    """(…, D) times (D, U) as one product of matrices, and a bias (U,) if there is one."""
+    rows = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), matrix)
+    return with_leading_axes_of(x, rows if bias is None else add_bias(rows, bias))

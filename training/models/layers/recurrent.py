@@ -1,0 +1,161 @@
+"""Interests that evolve: the recurrent part of DIEN (Zhou et al. 2019, arXiv:1809.03672).
+
+Shapes as in `rankline.training.models.layers.attention`. The loop over the T steps is unrolled, so T must be known when
+the graph is made.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from rankline.training.models.layers.attention import DinUnit, masked_softmax
+from rankline.training.models.layers.mlp import Mlp, product
+from rankline.workflows.core.errors import ConfigError
+
+
+class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """Weights and steps of a GRU whose update gates are scaled from outside."""
+
+    def __init__(self, units: int, reference: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units, self.reference = units, reference
+
+    def build(self, input_shape: Any) -> None:
+        shape = input_shape[0]
+        if shape[1] is None:
+            raise ConfigError(f"{type(self).__name__} got histories of unknown length. Cut them to a fixed one.")
+        self._kernel = self.add_weight("kernel", (shape[-1], 3 * self.units), initializer="glorot_uniform")
+        self._recurrent = self.add_weight("recurrent_kernel", (self.units, 3 * self.units), initializer="orthogonal")
+        self._bias = self.add_weight("bias", (3 * self.units,), initializer=_open_gates)
+        super().build(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "units": self.units, "reference": self.reference}
+
+    def _states(self, history: Any, rates: Any) -> list[Any]:
+        """The state after each step, T of (N, C, units).
+
+        Args:
+            history: (N, T, D).
+            rates: what the update gates are scaled by, (N, C, T).
+        """
+        by_step, rates = tf.transpose(history, (1, 0, 2)), tf.cast(rates, tf.float32)
+        projected = tf.expand_dims(product(by_step, self._kernel, self._bias), 2)
+        parts = zip(*(tf.unstack(part, history.shape[1]) for part in tf.split(projected, 3, axis=-1)), strict=True)
+        num_rows, num_candidates = tf.shape(rates)[0], rates.shape[1] or tf.shape(rates)[1]
+
+        def times(state: Any, matrix: Any) -> Any:
+            rows = tf.matmul(tf.reshape(state, (-1, self.units)), matrix)
+            return tf.reshape(rows, (-1, num_candidates, matrix.shape[1]))
+
+        recurrent = tf.convert_to_tensor(self._recurrent)
+        state = tf.zeros(tf.stack([num_rows, num_candidates, self.units]), history.dtype)
+        states = []
+        for of_item, rate in zip(parts, tf.unstack(rates[..., None], history.shape[1], axis=2), strict=True):
+            state = self._next(state, of_item, recurrent, times, rate)
+            states.append(state)
+        return states
+
+    def _next(self, state: Any, of_item: Any, recurrent: Any, times: Callable[[Any, Any], Any], rate: Any) -> Any:
+        """The state after a step.
+
+        Args:
+            state: before it, (N, C, units).
+            of_item: what the item adds to reset gate, update gate and candidate state, (N, 1, units) each.
+            recurrent: (units, 3 · units), for the same.
+            times: multiplies states with a part of it.
+            rate: float32 (N, C, 1).
+        """
+        reset, update, new = tf.split(times(state, recurrent), 3, axis=-1)
+        new = tf.tanh(of_item[2] + tf.sigmoid(of_item[0] + reset) * new)
+        return state + _scaled(rate, tf.sigmoid(of_item[1] + update)) * (new - state)
+
+
+class Gru(_Recurrent):
+    """The GRU of the paper: r, u = σ(Wx + Us + b), c = tanh(Wx + r∘Us + b), s ← (1 − u)∘s + u∘c.
+
+    Call with `[history, present]`: (N, T, D) and (N, T). Returns the state after each step, (N, T, units). The first
+    state is zero; a step without an item leaves the state as it is.
+
+    Args:
+        units: width of the state.
+        reference: let steps without an item, whose input is zero, change the state, as NVIDIA's SIM does.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        history, present = inputs
+        rates = tf.stop_gradient(tf.ones_like(present) if self.reference else present)
+        return tf.concat(self._states(history, rates[:, None]), axis=1)
+
+
+class Augru(_Recurrent):
+    """A GRU whose update gates are scaled by attention: u ← a·u, so that an item without weight changes nothing.
+
+    Call with `[history, attention]`: (N, T, D), and weights (N, C, T) in [0, 1]. Returns the last state, (N, C, units).
+    The projections of the history are computed once for all candidates.
+
+    Args:
+        units: width of the state.
+        reference: the form of NVIDIA's SIM: r, u = σ(Wx + Us + b), c = tanh(Wx + U(r∘s) + b), u ← (1 − a)u,
+            s ← u∘s + (1 − u)∘c, in which every step changes the state.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        history, attention = inputs
+        return self._states(history, attention)[-1]
+
+    def _next(self, state: Any, of_item: Any, recurrent: Any, times: Callable[[Any, Any], Any], rate: Any) -> Any:
+        if not self.reference:
+            return super()._next(state, of_item, recurrent, times, rate)
+        of_gates, of_candidate = tf.split(recurrent, [2 * self.units, self.units], axis=1)
+        reset, keep = tf.split(times(state, of_gates), 2, axis=-1)
+        new = tf.tanh(of_item[2] + times(tf.sigmoid(of_item[0] + reset) * state, of_candidate))
+        return new + _scaled(1 - rate, tf.sigmoid(of_item[1] + keep)) * (state - new)
+
+
+class DienBlock(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """GRU over the history, attention of each candidate over its states, AUGRU over the states.
+
+    The attention is a `DinUnit` of the states and a PReLU layer on the candidate.
+
+    Call with `[targets, history, present]`: (N, C, D), (N, T, D) and (N, T). Returns the last state of the AUGRU,
+    (N, C, units), and the states of the GRU, (N, T, units), for the auxiliary loss.
+    """
+
+    def __init__(self, units: int, reference: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units, self.reference = units, reference
+        self._interests, self._evolution = Gru(units, reference), Augru(units, reference)
+        self._query = Mlp([units])
+        self._unit = DinUnit()
+
+    def build(self, input_shape: Any) -> None:
+        targets, history, _ = (tuple(shape) for shape in input_shape)
+        states = (*history[:2], self.units)
+        self._interests.build([history])
+        self._query.build(targets)
+        self._unit.build([(*targets[:2], self.units), states])
+        self._evolution.build([states])
+        super().build(input_shape)
+
+    def call(self, inputs: Any) -> tuple[Any, Any]:
+        targets, history, present = inputs
+        states = self._interests([history, present])
+        attention = masked_softmax(self._unit([self._query(targets), states, present]), present)
+        return self._evolution([states, attention]), states
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "units": self.units, "reference": self.reference}
+
+
+def _scaled(rate: Any, gate: Any) -> Any:
+    """`rate`, float32 (N, C, 1), times `gate`; in float32, for the sake of the rate's gradient, a sum over units."""
+    return tf.cast(rate * tf.cast(gate, tf.float32), gate.dtype)
+
+
+def _open_gates(shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
+    """Biases of reset and update gate, and of the candidate state."""
+    third = shape[0] // 3
+    return tf.concat([tf.ones(2 * third, dtype), tf.zeros(third, dtype)], axis=0)

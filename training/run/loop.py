@@ -1,0 +1,299 @@
+"""The epochs of a training run: train, evaluate, report, write checkpoints, and stop. Knows no framework."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from rankline.training.config.train import TrainConfig
+from rankline.training.distributed.communicator import World
+from rankline.training.evaluation import objective_of
+from rankline.training.evaluation.first_rows import FirstRows
+from rankline.training.run.checkpoint import Best, Checkpoint, Checkpoints, Position, Reader, all_finite
+from rankline.training.run.evaluate import evaluate
+from rankline.training.run.observers import Mark, Observer, Throughput
+from rankline.training.tracking import RunLog
+from rankline.training.trainers.base import Array, Batches, Trainer
+from rankline.training.trainers.lr_schedule import Schedule
+from rankline.workflows.core.allocator import freed_memory_kept
+from rankline.workflows.core.errors import DataError, RanklineError
+from rankline.workflows.core.formatting import quality_figure
+from rankline.workflows.core.progress import Progress
+from rankline.workflows.schema.targets import Head
+
+INNER = "inner"
+"""The part of the training rows that chooses the epoch, as a split."""
+_AVERAGES_PER_EPOCH = 64  # a sample passes over all weights, tables included, so it is not taken in every step
+_REPORT_EVERY_S = 0.2
+_SPLIT_NAMES = {"valid": "validation", "train": "training", INNER: "inner validation"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenData:
+    """The rows of a run, opened.
+
+    Attributes:
+        train: this worker's batches to learn from.
+        evaluated: split → batches to score; has the one that says how good an epoch is.
+        group_by: column by whose values AUC is averaged beside the overall one; None for none.
+    """
+
+    train: Reader
+    evaluated: Mapping[str, Batches]
+    group_by: str | None
+    heads: tuple[Head, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """How long a run trains, and what says how good it is.
+
+    Attributes:
+        epochs: at most.
+        patience: epochs that may be no better; 0 trains all of them.
+        judged: split that says so; the figures of a run have its name in front.
+        every_epoch: score it after each epoch, not only after the last.
+    """
+
+    epochs: int
+    patience: int
+    judged: str = "valid"
+    every_epoch: bool = True
+
+    @property
+    def of_training(self) -> str:
+        """What is in front of figures of the steps."""
+        return f"{INNER}_train_" if self.judged == INNER else "train_"
+
+
+class TrainingRun:
+    """Epochs of one model, and how good it is after each. All workers make one, and call its methods together.
+
+    Args:
+        data: what it learns from and is evaluated on.
+        config: choices of the whole run; the learning rate decays over all its epochs.
+        span: those that are trained, and how they are judged.
+        checkpoints: where and when they are written.
+        observer: is told about steps, epochs and checkpoints.
+        progress: is told about rows.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        data: OpenData,
+        config: TrainConfig,
+        span: Span,
+        *,
+        world: World,
+        checkpoints: Checkpoints,
+        log: RunLog,
+        observer: Observer,
+        progress: Progress,
+    ) -> None:
+        self._trainer, self._data, self._config, self._span, self._world = trainer, data, config, span, world
+        self._checkpoints, self._log, self._observer, self._progress = checkpoints, log, observer, progress
+        self._num_rows = int(world.sum([data.train.num_rows])[0])  # per epoch, of all workers
+        self._report_every_s = 0.0 if observer.every_step else _REPORT_EVERY_S
+        self._schedule = Schedule.of(config, num_steps=len(data.train) * config.epochs)
+        self._throughput = Throughput()
+        self._at, self._best = Position(), Best()
+        self._objective = objective_of(data.heads)
+        self._last: float | None = None  # of the objective after the last epoch, for the note
+        self._scored: FirstRows | None = None  # after the running epoch
+        self.first_rows: FirstRows | None = None
+        """Validation rows as the kept weights score them; None where these are from before the run went on."""
+
+    def begin(self, checkpoint: Checkpoint | None) -> None:
+        """Begin anew, or go on where a checkpoint was written; all workers with the state of worker 0."""
+        if checkpoint:
+            self._trainer.restore(checkpoint.state)
+        self._trainer.share_state()
+        if not checkpoint:
+            return
+        self._data.train.seek(checkpoint.position, checkpoint.order)
+        self._at, self._best = checkpoint.position, checkpoint.best
+        if checkpoint.config["learning_rate"] != self._config.learning_rate:
+            self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
+
+    def run(self) -> Mapping[str, float]:
+        """Train until the last epoch or until it gets no better; the model then has the weights to keep."""
+        try:
+            while not self._is_done():
+                self._run_epoch()
+        except KeyboardInterrupt:
+            if (step := self._checkpoints.last_step) is not None:
+                self._show(f"stopped; --resume continues after step {step}")
+            raise
+        best = self._best.metrics
+        if self._best.weights:
+            self._trainer.set_weights(self._best.weights)
+        total = self._num_rows * self._span.epochs
+        self._progress.update(total, total, f"best epoch {best['epoch']:.0f}{self._reached(best[self._judged_by])}")
+        return best
+
+    @property
+    def _judged_by(self) -> str:
+        """Name of the figure of an epoch that says how good it is."""
+        return f"{self._span.judged}_{self._objective.name}"
+
+    def _reached(self, figure: float) -> str:
+        return f", {self._span.judged} {self._objective.title} {quality_figure(figure)}"
+
+    def _is_done(self) -> bool:
+        done, patience = self._at.epoch - 1, self._span.patience
+        return done >= self._span.epochs or bool(
+            patience and self._best.metrics and done - self._best.metrics["epoch"] >= patience
+        )
+
+    @property
+    def _is_last(self) -> bool:
+        return self._at.epoch == self._span.epochs
+
+    def _run_epoch(self) -> None:
+        scored: dict[str, float] = {}
+        with freed_memory_kept():  # not while checkpoints and models are written: tables are larger than batches
+            trained = self._train_epoch()
+            if self._span.every_epoch or self._is_last:
+                for split in self._data.evaluated:
+                    scored |= self._evaluate(split)
+        # With several heads, scoring the training rows gives a `train_loss`, too, which must not replace this one.
+        epoch, figures = self._at.epoch, scored | trained
+        self._log.log_metrics(figures, step=epoch)
+        self._observer.after_epoch(self._at.step, figures)
+        if scored:
+            self._keep_best({name: figure for name, figure in scored.items() if name.startswith(self._span.judged)})
+            self._last = scored[self._judged_by]
+        self._at = Position(step=self._at.step, epoch=epoch + 1, loss_sum=self._trainer.loss_sum())
+        if self._checkpoints.every:
+            self._write_checkpoint()
+
+    def _keep_best(self, judged: Mapping[str, float]) -> None:
+        """Keep the weights of the running epoch if they are the best so far; without early stopping, in any case."""
+        epoch, patience, best = self._at.epoch, self._span.patience, self._best.metrics
+        judged_by = self._judged_by
+        if patience and best and not self._objective.is_better(judged[judged_by], best[judged_by]):
+            return
+        weights = self._trainer.weights() if patience or self._is_last else ()
+        self._check_finite(weights)
+        self._best = Best(metrics={**judged, "epoch": float(epoch)}, weights=weights)
+        self.first_rows = self._scored
+
+    def _train_epoch(self) -> dict[str, float]:
+        num_batches = len(self._data.train)
+        average_every = max(1, num_batches // _AVERAGES_PER_EPOCH)
+        steps_before = self._at.step - self._at.batch
+        began = self._throughput.mark()
+        sums = _Sums(began, self._trainer.loss_sum(), self._trainer.added_sum())
+        for batch, (inputs, labels) in enumerate(self._data.train, start=self._at.batch + 1):
+            step, is_last = steps_before + batch, batch == num_batches
+            self._take_step(step, inputs, labels)
+            if is_last or batch % average_every == 0:
+                self._trainer.average()
+            reports = is_last or self._throughput.mark().active_s - sums.mark.active_s >= self._report_every_s
+            writes = self._checkpoints.is_due(step) and not is_last  # after the epoch there is one anyway
+            if reports or writes:
+                self._at = replace(self._at, step=step, batch=batch)
+            if reports:
+                sums = self._report(began, sums)
+            if writes:
+                self._write_checkpoint()
+        name = self._span.of_training
+        return {f"{name}loss": self._epoch_loss(sums), f"{name}samples_per_s": self._throughput.since(began)}
+
+    def _take_step(self, step: int, inputs: Mapping[str, Any], labels: Any) -> None:
+        self._observer.before_step(step)
+        self._trainer.step(inputs, labels)
+        num_rows = labels.shape[0] * self._world.size
+        self._throughput.add(num_rows)
+        self._observer.after_step(step, num_rows)
+
+    def _report(self, began: Mark, last: "_Sums") -> "_Sums":
+        now, at = _Sums(self._throughput.mark(), self._finite_loss_sum(), self._trainer.added_sum()), self._at
+        note = f"epoch {at.epoch}/{self._span.epochs}, {self._throughput.since(began):,.0f} rows/s"
+        if self._config.model.framework.learns_in_steps or at.batch == len(self._data.train):
+            self._observer.after_look(at.step, self._figures(now, last))
+            note += f", loss {self._epoch_loss(now):.4f}"
+        self._show(note + (self._reached(self._last) if self._last is not None else ""))
+        return now
+
+    def _figures(self, now: "_Sums", last: "_Sums") -> dict[str, float]:
+        """Figures of the steps between two reports; the loss is of the epoch where steps have none of their own."""
+        num_rows = now.mark.num_rows - last.mark.num_rows
+        of_steps = (now.loss_sum - last.loss_sum) / num_rows
+        figures = {
+            "train_loss": of_steps if self._config.model.framework.learns_in_steps else self._epoch_loss(now),
+            "train_added_loss": (now.added_sum - last.added_sum) / num_rows,
+            "learning_rate": self._config.learning_rate * float(self._schedule.factor(self._at.step - 1)),
+        }
+        if self._throughput.is_warm:
+            figures["train_samples_per_s"] = self._throughput.since(last.mark)
+        return figures
+
+    def _epoch_loss(self, sums: "_Sums") -> float:
+        return (sums.loss_sum - self._at.loss_sum) / self._epoch_rows()
+
+    def _epoch_rows(self) -> int:
+        """Rows of the running epoch that were trained on; only its last batch may be smaller than the others."""
+        return min(self._at.batch * self._config.batch_size, self._num_rows)
+
+    def _show(self, note: str) -> None:
+        rows_before, total = ((epochs * self._num_rows) for epochs in (self._at.epoch - 1, self._span.epochs))
+        self._progress.update(rows_before + self._epoch_rows(), total, note)
+
+    def _write_checkpoint(self) -> None:
+        with self._throughput.pause():
+            state = self._trainer.state()
+            self._finite_loss_sum()
+            self._check_finite(state.values())
+            self._checkpoints.write(self._at, self._data.train.order, self._best, state)
+        self._observer.after_checkpoint(self._at.step)
+
+    def _finite_loss_sum(self) -> float:
+        loss_sum = self._trainer.loss_sum()
+        if not math.isfinite(loss_sum):
+            step = self._trainer.diverged_at() or self._at.step
+            epoch, batch = divmod(step - 1, len(self._data.train))
+            place = f"step {step} (epoch {epoch + 1}, batch {batch + 1} of {len(self._data.train)})"
+            raise self._diverged(f"the training loss is {loss_sum} since {place}")
+        return loss_sum
+
+    def _check_finite(self, weights: Iterable[Array]) -> None:
+        """A network may hide weights that are no numbers: TensorFlow's ReLU turns NaN into 0."""
+        if not all_finite(weights):
+            raise self._diverged(f"weights are not finite after step {self._at.step}")
+
+    def _diverged(self, what: str) -> RanklineError:
+        remedy = f"Lower the learning rate (it is {self._config.learning_rate:g})"
+        if (step := self._checkpoints.last_step) is not None:
+            remedy += f", with --resume to go on from the last good checkpoint: {self._checkpoints.path}, step {step}"
+        return RanklineError(f"{what}, expected finite numbers. {remedy}.")
+
+    def _evaluate(self, split: str) -> dict[str, float]:
+        first_rows = FirstRows() if split == "valid" else None
+        try:
+            figures = evaluate(
+                self._trainer,
+                self._data.evaluated[split],
+                self._data.heads,
+                group_by=self._data.group_by,
+                split=_SPLIT_NAMES[split],
+                world=self._world,
+                first_rows=first_rows,
+            )
+        except FloatingPointError:
+            raise self._diverged(f"the model's scores are not finite after step {self._at.step}") from None
+        except DataError as error:
+            if split != INNER:
+                raise
+            raise DataError(f"{error} Or train as many epochs as you say: early_stopping_patience 0.") from None
+        self._scored = first_rows or self._scored
+        return {f"{split}_{name}": figure for name, figure in figures.items()}
+
+
+class _Sums(NamedTuple):
+    """What the losses of a run add up to, at a point of it."""
+
+    mark: Mark
+    loss_sum: float
+    added_sum: float

@@ -1,0 +1,285 @@
+"""What a run tells while it goes on: its throughput, series of figures in MLflow and TensorBoard, and a profile.
+
+Without TensorBoard nothing of it is imported, and TensorBoard's scalars need neither TensorFlow nor PyTorch.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from rankline.training.config.session import SessionConfig
+from rankline.training.models.frameworks import PYTORCH, TENSORFLOW, Framework
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.optional_packages import require
+
+_WARMUP_STEPS = 10  # tracing, compiling, and caches that fill
+_SERIES_INTERVAL_S = 10.0  # a store elsewhere takes a tenth of a second to be told
+
+
+class Mark(NamedTuple):
+    active_s: float
+    num_rows: int
+
+
+class Throughput:
+    """Samples per second between points of a run, without its first steps and without pauses."""
+
+    def __init__(self, warmup_steps: int = _WARMUP_STEPS, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._warmup_steps, self._clock = warmup_steps, clock
+        self._num_steps = self._num_rows = 0
+        self._paused_s = 0.0
+        self._warm = self.mark()
+
+    @property
+    def is_warm(self) -> bool:
+        return self._num_steps > self._warmup_steps
+
+    def add(self, num_rows: int) -> None:
+        self._num_steps += 1
+        self._num_rows += num_rows
+        if self._num_steps == self._warmup_steps:
+            self._warm = self.mark()
+
+    def mark(self) -> Mark:
+        return Mark(active_s=self._clock() - self._paused_s, num_rows=self._num_rows)
+
+    def since(self, mark: Mark) -> float:
+        """Samples per second from `mark` up to now."""
+        start, now = max(mark, self._warm) if self.is_warm else mark, self.mark()
+        return (now.num_rows - start.num_rows) / (now.active_s - start.active_s)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """The time of the block does not count."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._paused_s += self._clock() - began
+
+
+class EarlyEnd(Exception):  # noqa: N818  (no error)
+    """Raised by an observer of a trial: it is not worth going on."""
+
+
+class Observer:
+    """Hears of a run while it goes on, and by itself does nothing."""
+
+    every_step = False
+    """Whether there is to be a look after every step, not only every now and then."""
+
+    def before_step(self, step: int) -> None:
+        """A step begins; `step` counts from 1 over all epochs."""
+
+    def after_step(self, step: int, num_rows: int) -> None:
+        """A step was taken with so many rows."""
+
+    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+        """Some steps, up to `step`, were taken, and `figures` are theirs."""
+
+    def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
+        """An epoch ended with `step`, and `figures` are its training and validation metrics."""
+
+    def after_checkpoint(self, step: int) -> None:
+        """A checkpoint of `step` is on disk."""
+
+    def close(self) -> None:
+        """The run is over, well or not."""
+
+
+class Observers(Observer):
+    """Passes everything on to several observers; closes all of them, even if one fails."""
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self._observers = tuple(observers)
+        self.every_step = any(observer.every_step for observer in self._observers)
+
+    def before_step(self, step: int) -> None:
+        for observer in self._observers:
+            observer.before_step(step)
+
+    def after_step(self, step: int, num_rows: int) -> None:
+        for observer in self._observers:
+            observer.after_step(step, num_rows)
+
+    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+        for observer in self._observers:
+            observer.after_look(step, figures)
+
+    def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
+        for observer in self._observers:
+            observer.after_epoch(step, figures)
+
+    def after_checkpoint(self, step: int) -> None:
+        for observer in self._observers:
+            observer.after_checkpoint(step)
+
+    def close(self) -> None:
+        with ExitStack() as at_end:
+            for observer in self._observers:
+                at_end.callback(observer.close)
+
+
+def check_session(session: SessionConfig, framework: Framework, num_steps: int) -> None:
+    if session.profile_steps and session.profile_steps[1] > num_steps:
+        raise ConfigError(f"profile_steps is {session.profile_steps}, expected steps from 1 to {num_steps}.")
+    if session.profile_steps and framework.name not in _PROFILERS:
+        raise ConfigError(f"profile_steps is given, and there is no profiler for {framework.name}. Leave it out.")
+    if session.tensorboard or session.profile_steps:
+        require("tensorboard", feature="tensorboard", extra=framework.extra)
+
+
+def observers_of(session: SessionConfig, framework: Framework, directory: Path, log: "MetricLog") -> list[Observer]:
+    observers: list[Observer] = [Series(log)]
+    if session.tensorboard or session.profile_steps:
+        observers.append(TensorBoard(directory))
+    if session.profile_steps:
+        first, last = session.profile_steps
+        observers.append(Profile(first, last, start=lambda: _PROFILERS[framework.name](directory)))
+    return observers
+
+
+class MetricLog(Protocol):
+    """Where `Series` writes: see `rankline.training.tracking.RunLog`."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Record figures."""
+
+
+class Series(Observer):
+    """Figures in MLflow every few seconds as `steps/NAME`, by step, so that long epochs can be watched."""
+
+    def __init__(
+        self,
+        log: MetricLog,
+        interval_s: float = _SERIES_INTERVAL_S,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._log, self._interval_s, self._clock = log, interval_s, clock
+        self._logged = clock()
+
+    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+        now = self._clock()
+        if now - self._logged >= self._interval_s:
+            self._logged = now
+            self._log.log_metrics({f"steps/{name}": figure for name, figure in figures.items()}, step)
+
+
+class TensorBoard(Observer):
+    """Scalars for TensorBoard, by step."""
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+        from tensorboard.compat.proto import event_pb2  # type: ignore[import-untyped]
+        from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # type: ignore[import-untyped]
+
+        self._event, self._checksum, self._clock = event_pb2.Event, masked_crc32c, clock
+        directory.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{clock():.0f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (directory / name).open("ab")
+        self._write(file_version="brain.Event:2")
+
+    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+        values = [{"tag": name, "simple_value": figure} for name, figure in figures.items()]
+        self._write(step=step, summary={"value": values})
+
+    after_epoch = after_look
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, **content: Any) -> None:
+        """Append an event as a TFRecord: its length, the length's checksum, the event, its checksum."""
+        event = self._event(wall_time=self._clock(), **content).SerializeToString()
+        length = len(event).to_bytes(8, "little")
+        self._file.write(length + self._crc(length) + event + self._crc(event))
+        self._file.flush()
+
+    def _crc(self, content: bytes) -> bytes:
+        checksum: int = self._checksum(content)
+        return checksum.to_bytes(4, "little")
+
+
+class Profiler(Protocol):
+    """The profiler of a framework, which is recording."""
+
+    def step(self, step: int) -> None:
+        """A step begins."""
+
+    def stop(self) -> None:
+        """Write what was recorded."""
+
+
+class Profile(Observer):
+    """Records some steps with the profiler of a framework."""
+
+    def __init__(self, first: int, last: int, start: Callable[[], Profiler]) -> None:
+        self._first, self._last, self._start = first, last, start
+        self._profiler: Profiler | None = None
+
+    def before_step(self, step: int) -> None:
+        if step > self._last:
+            self.close()
+        elif step >= self._first:
+            self._profiler = self._profiler or self._start()
+            self._profiler.step(step)
+
+    def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:  # noqa: ARG002  (an observer's signature)
+        if step >= self._last:
+            self.close()
+
+    def close(self) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None
+
+
+class _TensorFlowProfiler:
+    """TensorFlow's; the TensorBoard plugin tensorboard-plugin-profile shows what it writes."""
+
+    def __init__(self, directory: Path) -> None:
+        import tensorflow as tf
+
+        self._module = tf.profiler.experimental
+        self._step: Any = None
+        self._module.start(str(directory))
+
+    def step(self, step: int) -> None:
+        self._end_step()
+        self._step = self._module.Trace("train", step_num=step, _r=1)  # _r: a step of the training loop
+        self._step.__enter__()
+
+    def stop(self) -> None:
+        self._end_step()
+        self._module.stop()
+
+    def _end_step(self) -> None:
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+
+
+class _TorchProfiler:
+    """PyTorch's; the TensorBoard plugin torch-tb-profiler, or Perfetto, shows what it writes."""
+
+    def __init__(self, directory: Path) -> None:
+        import torch
+
+        write = torch.profiler.tensorboard_trace_handler(str(directory))
+        self._profile = torch.profiler.profile(on_trace_ready=write)
+        self._profile.start()
+
+    def step(self, step: int) -> None:  # noqa: ARG002  (PyTorch counts itself)
+        self._profile.step()
+
+    def stop(self) -> None:
+        self._profile.stop()
+
+
+_PROFILERS: Mapping[str, Callable[[Path], Profiler]] = {
+    TENSORFLOW.name: _TensorFlowProfiler,
+    PYTORCH.name: _TorchProfiler,
+}

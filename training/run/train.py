@@ -1,0 +1,556 @@
+"""From prepared data to a trained model on disk: check, open, record, train, publish.
+
+The epochs are in `rankline.training.run.loop`; what fits a model is behind `rankline.training.trainers.base`.
+"""
+
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from rankline.training.config.session import SessionConfig
+from rankline.training.config.train import TrainConfig
+from rankline.training.data.loader.memory import available_bytes
+from rankline.training.data.open_split import first_rows as first_rows_of
+from rankline.training.distributed.communicator import SOLO, World
+from rankline.training.distributed.config import WorkersConfig
+from rankline.training.evaluation import all_metrics
+from rankline.training.evaluation.first_rows import FirstRows
+from rankline.training.evaluation.validation_scores import FOLDER, ValidationScores
+from rankline.training.models import check_memory, check_rows
+from rankline.training.models.frameworks import Framework
+from rankline.training.run.checkpoint import (
+    FREE,
+    Checkpoint,
+    Checkpoints,
+    Reader,
+    checkpoint_path,
+    plain,
+    refuse_to_replace,
+)
+from rankline.training.run.consistency import check_same, shared_checkpoint
+from rankline.training.run.elastic import Generation, resized
+from rankline.training.run.holdout import inner_spec
+from rankline.training.run.loop import INNER, OpenData, Span, TrainingRun
+from rankline.training.run.observers import EarlyEnd, Observer, Observers, check_session, observers_of
+from rankline.training.tracking import RunLog, TrackingConfig, code_version, tracked_run
+from rankline.training.trainers import trainer_for
+from rankline.training.trainers.base import Array, Batches, Trainer
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.progress import SILENT, Progress
+from rankline.workflows.core.tracking_uri import found_uri, kept_uri
+from rankline.workflows.preprocess.prepared_data import KIND as PREPARED
+from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.schema.feature_spec import FILE_NAME, FeatureSpec
+from rankline.workflows.schema.model_artifact import KIND, TrainedModel
+from rankline.workflows.schema.ragged import Ragged
+from rankline.workflows.storage.artifacts import Manifest, publish, refuse_foreign
+
+_EVALUATION_BATCH_SIZE = 16_384
+_LONG_ROWS_EVALUATION_BATCH_SIZE = 4_096  # of rows with histories, 16,384 of which take 2.4 GB
+_NUM_EXAMPLE_ROWS = 3
+_SHORT_DIGEST = 12  # as messages show it
+_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+class OpenSplit(Protocol):
+    """Opens a split of prepared data, as `rankline.training.trainers.base.Trainer.batches` does."""
+
+    def __call__(
+        self, prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int
+    ) -> Batches:
+        """The batches."""
+
+
+def train(
+    prepared: Path | PreparedData,
+    output: Path,
+    config: TrainConfig,
+    *,
+    session: SessionConfig | None = None,
+    tracking: TrackingConfig,
+    progress: Progress = SILENT,
+    checkpoint: Path | None = None,
+    open_split: OpenSplit | None = None,
+    observers: Callable[[RunLog], Iterable[Observer]] = lambda _: (),
+    world: World = SOLO,
+    workers: WorkersConfig | None = None,
+    generation: Generation | None = None,
+) -> TrainedModel:
+    """Train a model, record the run, and publish the model.
+
+    Seeds the framework's global generators. With checkpoints, a run that does not end can go on: the same model comes
+    out, bit by bit, as without the break, on the same machine, unless the learning rate is changed on the way. The
+    checkpoint goes when the model is there.
+
+    Several workers call this with the same arguments. Worker 0 alone records, reports, observes, writes and publishes;
+    the others return what it publishes by name, before it is there, and need none of its files. What is recorded are
+    the choices and the figures of the whole run: rows per step of all workers, and so on.
+
+    Args:
+        prepared: directory that `prepare` made, or what it is when it is loaded.
+        output: where the trained model goes; an earlier one is replaced when the new one is whole. Its checkpoint is
+            NAME-checkpoint beside it, and TensorBoard's files are in tensorboard/RUN_ID.
+        config: choices about the run, those of one worker where there are several.
+        session: how it is carried out; None for no TensorBoard, and no checkpoints unless the run is elastic.
+        tracking: where MLflow records it.
+        progress: told about rows; the note has epoch, loss, rate and the last AUC.
+        checkpoint: where the checkpoint is, which then stays; None for NAME-checkpoint, as long as the run lasts.
+        open_split: opens splits in place of the framework's own loader with its defaults; for several workers each
+            opens its share, in as many batches as the others.
+        observers: makes those that observe the run, beside the usual ones.
+        world: the workers that train the model together.
+        workers: how they do; None for the defaults.
+        generation: of an elastic run, which goes on from the last checkpoint of earlier ones; None for other runs.
+
+    Raises:
+        ArtifactError: `prepared` or the checkpoint is missing, damaged, or of something else; or `output` is.
+        ConfigError: no such model or optimizer, options that contradict each other or the checkpoint's, or a
+            checkpoint is there and not to be taken up; or workers differ in their options, data or code; or a GPU is
+            asked for, and there is none.
+        DataError: the validation data has one class only, or a file is damaged.
+        MissingExtraError: the framework is not installed, or TensorBoard is asked for and is not.
+        SpecError: the rows have histories that the model does not take, or lack them.
+        WorkersError: another worker failed, died or does not answer.
+        RanklineError: the loss, a weight or a score is not finite any more; the message has the step, the batch and the
+            last checkpoint.
+    """
+    session = session or SessionConfig()
+    with world.propagating_errors(), _visible_devices(session):
+        job = _checked(prepared, output, config, session, workers or WorkersConfig(), world, checkpoint)
+        opening = partial(
+            _opened, job, open_split or partial(job.trainer_type.batches, rank=world.rank, size=world.size)
+        )
+        resumed = _resumed(job, generation)
+        inner = opening(inner_spec(job.spec, job.data)) if job.config.chooses_inside else None
+        data = opening(job.spec)
+        check_session(job.session, job.framework, len(data.train) * job.config.epochs)  # the last before a run exists
+        kernels = job.trainer_type.deterministic() if job.session.deterministic else nullcontext()
+        # Inside the record, so that it ends as the run did: other workers may say first that all are being stopped.
+        with (
+            kernels,
+            _recorded(job, tracking, resumed, generation) as log,
+            world.propagating_errors(),
+            _observed(job, log, observers) as observer,
+        ):
+            if generation:
+                _log_generation(job, log, generation, resumed)
+            fitting = _Fitting(job, log, observer, progress if job.is_first else SILENT, resumed)
+            chosen: Mapping[str, float] = resumed.chosen if resumed else {}
+            if inner and not chosen:
+                chosen = fitting.choose(inner, rows_after=data.train.num_rows * world.size * job.config.epochs)
+            trainer, metrics, first_rows = fitting.fit(data, chosen)
+            scored = first_rows.gathered(world) if first_rows else None
+            details = {
+                "run_id": log.run_id,
+                "tracking_uri": kept_uri(log.uri, job.output),
+                "format": job.framework.format,
+                "metrics": dict(metrics),
+                "chosen": dict(chosen),
+                "config": job.config.to_dict(),
+                "num_parameters": _num_parameters(trainer),
+            }
+            if not job.is_first:
+                return _model_of(job, details)
+            _publish(job, trainer, details, log)
+            if scored:
+                _log_validation(ValidationScores(heads=data.heads, labels=scored[0], scores=scored[1]), log)
+        if checkpoint is None:
+            fitting.remove_checkpoint()
+        return TrainedModel.load(output)
+
+
+def rehearse(
+    prepared: PreparedData,
+    config: TrainConfig,
+    *,
+    tracking: TrackingConfig,
+    progress: Progress = SILENT,
+    observers: Callable[[RunLog], Iterable[Observer]] = lambda _: (),
+) -> Mapping[str, float]:
+    """Train on most of the training rows, and say how good the best epoch is on the others. Nothing is published.
+
+    So choices are compared without the validation rows, which then still say how good the best ones are.
+
+    Returns:
+        The metrics of that epoch, and `epoch`; nothing if it was ended.
+    """
+    job = _checked(
+        prepared, tracking.directory / "rehearsal", config, SessionConfig(), WorkersConfig(), SOLO, checkpoint=None
+    )
+    open_split = partial(job.trainer_type.batches, rank=SOLO.rank, size=SOLO.size)
+    data = _opened(job, open_split, inner_spec(job.spec, job.data))
+    with _recorded(job, tracking, None, None) as log, _observed(job, log, observers) as observer:
+        try:
+            return _Fitting(job, log, observer, progress, None).choose(data, observer=observer)
+        except EarlyEnd:
+            log.set_tags({"pruned": "true"})
+            return {}
+
+
+@contextmanager
+def _visible_devices(session: SessionConfig) -> Iterator[None]:
+    """In the block a run on the CPU sees no GPU: both frameworks look when they first need a device."""
+    if session.device != "cpu":
+        yield
+        return
+    before = os.environ.get(_VISIBLE_DEVICES)
+    os.environ[_VISIBLE_DEVICES] = ""
+    try:
+        yield
+    finally:
+        del os.environ[_VISIBLE_DEVICES]
+        if before is not None:
+            os.environ[_VISIBLE_DEVICES] = before
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What a run is to do, after it was checked.
+
+    Attributes:
+        output: where the trained model goes.
+        checkpoint: where the checkpoint is.
+        config: choices of the whole run: `batch_size` counts the rows of all workers.
+        worker_batch_size: rows per step of one worker before `WorkersConfig` changed them; tables are laid out for it,
+            so that they are the same whatever the number of workers.
+        session, workers, world: how it is carried out, and by whom.
+        data: the prepared data.
+        spec: features to train on.
+        framework, trainer_type: what trains the model.
+    """
+
+    output: Path
+    checkpoint: Path
+    config: TrainConfig
+    worker_batch_size: int
+    session: SessionConfig
+    workers: WorkersConfig
+    world: World
+    data: PreparedData
+    spec: FeatureSpec
+    framework: Framework
+    trainer_type: type[Trainer]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker records, reports, writes and publishes."""
+        return self.world.rank == 0
+
+    @property
+    def fingerprint(self) -> str:
+        return self.data.manifest.fingerprint
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps between two checkpoints; 0 writes none. An elastic run always writes some."""
+        return self.session.checkpoint_every or (self.workers.commit_every if self.workers.is_elastic else 0)
+
+
+def _checked(
+    prepared: Path | PreparedData,
+    output: Path,
+    config: TrainConfig,
+    session: SessionConfig,
+    workers: WorkersConfig,
+    world: World,
+    checkpoint: Path | None,
+) -> _Job:
+    """Refuse what cannot be trained, or not by these workers together."""
+    if world.rank == 0:
+        refuse_foreign(output, KIND)
+    framework = config.model.framework
+    data = prepared if isinstance(prepared, PreparedData) else PreparedData.load(prepared)
+    whole = workers.of_world(config, world.size)
+    job = _Job(
+        output=output,
+        checkpoint=checkpoint or checkpoint_path(output),
+        config=whole,
+        worker_batch_size=config.batch_size,
+        session=session,
+        workers=workers,
+        world=world,
+        data=data,
+        spec=whole.model.training_view(data.spec),
+        framework=framework,
+        trainer_type=trainer_for(framework),
+    )
+    check_same(world, whole, session, workers, job.fingerprint)
+    check_rows(job.spec, whole.model)
+    check_memory(job.spec, whole.model, copies=whole.copies_of_weights, num_bytes=available_bytes())
+    all_metrics()  # one of a package that cannot be loaded would be found after the first epoch
+    if session.device == "cuda" and not job.trainer_type.sees_gpu():
+        raise ConfigError(
+            f"device is 'cuda', and {framework.name} sees no GPU here. Leave it out, or see what nvidia-smi lists, and "
+            f"whether this {framework.name} is one with CUDA."
+        )
+    if session.device == "cpu" and job.trainer_type.sees_gpu():
+        raise ConfigError(f"device is 'cpu', and {framework.name} has opened the GPU already. Start a new process.")
+    job.trainer_type.check(job.spec, whole, num_workers=world.size)
+    return job
+
+
+def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
+    """The checkpoint to go on from, if there is one to be taken up; or none is in the way of those to come."""
+    found = None
+    if job.is_first:
+        # The launcher may not have heard of one that was written just before the last generation ended.
+        is_restart = generation is not None and (
+            generation.has_checkpoint or (generation.number > 0 and job.checkpoint.exists())
+        )
+        if job.session.resume or is_restart:
+            found = Checkpoint.load(job.checkpoint)
+            found.check(job.config, job.fingerprint, free=(*FREE, "batch_size") if job.workers.is_elastic else FREE)
+        elif job.checkpoint_every:
+            refuse_to_replace(job.checkpoint)
+    return shared_checkpoint(job.world, found)
+
+
+def _opened(job: _Job, open_split: OpenSplit, spec: FeatureSpec) -> OpenData:
+    """This worker's share of the rows; of `holdout.inner_spec` that of the rows that choose the epoch."""
+    path, size = job.data.path, job.world.size
+    train_batches = open_split(path, spec, "train", job.config.batch_size // size, shuffle=True, seed=job.config.seed)
+    num_rows = _LONG_ROWS_EVALUATION_BATCH_SIZE if spec.is_sequential else _EVALUATION_BATCH_SIZE
+    also_train = job.session.evaluate_train and INNER not in spec.sources
+    evaluated = {
+        split: open_split(path, spec.for_scoring, split, num_rows, shuffle=False, seed=0)
+        for split in (*(split for split in ("valid", INNER) if split in spec.sources), *["train"] * also_train)
+    }
+    return OpenData(
+        train=Reader(train_batches),
+        evaluated=evaluated,
+        group_by=spec.metadata.group_by,
+        heads=spec.heads,
+    )
+
+
+class _Fitting:
+    """The fits of a run: the one whose best epoch is taken, where a part of the training rows chooses, and the one that
+    is published.
+    """
+
+    def __init__(
+        self, job: _Job, log: RunLog, observer: Observer, progress: Progress, resumed: Checkpoint | None
+    ) -> None:
+        self._job, self._log, self._observer, self._progress = job, log, observer, progress
+        self._resumed = resumed
+        self._checkpoints: Checkpoints | None = None
+        self._rows_before = 0.0
+
+    def choose(self, data: OpenData, *, rows_after: int = 0, observer: Observer | None = None) -> Mapping[str, float]:
+        """Let a part of the training rows choose the epoch.
+
+        Returns:
+            Its metrics, and `epoch`.
+        """
+        config = self._job.config
+        span = Span(epochs=config.epochs, patience=config.early_stopping_patience, judged=INNER)
+        progress = _Share(self._progress, before=0, after=rows_after, about="choosing: ")
+        _, chosen, _ = self._run(data, span, observer or _CheckpointsOnly(self._observer), progress, {})
+        gc.collect()  # the model, of which the next one needs the memory
+        self._rows_before = progress.total
+        return chosen
+
+    def fit(self, data: OpenData, chosen: Mapping[str, float]) -> tuple[Trainer, Mapping[str, float], FirstRows | None]:
+        """Train the model to publish, for as many epochs as were chosen, if they were."""
+        config = self._job.config
+        if chosen:
+            span = Span(epochs=int(chosen["epoch"]), patience=0, every_epoch=False)
+        else:
+            span = Span(epochs=config.epochs, patience=config.early_stopping_patience)
+        progress = _Share(self._progress, before=self._rows_before, after=0)
+        return self._run(data, span, self._observer, progress, chosen)
+
+    def remove_checkpoint(self) -> None:
+        if self._checkpoints:
+            self._checkpoints.remove()
+
+    def _run(
+        self, data: OpenData, span: Span, observer: Observer, progress: Progress, chosen: Mapping[str, float]
+    ) -> tuple[Trainer, Mapping[str, float], FirstRows | None]:
+        job, resumed, self._resumed = self._job, self._resumed, None
+        if resumed and job.workers.is_elastic:
+            resumed = resized(resumed, data.train)
+        # As if all epochs came, so that the learning rate is in each what it was when the epoch was chosen.
+        trainer = job.trainer_type(
+            job.spec,
+            job.config,
+            num_steps=len(data.train) * job.config.epochs,
+            world=job.world,
+            laid_out_for=job.worker_batch_size,
+        )
+        counts = _num_parameters(trainer)
+        self._log.log_params({f"num_parameters.{part}": count for part, count in counts.items()})
+        first = Checkpoint(
+            config=plain(job.config),
+            fingerprint=job.fingerprint,
+            run_id=self._log.run_id,
+            num_batches=len(data.train),
+            chosen=chosen,
+        )
+        last_step = self._checkpoints.last_step if self._checkpoints else resumed.position.step if resumed else None
+        self._checkpoints = Checkpoints(
+            job.checkpoint, job.checkpoint_every, first, last_step=last_step, world=job.world
+        )
+        run = TrainingRun(
+            trainer,
+            data,
+            job.config,
+            span,
+            world=job.world,
+            checkpoints=self._checkpoints,
+            log=self._log,
+            observer=observer,
+            progress=progress,
+        )
+        run.begin(resumed)
+        metrics = run.run()
+        return trainer, metrics, run.first_rows
+
+
+class _CheckpointsOnly(Observer):
+    """Passes on that a checkpoint is there."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def after_checkpoint(self, step: int) -> None:
+        self._observer.after_checkpoint(step)
+
+
+class _Share(Progress):
+    """A fit as a part of all rows that are trained on."""
+
+    def __init__(self, whole: Progress, *, before: float, after: float, about: str = "") -> None:
+        self._whole, self._before, self._after, self._about = whole, before, after, about
+        self.total = before
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        self.total = self._before + total
+        self._whole.update(self._before + done, self.total + self._after, self._about + note)
+
+
+def _num_parameters(trainer: Trainer) -> dict[str, int]:
+    return dict(zip(("embedding", "other"), trainer.num_parameters(), strict=True))
+
+
+@contextmanager
+def _recorded(
+    job: _Job, tracking: TrackingConfig, resumed: Checkpoint | None, generation: Generation | None
+) -> Iterator[RunLog]:
+    """The run in MLflow: worker 0 opens it, or opens again that of the checkpoint or of an earlier generation.
+
+    It has the run's choices and data before any observer adds to it.
+    """
+    if not job.is_first:
+        run_id, uri = job.world.all_gather_object(None)[0]
+        yield RunLog(run_id, uri)
+        return
+    resumed_id = resumed.run_id if resumed else generation.run_id if generation else None
+    with tracked_run(tracking, resumed_id=resumed_id) as log:
+        job.world.all_gather_object([log.run_id, log.uri])
+        _log_inputs(job, log)
+        yield log
+
+
+@contextmanager
+def _observed(job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Observer]]) -> Iterator[Observer]:
+    """Those that observe the run, as one; on worker 0 only."""
+    if not job.is_first:
+        yield Observer()
+        return
+    directory = job.output.with_name("tensorboard") / log.run_id
+    with closing(Observers([*observers(log), *observers_of(job.session, job.framework, directory, log)])) as observer:
+        yield observer
+
+
+def _log_inputs(job: _Job, log: RunLog) -> None:
+    num_rows = {split: job.spec.source(split).num_rows for split in ("train", "valid")}
+    log.log_params(job.config.params | _prepare_params(job.data) | _workers_params(job))
+    rows = f"{num_rows['train']:,} training rows, {num_rows['valid']:,} validation rows."
+    source = job.data.manifest.details.get("source")
+    log.note(f"{source}: {rows}" if source else rows)
+    log.set_tags({"data": job.fingerprint[:_SHORT_DIGEST], "code": code_version()})
+    for split, count in num_rows.items():
+        log.log_dataset(split, job.data.path / split, digest=job.fingerprint, num_rows=count)
+
+
+def _log_generation(job: _Job, log: RunLog, generation: Generation, resumed: Checkpoint | None) -> None:
+    """Record how many workers there are from here on, and why that is so."""
+    size, step = job.world.size, resumed.position.step if resumed else 0
+    if generation.number:  # first, so that no number stands there without its reason where a worker dies in between
+        log.note(f"Step {step:,}: {generation.cause.rstrip('.')}. {size} worker{'s go' if size > 1 else ' goes'} on.")
+    log.log_metrics({"workers": size}, step)
+
+
+def _prepare_params(data: PreparedData) -> dict[str, Any]:
+    """Where the data comes from and how it was split and encoded, beside the choices of training."""
+    details = data.manifest.details
+    choices = {"source": details.get("source"), **details.get("config", {})}
+    return {f"prepare.{name}": value for name, value in choices.items()}
+
+
+def _workers_params(job: _Job) -> dict[str, Any]:
+    """How several workers share the work; nothing of one that does all."""
+    if job.world.size == 1 and not job.workers.is_elastic:
+        return {}
+    return {f"workers.{name}": value for name, value in (asdict(job.workers) | {"workers": job.world.size}).items()}
+
+
+def _publish(job: _Job, trainer: Trainer, details: Mapping[str, Any], log: RunLog) -> None:
+    """Put the trained model at `output`, and into MLflow with what it was made from."""
+    spec, metrics, made_from = job.data.spec.for_scoring, details["metrics"], {PREPARED: job.fingerprint}
+    with publish(job.output, KIND, made_from=made_from, details=dict(details)) as staging:
+        trainer.export(staging / job.framework.format)
+        (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
+        log.log_model(
+            staging / job.framework.format,
+            spec,
+            _example_rows(job.data.path, spec),
+            loader_module=trainer.PYFUNC,
+            packages=trainer.PACKAGES,
+        )
+        model_metrics = {f"model/{name}": value for name, value in metrics.items()}
+        log.log_metrics(model_metrics, int(metrics["epoch"]), of_model=True)
+        log.log_artifact(staging / FILE_NAME)
+        log.log_artifact(job.data.path / "workflow")
+
+
+def _log_validation(scores: ValidationScores, log: RunLog) -> None:
+    """Put the scored validation rows, and pictures of them, into MLflow."""
+    with TemporaryDirectory(prefix="rankline-validation-") as directory:
+        folder = Path(directory) / FOLDER
+        folder.mkdir()
+        scores.write(folder)
+        log.log_artifact(folder)
+
+
+def _model_of(job: _Job, details: Mapping[str, Any]) -> TrainedModel:
+    """What worker 0 publishes, for a worker that may be on another machine."""
+    return TrainedModel(
+        path=job.output,
+        format=job.framework.format,
+        run_id=details["run_id"],
+        tracking_uri=found_uri(details["tracking_uri"], job.output),
+        metrics=details["metrics"],
+        manifest=Manifest(kind=KIND, fingerprint="", details=dict(details)),
+    )
+
+
+def _example_rows(prepared: Path, spec: FeatureSpec) -> pd.DataFrame:
+    rows = first_rows_of(prepared, spec, "valid", _NUM_EXAMPLE_ROWS)
+    return pd.DataFrame({name: _plain(column) for name, column in rows.items()})
+
+
+def _plain(column: "Array | Ragged") -> "list[Any] | Array":
+    if isinstance(column, Ragged):
+        return [part.tolist() for part in np.split(column.values, column.offsets[1:-1])]
+    return column if column.ndim == 1 else column.tolist()

@@ -1,0 +1,396 @@
+"""Fitting a Keras model: see `rankline.training.trainers.base.Trainer`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+from tensorflow.python.framework import config as tensorflow_config
+
+from rankline.training.config.train import TrainConfig
+from rankline.training.data.open_split import tensorflow_loader
+from rankline.training.distributed.communicator import SOLO, World
+from rankline.training.export import saved_model
+from rankline.training.export.graph_cut import split_at_features
+from rankline.training.trainers.base import Array, Batches, Trainer, share_of_sample
+from rankline.training.trainers.keras_losses import loss_of
+from rankline.training.trainers.keras_optimizers import LossScale, ScheduledRate, divided, make_optimizer
+from rankline.training.trainers.lr_schedule import Schedule
+from rankline.training.trainers.state import check_state
+from rankline.workflows.schema.feature_spec import NEGATIVES, FeatureSpec
+from rankline.workflows.schema.targets import Head
+from rankline.workflows.schema.tensor_names import NNZS, VALUES
+
+
+class TensorFlowTrainer(Trainer):
+    """Fits a model that takes `rankline.training.models.base.keras_inputs` and gives an output per head, or several of
+    one.
+
+    The first is its score then; `rankline.training.trainers.keras_losses` says what they are fitted by. Negative
+    histories are taken in steps, if the spec has them, and never to score.
+
+    Seeds Python's, NumPy's and TensorFlow's global generators; dropout draws from generators of the model's own. With
+    a mixed `precision` the network that learns computes in it, on the weights of `model`, which stays float32: what
+    scores and what is exported is the same as without. On a CPU float16 is always compiled with XLA.
+
+    Args:
+        world: the workers that fit it together. `config` is that of the whole run: `batch_size` counts the rows of all
+            workers.
+        laid_out_for: rows per batch that the tables are laid out for, the same in every world of an elastic run; None
+            for `batch_size`.
+    """
+
+    PYFUNC = saved_model.__name__
+    _average: "_Average | None"
+    PACKAGES = ("tensorflow-cpu", "tensorflow")
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        config: TrainConfig,
+        num_steps: int,
+        *,
+        world: World = SOLO,
+        laid_out_for: int | None = None,
+    ) -> None:
+        keras.utils.set_random_seed(config.seed)
+        self._spec, self._world, self._batch_size = spec, world, config.batch_size
+        learns_with_xla = config.xla or _needs_xla(config.precision)
+        step = replace(config, xla=learns_with_xla, batch_size=laid_out_for or config.batch_size)
+        variables = list[Any]()
+        model = partial(config.model.build, spec, step)
+        self.model = _built(model, "float32", keep=variables)
+        self._scorer = self._learner = _Network(self.model, spec.heads, xla=config.xla)
+        if config.precision != "float32":
+            twin = _built(model, f"mixed_{config.precision}", take=variables)
+            self._learner = _Network(twin, spec.heads, xla=learns_with_xla)
+        weights = {id(weight) for weight in self.model.weights}
+        # And the states of its generators. The others are counters of Keras' own `fit`.
+        self._random = [variable for variable in variables if _short_name(variable) == "StateVar"]
+        self._variables = [v for v in variables if id(v) in weights or _short_name(v) == "StateVar"]
+        self._optimizer = _make_optimizer(config, num_steps)
+        self._optimizer.build(self._scorer.weights)
+        self._loss_scale = LossScale() if config.precision == "float16" else None
+        self._average = _Average(self.model.trainable_variables) if config.weight_averaging else None
+        self._loss_sum = tf.Variable(0.0, dtype=tf.float64, name="sum")
+        self._added_sum = tf.Variable(0.0, dtype=tf.float64, name="added")
+        self._finite_steps = tf.Variable(0, dtype=tf.int64, name="finite_steps")
+        self._inputs = {name: tf.TensorSpec((None, 1), tensor.dtype, name) for name, tensor in self.model.input.items()}
+        self._scored = sorted(self._inputs.keys() - _names_of_negatives(spec))
+
+    @staticmethod
+    def check(
+        spec: FeatureSpec,  # noqa: ARG004  (it takes all but what no optimizer does)
+        config: TrainConfig,
+        *,
+        num_workers: int = 1,  # noqa: ARG004
+    ) -> None:
+        _make_optimizer(config, num_steps=1)
+
+    @staticmethod
+    def sees_gpu() -> bool:
+        return bool(tf.config.list_physical_devices("GPU"))
+
+    @staticmethod
+    @contextmanager
+    def deterministic() -> Iterator[None]:
+        if tensorflow_config.is_op_determinism_enabled():
+            yield
+            return
+        tf.config.experimental.enable_op_determinism()
+        try:
+            yield
+        finally:
+            tensorflow_config.disable_op_determinism()  # public is only the way in
+
+    @staticmethod
+    def batches(
+        prepared: Path,
+        spec: FeatureSpec,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        rank: int = 0,
+        size: int = 1,
+    ) -> Batches:
+        return tensorflow_loader(
+            prepared, spec, split, batch_size, shuffle=shuffle, seed=seed, global_rank=rank, global_size=size
+        )
+
+    def share_state(self) -> None:
+        self._world.broadcast(list(self._state_variables().values()))
+        for state in self._random:
+            # Counters and a key (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); another key is
+            # another stream.
+            state.assign(tf.concat([state[:-1], state[-1:] + self._world.rank], axis=0))
+
+    def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
+        with self._world.explained():
+            self._step(inputs, labels)
+
+    def diverged_at(self) -> int | None:
+        return None if tf.math.is_finite(self._loss_sum) else int(self._finite_steps.numpy()) + 1
+
+    def num_parameters(self) -> tuple[int, int]:
+        tables, others = (
+            sum(prod(variable.shape) for variable in variables)
+            for variables in (self._scorer.tables, self._scorer.dense)
+        )
+        return tables, others
+
+    def score(self, inputs: Mapping[str, Any]) -> Array:
+        return self.array(self._score({name: inputs[name] for name in self._scored}))
+
+    def quick_score(self, inputs: Mapping[str, Any]) -> Any:
+        """Scores by the network that learns, in its precision, float32 (N, 1) or as wide as the heads together; `score`
+        is always in float32."""
+        return self._quick_score({name: inputs[name] for name in self._scored})
+
+    def array(self, tensor: Any) -> Array:
+        array: Array = tensor.numpy()
+        return array[:, 0] if array.shape[1] == 1 else array
+
+    def weights(self) -> list[Array]:
+        variables = self._average.values if self._average else self.model.trainable_variables
+        return [np.asarray(variable.numpy()) for variable in variables]
+
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        for variable, value in zip(self.model.trainable_variables, weights, strict=True):
+            variable.assign(value)
+
+    def state(self) -> dict[str, Array]:
+        return {name: np.asarray(variable.numpy()) for name, variable in self._state_variables().items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        variables = self._state_variables()
+        if state or self._world.rank == 0:
+            check_state(state, {name: tuple(variable.shape) for name, variable in variables.items()})
+        for name, value in state.items():
+            variables[name].assign(value)
+
+    def export(self, path: Path) -> None:
+        saved_model.export_saved_model(self.model, self._spec, path)
+
+    # Traced at the first call, since who only scores needs no step. And as concrete functions: looking for the right
+    # trace costs a quarter of a millisecond each time.
+
+    @cached_property
+    def _step(self) -> Callable[..., Any]:
+        return _traced(self._train_batch, self._inputs, tf.TensorSpec((None, len(self._spec.heads)), tf.float32))
+
+    @cached_property
+    def _score(self) -> Callable[..., Any]:
+        return self._traced_score(self._scorer)
+
+    @cached_property
+    def _quick_score(self) -> Callable[..., Any]:
+        return self._score if self._learner is self._scorer else self._traced_score(self._learner)
+
+    def _traced_score(self, network: "_Network") -> Callable[..., Any]:
+        return _traced(network.score, {name: self._inputs[name] for name in self._scored})
+
+    def _state_variables(self) -> dict[str, Any]:
+        """Name → variable. Keras numbers its layers anew in each model, so the names hold positions instead."""
+        # The rate follows from the config, so that a run may go on with a lower one.
+        slots = [variable for variable in self._optimizer.variables if _short_name(variable) != "learning_rate"]
+        groups = {
+            "model": self._variables,
+            "optimizer": slots,
+            "average": self._average.variables if self._average else [],
+            "loss": [self._loss_sum, self._added_sum, self._finite_steps],
+            "loss_scale": [self._loss_scale.scale, self._loss_scale.good_steps] if self._loss_scale else [],
+        }
+        return {
+            f"{group}/{position}/{_short_name(variable)}": variable
+            for group, variables in groups.items()
+            for position, variable in enumerate(variables)
+        }
+
+    def _train_batch(self, inputs: Mapping[str, Any], labels: Any) -> None:
+        scale = self._loss_scale.scale if self._loss_scale else None
+        if self._world.size == 1:
+            loss, added, gradients = self._learner.gradients(inputs, labels, scale)
+            num_rows = tf.cast(tf.shape(labels)[0], tf.float64)
+        else:
+            loss, added, gradients, num_rows = self._gradients_of_all(inputs, labels, scale)
+        if self._loss_scale:
+            self._loss_scale.apply(gradients, self._apply)
+        else:
+            self._apply(gradients)
+        self._added_sum.assign_add(tf.cast(added, tf.float64) * num_rows)
+        total = self._loss_sum.assign_add(tf.cast(loss, tf.float64) * num_rows)
+        # A sum that is not finite stays so: the counter stands still from the first such step on.
+        self._finite_steps.assign_add(tf.cast(tf.math.is_finite(total), tf.int64))
+
+    def _gradients_of_all(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any], Any]:
+        """What the batches of all workers say, as if they were one: the mean over the rows of all.
+
+        Each worker's loss has the weight of its rows, before it goes backwards; then gradients need only be added up.
+        The weights add up to 1 where the batches are whole. What they come to elsewhere is learned with the gradients,
+        and comes off afterwards: asking for it first would let the workers wait for each other twice in a step.
+        The scale of the loss comes off after that, where it is seen whether they are finite.
+
+        Returns:
+            As `_Network.gradients`, and the rows of all, float64.
+        """
+        num_rows = tf.cast(tf.shape(labels)[0], tf.float32)
+        share = num_rows / self._batch_size
+        weight = share if scale is None else share * scale
+        loss, added, gradients = self._learner.gradients(inputs, labels, weight)
+        values = [*gradients, loss * share, added * share, num_rows]
+        shapes = [*(tuple(weight.shape) for weight in self._scorer.weights), (), (), ()]
+        most_rows = self._batch_size // self._world.size
+        *totals, loss, added, total_rows = self._world.all_reduce(values, shapes, most_rows=most_rows)
+        sum_of_shares = total_rows / self._batch_size
+        gradients = [divided(total, sum_of_shares) for total in totals]
+        return loss / sum_of_shares, added / sum_of_shares, gradients, tf.cast(total_rows, tf.float64)
+
+    def _apply(self, gradients: list[Any]) -> None:
+        self._optimizer.apply_gradients(list(zip(gradients, self._scorer.weights, strict=True)))
+
+
+class _Network:
+    """A model as functions, in two parts: the feature lookup, and the dense network, compiled with XLA or not."""
+
+    def __init__(self, model: Any, heads: Sequence[Head], *, xla: bool) -> None:
+        self._heads = heads
+        self.features, self._head = split_at_features(model)
+        self.tables = [variable for layer in self.features for variable in layer.trainable_variables]
+        self.dense = self._head.trainable_variables
+        self.weights = [*self.tables, *self.dense]
+        self._head_score: Callable[..., Any] = self._score_rows
+        self._head_gradients: Callable[..., Any] = self._row_gradients
+        if xla:
+            self._head_score = tf.function(self._score_rows, jit_compile=True, autograph=False)
+            self._head_gradients = tf.function(self._row_gradients, jit_compile=True, autograph=False)
+
+    def score(self, inputs: Mapping[str, Any]) -> Any:
+        """Scores of all heads side by side, float32; (N, 1) of one."""
+        return self._head_score(self._look_up(inputs))
+
+    def gradients(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any]]:
+        """What a batch says.
+
+        Returns:
+            The loss and what is added to it, float32 scalars; the gradients of `weights`, times `scale` if that is
+            given.
+        """
+        with tf.GradientTape() as tape:
+            rows = self._look_up(inputs)
+        loss, added, of_rows, of_dense = self._head_gradients(rows, labels, scale)
+        return loss, added, [*tape.gradient(rows, self.tables, of_rows), *of_dense]
+
+    def _look_up(self, inputs: Mapping[str, Any]) -> list[Any]:
+        # Not `layer(…)`: Keras would compute the regularisers in the layer's precision, in which they overflow.
+        return [layer.call(inputs) for layer in self.features]
+
+    def _score_rows(self, rows: list[Any]) -> Any:
+        outputs = tf.nest.flatten(self._head(rows, training=False))[: len(self._heads)]
+        return outputs[0] if len(outputs) == 1 else tf.concat(outputs, axis=1)
+
+    def _row_gradients(self, rows: list[Any], labels: Any, scale: Any) -> tuple[Any, Any, Any, Any]:
+        with tf.GradientTape() as tape:
+            tape.watch(rows)
+            outputs = tf.nest.flatten(self._head(rows, training=True))
+            loss = loss_of(self._heads, labels, outputs)
+            added = tf.add_n([tf.zeros(()), *self._penalties(rows), *self._head.losses])
+            objective = loss + added if scale is None else (loss + added) * scale
+        of_rows, of_dense = tape.gradient(objective, [rows, self.dense])
+        # A tape takes ones for a gradient that it is not given; masks have none.
+        of_rows = tf.nest.map_structure(lambda of, row: tf.zeros_like(row) if of is None else of, of_rows, rows)
+        return loss, added, of_rows, of_dense
+
+    def _penalties(self, rows: list[Any]) -> list[Any]:
+        """The activity regularisers of the feature layers, means over the batch as in Keras, in float32."""
+        return [
+            layer.activity_regularizer(tf.cast(part, tf.float32)) / tf.cast(tf.shape(part)[0], tf.float32)
+            for layer, part in zip(self.features, rows, strict=True)
+            if layer.activity_regularizer
+        ]
+
+
+class _Average:
+    """Average of the weights over a run; a sample passes over all of them, tables included."""
+
+    def __init__(self, variables: list[Any]) -> None:
+        self._weights = variables
+        self.values = [tf.Variable(v, trainable=False, name=_short_name(v)) for v in variables]
+        self._count = tf.Variable(0.0, trainable=False, name="count")
+        self.variables = [*self.values, self._count]
+        self.update = tf.function(self._update, autograph=False)
+        self.swap = tf.function(self._swap, autograph=False)
+
+    def _update(self) -> None:
+        share = share_of_sample(self._count.assign_add(1.0))
+        for value, variable in zip(self.values, self._weights, strict=True):
+            value.assign_add(share * (variable - value))
+
+    def _swap(self) -> None:
+        for value, variable in zip(self.values, self._weights, strict=True):
+            kept = tf.identity(variable)
+            variable.assign(value)
+            value.assign(kept)
+
+
+def _built(build: Callable[[], Any], policy: str, *, keep: list[Any] | None = None, take: Sequence[Any] = ()) -> Any:
+    """Build a model under a policy for its precision, with dropout that draws from generators of its own."""
+    remaining = iter(take)
+
+    def variable(create: Callable[..., Any], **arguments: Any) -> Any:
+        if keep is None:
+            return next(remaining)
+        keep.append(create(**arguments))
+        return keep[-1]
+
+    precision, random = keras.mixed_precision, keras.backend.experimental
+    policy_before, had_generators = precision.global_policy(), random.is_tf_random_generator_enabled()
+    precision.set_global_policy(policy)
+    random.enable_tf_random_generator()
+    try:
+        with tf.variable_creator_scope(variable):
+            # The steps are traced without AutoGraph; rewriting the layers for this one trace would take longer than it.
+            return tf.autograph.experimental.do_not_convert(build)()
+    finally:
+        precision.set_global_policy(policy_before)
+        if not had_generators:
+            random.disable_tf_random_generator()
+
+
+def _traced(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]:
+    traced: Callable[..., Any] = tf.function(function, autograph=False).get_concrete_function(*signature)
+    return traced
+
+
+def _needs_xla(precision: str) -> bool:
+    """TensorFlow's own kernels for CPUs add float16 up in float16, XLA's in float32.
+
+    Measured with 2.21: a product of matrices is right, `reduce_sum` of 20,000 equal terms is an eighth of their sum.
+    """
+    return precision == "float16" and not tf.config.list_physical_devices("GPU")
+
+
+def _names_of_negatives(spec: FeatureSpec) -> set[str]:
+    return {feature.name + suffix for feature in spec.channel(NEGATIVES) for suffix in (VALUES, NNZS)}
+
+
+def _short_name(variable: Any) -> str:
+    return str(variable.name.split("/")[-1].removesuffix(":0"))
+
+
+def _make_optimizer(config: TrainConfig, num_steps: int) -> Any:
+    schedule = Schedule.of(config, num_steps)
+    return make_optimizer(
+        config.optimizer,
+        learning_rate=config.learning_rate if schedule.is_constant else ScheduledRate(config.learning_rate, schedule),
+        batch_size=config.batch_size,
+        table_lr_scale=config.table_lr_scale,
+        weight_decay=config.weight_decay,
+    )

@@ -1,0 +1,286 @@
+"""NVTabular graph → `TransformPlan`, operator by operator.
+
+NVTabular on a CPU builds a DataFrame for each request and merges it with the whole vocabulary: 14 ms for one row,
+growing with the vocabulary. A compiled plan does the same by array lookups and a few NumPy calls.
+`rankline.serving.export.parity` holds the two against each other before anything is exported.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rankline.workflows.compiler.expressions import Computed, Expression, Input, Lookup, apply
+from rankline.workflows.compiler.operators import LOWERINGS, REFUSED
+from rankline.workflows.core.errors import ConfigError, LoweringError, RanklineError, UnfitError
+from rankline.workflows.nvt.compat import nvt, ops
+from rankline.workflows.plan import ANY_WIDTH, CandidatePlan, Column, ColumnSpec, KeyIndex, StepCall, TransformPlan
+from rankline.workflows.plan import Computed as ComputedColumn
+from rankline.workflows.plan.columns import Lists, padded_of
+from rankline.workflows.plan.steps import fitting
+
+from merlin.dag import Graph, iter_nodes  # isort: skip
+from merlin.dag.ops.stat_operator import StatOperator  # isort: skip
+from merlin.dag.ops.subgraph import Subgraph  # isort: skip
+
+# A padded list table larger than this would cost more memory than it saves time.
+_MAX_PADDED_CELLS = 1 << 28
+
+
+def compile_workflow(
+    workflow: nvt.Workflow,
+    dtypes: Mapping[str, str] | None = None,
+    candidates: Collection[str] = (),
+    columns: Collection[str] | None = None,
+    *,
+    widths: Mapping[str, int] | None = None,
+    refuses_missing: bool = False,
+) -> TransformPlan:
+    """Lower a fitted workflow that holds no label.
+
+    Args:
+        workflow: the workflow.
+        dtypes: output column → NumPy dtype name of its values, as a model takes them; others keep the workflow's own.
+        candidates: raw columns that may hold several values per row: the plan can be made a `CandidatePlan`.
+        columns: output columns to make, of the raw columns that they need alone; None for all, of all.
+        widths: output column → width of its lists, where the model fixes it; others are as wide as their longest list.
+        refuses_missing: a request is refused whose rows lead to a missing value that the workflow does not fill, as by
+            NVTabular on a CPU, where the workflow is what it is; else the workflow is.
+
+    Raises:
+        LoweringError: an operator has no compiled form, candidates are mixed with other columns, or a table that is
+            looked up does not fit the dtype or width of its column; the message names it.
+    """
+    _check_statistics_apart(workflow.output_node)
+    specs = input_specs(workflow)
+    expressions = _evaluate(workflow.output_node, {spec.name: Input(spec) for spec in specs}, {})
+    dtypes, widths = dtypes or {}, widths or {}
+    linked = _Linker(
+        {
+            name: _fitted(name, expressions[name], dtypes.get(name), widths.get(name))
+            for name in workflow.output_schema.column_names
+            if columns is None or name in columns
+        },
+        widths=widths,
+        refuses_missing=refuses_missing,
+    )
+    if columns is not None:
+        specs = tuple(spec for spec in specs if spec.name in linked.read)
+    plan = TransformPlan(inputs=specs, indexes=linked.indexes, steps=linked.steps, columns=linked.columns)
+    if candidates:
+        CandidatePlan.of(plan, candidates)  # refuses what cannot be
+    return plan
+
+
+def input_specs(workflow: nvt.Workflow) -> tuple[ColumnSpec, ...]:
+    """The raw columns that a fitted workflow takes."""
+    return tuple(_input_spec(name, schema) for name, schema in workflow.input_schema.column_schemas.items())
+
+
+def check_operators(workflow: nvt.Workflow, uncompiled: Collection[str] = ()) -> None:
+    """Refuse a workflow with operators that no request can go through, before anything is done with it."""
+    for name, kind in sorted((_called(kind), kind) for kind in _kinds(workflow.output_node)):
+        if kind in REFUSED and not (kind is ops.LambdaOp and name in uncompiled):
+            raise LoweringError(f"NVTabular operator {name} {REFUSED[kind]}.")
+
+
+def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
+    """Refuse to serve a workflow through NVTabular unless just its operators without a compiled form were named.
+
+    Raises:
+        ConfigError: one that was named is not there, or has a compiled form.
+        LoweringError: one was not named, or can be served in no form.
+    """
+    found = {_called(kind): kind for kind in _kinds(workflow.output_node) if not _is_compiled(kind)}
+    if wrong := sorted(set(named) - set(found)):
+        raise ConfigError(
+            f"uncompiled names {wrong}, expected operators of the workflow without a compiled form: "
+            f"{sorted(found) or 'none'}."
+        )
+    check_operators(workflow, named)
+    if missing := sorted(set(found) - set(named)):
+        raise LoweringError(f"{missing} have no compiled form either. Give --uncompiled {','.join(sorted(found))}.")
+
+
+def _kinds(output_node: Any) -> set[type]:
+    kinds: set[type] = set()
+    for node in iter_nodes([output_node]):
+        kinds |= _kinds(node.op.graph.output_node) if isinstance(node.op, Subgraph) else {type(node.op)}
+    return kinds
+
+
+def _is_compiled(kind: type) -> bool:
+    return kind not in REFUSED and (kind in LOWERINGS or "lower" in vars(kind))
+
+
+def _called(kind: type) -> str:
+    """What those who write it call an operator."""
+    return "LambdaOp" if kind is ops.LambdaOp else kind.__name__
+
+
+def _input_spec(name: str, schema: Any) -> ColumnSpec:
+    dtype = np.dtype(schema.dtype.to_numpy)
+    if dtype.kind not in "iufbO":
+        remedy = "Fit on whole microseconds since 1970, int64" if dtype.kind in "mM" else "Convert it in the data"
+        raise LoweringError(f"input {name!r} is {dtype}, expected numbers or strings. {remedy}.")
+    return ColumnSpec(name=name, dtype=dtype.name, width=ANY_WIDTH if schema.is_list else None)
+
+
+def _check_statistics_apart(output_node: Any) -> None:
+    """NVTabular names the files of statistics by column, so two operators on one column overwrite each other's."""
+    owners: dict[str, Any] = {}
+    for node in Graph.get_nodes_by_op_type([output_node], StatOperator):
+        paths = getattr(node.op, "stats" if isinstance(node.op, ops.TargetEncoding) else "categories", {})
+        for name, path in paths.items():
+            if owners.setdefault(path, node.op) is not node.op:
+                kinds = sorted(type(op).__name__ for op in (owners[path], node.op))
+                raise LoweringError(
+                    f"{kinds[0]} and {kinds[1]} on {name!r} have written their statistics to one file, so one has the "
+                    "other's. Rename the column before one of them."
+                )
+
+
+def _evaluate(
+    node: Any, inputs: Mapping[str, Expression], done: dict[int, dict[str, Expression]]
+) -> dict[str, Expression]:
+    """Columns that come out of a node, its parents evaluated first and each node once."""
+    if id(node) in done:
+        return done[id(node)]
+    gathered = dict(inputs)
+    for parent in node.parents_with_dependencies:
+        gathered |= _evaluate(parent, inputs, done)
+    selector = node.input_columns
+    lowered = _lower(node.op, selector, {name: gathered[name] for name in selector.names})
+    if absent := [name for name in node.output_columns.names if name not in lowered]:
+        raise LoweringError(
+            f"{type(node.op).__name__} makes columns {absent}, which have no compiled form: that of the operator makes "
+            f"{sorted(lowered)}. Drop them, or correct its `lower`."
+        )
+    done[id(node)] = {name: lowered[name] for name in node.output_columns.names}
+    return done[id(node)]
+
+
+def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expression]) -> Mapping[str, Expression]:
+    if isinstance(op, Subgraph):
+        if op.loop_until is not None:
+            raise LoweringError(f"Subgraph {op.name!r} loops until a function says so. Unroll it.")
+        return _evaluate(op.graph.output_node, columns, {})
+    kind = type(op)
+    if kind in REFUSED:
+        raise LoweringError(f"NVTabular operator {_called(kind)} (columns {selector.names}) {REFUSED[kind]}.")
+    # An operator of another package brings its own; one that it inherits is of another operator.
+    lowering = LOWERINGS.get(kind) or vars(kind).get("lower")
+    if lowering is None:
+        raise LoweringError(
+            f"NVTabular operator {kind.__name__} (columns {selector.names}) has no compiled form. Replace it, give it "
+            f"a method `lower`, leave it out of serving, or run the workflow through NVTabular: --uncompiled "
+            f"{kind.__name__}. Available: {', '.join(sorted({op.__name__ for op in LOWERINGS}))}."
+        )
+    try:
+        lowered: Mapping[str, Expression] = lowering(op, selector, columns)
+    except Exception as error:
+        if kind in LOWERINGS or isinstance(error, RanklineError):
+            raise
+        raise LoweringError(
+            f"{kind.__name__}.lower failed ({type(error).__name__}: {error}). Mend it, --debug shows where; or remove "
+            f"it and run the workflow through NVTabular: --uncompiled {kind.__name__}."
+        ) from error
+    return lowered
+
+
+def _fitted(name: str, column: Expression, dtype: str | None, width: int | None) -> Expression:
+    """Convert a column to the dtype and width that a model takes."""
+    try:
+        for step in fitting(name, column.dtype, dtype, width):
+            column = apply(step, column)
+        return column
+    except UnfitError as error:  # in a table, where a request may find it
+        raise LoweringError(
+            f"{error} Save the model with a larger type or width, or have the workflow make smaller values."
+        ) from None
+
+
+class _Linker:
+    """Orders expressions as the indexes, steps and columns of a plan."""
+
+    def __init__(
+        self,
+        outputs: Mapping[str, Expression],
+        *,
+        widths: Mapping[str, int],
+        refuses_missing: bool,
+    ) -> None:
+        sources = {
+            name: _source(name, expression, widths.get(name, 1), refuses_missing=refuses_missing)
+            for name, expression in outputs.items()
+        }
+        computed: dict[int, Computed] = {}
+        for source in sources.values():
+            _gather(source.rows if isinstance(source, Lookup) else source, computed)
+        first = [node for node in computed.values() if _is_index_of_input(node)]
+        then = [node for node in computed.values() if not _is_index_of_input(node)]
+        self._numbers = {id(node): number for number, node in enumerate([*first, *then])}
+        self.indexes = tuple(self._index(node) for node in first)
+        self.steps = tuple(self._step(node) for node in then)
+        self.columns = tuple(self._column(name, source) for name, source in sources.items())
+
+    @property
+    def read(self) -> set[str | int]:
+        read = {name for part in (*self.indexes, *self.steps) for name in part.inputs}
+        return read | {column.source for column in self.columns if isinstance(column, ComputedColumn)}
+
+    def _reference(self, expression: Expression) -> str | int:
+        return expression.spec.name if isinstance(expression, Input) else self._numbers[id(expression)]
+
+    def _index(self, node: Computed) -> KeyIndex:
+        assert isinstance(node.step, KeyIndex)
+        return replace(node.step, input=self._reference(node.inputs[0]))
+
+    def _step(self, node: Computed) -> StepCall | KeyIndex:
+        if isinstance(node.step, KeyIndex):
+            return self._index(node)
+        return StepCall(step=node.step, inputs=tuple(map(self._reference, node.inputs)))
+
+    def _column(self, name: str, source: Expression) -> Column | ComputedColumn:
+        width = (source.example.width or ANY_WIDTH) if isinstance(source.example, Lists) else None
+        if not isinstance(source, Lookup):
+            return ComputedColumn(name=name, source=self._reference(source), dtype=source.dtype.name, width=width)
+        index = self._numbers[id(source.rows)]
+        if isinstance(source.table, Lists):
+            padded = padded_of(source.table)
+            return Column(name=name, index=index, values=padded.values, lengths=padded.lengths)
+        return Column(name=name, index=index, values=source.table.values, width=width)
+
+
+def _source(name: str, expression: Expression, width: int, *, refuses_missing: bool) -> Expression:
+    """Check what an output column is read from, and make its lists at least `width` values wide."""
+    if expression.is_string:
+        raise LoweringError(f"column {name!r} holds strings, and a model takes numbers. Add Categorify.")
+    if not isinstance(expression, Lookup):
+        return expression
+    table = expression.table
+    elements = table.elements if isinstance(table, Lists) else table
+    if table.valid is not None or elements.valid is not None:
+        if refuses_missing:
+            return expression.taken  # which looks at each row
+        raise LoweringError(f"column {name!r} can be missing. Fill it: FillMissing, NullToEmptyList or Categorify.")
+    if isinstance(table, Lists):
+        lengths = np.diff(table.offsets)
+        table = table._replace(width=int(lengths.max(initial=width)))
+        expression = Lookup(expression.rows, table)
+        if len(lengths) * max(table.width or 1, 1) > _MAX_PADDED_CELLS:
+            return expression.taken
+    return expression
+
+
+def _gather(expression: Expression, computed: dict[int, Computed]) -> None:
+    """All computed columns that one needs, and itself, each after its inputs."""
+    if isinstance(expression, Computed) and id(expression) not in computed:
+        for column in expression.inputs:
+            _gather(column, computed)
+        computed[id(expression)] = expression
+
+
+def _is_index_of_input(node: Computed) -> bool:
+    return isinstance(node.step, KeyIndex) and isinstance(node.inputs[0], Input)

@@ -1,0 +1,242 @@
+"""Columns while a graph is compiled: expressions that become the steps of a plan, folded where they can be.
+
+A column is a raw `Input`, `Computed` by a step from others, or a `Lookup`: a table at rows that are found per request.
+A step on columns that are looked up at the same rows is applied to their tables, once, here; so joins, list encodings
+and arithmetic on what was joined cost nothing per request.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rankline.workflows.core.errors import LoweringError
+from rankline.workflows.nvt.compat import nvt
+from rankline.workflows.plan import ColumnSpec, KeyIndex
+from rankline.workflows.plan.columns import (
+    AnyColumn,
+    Lists,
+    Vector,
+    from_arrow,
+    is_missing,
+    is_string,
+    lists_of,
+    take,
+    take_or_missing,
+    vector_of,
+)
+from rankline.workflows.plan.steps import Cast, Combine, Step, Take, WithoutEmpty
+
+
+@dataclass(frozen=True, eq=False)
+class Expression:
+    @cached_property
+    def example(self) -> AnyColumn:
+        """The column of a request of zero rows: tells dtypes and lists apart."""
+        raise NotImplementedError
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.example, Lists)
+
+    @property
+    def elements(self) -> Vector:
+        """The values, of all lists if there are lists, for zero rows."""
+        return self.example.elements if isinstance(self.example, Lists) else self.example
+
+    @property
+    def is_string(self) -> bool:
+        return is_string(self.elements)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of a single value; object for strings."""
+        return np.dtype(object) if self.is_string else self.elements.values.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Input(Expression):
+    spec: ColumnSpec
+
+    @cached_property
+    def example(self) -> AnyColumn:
+        zeros = self.spec.zeros(0)
+        return vector_of(zeros) if isinstance(zeros, np.ndarray) else lists_of(zeros)
+
+
+@dataclass(frozen=True, eq=False)
+class Computed(Expression):
+    step: Step | KeyIndex
+    inputs: tuple[Expression, ...]
+
+    @cached_property
+    def example(self) -> AnyColumn:
+        return self.step.run(*(column.example for column in self.inputs))
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(Expression):
+    """A table at rows; where the rows come in lists, the table holds elements."""
+
+    rows: Expression
+    table: AnyColumn
+
+    @cached_property
+    def example(self) -> AnyColumn:
+        return Take(table=self.table).run(self.rows.example)
+
+    @cached_property
+    def taken(self) -> Computed:
+        """The same as a column that steps can read."""
+        return Computed(Take(table=self.table), (self.rows,))
+
+
+Columns: TypeAlias = Mapping[str, Expression]
+Lowering: TypeAlias = Callable[[Any, nvt.ColumnSelector, Columns], Columns]
+"""Operator, the columns that it selects with their groups, expressions of its input columns → its output columns."""
+
+
+def apply(step: Step, *columns: Expression) -> Expression:
+    """A step on columns, or on their tables if they are looked up at the same rows."""
+    lookups = [column for column in columns if isinstance(column, Lookup)]
+    if len(lookups) == len(columns) and len({id(column.rows) for column in lookups}) == 1:
+        rows = lookups[0].rows
+        if step.elementwise or not rows.is_list:
+            with np.errstate(all="ignore"):
+                return Lookup(rows, step.run(*(column.table for column in lookups)))
+    return Computed(step, tuple(column.taken if isinstance(column, Lookup) else column for column in columns))
+
+
+def cast(column: Expression, dtype: Any) -> Expression:
+    name = np.dtype(dtype).name
+    return column if column.dtype == name else apply(Cast(dtype=name), column)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where keys were found.
+
+    Attributes:
+        rows: table row per request row.
+        positions: for each table row the position of its key, negative for the rows of unknown and missing keys.
+        missing_row: the table row of a missing key.
+    """
+
+    rows: Expression
+    positions: NDArray[np.int64]
+    missing_row: int
+
+    def look_up(self, column: AnyColumn) -> Lookup:
+        """A column beside the keys, as a column of the request; missing where the key is not known."""
+        return self.look_up_table(take_or_missing(column, self.positions))
+
+    def look_up_table(self, table: AnyColumn) -> Lookup:
+        """A table with an entry for each row, as a column of the request."""
+        if isinstance(self.rows, Lookup):
+            return Lookup(self.rows.rows, Take(table=table).run(self.rows.table))
+        return Lookup(self.rows, table)
+
+
+def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, num_unknown: int = 1) -> Found:
+    """Find the keys that several columns make together, among known ones.
+
+    Missing equals missing, as in a pandas merge. A number equals the same number of another dtype.
+
+    Args:
+        columns: the columns of the request, none of them lists unless there is one.
+        keys: for each column the known keys, all of one length.
+        what: names the keys in errors.
+        num_unknown: table rows for unknown keys, of which there can be several only for one column.
+
+    Raises:
+        LoweringError: types differ, or keys are not unique.
+    """
+    if len(columns) == 1:
+        return _find_in_one(columns[0], keys[0], what, num_unknown)
+    sizes, digits, known = [], [], []
+    for column, part in zip(columns, keys, strict=True):
+        distinct = _distinct(part)
+        found = _find_in_one(column, distinct, what, 1)
+        index = KeyIndex.build(0, _present(distinct), 1, found.missing_row)
+        sizes.append(len(found.positions))
+        digits.append(found.rows)
+        known.append(Vector(index.rows_of(*part)))
+    if np.prod([float(size) for size in sizes]) >= 2.0**63:
+        raise LoweringError(f"{what}: {sizes} distinct values are too many combinations. Use fewer columns.")
+    combine = Combine(sizes=tuple(sizes))
+    together = Vector(combine.run(*known).values)  # type: ignore[union-attr]
+    return _find_in_one(apply(combine, *digits), together, what, 1)
+
+
+def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) -> Found:
+    if column.is_string != is_string(keys):
+        raise LoweringError(f"{what}: column is {column.dtype}, known keys are {_kind(keys)}. Give both one type.")
+    if not is_string(keys):
+        common = np.result_type(column.dtype, keys.values.dtype)
+        column, keys = cast(column, common), Cast(dtype=common.name).run(keys)  # type: ignore[assignment]
+    missing = is_missing(keys)
+    present = _present(keys)
+    if len(_distinct(keys).values) != len(keys.values):
+        raise LoweringError(f"{what}: keys are not unique, so a request row could become several.")
+    missing_row = num_unknown + len(present)
+    if isinstance(column, Computed) and isinstance(column.step, WithoutEmpty) and not column.is_list:
+        (column,) = column.inputs  # saves the step: the index has an empty string lead to the row of a missing one
+        present = pa.concat_arrays([present, pa.array([b""], pa.large_binary())])
+    positions = np.full(missing_row + 1, -1)
+    positions[num_unknown:missing_row] = np.flatnonzero(~missing)
+    positions[missing_row:] = np.flatnonzero(missing) if missing.any() else -1
+    index = KeyIndex.build(0, present, num_unknown, missing_row)
+    return Found(_indexed(index, column), positions, missing_row)
+
+
+def _indexed(index: KeyIndex, column: Expression) -> Expression:
+    if isinstance(column, Lookup):
+        return Lookup(column.rows, index.run(column.table))
+    return Computed(index, (column,))
+
+
+def _present(keys: Vector) -> Any:
+    return take(keys, np.flatnonzero(~is_missing(keys))).values
+
+
+def _distinct(keys: Vector) -> Any:
+    """The distinct keys in order of appearance, missing ones as one."""
+    values: Any = keys.values
+    missing = is_missing(keys)
+    series = pd.Series(values.to_numpy(zero_copy_only=False) if is_string(keys) else values)
+    first = np.zeros(len(series), dtype=bool)
+    first[~missing] = ~series[~missing].duplicated().to_numpy()
+    first[np.flatnonzero(missing)[:1]] = True
+    return take(keys, np.flatnonzero(first))
+
+
+def _kind(keys: Vector) -> str:
+    return "strings" if is_string(keys) else keys.values.dtype.name
+
+
+def column_of(series: "pd.Series[Any]") -> AnyColumn:
+    """A pandas column: numbers, strings or lists of them."""
+    try:
+        column: AnyColumn = from_arrow(pa.array(series, from_pandas=True))
+    except (ValueError, pa.ArrowException) as error:
+        raise LoweringError(
+            f"column {series.name!r} cannot be compiled: {error}. Make it numbers or strings."
+        ) from None
+    return column
+
+
+def check_numbers(op: Any, name: str, column: Expression, *, lists: bool = False) -> None:
+    """Refuse what arithmetic does not work on."""
+    if column.is_string or (column.is_list and not lists):
+        held = "lists" if column.is_list else "strings"
+        raise LoweringError(f"{type(op).__name__} on {name!r}: it holds {held}, expected numbers.")
+
+
+def unsupported(op: Any, options: str, remedy: str) -> LoweringError:
+    """An operator whose options have no compiled form."""
+    return LoweringError(f"{type(op).__name__}({options}) {remedy}")

@@ -1,0 +1,59 @@
+"""Modules by the names that they had before all of Rankline became one package.
+
+Saved workflows, models that MLflow registered, and plug-in packages name modules such as `workflows.operators` or
+`training.saved_model`. `install` lets Python find the ones that were public or that files name. Other packages called
+`workflows`, `training` or `serving` come first: Python asks this finder last.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+NEW_NAMES = {
+    "rankline.tracking.loading": "rankline.registry.pyfunc",
+    "serving.client": "rankline.serving.client",
+    "serving.engines": "rankline.serving.engines",
+    "serving.lowerings.expressions": "rankline.workflows.compiler.expressions",
+    "serving.plan.steps": "rankline.workflows.plan.steps",
+    "training.callbacks": "rankline.training.run.callbacks",
+    "training.config": "rankline.training.config",
+    "training.layers": "rankline.training.models.layers",
+    "training.loader.tensorflow": "rankline.training.data.loader.tensorflow",
+    "training.loader.torch": "rankline.training.data.loader.torch",
+    "training.metrics": "rankline.training.evaluation",
+    "training.models.config": "rankline.training.models.config",
+    "training.onnx_model": "rankline.training.export.onnx",
+    "training.saved_model": "rankline.training.export.saved_model",
+    "training.torch_script": "rankline.training.export.torchscript",
+    "workflows.datasets.base": "rankline.workflows.preprocess.dataset",
+    "workflows.datasets.raw": "rankline.workflows.preprocess.raw",
+    "workflows.datasets.table.operators": "rankline.workflows.nvt.operators",
+    "workflows.errors": "rankline.workflows.core.errors",
+    "workflows.heads": "rankline.workflows.schema.targets",
+    "workflows.item_attributes": "rankline.workflows.nvt.operators",
+    "workflows.operators": "rankline.workflows.nvt.operators",
+    "workflows.stable_hashing": "rankline.workflows.nvt.operators.hashing",
+    "workflows.upstream": "rankline.workflows.nvt.compat",
+}
+_PARENTS = {name.rpartition(".")[0] for name in NEW_NAMES} - {""} - NEW_NAMES.keys()
+_PARENTS |= {name.rpartition(".")[0] for name in _PARENTS} - {""}
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(self, fullname: str, *_: Sequence[str] | ModuleType | None) -> ModuleSpec | None:
+        if fullname in NEW_NAMES or fullname in _PARENTS:
+            return ModuleSpec(fullname, self, is_package=fullname in _PARENTS)
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ in NEW_NAMES:
+            sys.modules[module.__name__] = import_module(NEW_NAMES[module.__name__])
+
+
+def install() -> None:
+    """Let Python find modules by their old names, from now on; a second call changes nothing."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

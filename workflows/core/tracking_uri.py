@@ -1,0 +1,74 @@
+"""Tracking URIs of MLflow stores in a file or on a server. Imports no MLflow."""
+
+import os
+import re
+from pathlib import Path
+
+from rankline.workflows.core.errors import ConfigError
+
+VARIABLE = "MLFLOW_TRACKING_URI"
+STORE = "mlflow.db"
+_SQLITE = "sqlite:///"
+# MLflow cannot open a path with either: it decodes the first, and ends the path at the second.
+_UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|\?")
+_USER = re.compile(r"(?<=://)[^/?#\s'\"]*@")
+_PASSWORD = re.compile(r"(?<=[?&])(?:user|username|password|passwd|pwd|token)=[^&\s'\"]*&?", re.IGNORECASE)
+
+
+def uri_of_file(file: Path) -> str:
+    """Return the tracking URI of the store in a file.
+
+    Raises:
+        ConfigError: MLflow cannot open a store at this path.
+    """
+    path = str(file.resolve())
+    if found := _UNUSABLE.search(path):
+        raise ConfigError(
+            f"the path of MLflow's store, {path}, contains {found[0]!r}, which MLflow cannot open. "
+            "Rename the directory, or choose another one with --work-dir."
+        )
+    return f"{_SQLITE}{path}"
+
+
+def file_of(uri: str) -> Path | None:
+    """Return the file that holds a store; None for a server."""
+    _, is_file, path = uri.partition("?")[0].partition(_SQLITE)
+    return Path(path) if is_file else None
+
+
+def without_credentials(text: str) -> str:
+    """Remove user names and passwords from a tracking URI, or from a message that contains some."""
+    return _PASSWORD.sub("", _USER.sub("", text))
+
+
+def with_credentials(uri: str) -> str:
+    """Add the credentials of `MLFLOW_TRACKING_URI` if it names the same store; artifacts and messages keep none."""
+    given = os.environ.get(VARIABLE, "")
+    return given if without_credentials(given) == uri else uri
+
+
+def kept_uri(uri: str, directory: Path) -> str:
+    """Return a tracking URI for an artifact to keep: the path of a file becomes relative to the artifact's directory.
+
+    So an artifact still finds the store of its project after the project is moved or copied.
+    """
+    file = file_of(uri)
+    if file is None:
+        return without_credentials(uri)
+    return f"{_SQLITE}{os.path.relpath(file.resolve(), directory.resolve())}"
+
+
+def found_uri(kept: str, directory: Path) -> str:
+    """Return the tracking URI that an artifact in a directory keeps.
+
+    Earlier versions kept an absolute path. If a directory above the artifact has a store of that name, in a directory
+    of that name, the store is the project's own and is taken instead.
+    """
+    file = file_of(kept)
+    if file is None:
+        return without_credentials(kept)
+    directory = directory.resolve()
+    if file.is_absolute():
+        at_hand = (above / file.parent.name / file.name for above in (directory, *directory.parents))
+        file = next((store for store in at_hand if store.is_file()), file)
+    return f"{_SQLITE}{os.path.normpath(directory / file)}"

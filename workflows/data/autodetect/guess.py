@@ -1,0 +1,488 @@
+"""What a profile suggests: the type and role of each column, the label and its task, and why.
+
+Caps on distinct values are fixed, not shares of the rows: by a share, an age becomes a category on a large table.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.data.autodetect.profile import (
+    CLEARLY_TIME,
+    COMPACT_FORMATS,
+    MOST_COUNTED,
+    Column,
+    Profile,
+    are_numbers,
+    infer,
+    is_time,
+    look_like_times,
+    possible_formats,
+)
+from rankline.workflows.data.tabular.cast import FALSE, TRUE, times_of
+from rankline.workflows.data.tabular.config import EPOCHS, ISO, ColumnConfig, LabelConfig, Part, Type, not_in_requests
+from rankline.workflows.schema.arrow_types import is_text
+from rankline.workflows.schema.tensor_names import SCORE
+
+FEW_NUMBERS = 32
+"""Whole numbers with so many distinct values at most are taken for categories."""
+MANY_VALUES = 1_000
+"""Distinct values from which on a category is an id, whose rare values share one."""
+MANY_IDS = 200_000
+_UNIQUE = 0.95
+_FREE_TEXT_WORDS = 5.0
+_SKEWED = 3.0
+_MOST_CLASSES = 1_000
+_MOST_NUMBERED_CLASSES = 20
+_RARE = 0.01
+_DAY = 86_400_000_000
+_EPOCHS = {"epoch_s": (8e8, 3e9), "epoch_ms": (8e11, 3e12), "epoch_us": (8e14, 3e15)}  # years 1995 to 2065
+_LABELS = (
+    "label",
+    "click",
+    "clicked",
+    "is_click",
+    "target",
+    "y",
+    "class",
+    "outcome",
+    "converted",
+    "conversion",
+    "churn",
+    "churned",
+    "response",
+)
+_ID = re.compile(r"(^|[^a-zA-Z])(id|uid|uuid|guid|code|zip|zipcode|sku|asin|isbn)$|[a-z](Id|ID|UUID)$", re.IGNORECASE)
+_NAMED = re.compile(r"^(user|customer|member|visitor|session|item|product|article|movie|store)$", re.IGNORECASE)
+_AMOUNT = re.compile(
+    r"count|amount|price|rating|score|age|days|total|num|sales|quantity|stars|demand|duration|cost|income|value|percent",
+    re.IGNORECASE,
+)
+_POSITIVE = ("1", "1.0", "true", "yes", "y", "t", "positive", "pos", "click", "good", "success")
+_MISSING_LABELS = frozenset(("na", "n/a", "#n/a", "<na>", "null", "(null)", "nan", "?", "\\n"))
+"""Words for a missing label, in upper or lower case. Others, such as "none", may be classes."""
+_SEPARATORS = {"|": 0.1, ";": 0.1, ",": 0.3}
+"""Sign → least share of the texts that have it, if it separates lists."""
+_DECIMAL_COMMA = r"^\s*[-+]?\d+,\d+\s*$"
+_TIME = re.compile(r"time|date|stamp|(^|_)(ts|dt|at)$", re.IGNORECASE)
+_HISTORY = re.compile(r"hist|past|prev|last|recent|viewed|clicked|bought|seen", re.IGNORECASE)
+_USER = re.compile(r"user|customer|member|visitor|session|client|reviewer|household", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guess:
+    """A column as it is taken to be."""
+
+    config: ColumnConfig
+    why: str
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guesses:
+    """What a profile suggests.
+
+    Attributes:
+        columns: by name, the labels not among them.
+        labels: by name.
+        label_why: why these, and why such a task.
+        time: column that orders the rows.
+        group: column whose rows belong together.
+        missing: texts that stand for a missing number, time or label.
+    """
+
+    columns: Mapping[str, Guess]
+    labels: Mapping[str, LabelConfig]
+    label_why: Mapping[str, str]
+    time: str | None = None
+    group: str | None = None
+    missing: tuple[str, ...] = ("",)
+    leaks: Mapping[str, str] = field(default_factory=dict)
+
+
+def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+    """Return the columns to predict, and why these.
+
+    Raises:
+        DataError: a label is not a column.
+    """
+    if unknown := [name for name in labels if name not in names]:
+        shown, hint = ", ".join(names[:20]), did_you_mean(unknown, names)
+        raise DataError(f"there is no column {unknown[0]!r} to predict. There are {shown}.{hint}")
+    by_name = {name.casefold(): name for name in names}
+    likely = [by_name[name] for name in _LABELS if name in by_name]
+    if labels:
+        return dict.fromkeys(labels, "given")
+    return {likely[0]: "by its name"} if likely else {names[-1]: "the last column; choose another with --label"}
+
+
+def guess(found: Profile, labels: Mapping[str, str]) -> Guesses:
+    """Guess all columns.
+
+    Raises:
+        DataError: nothing can be learned of a label.
+    """
+    label_configs, label_whys = dict[str, LabelConfig](), dict[str, str]()
+    words: set[str] = set()
+    for name, chosen in labels.items():
+        column = found.columns[name]
+        if chosen not in ("given", "by its name"):
+            _check_last(column)
+        label_configs[name], why, missing = _label_of(column, found.counts[name])
+        label_whys[name] = f"{chosen}; {why}"
+        words.update(missing)
+    guesses = {name: guess_column(column) for name, column in found.columns.items() if name not in labels}
+    if SCORE in guesses and [label.task for label in label_configs.values()] == ["binary"]:
+        guesses[SCORE] = _ignored("the output of the served model has this name: rename the column to use it")
+    guesses = _with_histories(guesses, found)
+    times = [name for name, g in guesses.items() if g.config.role == "timestamp"]
+    clocks = [name for name in times if "hour" in guesses[name].config.parts]
+    groups = [name for name, g in guesses.items() if g.config.role == "id" and _USER.search(name)]
+    return Guesses(
+        columns=guesses,
+        labels=label_configs,
+        label_why=label_whys,
+        time=clocks[0] if len(clocks) == 1 else times[0] if len(times) == 1 else None,
+        group=groups[0] if groups else None,
+        missing=("", *sorted(words.union(*(g.missing for g in guesses.values())))),
+    )
+
+
+# --- Labels
+
+
+def _check_last(column: Column) -> None:
+    like = guess_column(column)
+    if like.config.role in ("multihot", "timestamp", "text"):
+        raise DataError(
+            f"no column has the name of a label, and the last one, {column.name!r}, cannot be one ({like.why}). Choose "
+            "one with --label."
+        )
+
+
+def _label_of(column: Column, counts: Mapping[Any, int] | None) -> tuple[LabelConfig, str, tuple[str, ...]]:
+    kind = column.unusable or ("lists" if column.holds_lists else "times" if is_time(column.values.type) else None)
+    if kind is not None:
+        raise DataError(
+            f"the label {column.name!r} holds {kind}, expected classes or numbers. Choose another with --label."
+        )
+    if counts is None:
+        return *_many(column), column.elements.missing
+    has_words = column.format == "csv" and column.is_text
+    values = pa.array([str(value) if column.is_text else value for value in counts], column.values.type)
+    values_of = infer(values, has_words=has_words)
+    is_number = values_of.type in ("int", "float")
+    words = values_of.missing
+    if has_words and not is_number and values_of.type != "bool":
+        words = tuple(text for text in counts if text.lower() in _MISSING_LABELS)
+    present = {_name(value): number for value, number in counts.items() if value not in words}
+    config, why = _task_of(column, present, is_number)
+    for word in words:
+        why += f"; {word!r}, in {counts[word]:,} rows, is taken as missing"
+    if not has_words and (odd := [name for name in config.classes if name.lower() in _MISSING_LABELS]):
+        why += f"; if {odd[0]!r} means missing, make it null in the files"
+    return config, why, words
+
+
+def _many(column: Column) -> tuple[LabelConfig, str]:
+    if column.elements.type in ("int", "float"):
+        return LabelConfig(task="regression"), _few(column, "distinct numbers")
+    raise _too_many(column, column.num_distinct)
+
+
+def _too_many(column: Column, num_texts: int) -> DataError:
+    return DataError(
+        f"the label {column.name!r} has {num_texts:,} distinct texts in {column.num_present:,} rows, expected at most "
+        f"{_MOST_CLASSES:,} classes, or numbers. Choose another with --label."
+    )
+
+
+def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tuple[LabelConfig, str]:
+    names = sorted(counts, key=lambda name: (float(name), name) if is_number else (0.0, name))
+    if len(names) < 2:
+        value = f"{names[0]!r} in all rows" if names else "nothing"
+        raise DataError(
+            f"the label {column.name!r} is {value}: there is nothing to learn. Choose another with --label."
+        )
+    if {name.lower() for name in names} <= {*TRUE, *FALSE}:
+        if len({name.lower() in TRUE for name in names}) < 2:
+            raise DataError(f"the label {column.name!r} is {names} in all rows, which mean the same. Choose another.")
+        positive = next(name for name in names if name.lower() in TRUE)
+        return LabelConfig(), f"two values; {positive!r} is the positive one"
+    if len(names) == 2:
+        names.sort(key=lambda name: name.lower().lstrip("+") in _POSITIVE)
+        return LabelConfig(classes=tuple(names)), f"two values; {names[1]!r} is taken as the positive one"
+    if is_number and not _are_classes(column.name, counts):
+        return LabelConfig(task="regression"), f"{len(names):,} distinct numbers"
+    if len(names) > min(_MOST_CLASSES, max(sum(counts.values()) // 2, 2)):
+        raise _too_many(column, len(names))
+    rarest, num_rows = min(counts.items(), key=lambda counted: counted[1])
+    num_present = sum(counts.values())
+    rare = f", {rarest!r} in {num_rows:,} of {num_present:,} rows" if num_rows < _RARE * num_present else ""
+    return LabelConfig(task="multiclass", classes=tuple(names)), f"{len(names)} distinct values{rare}"
+
+
+def _name(value: Any) -> str:
+    """Return the class that the reader of the label makes of a value."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _are_classes(name: str, counts: Mapping[str, int]) -> bool:
+    """Whether numbers are classes: few, whole, close together, each written in one way, and not named an amount."""
+    numbers = {float(number) for number in counts}
+    is_close = max(numbers) - min(numbers) < 2 * len(numbers)
+    is_few = len(numbers) <= min(_MOST_NUMBERED_CLASSES, 0.05 * sum(counts.values()) + 5)
+    is_whole = len(numbers) == len(counts) and all(number.is_integer() for number in numbers)
+    return is_whole and is_few and is_close and not _AMOUNT.search(name)
+
+
+# --- Columns
+
+
+def guess_column(column: Column) -> Guess:
+    if why := not_in_requests(column.name):
+        return _ignored(f"{why}: rename the column to use it")
+    if column.unusable:
+        return _ignored(f"holds {column.unusable}, which has no form here")
+    elements = column.elements.values
+    if elements.null_count == len(elements):
+        return _ignored("no value in any row")
+    if column.holds_lists:
+        return _list(column)
+    if column.num_distinct == 1 and not column.missing_share:
+        return _ignored("one value in all rows")
+    if (time := _time(column)) is not None:
+        guessed = time
+    elif column.elements.type == "bool":
+        guessed = _as(_few(column), type="bool", role="categorical")
+    elif column.elements.type in ("int", "float") and not _is_coded(column):
+        guessed = _number(column)
+    else:
+        return _text(column)
+    return replace(guessed, missing=column.elements.missing)
+
+
+def _is_coded(column: Column) -> bool:
+    """Whether texts of a typed file only look like numbers: they are a category either way, so they stay texts."""
+    is_int = column.elements.type == "int"
+    return column.is_text and column.format != "csv" and is_int and column.num_distinct <= FEW_NUMBERS
+
+
+def _few(column: Column, what: str = "distinct values") -> str:
+    return f"{'' if column.is_whole else 'about '}{column.num_distinct:,} {what}"
+
+
+def _as(why: str, **choices: object) -> Guess:
+    return Guess(config=ColumnConfig(**choices), why=why)  # type: ignore[arg-type]
+
+
+def _ignored(why: str, type_: Type = "string") -> Guess:
+    return _as(why, type=type_, role="ignored")
+
+
+def _number(column: Column) -> Guess:
+    few, kind = _few(column), column.elements.type
+    numbers = column.elements.values.drop_null().cast(pa.float64(), safe=False).to_numpy()
+    lowest, highest = numbers.min(), numbers.max()
+    is_whole = bool((numbers == np.floor(numbers)).all())
+    is_unique = column.num_distinct >= _UNIQUE * column.num_present and column.num_present > 100
+    is_id = _ID.search(column.name) or _NAMED.search(column.name)
+    if is_whole and is_id and column.num_distinct > FEW_NUMBERS:
+        if is_unique:
+            return _ignored("an id, a different one in nearly every row", kind)
+        # NVTabular reads whole numbers as float64 where one is missing.
+        is_rounded = max(abs(lowest), abs(highest)) > 2**53 and column.missing_share
+        return _id(column, f"{few}; an id by its name", "string" if is_rounded else kind)
+    if is_whole and is_unique and column.num_distinct > 0.99 * (highest - lowest + 1):
+        return _ignored("consecutive whole numbers, a different one in each row: a row number", kind)
+    if is_whole and column.num_distinct <= FEW_NUMBERS:
+        return _as(f"{few}, so a category", type=kind, role="categorical")
+    is_skewed = lowest >= 0 and _skewness(numbers) > _SKEWED
+    why = f"{few} from {lowest:g} to {highest:g}" + ("; a long tail, so its logarithm" if is_skewed else "")
+    return _as(why, type=kind, role="numeric", scale="log" if is_skewed else "standard")
+
+
+def _skewness(numbers: NDArray[np.float64]) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        centred = numbers - numbers.mean()
+        return float(np.mean(centred**3) / max(np.mean(centred**2) ** 1.5, np.finfo(np.float64).tiny))
+
+
+def _text(column: Column) -> Guess:
+    values = column.values if column.is_text else column.elements.values
+    few, texts = _few(column), pc.utf8_trim_whitespace(values.drop_null())
+    found, counts = texts.value_counts().flatten()
+    is_number = are_numbers(found)
+    odd = found.filter(pa.array(~is_number))
+    num_odd = int(counts.to_numpy()[~is_number].sum())
+    if len(odd) and pc.all(pc.match_substring_regex(odd, _DECIMAL_COMMA)).as_py():
+        return _ignored(f"such as {odd[0].as_py()!r}: if these are numbers, write them with a point")
+    if 0 < num_odd < _RARE * len(texts) + 1 and is_number.any():
+        shown = ", ".join(map(repr, odd.slice(0, 3).to_pylist()))
+        few = f"{few}; numbers, except in {num_odd:,} rows such as {shown}, so read as text"
+    if pc.all(pc.match_substring_regex(found, r"(?s)^\[.*\]$")).as_py():
+        return _ignored(
+            f"lists in brackets, such as {found[0].as_py()[:20]!r}: write lists of one type, as JSON or Parquet"
+        )
+    if (sign := _separator(found, counts.to_numpy())) is not None:
+        return _as(f"lists, separated by {sign}", type="string", role="multihot", separator=sign)
+    if look_like_times(found, CLEARLY_TIME) or (_TIME.search(column.name) and look_like_times(found)):
+        if formats := possible_formats(found):
+            return _ignored(_fault_of_times(found, formats))
+        fault = "looks like times, in no known format: set type, role and format"
+        if column.num_distinct > FEW_NUMBERS:
+            return _ignored(fault)
+        few = f"{few}; {fault}"
+    is_unique = column.num_distinct >= _UNIQUE * column.num_present and column.num_present > 100
+    mean_words = 1 + pc.mean(pc.count_substring_regex(texts, r"\s+")).as_py()
+    if mean_words >= _FREE_TEXT_WORDS and column.num_distinct > MANY_VALUES:
+        if is_unique:
+            return _ignored(f"free text, {mean_words:.0f} words on average, a different one in nearly every row")
+        return _as(f"{few}; free text, each whole text a category", role="text", hash_buckets=10_000)
+    if is_unique:
+        return _ignored(f"{few}: a different one in nearly every row, so there is nothing to learn")
+    if column.num_distinct > MANY_VALUES or (_ID.search(column.name) and column.num_distinct > FEW_NUMBERS):
+        return _id(column, few, "string")
+    return _as(few, role="categorical")
+
+
+def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
+    """Say why texts cannot be read as times, although some of them are times."""
+    fitting = {form: times_of(texts, form).is_valid().to_numpy(zero_copy_only=False) for form in formats}
+    best = max(formats, key=lambda form: fitting[form].sum())
+    if np.logical_or.reduce(list(fitting.values())).all():
+        others = [form for form in formats if (fitting[form] & ~fitting[best]).any()]
+        shown = ", ".join((best, *others[:3]))
+        return f"times in several formats ({shown}): write them in one, or set type and role"
+    misfit = texts.filter(pa.array(~fitting[best]))[0].as_py()
+    return f"times written {_written(best)}, except some such as {misfit!r}: correct them, or set type and role"
+
+
+def _id(column: Column, why: str, kind: Type) -> Guess:
+    """An id: rare ones share one, the more there are of them."""
+    config = ColumnConfig(type=kind, role="id")
+    rows_each = column.num_present / max(column.num_distinct, 1)
+    if column.num_distinct > MANY_IDS:
+        return Guess(
+            config=replace(config, frequency_threshold=10, hash_buckets=1_000),
+            why=f"{why}; very many, so rare ones are hashed",
+        )
+    if column.num_distinct > MANY_VALUES and rows_each < 200:
+        return Guess(
+            config=replace(config, frequency_threshold=4),
+            why=f"{why}; {rows_each:.0f} rows each, so rare ones share an id",
+        )
+    return Guess(config=config, why=why)
+
+
+def _separator(texts: pa.Array, counts: NDArray[np.int64]) -> str | None:
+    """Return a sign that splits many of the texts into pieces, fewer of them distinct than texts; None without one."""
+    for sign, least in _SEPARATORS.items():
+        has_sign = pc.match_substring(texts, sign).to_numpy(zero_copy_only=False)
+        if counts[has_sign].sum() < least * counts.sum() or (sign == "," and len(texts) > MOST_COUNTED):
+            continue
+        pieces = pc.utf8_trim_whitespace(pc.split_pattern(texts, sign).flatten()).unique()
+        if len(pieces) < 0.8 * len(texts):
+            return sign
+    return None
+
+
+def _list(column: Column) -> Guess:
+    of = column.values.type.value_type
+    kind: Type = "string" if is_text(of) else column.elements.type
+    if kind not in ("string", "int", "float"):
+        return _ignored(f"lists of {of}, expected lists of texts or numbers")
+    if kind == "float" or pa.types.is_floating(of):
+        return _vector(column)
+    threshold = 4 if column.num_distinct > MANY_VALUES else None
+    config = ColumnConfig(type=kind, role="multihot", frequency_threshold=threshold)
+    return Guess(config=config, why=f"lists of {column.num_distinct:,} distinct values")
+
+
+def _vector(column: Column) -> Guess:
+    lengths = set(pc.list_value_length(column.values).drop_null().to_pylist()) - {0}
+    if len(lengths) > 1 or column.elements.values.null_count:
+        return _ignored("lists of numbers of different lengths, expected vectors of one length", "float")
+    (length,) = lengths
+    return _as(f"vectors of {length} numbers", type="float", role="vector", length=length)
+
+
+# --- Times
+
+
+def _time(column: Column) -> Guess | None:
+    found = column.elements
+    if found.type == "timestamp":
+        return _timestamp(found.values, found.formats, is_written=column.is_text)
+    if found.type in ("int", "float") and _TIME.search(column.name):
+        for form in COMPACT_FORMATS if column.is_text else ():
+            times = times_of(pc.utf8_trim_whitespace(column.values), form)
+            if times.null_count == found.values.null_count:
+                return _timestamp(times, (form,), is_written=True)
+        extremes = pc.min_max(found.values).as_py()
+        for form, (low, high) in _EPOCHS.items():
+            if low <= extremes["min"] and extremes["max"] <= high:
+                micros = pc.multiply(found.values.cast(pa.float64(), safe=False), float(EPOCHS[form]))
+                return _timestamp(micros.cast(pa.int64(), safe=False), (form,), is_written=True)
+    return None
+
+
+def _timestamp(micros: pa.Array, formats: tuple[str, ...], *, is_written: bool) -> Guess:
+    times = micros.drop_null().to_numpy()
+    has_clock = bool((times % _DAY != 0).any())
+    span_days = (int(times.max()) - int(times.min())) / _DAY
+    parts: list[Part] = ["weekday"]
+    if has_clock:
+        parts.insert(0, "hour")
+    if span_days > 31:
+        parts += ["day"]
+    if span_days > (2 * 365 if has_clock else 31):  # split by time, the last months of one year are new to the model
+        parts += ["month"]
+    if span_days > 365:
+        parts += ["year"]
+    why = f"times, written {_written(formats[0])}" if is_written else "times"
+    if len(formats) > 1:
+        why += f"; {formats[1]} fits all rows, too: set format if it is right"
+    return _as(why, type="timestamp", role="timestamp", format=formats[0], parts=tuple(parts))
+
+
+def _written(form: str) -> str:
+    if form in EPOCHS:
+        return f"numbers since 1970, {form}"
+    return "by ISO 8601" if form == ISO else f"as {form}"
+
+
+# --- Histories
+
+
+def _with_histories(guesses: dict[str, Guess], found: Profile) -> dict[str, Guess]:
+    ids = [name for name, g in guesses.items() if g.config.role in ("id", "categorical")]
+    made = dict(guesses)
+    for name, g in guesses.items():
+        if g.config.role != "multihot" or not _HISTORY.search(name):
+            continue
+        listed = _elements(found.columns[name], g.config)
+        for other in ids:
+            values = set(map(str, found.columns[other].distinct[0].to_pylist()))
+            if listed and len(listed & values) > 0.5 * len(listed) and guesses[other].config.type == g.config.type:
+                config = replace(g.config, role="history", of=other, max_length=50, frequency_threshold=None)
+                made[name] = Guess(config=config, why=f"lists of what {other} holds")
+                break
+    return made
+
+
+def _elements(column: Column, config: ColumnConfig) -> set[str]:
+    values = column.distinct[0]
+    if column.is_text:
+        values = pc.utf8_trim_whitespace(pc.split_pattern(values, config.separator).flatten()).unique()
+    return set(map(str, values.to_pylist())) - {""}

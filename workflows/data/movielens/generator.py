@@ -1,0 +1,266 @@
+"""MovieLens-shaped data with planted tastes, whose best attainable AUC is known.
+
+Every rating is drawn from an ordered logit model. A user u and a movie m with genres G have
+
+    logit(u, m) = bias(u) + quality(m) + sum of taste(u, g) for g in G / sqrt(|G|)
+
+and the rating says where logit + logistic noise falls between fixed thresholds. The one between 3.0 and 3.5 stars is
+zero, so P(rating > 3) = sigmoid(logit), and no model can rank the ratings better than the logit does.
+"""
+
+import csv
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.progress import SILENT, Progress
+from rankline.workflows.data.auc import exact_auc
+from rankline.workflows.data.movielens.reader import CATALOG_SCHEMA, RATINGS_SCHEMA
+from rankline.workflows.data.planted_model import (
+    check_size,
+    clear_truth,
+    lognormal_shares,
+    long_tailed_counts,
+    write_truth,
+)
+from rankline.workflows.nvt.kernels.distinct import sorted_distinct
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_MIN_ROWS_PER_USER, _ACTIVITY_SD, _MAX_OVER_MEAN = 20, 1.4, 12  # the first as in MovieLens
+_POPULARITY_SD = 1.6
+_ROWS_PER_BLOCK = 1_000_000
+
+# Rows, users and movies of ml-latest-small and of ml-25m.
+_SMALL = (100_836, 610, 9_742)
+_LARGE = (25_000_095, 162_541, 62_423)
+
+# Genre → share of the movies of ml-latest-small that have it, and the shares of movies with 1, 2, … 6 genres.
+_GENRES = {
+    "Action": 0.188, "Adventure": 0.130, "Animation": 0.063, "Children": 0.068, "Comedy": 0.386, "Crime": 0.123,
+    "Documentary": 0.045, "Drama": 0.448, "Fantasy": 0.080, "Film-Noir": 0.009, "Horror": 0.100, "IMAX": 0.016,
+    "Musical": 0.034, "Mystery": 0.059, "Romance": 0.164, "Sci-Fi": 0.101, "Thriller": 0.194, "War": 0.039,
+    "Western": 0.017,
+}  # fmt: skip
+_GENRES_PER_MOVIE = (0.29, 0.33, 0.24, 0.10, 0.03, 0.01)
+
+# Standard deviations over the rows; together they set the best AUC.
+_BIAS_SD, _QUALITY_SD, _TASTE_SD = 0.9, 0.9, 0.9
+# Thresholds between 0.5, 1.0, … 5.0 stars, placed so that the stars are about as frequent as in MovieLens.
+_THRESHOLDS = np.array([-4.95, -3.75, -3.3, -2.2, -1.62, 0.0, 0.63, 2.15, 2.9])
+_STARS = [f"{half / 2:.1f}" for half in range(1, 11)]
+
+_FIRST_SECOND, _LAST_SECOND = 820_454_400, 1_577_836_800  # 1996 to 2020
+_ADJECTIVES = ("Blue", "Broken", "Distant", "Électrique", "Golden", "Hidden", "Last", "Quiet", "Silver", "Winter")
+_NOUNS = ("Bridge", "Café", "Letter", "Lighthouse", "Memory", "Mountain", "Orchard", "Railway", "Stranger", "Voyage")
+
+_PLAIN = pa_csv.WriteOptions(include_header=False, quoting_style="none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedTruth:
+    """What is known about generated data because it was planted.
+
+    Attributes:
+        best_auc: AUC of the true probabilities against the drawn labels, over all rows.
+        positive_rate: share of rows with a rating above 3.
+        num_users: users, each with at least 20 rows.
+        num_movies: movies in the catalogue; some have no rating.
+    """
+
+    best_auc: float
+    positive_rate: float
+    num_users: int
+    num_movies: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _World:
+    """Users and movies, and what rules their ratings.
+
+    Attributes:
+        rows_per_user: shape (num_users,).
+        popularity: weights that sum to 1, shape (num_movies,).
+        movie_ids: ascending with gaps, shape (num_movies,).
+        genres: which genre each movie has, shape (num_movies, num_genres).
+        bias: shape (num_users,).
+        quality: shape (num_movies,).
+        taste: shape (num_users, num_genres).
+        joined_at: seconds since 1970, shape (num_users,).
+        active_s: how long a user's ratings spread, shape (num_users,).
+    """
+
+    rows_per_user: Ints
+    popularity: Floats
+    movie_ids: Ints
+    genres: npt.NDArray[np.bool_]
+    bias: Floats
+    quality: Floats
+    taste: Floats
+    joined_at: Floats
+    active_s: Floats
+
+
+def generate_movielens(
+    directory: Path, *, num_rows: int, seed: int, cardinality_scale: float = 1.0, progress: Progress = SILENT
+) -> GeneratedTruth:
+    """Write ratings.csv and movies.csv in the layout of ml-latest, and truth.json when both are whole.
+
+    The same arguments give the same bytes. Memory: one block of a million rows, and some 50 bytes for each row while
+    all are ranked for the AUC.
+
+    Args:
+        directory: where to write; made if missing.
+        num_rows: ratings, at least 1000. The numbers of users and movies grow with it as they do in MovieLens.
+        seed: at least 0.
+        cardinality_scale: multiplies the numbers of users and movies; a user keeps at least 20 rows.
+        progress: told the rows written.
+    """
+    check_size(num_rows, seed)
+    rng = np.random.default_rng(seed)
+    world = _make_world(num_rows, cardinality_scale, rng)
+    clear_truth(directory)
+    _write_movies(directory / "movies.csv", world, rng)
+    labels = np.empty(num_rows, dtype=np.bool_)
+    logits = np.empty(num_rows)
+    done = 0
+    with (directory / "ratings.csv").open("wb") as stream:
+        stream.write((",".join(RATINGS_SCHEMA.names) + "\n").encode())
+        for users, movies in _draw_pairs(world, rng):
+            end = done + len(users)
+            logits[done:end] = _logits(world, users, movies)
+            stars = np.searchsorted(_THRESHOLDS, logits[done:end] + rng.logistic(size=len(users)))
+            labels[done:end] = stars > np.searchsorted(_THRESHOLDS, 0.0)
+            seconds = world.joined_at[users] + rng.exponential(world.active_s[users])
+            columns = [
+                users + 1,
+                world.movie_ids[movies],
+                pa.array(_STARS).take(pa.array(stars)),
+                seconds.astype(np.int64),
+            ]
+            pa_csv.write_csv(pa.table(columns, names=RATINGS_SCHEMA.names), stream, _PLAIN)
+            done = end
+            progress.update(done, num_rows, "ratings")
+    truth = GeneratedTruth(
+        best_auc=exact_auc(labels, logits),
+        positive_rate=float(labels.mean()),
+        num_users=len(world.rows_per_user),
+        num_movies=len(world.movie_ids),
+    )
+    write_truth(directory, truth)
+    return truth
+
+
+def _make_world(num_rows: int, cardinality_scale: float, rng: np.random.Generator) -> _World:
+    num_users, num_movies = (max(1, round(_between(num_rows, column) * cardinality_scale)) for column in (1, 2))
+    num_users = min(num_users, num_rows // _MIN_ROWS_PER_USER)
+    rows_per_user = long_tailed_counts(
+        num_rows, num_users, rng, least=_MIN_ROWS_PER_USER, sd=_ACTIVITY_SD, most_over_mean=_MAX_OVER_MEAN
+    )
+    if rows_per_user.max() > num_movies:
+        raise ConfigError(
+            f"cardinality_scale {cardinality_scale} leaves {num_movies} movies, and a user rates {rows_per_user.max()} "
+            "different ones. Give a larger scale, or fewer rows."
+        )
+    popularity = lognormal_shares(num_movies, _POPULARITY_SD, rng)
+    genres = _draw_genres(num_movies, rng)
+    activity = rows_per_user / num_rows
+    taste = rng.normal(size=(num_users, genres.shape[1]))
+    taste -= activity @ taste
+    joined_at = rng.uniform(_FIRST_SECOND, _LAST_SECOND, num_users)
+    active_s = 86_400.0 * 10 ** rng.uniform(-1, 3, num_users)
+    return _World(
+        rows_per_user=rows_per_user,
+        popularity=popularity,
+        movie_ids=np.cumsum(rng.integers(1, 6, num_movies)),
+        genres=genres,
+        bias=_scale(rng.normal(size=num_users), activity, _BIAS_SD),
+        quality=_scale(rng.normal(size=num_movies), popularity, _QUALITY_SD),
+        taste=taste * (_TASTE_SD / np.sqrt(np.mean(activity @ taste**2))),
+        joined_at=joined_at,
+        active_s=active_s,
+    )
+
+
+def _between(num_rows: int, column: int) -> int:
+    """Users (1) or movies (2) for so many rows, by the power law through the two real datasets."""
+    exponent = math.log(_LARGE[column] / _SMALL[column]) / math.log(_LARGE[0] / _SMALL[0])
+    return round(_SMALL[column] * math.pow(num_rows / _SMALL[0], exponent))
+
+
+def _draw_genres(num_movies: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Draw 1 to 6 distinct genres for each movie, by weight: the largest of log weight + Gumbel noise."""
+    keys = np.log(list(_GENRES.values())) + rng.gumbel(size=(num_movies, len(_GENRES)))
+    places = np.argsort(np.argsort(-keys, axis=1), axis=1)
+    counts = 1 + rng.choice(len(_GENRES_PER_MOVIE), size=num_movies, p=_GENRES_PER_MOVIE)
+    return places < counts[:, None]
+
+
+def _scale(values: Floats, weights: Floats, deviation: float) -> Floats:
+    """Shift and stretch to mean 0 and standard deviation `deviation` under `weights`."""
+    centred = values - weights @ values
+    scaled: Floats = centred * (deviation / np.sqrt(weights @ centred**2))
+    return scaled
+
+
+def _draw_pairs(world: _World, rng: np.random.Generator) -> Iterator[tuple[Ints, Ints]]:
+    """Yield blocks of distinct (user, movie) indices, ordered by user and movie, whole users at a time."""
+    ends = np.cumsum(world.rows_per_user)
+    start = 0
+    while start < len(ends):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _ROWS_PER_BLOCK, side="right")))
+        users, movies = _draw_distinct(world.rows_per_user[start:stop], world.popularity, rng)
+        yield start + users, movies
+        start = stop
+
+
+def _draw_distinct(counts: Ints, popularity: Floats, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Draw `counts[u]` distinct movies for each user u by popularity.
+
+    What was drawn twice is drawn again for the users concerned, from ever flatter popularities: who has seen the hits
+    goes on with the rest. So the rounds stay few for users who rate thousands of movies.
+    """
+    num_movies, num_users = len(popularity), len(counts)
+    pairs, missing, rounds = np.empty(0, dtype=np.int64), counts, 0
+    while missing.any():
+        rounds += 1
+        cumulated = np.cumsum(popularity ** (1 / rounds))
+        users = np.repeat(np.arange(num_users), missing)
+        movies = np.searchsorted(cumulated[:-1], rng.random(len(users)) * cumulated[-1], side="right")
+        pairs = sorted_distinct(np.concatenate((pairs, users * num_movies + movies)))
+        missing = counts - np.bincount(pairs // num_movies, minlength=num_users)
+    return pairs // num_movies, pairs % num_movies
+
+
+def _logits(world: _World, users: Ints, movies: Ints) -> Floats:
+    return world.bias[users] + world.quality[movies] + _affinities(world, users, movies)
+
+
+def _affinities(world: _World, users: Ints, movies: Ints) -> Floats:
+    by_genre = world.genres / np.sqrt(world.genres.sum(axis=1, keepdims=True))
+    total = np.zeros(len(users))
+    for genre in range(by_genre.shape[1]):
+        total += world.taste[users, genre] * by_genre[movies, genre]
+    return total
+
+
+def _write_movies(path: Path, world: _World, rng: np.random.Generator) -> None:
+    num_movies = len(world.movie_ids)
+    names = np.array(list(_GENRES))
+    adjectives, nouns = rng.integers(len(_ADJECTIVES), size=num_movies), rng.integers(len(_NOUNS), size=num_movies)
+    years = rng.integers(1920, 2020, num_movies)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(CATALOG_SCHEMA.names)
+        for movie in range(num_movies):
+            title = f"{_ADJECTIVES[adjectives[movie]]} {_NOUNS[nouns[movie]]}, The ({years[movie]})"
+            writer.writerow([world.movie_ids[movie], title, "|".join(names[world.genres[movie]])])

@@ -1,0 +1,301 @@
+"""The columns of a batch, whatever the files hold, as they are trained on and sent: int64, float64, strings, lists.
+
+The same for every format, so that a file which is scored is read as the one that was trained on.
+"""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankline.workflows.data.tabular.config import EPOCHS, ISO, ColumnConfig, LabelConfig
+from rankline.workflows.schema.arrow_types import holds_lists, is_text, plain_values
+
+TYPES: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.int64(),
+    "timestamp": pa.int64(),
+}
+"""What each type is once it is read."""
+
+NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+"""Pattern of a number as text."""
+_MOST_DIGITS = 20
+"""Digits of the largest whole number of 64 bits."""
+TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
+_EXPECTED = {
+    "string": "text",
+    "int": "a whole number of 64 bits, as type int has it",
+    "float": "a number",
+    "bool": "true or false",
+}
+
+
+class ValueFaultError(Exception):
+    """A value that its column cannot hold."""
+
+    def __init__(self, row: int, got: Any, expected: str) -> None:
+        super().__init__(f"{got!r} is not {expected}")
+        self.row, self.got, self.expected = row, got, expected
+
+
+def type_of(column: ColumnConfig) -> pa.DataType:
+    return pa.list_(TYPES[column.type]) if column.is_list else TYPES[column.type]
+
+
+def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
+    """A column as its config has it.
+
+    Raises:
+        ValueFaultError: a value does not fit.
+    """
+    if not column.is_list:
+        return _typed(values, column)
+    kind, expected = values.type, ""
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values), type_of(column))
+    if is_text(kind):
+        expected = f", in a list separated by {column.separator!r}"
+        values = pc.split_pattern(values, column.separator)
+        texts = pc.utf8_trim_whitespace(values.flatten())
+        values = _lists(values, pc.if_else(pc.equal(texts, ""), None, texts))
+    elif not holds_lists(kind):
+        raise ValueFaultError(0, str(kind), f"a list, as role {column.role} has it")
+    try:
+        typed = _lists(values, _typed(values.flatten(), column))
+        return _vectors(typed, values, column.length) if column.role == "vector" else typed
+    except ValueFaultError as fault:
+        row = pc.list_parent_indices(values)[fault.row].as_py()
+        raise ValueFaultError(row, fault.got, fault.expected + expected) from None
+
+
+def _vectors(vectors: pa.Array, values: pa.Array, length: int) -> pa.Array:
+    """Check that all vectors have the length, except empty ones, which are missing."""
+    lengths = pc.list_value_length(vectors)
+    misfit = pc.and_(pc.greater(pc.list_value_length(values), 0), pc.not_equal(lengths, length))
+    if pc.any(misfit).as_py():
+        row = pc.index(misfit, True).as_py()
+        raise ValueFaultError(row, values[row].as_py(), f"a vector of {length} finite numbers")
+    return vectors
+
+
+def _lists(lists: pa.Array, elements: pa.Array) -> pa.Array:
+    """Lists of other elements; a missing one is left out, and a missing list stays missing."""
+    parents = pc.list_parent_indices(lists)
+    present = elements.is_valid()
+    kept = parents.filter(present).to_numpy(zero_copy_only=False)
+    counts = np.bincount(kept, minlength=len(lists))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    mask = lists.is_null() if lists.null_count else None
+    return pa.ListArray.from_arrays(offsets, elements.filter(present), mask=mask)
+
+
+def _typed(values: pa.Array, column: ColumnConfig) -> pa.Array:
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    of_text = is_text(values.type)
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), TYPES[column.type])
+    if column.type == "timestamp":
+        return _times(values, column.format, of_text)
+    if column.type == "bool" and of_text:
+        return _booleans(values)
+    if column.type == "string":
+        texts = _texts(values)
+        return pc.if_else(pc.equal(texts, ""), None, texts)  # an empty text is missing, in every format
+    target = TYPES[column.type]
+    expected = _EXPECTED[column.type]
+    plain = _plain(values, expected)
+    if of_text:
+        plain = pc.utf8_trim_whitespace(plain)
+    elif pa.types.is_floating(plain.type):
+        plain = pc.if_else(pc.is_finite(plain), plain, None)  # not a number, or infinite: missing
+    typed = _cast(plain, target, expected)
+    if target != pa.float64():
+        return typed
+    return pc.if_else(pc.is_finite(typed.cast(pa.float32(), safe=False)), typed, None)  # models compute in float32
+
+
+def _plain(values: pa.Array, expected: str) -> pa.Array:
+    plain = plain_values(values)
+    kind = plain.type
+    known = (pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_large_string)
+    if not any(is_kind(kind) for is_kind in known):
+        raise ValueFaultError(0, str(kind), expected)
+    return plain
+
+
+def _cast(values: pa.Array, target: pa.DataType, expected: str) -> pa.Array:
+    try:
+        # A number of 64 bits that a float64 rounds is the nearest one.
+        return values.cast(target, safe=target != pa.float64() or not pa.types.is_integer(values.type))
+    except pa.ArrowException:
+        if is_text(values.type) and target == pa.int64():
+            whole = _whole_numbers(values)
+            if not whole.equals(values):
+                return _cast(whole, target, expected)
+        row = _first_misfit(values, target)
+        raise ValueFaultError(row, values[row].as_py(), expected) from None
+
+
+def _whole_numbers(texts: pa.Array) -> pa.Array:
+    """Write whole numbers plainly: 36.0, +36, 3.6e1 and 36. become 36."""
+    is_other = pc.match_substring_regex(texts, f"^{NUMBER}$")
+    is_other = pc.and_(is_other, pc.invert(pc.match_substring_regex(texts, r"^-?\d+$")))
+    changed = {text: _whole_number(text) for text in texts.filter(is_other).unique().to_pylist()}
+    return pc.replace_with_mask(
+        texts, pc.fill_null(is_other, False), pa.array(map(changed.get, texts.filter(is_other).to_pylist()), texts.type)
+    )
+
+
+def _whole_number(text: str) -> str:
+    number = Decimal(text)
+    is_whole = number.adjusted() <= _MOST_DIGITS and number == number.to_integral_value()
+    return str(int(number)) if is_whole else text
+
+
+def _first_misfit(values: pa.Array, target: pa.DataType) -> int:
+    """The first row that cannot be cast, by halves."""
+    begin, end = 0, len(values)
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        try:
+            values.slice(begin, middle - begin).cast(target)
+            begin = middle
+        except pa.ArrowException:
+            end = middle
+    return begin
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    kind = values.type
+    if pa.types.is_boolean(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_decimal(kind):
+        return values.cast(pa.string())
+    plain = _plain(values, "text")
+    texts = plain.cast(pa.string())
+    if not pa.types.is_floating(plain.type):
+        return texts
+    # Whole numbers that could be missing are floats in many files. Each value decides alone, or its text would depend
+    # on the values that were read with it.
+    is_whole = pc.and_(pc.equal(plain, pc.trunc(plain)), pc.less(pc.abs(plain), 2.0**63))
+    whole = pc.if_else(is_whole, plain, None).cast(pa.int64()).cast(pa.string())
+    return pc.coalesce(whole, pc.if_else(pc.is_nan(plain), None, texts))
+
+
+def _booleans(texts: pa.Array) -> pa.Array:
+    small = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
+    place = pc.index_in(small, value_set=pa.array([*FALSE, *TRUE], small.type))
+    misfit = pc.and_(small.is_valid(), place.is_null())
+    if pc.any(misfit).as_py():
+        row = pc.index(misfit, True).as_py()
+        raise ValueFaultError(row, texts[row].as_py(), _EXPECTED["bool"])
+    return pc.greater_equal(place, len(FALSE)).cast(pa.int64())
+
+
+def _times(values: pa.Array, form: str, of_text: bool) -> pa.Array:
+    if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
+        return plain_values(values)
+    if form in EPOCHS:
+        numbers = _cast(_plain(values, "a number"), pa.float64(), f"a number, by format {form}")
+        return pc.round(pc.multiply(numbers, float(EPOCHS[form]))).cast(pa.int64())
+    expected = "a date or time by ISO 8601" if form == ISO else f"a time written as {form}"
+    if not of_text:
+        raise ValueFaultError(0, str(values.type), expected)
+    texts = pc.utf8_trim_whitespace(values)
+    parsed = times_of(texts, form)
+    misfit = pc.and_(texts.is_valid(), parsed.is_null())
+    if pc.any(misfit).as_py():
+        row = pc.index(misfit, True).as_py()
+        raise ValueFaultError(row, texts[row].as_py(), expected)
+    return parsed
+
+
+_YEAR_1000 = -30_610_224_000_000_000
+
+
+def times_of(texts: pa.Array, form: str) -> pa.Array:
+    """Read texts of a format as microseconds, in UTC unless they name a zone; null where the format does not fit."""
+    if form == ISO:
+        return iso_times(texts)
+    parsed = pc.strptime(texts, format=form, unit="us", error_is_null=True).cast(pa.int64())
+    return pc.if_else(pc.less(parsed, _YEAR_1000), None, parsed)  # Arrow's %Y reads 24 as the year 24
+
+
+_ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}(\.\d{1,9})?)?)?)?"
+_ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
+
+
+def iso_times(texts: pa.Array) -> pa.Array:
+    """Texts by ISO 8601 as microseconds; null where they are none. Without a zone they are taken as UTC."""
+    is_time = pc.match_substring_regex(texts, f"{_ISO}({_ZONE})?$")
+    zoned = pc.and_(is_time, pc.match_substring_regex(texts, f"[T ].*{_ZONE}"))
+    plain = _parsed(pc.if_else(pc.and_(is_time, pc.invert(zoned)), texts, None), None)
+    if not pc.any(zoned).as_py():
+        return plain
+    return pc.coalesce(plain, _parsed(pc.if_else(zoned, texts, None), "UTC"))
+
+
+def _parsed(texts: pa.Array, zone: str | None) -> pa.Array:
+    try:
+        return texts.cast(pa.timestamp("us", zone)).cast(pa.int64())
+    except pa.ArrowException:  # nanoseconds, or a day that there is not: one by one
+        return pa.array([_one(text, zone) for text in texts], pa.int64())
+
+
+def _one(text: pa.Scalar, zone: str | None) -> int | None:
+    for unit in ("us", "ns"):
+        try:
+            found = text.cast(pa.timestamp(unit, zone)).cast(pa.timestamp("us", zone), safe=False)
+        except pa.ArrowException:
+            continue
+        micros: int | None = found.value
+        return micros
+    return None
+
+
+LABEL_TYPE = pa.float32()
+"""Of a label once it is read."""
+
+
+def typed_label(values: pa.Array, label: LabelConfig) -> pa.Array:
+    """The numbers of a label.
+
+    Raises:
+        ValueFaultError: a value does not fit the task.
+    """
+    if label.classes:
+        texts = pc.utf8_trim_whitespace(_texts(values)) if not pa.types.is_null(values.type) else values
+        return _places(texts, label.classes, values).cast(LABEL_TYPE)
+    is_binary = label.task == "binary"
+    expected = (
+        "0 or 1, true or false, yes or no, or one of two 'classes'"
+        if is_binary
+        else "a number, as task regression has it"
+    )
+    of_text = is_text(values.type)
+    try:
+        if is_binary and of_text:
+            return _booleans(values).cast(LABEL_TYPE)
+        numbers = _typed(values, ColumnConfig(type="float", role="numeric"))
+    except ValueFaultError as fault:
+        raise ValueFaultError(fault.row, fault.got, expected) from None
+    odd = pc.and_(pc.not_equal(numbers, 0.0), pc.not_equal(numbers, 1.0)) if is_binary else None
+    if odd is not None and pc.any(odd).as_py():
+        row = pc.index(odd, True).as_py()
+        raise ValueFaultError(row, numbers[row].as_py(), expected)
+    return numbers.cast(LABEL_TYPE, safe=False)
+
+
+def _places(texts: pa.Array, classes: Sequence[str], values: pa.Array) -> pa.Array:
+    places = pc.index_in(texts, value_set=pa.array(classes, texts.type))
+    misfit = pc.and_(texts.is_valid(), places.is_null())
+    if pc.any(misfit).as_py():
+        row = pc.index(misfit, True).as_py()
+        shown = ", ".join(classes[:6]) + (", …" if len(classes) > 6 else "")
+        raise ValueFaultError(row, values[row].as_py(), f"one of its {len(classes)} classes: {shown}")
+    return places

@@ -1,0 +1,169 @@
+"""Reads CSV as text: the header, and the first line that is not a row of the table.
+
+Arrow reads the rows. It reads everything up to the next quote as one cell and reports neither line nor column, so it
+does not notice a quote that is never closed: the rows between two of those would be lost.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.data.tabular.cast import NUMBER
+from rankline.workflows.data.tabular.config import FilesConfig
+from rankline.workflows.data.text_files import opened, wide_encoding
+
+_MOST_CHARACTERS = 1 << 22  # of a cell
+_ROWS_LOOKED_AT = 200
+_FEW_LINES = 5
+_SHOWN = 40
+_NUMBER = re.compile(NUMBER)
+_REMEDY = "Correct the quote, or set 'quote: none' under data to read quotes as ordinary characters."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The header of a CSV file."""
+
+    names: tuple[str, ...]
+    num_lines: int
+
+
+def read_header(path: Path, config: FilesConfig) -> Header:
+    """Read the names of the columns. A column without a name is called column_N after its position.
+
+    Raises:
+        DataError: the file is empty, or its first lines are no header.
+        OSError, EOFError, zlib.error, UnicodeError, LookupError: the file cannot be read.
+    """
+    first = next(_rows(path, config), None)
+    if first is None:
+        raise DataError(f"{path} is empty, expected a header and rows. Write it again, or leave it out.")
+    if re.fullmatch(r'"?sep=.?"?\s*', first.lines[0]):
+        raise DataError(
+            f"{path}, line {first.number}: {first.lines[0].strip()!r} is a note for Excel, expected a header. "
+            "Remove the line, and give the delimiter under data."
+        )
+    if any("\0" in cell for cell in first.cells):
+        raise _zero_bytes(path)
+    if len(first.lines) > 1 and not _is_well_quoted(first.lines, config):
+        raise DataError(f"{path}, line {first.number}: a quote in the header is not closed. {_REMEDY}")
+    numbered = [f"column_{number}" for number in range(1, len(first.cells) + 1)]
+    if not config.header:
+        return Header(names=tuple(numbered), num_lines=0)
+    names = tuple(cell if cell.strip() else name for cell, name in zip(first.cells, numbered, strict=True))
+    return Header(names=names, num_lines=first.number + len(first.lines) - 1)
+
+
+def first_fault(path: Path, config: FilesConfig) -> DataError | None:
+    """Return an error for the first line that is not a row, or opens a cell that swallows rows; None without one."""
+    names = read_header(path, config).names
+    some = islice((row for row in _rows(path, config) if len(row.lines) == 1), 1, _ROWS_LOOKED_AT)
+    numeric = _numeric([row.cells for row in some], len(names))
+    faults = (fault for row in _rows(path, config) if (fault := _fault(row, names, numeric, config)))
+    return next((DataError(f"{path}, {fault}") for fault in faults), None)
+
+
+@dataclass(frozen=True)
+class _Row:
+    cells: list[str]
+    number: int
+    lines: list[str]
+
+
+def _fault(row: _Row, names: Sequence[str], numeric: set[int], config: FilesConfig) -> str | None:
+    where, num_more = f"line {row.number}", len(row.lines) - 1
+    if num_more and _swallows(row, len(names), numeric, config):
+        place = next((place for place, cell in enumerate(row.cells) if "\n" in cell or "\r" in cell), 0)
+        name = names[place] if place < len(names) else f"column_{place + 1}"
+        return (
+            f"{where}: a quote opens a cell of column {name!r} that continues for {num_more:,} more lines, which "
+            f"look like rows. {_REMEDY}"
+        )
+    if len(row.cells) != len(names):
+        found = f"{len(row.cells)} cell{'s' * (len(row.cells) != 1)}"
+        remedy = "Correct the line, or the delimiter under data."
+        if any('"' in line for line in row.lines) and config.quote != "none":
+            remedy = f"Perhaps a quote is not closed. {_REMEDY}"
+        elif names[0].startswith("#"):
+            remedy = f"Remove the lines before the header, such as {names[0][:_SHOWN]!r}."
+        return f"{where}: {found}, expected {len(names)} as in the header. {remedy}"
+    return None
+
+
+def _swallows(row: _Row, num_cells: int, numeric: set[int], config: FilesConfig) -> bool:
+    """Whether the lines of a row look like rows: as many cells, and numbers where other rows have numbers."""
+    if not _is_well_quoted(row.lines, config):
+        return True
+    parts = [line.rstrip("\r\n").split(config.delimiter) for line in row.lines if line.strip()]
+    if num_cells < 2 or any(len(part) != num_cells for part in parts):
+        return False
+    if not numeric:
+        return len(parts) > _FEW_LINES
+    for part in parts:
+        filled = [cell for place in numeric if (cell := part[place].strip().strip('"'))]
+        if not filled or not all(map(_NUMBER.fullmatch, filled)):
+            return False
+    return True
+
+
+def _numeric(rows: Sequence[Sequence[str]], num_cells: int) -> set[int]:
+    """Return the columns that hold numbers, and nothing else except empty cells."""
+    found = set[int]()
+    for place in range(num_cells):
+        filled = [cell for row in rows if len(row) == num_cells and (cell := row[place].strip())]
+        if filled and all(map(_NUMBER.fullmatch, filled)):
+            found.add(place)
+    return found
+
+
+def _is_well_quoted(lines: Sequence[str], config: FilesConfig) -> bool:
+    """Whether every quote that opens a cell is closed, at the end of the cell."""
+    try:
+        return len(list(csv.reader(lines, strict=True, **_dialect(config)))) == 1
+    except csv.Error:
+        return False
+
+
+def _rows(path: Path, config: FilesConfig) -> Iterator[_Row]:
+    """Yield all rows except blank lines."""
+    wide = wide_encoding(path, config.encoding)
+    encoding = ("utf-8" if wide else config.encoding).replace("utf-8", "utf-8-sig")
+    with (
+        io.FileIO(path) as file,
+        opened(path, file, wide) as unpacked,
+        io.TextIOWrapper(unpacked, encoding, newline="") as text,
+    ):
+        lines, number = list[str](), 1
+
+        def read() -> Iterator[str]:
+            for line in text:
+                lines.append(line)
+                yield line
+
+        before = csv.field_size_limit(_MOST_CHARACTERS)
+        try:
+            for cells in csv.reader(read(), **_dialect(config)):
+                if cells:
+                    yield _Row(cells, number, lines.copy())
+                number += len(lines)
+                lines.clear()
+        except csv.Error:
+            if any("\0" in line for line in lines):  # Python 3.10 does not read them
+                raise _zero_bytes(path) from None
+            raise DataError(f"{path}, line {number}: a cell has a quote that is not closed. {_REMEDY}") from None
+        finally:
+            csv.field_size_limit(before)
+
+
+def _zero_bytes(path: Path) -> DataError:
+    return DataError(f"{path} contains zero bytes, as UTF-16 does. Set 'encoding' under data, such as utf-16-le.")
+
+
+def _dialect(config: FilesConfig) -> dict[str, Any]:
+    return {"delimiter": config.delimiter, "quoting": csv.QUOTE_NONE if config.quote == "none" else csv.QUOTE_MINIMAL}

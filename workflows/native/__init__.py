@@ -1,0 +1,1 @@
+"""The plan in C++, and what compiles and finds the C++ of the whole package."""

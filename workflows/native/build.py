@@ -1,0 +1,180 @@
+"""Compiles the native backends with g++ alone, in seconds, and keeps them outside the checkout.
+
+    python -m rankline.workflows.native.build [DIRECTORY]
+
+The sources are in all folders called `native` of the package. Each `backends/NAME.cc` becomes `libtriton_NAME.so`,
+which Triton loads for models with `backend: "NAME"`, and `plan/c_api.cc` a library of the plan alone. Each is linked
+with all sources of the other folders; the linker leaves out what it does not need. Functions of Triton's stay
+undefined, since the server that loads the object has them: neither headers nor libraries of Triton's are needed.
+
+Imports nothing of ours, so that `setup.py` can take it as it is.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[2]
+_FOLDERS = sorted(_PACKAGE.glob("*/native"))
+_OF_BACKENDS = {path: f"libtriton_{path.stem}.so" for path in _PACKAGE.glob("*/native/backends/*.cc")}
+PLAN_LIBRARY = "librankline_plan.so"
+"""The plan alone, as C functions; see `rankline.workflows.plan.native_library`."""
+
+_MAINS = {**_OF_BACKENDS, Path(__file__).parent / "plan" / "c_api.cc": PLAN_LIBRARY}
+"""A source with the entry points of an object → the object."""
+
+_TRITON = "triton"  # the folder of what calls Triton
+_COMPILE = (
+    *("-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections"),
+    *("-fdata-sections", "-Wall", "-Wextra", "-Wconversion", "-pthread"),
+)
+# The C++ library goes into the object: that of the machine that loads it may be older than ours.
+_LINK = (
+    *("-shared", "-pthread", "-ldl", "-Wl,--gc-sections", "-Wl,-s", "-static-libstdc++", "-static-libgcc"),
+    "-Wl,--exclude-libs,ALL",
+)
+_STRICT = "-Werror"  # for us; a newer compiler, with other warnings, stops nobody who only serves
+_MOST_LINES = 20
+
+
+class BuildError(Exception):
+    """There is no compiler, or it refuses the sources."""
+
+
+def object_name(backend: str) -> str:
+    return f"libtriton_{backend}.so"
+
+
+def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lambda: None) -> Path:
+    """The directory of the objects of these sources, flags and compiler; compiled now if they are not there.
+
+    Args:
+        strict: a warning is an error.
+        when_absent: called before they are compiled.
+
+    Raises:
+        BuildError: there is no g++, it refuses the sources, or the objects cannot be written.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        raise BuildError("g++ was not found")
+    target = _cached(compiler)
+    if target.is_dir():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            target.with_suffix(".lock").open("w") as lock,
+            tempfile.TemporaryDirectory(prefix="building-", dir=target.parent) as directory,
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of several that find nothing, one compiles
+            if not target.is_dir():
+                when_absent()
+                made = Path(directory, "objects")
+                build(made, compiler, strict=strict)
+                made.rename(target)
+    except OSError as error:
+        raise BuildError(f"{target} cannot be written ({os.strerror(error.errno or 0)})") from None
+    return target
+
+
+def find_objects() -> Path | None:
+    compiler = find_compiler()
+    return target if compiler and (target := _cached(compiler)).is_dir() else None
+
+
+def _cached(compiler: str) -> Path:
+    return cache_directory() / "native" / _digest(compiler)
+
+
+def build(target: Path, compiler: str, *, strict: bool = False) -> None:
+    """Compile all objects.
+
+    Args:
+        target: directory for the objects, made here.
+        compiler: path of g++.
+        strict: a warning is an error.
+
+    Raises:
+        BuildError: it refuses the sources.
+    """
+    target.mkdir()
+    with tempfile.TemporaryDirectory(prefix="rankline-native-") as directory, ThreadPoolExecutor(_num_cores()) as pool:
+        flags = (*_COMPILE, *([_STRICT] if strict else []), *(f"-I{folder}" for folder in _FOLDERS))
+
+        def compiled(source: Path) -> str:
+            made = Path(directory, source.relative_to(_PACKAGE).as_posix().replace("/", "_") + ".o")
+            _run(compiler, *flags, "-c", str(source), "-o", str(made))
+            return str(made)
+
+        def linked(main: Path) -> None:
+            # The plan alone has no server around it, which has the functions of Triton's.
+            parts = [part for path, part in shared if main in _OF_BACKENDS or path.parent.name != _TRITON]
+            _run(compiler, own[main], *parts, "-o", str(target / _MAINS[main]), *_LINK)
+
+        sources = _sources("*.cc")
+        parts = dict(zip(sources, pool.map(compiled, sources), strict=True))
+        own = {main: parts.pop(main) for main in _MAINS if main in parts}
+        shared = list(parts.items())
+        list(pool.map(linked, own))
+
+
+def find_compiler() -> str | None:
+    return shutil.which("g++")
+
+
+def _sources(pattern: str) -> list[Path]:
+    return sorted(path for folder in _FOLDERS for path in folder.rglob(pattern))
+
+
+def cache_directory() -> Path:
+    """What was compiled on this machine and is kept between checkouts, below "native" and by others' names."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankline"
+
+
+def _digest(compiler: str) -> str:
+    """Of all that the objects depend on."""
+    made_of = [_run(compiler, "--version"), _run(compiler, "-dumpmachine"), *_COMPILE, *_LINK]
+    for path in [Path(__file__), *_sources("*.cc"), *_sources("*.h")]:
+        made_of += [path.relative_to(_PACKAGE).as_posix(), path.read_text(encoding="utf-8")]
+    return hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:16]
+
+
+def _run(*command: str) -> str:
+    """What a command says."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise BuildError("g++ could not compile the native backends: " + "\n".join(lines[:_MOST_LINES]))
+    return done.stdout
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build, into the cache or a directory; the exit status, which is 1 where that fails."""
+    try:
+        if arguments:
+            compiler = find_compiler()
+            if compiler is None:
+                raise BuildError("g++ was not found")
+            build(Path(arguments[0]), compiler, strict=True)
+        else:
+            built_objects(strict=True)
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+// The hash of ids and strings of `workflows/nvt/kernels/hashing.py`, which says where it is from: the same bits.
+#ifndef RANKLINE_PLAN_HASH_H_
+#define RANKLINE_PLAN_HASH_H_
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+
+namespace rankline {
+
+inline uint64_t HashId(uint64_t word) {
+  word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9;
+  word = (word ^ (word >> 27)) * 0x94D049BB133111EB;
+  return word ^ (word >> 31);
+}
+
+uint64_t HashString(std::string_view string, uint64_t seed);
+
+inline uint64_t BitsOf(double value) {
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+// A key as a 64-bit word; the two zeros of floats are one key.
+template <typename T>
+int64_t WordOf(T key) {
+  if constexpr (std::is_floating_point_v<T>) return static_cast<int64_t>(BitsOf(static_cast<double>(key) + 0.0));
+  return static_cast<int64_t>(key);
+}
+
+// A whole number has one hash, be it an integer or a float.
+template <typename T>
+uint64_t HashValue(T value) {
+  if constexpr (std::is_same_v<T, std::string_view>) {
+    return HashString(value, 0);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    const auto wide = static_cast<double>(value);
+    if (wide == std::trunc(wide) && std::fabs(wide) < 0x1p63)
+      return HashId(static_cast<uint64_t>(static_cast<int64_t>(wide)));
+    return HashId(BitsOf(wide));
+  } else {
+    return HashId(static_cast<uint64_t>(static_cast<int64_t>(value)));
+  }
+}
+
+}  // namespace rankline
+
+#endif  // RANKLINE_PLAN_HASH_H_

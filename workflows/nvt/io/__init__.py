@@ -1,0 +1,1 @@
+"""Saved workflows: written by NVTabular, read as data."""

@@ -1,0 +1,504 @@
+"""What a saved workflow is made of, each part by a rule of its own; what has no rule is refused.
+
+NVTabular saves a workflow as a pickle, which may ask for anything. It is read as data
+(`workflows/nvt/io/pickle_reader.py`), and made here: graphs, schemas and operators as empty objects that are filled,
+without their constructors; arrays and frames from their numbers, with dtypes that hold plain values; a Dataset from the
+frame in it, not from its Dask graph. Functions of operators are left where they are (`workflows/nvt/io/functions.py`),
+whatever they are made of.
+"""
+
+import importlib
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse
+from numpy.typing import NDArray
+
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.nvt.compat import nvt, ops
+from rankline.workflows.nvt.io.functions import HELD_BY, CodeInFile, named_function
+from rankline.workflows.nvt.io.pickle_reader import Call, is_name
+
+from merlin.dag.executors import DaskExecutor  # isort: skip
+from merlin.schema import Schema  # isort: skip
+
+GROUP = "rankline.operators"
+
+_OPERATORS = ("nvtabular.ops.", "rankline.workflows.nvt.operators")
+
+# Made empty and filled with what was saved.
+_SHELLS = {
+    "merlin.dag.graph": {"Graph"},
+    "merlin.dag.node": {"Node"},
+    "merlin.dag.ops.concat_columns": {"ConcatColumns"},
+    "merlin.dag.ops.grouping": {"GroupingOp"},
+    "merlin.dag.ops.selection": {"SelectionOp"},
+    "merlin.dag.ops.subgraph": {"Subgraph"},
+    "merlin.dag.ops.subset_columns": {"SubsetColumns"},
+    "merlin.dag.ops.subtraction": {"SubtractionOp"},
+    "merlin.dag.ops.udf": {"UDF"},
+    "merlin.dag.selector": {"ColumnSelector"},
+    "merlin.dtypes.base": {"DType"},
+    "merlin.dtypes.shape": {"Dimension", "Shape"},
+    "merlin.schema.schema": {"ColumnSchema", "Schema"},
+    "merlin.schema.tags": {"TagSet"},
+    "nvtabular.workflow.node": {"WorkflowNode"},
+    "nvtabular.workflow.workflow": {"Workflow"},
+}
+_ENUMS = {
+    "merlin.core.dispatch": {"ExtData"},
+    "merlin.dag.executors": {"Device"},
+    "merlin.dag.operator": {"DataFormats"},
+    "merlin.dtypes.base": {"ElementType", "ElementUnit", "Signedness"},
+    "merlin.schema.tags": {"Tags"},
+}
+# Types as values: operators are told so what to put out.
+_TYPES = {
+    "builtins": {"bool", "int", "float", "str", "object"},
+    "numpy": {
+        "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+        "float64",
+    },
+}  # fmt: skip
+# Parts of the parts above, read by the rules of those.
+_INNER = {
+    "dask.dataframe.core": {"DataFrame"},
+    "dask.highlevelgraph": {"HighLevelGraph", "MaterializedLayer"},
+    "merlin.dag.executors": {"LocalExecutor"},
+    "merlin.io.dataframe_engine": {"DataFrameDatasetEngine"},
+    "numpy": {"ndarray"},
+    "pandas._libs.internals": {"_unpickle_block"},
+    "pandas.core.indexes.base": {"Index"},
+    "pandas.core.indexes.numeric": {"Float64Index", "Int64Index", "UInt64Index"},
+    "pandas.core.indexes.range": {"RangeIndex"},
+    "pandas.core.internals.managers": {"BlockManager", "SingleBlockManager"},
+}
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes})
+_NUMBERS = re.compile(r"[biuf]\d{1,2}|[SU]\d{1,6}")
+_TIMES = re.compile(r"[Mm]8")
+_TIME_UNITS = frozenset(
+    unit.encode() for unit in ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
+)
+
+
+# What refers to others like it, or to itself.
+_NODES = frozenset({"merlin.dag.node.Node", "merlin.io.dataset.Dataset", "nvtabular.workflow.node.WorkflowNode"})
+_LEAST_BYTES, _MOST_TIMES = 64 << 20, 32
+"""A file may stand for so much, and so many times its own size: texts that are there often are in it once."""
+_MOST_COLUMNS = 1 << 24  # of a sparse matrix, of which NVTabular counts each
+_MOST_EMPTY = 1 << 16  # rows or columns of an array without values
+
+
+def check_extent(tree: Any, num_bytes: int) -> None:
+    """Refuse a tree that repeats its parts so often that it expands to much more than the size of its file.
+
+    Raises:
+        ArtifactError: it does, or it holds itself other than by the nodes of a graph.
+    """
+    extents: dict[int, int] = {}  # bytes of a part when it is written out, about; -1 while that is found out
+    nodes = [tree]
+
+    def extent(part: Any) -> int:
+        if type(part) in _ATOMS or type(part) is bytearray:
+            return 8 + len(part) if isinstance(part, str | bytes | bytearray) else 8
+        if id(part) not in extents:
+            extents[id(part)] = -1
+            extents[id(part)] = 8 + sum(map(of_inner, _contents_of(part)))
+        if extents[id(part)] < 0:
+            raise ArtifactError("it holds itself")
+        return extents[id(part)]
+
+    def of_inner(part: Any) -> int:
+        if isinstance(part, Call) and part.name in _NODES:
+            nodes.append(part)
+            return 8
+        return extent(part)
+
+    total, seen = 0, set[int]()
+    while nodes:
+        node = nodes.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            total += extent(node)
+        if total > max(_LEAST_BYTES, _MOST_TIMES * num_bytes):
+            raise ArtifactError(f"it has {num_bytes} bytes, but expands to more than {_MOST_TIMES} times as many")
+
+
+def _contents_of(part: Any) -> Iterable[Any]:
+    if isinstance(part, Call | dict):
+        return _parts_of(part)  # without functions, which are left where they are
+    return part if isinstance(part, list | tuple | set | frozenset) else ()
+
+
+def make_parts(tree: Any) -> Any:
+    """What a tree of `read_inert` stands for."""
+    _check_names(tree)
+    return _Maker().make(tree)
+
+
+def _check_names(tree: Any) -> None:
+    """Refuse what no rule is for, before anything is made: all of the tree but the functions of operators."""
+    seen: set[int] = set()
+    left = [tree]
+    while left:
+        part = left.pop()
+        if type(part) in _ATOMS or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, Call) or is_name(part):
+            _check_name(part)
+        left.extend(reversed(_parts_of(part)))
+
+
+def _parts_of(part: Any) -> list[Any]:
+    """What a part is made of, in the order of the file, functions of operators left out."""
+    if isinstance(part, Call):
+        held = _functions_of(part)
+        if not held:
+            return [part.arguments, part.state]
+        return [part.arguments, *part.state, *(value for name, value in part.state.items() if name not in held)]
+    if isinstance(part, dict):
+        return [side for item in part.items() for side in item]
+    if isinstance(part, list | tuple | set | frozenset) and not _ATOMS.issuperset(map(type, part)):
+        return list(part)
+    return []
+
+
+def has_rule(module: str, name: str) -> bool:
+    """Whether what is called so is made again, by a rule or as an operator of a known package."""
+    return f"{module}.{name}" in _RULES or _is_operator_name(module, name)
+
+
+def _check_name(call: Any) -> None:
+    if not (_is_no_object(call.module, call.attribute) or has_rule(call.module, call.attribute)):
+        raise _not_data(call.name)
+
+
+def _functions_of(call: Call) -> dict[str, Any]:
+    """The functions that an operator holds, by attribute: names, or calls that would make them."""
+    if call.name not in HELD_BY or not isinstance(call.state, dict):
+        return {}
+    held = {name: call.state.get(name) for name in HELD_BY[call.name]}
+    return {name: part for name, part in held.items() if isinstance(part, Call) or is_name(part)}
+
+
+class _Maker:
+    """Makes each part once, however often it is referred to."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Any] = {}
+
+    def make(self, part: Any) -> Any:
+        kind = type(part)
+        if kind in _ATOMS:
+            return part
+        if id(part) in self._made:
+            return self._made[id(part)]
+        if kind in (list, set, dict):
+            return self._filled(part)
+        if kind in (tuple, frozenset):
+            return self.keep(part, kind(self.all(part)))
+        if kind is bytearray:
+            return bytes(part)
+        if isinstance(part, Call):
+            return self._called(part)
+        if is_name(part) and part.attribute in _TYPES.get(part.module, ()):
+            return getattr(importlib.import_module(part.module), part.attribute)
+        raise _not_data(part.name if kind is type else kind.__name__)
+
+    def all(self, parts: Iterable[Any]) -> Iterable[Any]:
+        return parts if _ATOMS.issuperset(map(type, parts)) else [self.make(part) for part in parts]
+
+    def keep(self, part: Any, made: Any) -> Any:
+        """Remember what a part became, which may be before it is filled, as graphs go round in circles."""
+        self._made[id(part)] = made
+        return made
+
+    def _filled(self, part: Any) -> Any:
+        made = self.keep(part, type(part)())
+        if isinstance(part, dict):
+            made.update(zip(self.all(part.keys()), self.all(part.values()), strict=True))
+        elif isinstance(part, set):
+            made.update(self.all(part))
+        else:
+            made.extend(self.all(part))
+        return made
+
+    def state_of(self, call: Call) -> Any:
+        """What is put into an object, with what stands in the place of functions."""
+        held = _functions_of(call)
+        if not held:
+            return self.make(call.state)
+        functions = {name: _make_function(part) for name, part in held.items()}
+        others = {self.make(name): self.make(part) for name, part in call.state.items() if name not in held}
+        return others | functions
+
+    def _called(self, call: Call) -> Any:
+        _check_name(call)  # once more, of what is really made
+        if _is_no_object(call.module, call.attribute):
+            raise _unexpected(call)
+        return self.keep(call, _RULES.get(call.name, _make_operator)(self, call))
+
+
+def _is_no_object(module: str, name: str) -> bool:
+    """Whether it is only there as a value, or in the parts of another."""
+    return any(name in names.get(module, ()) for names in (_TYPES, _INNER)) and f"{module}.{name}" not in _RULES
+
+
+def _not_data(name: str) -> ArtifactError:
+    return ArtifactError(f"it refers to {name}, which is not data")
+
+
+def _unexpected(call: Call) -> ArtifactError:
+    return ArtifactError(f"{call.name} stands there with arguments or contents that no saved workflow has")
+
+
+def _make_shell(maker: _Maker, call: Call) -> Any:
+    return _fill(maker, call, getattr(importlib.import_module(call.module), call.attribute))
+
+
+def _make_operator(maker: _Maker, call: Call) -> Any:
+    """An operator, filled; or called, where its class says by `__reduce__` that it is saved so."""
+    kind = getattr(importlib.import_module(call.module), call.attribute, None)
+    # Defined there, not merely imported there: modules hold much more than their own classes.
+    if not (isinstance(kind, type) and issubclass(kind, ops.Operator) and kind.__module__ == call.module):
+        raise _not_data(call.name)
+    if "__reduce__" not in {name for ancestor in kind.__mro__[:-1] for name in vars(ancestor)}:
+        return _fill(maker, call, kind)
+    if call.state is not None:
+        raise _unexpected(call)
+    return kind(*maker.all(call.arguments))
+
+
+def _fill(maker: _Maker, call: Call, kind: Any) -> Any:
+    if call.arguments:
+        raise _unexpected(call)
+    made = maker.keep(call, kind.__new__(kind))
+    state = maker.state_of(call)
+    if hasattr(kind, "__setstate__"):
+        made.__setstate__(state)
+    elif state is not None:
+        if not isinstance(state, dict) or any(_is_behaviour(kind, name) for name in state):
+            raise _unexpected(call)
+        vars(made).update(state)
+    return made
+
+
+def _make_function(part: Any) -> Callable[..., Any]:
+    return named_function(part.module, part.attribute) if is_name(part) else CodeInFile()
+
+
+def _is_behaviour(kind: type, name: Any) -> bool:
+    """Whether a value of this name would take the place of a method."""
+    return not isinstance(name, str) or name.startswith("__") or inspect.isroutine(getattr(kind, name, None))
+
+
+def _is_operator_name(module: str, name: str) -> bool:
+    return (module.startswith(_OPERATORS) and "." not in name) or f"{module}:{name}" in _installed()
+
+
+def _installed() -> set[str]:
+    """Operator classes of installed packages, as MODULE:CLASS."""
+    return {entry.value for entry in entry_points(group=GROUP)}
+
+
+def _make_enum(_maker: _Maker, call: Call) -> Any:
+    match call.arguments, call.state:
+        case (str() | int() as value,), None:
+            return getattr(importlib.import_module(call.module), call.attribute)(value)
+    raise _unexpected(call)
+
+
+def _make_executor(_maker: _Maker, _call: Call) -> Any:
+    """A new one: what runs a workflow is not part of what was saved."""
+    return DaskExecutor()
+
+
+def _make_slice(_maker: _Maker, call: Call) -> Any:
+    match call.arguments, call.state:
+        case (int() | None, int() | None, int() | None), None:
+            return slice(*call.arguments)
+    raise _unexpected(call)
+
+
+def _make_dtype(_maker: _Maker, call: Call) -> Any:
+    match call.arguments, call.state:
+        case ("O8", False, True), (3, "|", None, None, None, -1, -1, 63):
+            return np.dtype(object)
+        case (str(code), False, True), (3, "<" | ">" | "|" as order, None, None, None, int(), int(), 0 | 8):
+            if _NUMBERS.fullmatch(code):
+                return np.dtype(code).newbyteorder(order)
+        case (str(code), False, True), (4, "<" | ">" as order, None, None, None, -1, -1, 0, time):
+            return _time_dtype(call, code, time).newbyteorder(order)
+    raise _unexpected(call)
+
+
+def _time_dtype(call: Call, code: str, time: Any) -> "np.dtype[Any]":
+    match time:
+        case ({**rest}, (bytes(unit), int(count), 1, 1)) if not rest and unit in _TIME_UNITS and _TIMES.fullmatch(code):
+            return np.dtype(f"{code}[{count}{unit.decode()}]")
+    raise _unexpected(call)
+
+
+def _make_array(maker: _Maker, call: Call) -> NDArray[Any]:
+    match call.arguments, call.state:
+        case (kind, (0,), b"b"), (1, tuple(shape), dtype, bool(is_fortran), bytes() | list() as values):
+            if kind.name == "numpy.ndarray":
+                return _array_of(maker, call, values, dtype, shape, "F" if is_fortran else "C")
+    raise _unexpected(call)
+
+
+def _make_array_of_buffer(maker: _Maker, call: Call) -> NDArray[Any]:
+    match call.arguments, call.state:
+        case (bytes() | bytearray() as values, dtype, tuple(shape), "C" | "F" as order), None:
+            return _array_of(maker, call, values, dtype, shape, order)
+    raise _unexpected(call)
+
+
+def _array_of(maker: _Maker, call: Call, values: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+    made_dtype = maker.make(dtype)
+    if not isinstance(made_dtype, np.dtype) or made_dtype.hasobject != isinstance(values, list):
+        raise _unexpected(call)
+    if isinstance(values, list):
+        flat = np.fromiter(maker.all(values), dtype=object, count=len(values))
+    else:
+        flat = np.frombuffer(bytearray(values), dtype=made_dtype)
+    # Of an array without values, one side may be said to be of any length.
+    if not all(type(size) is int and 0 <= size <= max(len(flat), _MOST_EMPTY) for size in shape):
+        raise _unexpected(call)
+    if math.prod(shape) != len(flat):
+        raise _unexpected(call)
+    return flat.reshape(shape, order=order)
+
+
+def _make_scalar(maker: _Maker, call: Call) -> Any:
+    match call.arguments, call.state:
+        case (dtype, bytes(value)), None:
+            return _array_of(maker, call, value, dtype, (1,), "C")[0]
+    raise _unexpected(call)
+
+
+def _make_index(maker: _Maker, call: Call) -> Any:
+    """An index; its name is what names a column."""
+    match call.arguments, call.state:
+        case (kind, {"data": Call() as data, "name": name, **rest}), None if not rest:
+            values = maker.make(data)
+            if kind.name.startswith("pandas.core.indexes.") and isinstance(values, np.ndarray):
+                return pd.Index(values, dtype=values.dtype, name=maker.make(name))
+        case (kind, {"start": int(start), "stop": int(stop), "step": int(step), "name": name, **rest}), None:
+            if kind.name == "pandas.core.indexes.range.RangeIndex" and not rest:
+                return pd.RangeIndex(start, stop, step, name=maker.make(name))
+    raise _unexpected(call)
+
+
+def _make_frame(maker: _Maker, call: Call) -> pd.DataFrame:
+    match call.arguments, call.state:
+        case (), {"_mgr": Call(name="pandas.core.internals.managers.BlockManager") as manager}:
+            blocks, axes = manager.arguments
+            columns, index = (_index_of(maker, call, axis) for axis in axes)
+            return _frame_of(maker, call, blocks, columns, index)
+    raise _unexpected(call)
+
+
+def _frame_of(maker: _Maker, call: Call, blocks: Any, columns: pd.Index, index: pd.Index) -> pd.DataFrame:
+    by_position: dict[int, NDArray[Any]] = {}
+    parts = [_block_of(maker, call, block) for block in blocks]
+    if len(columns) != sum(len(rows) for rows, _ in parts):  # before they are counted: an index may say any number
+        raise _unexpected(call)
+    for rows, placement in parts:
+        positions = np.arange(len(columns))[placement]
+        by_position.update(zip(positions.tolist(), rows, strict=True))
+    if not by_position or set(by_position) != set(range(len(columns))):
+        raise _unexpected(call)
+    # By number first: names may be there twice.
+    frame = pd.DataFrame({position: by_position[position] for position in range(len(columns))}, index=index)
+    frame.columns = columns
+    return frame
+
+
+def _block_of(maker: _Maker, call: Call, block: Any) -> tuple[NDArray[Any], Any]:
+    """Columns of a frame that have one dtype, as the rows of an array, and their places in the frame."""
+    match block:
+        case Call(name="pandas._libs.internals._unpickle_block", arguments=(values, placement, 2)):
+            rows = maker.make(values)
+            if isinstance(rows, np.ndarray) and rows.ndim == 2:
+                return rows, maker.make(placement)
+    raise _unexpected(call)
+
+
+def _make_series(maker: _Maker, call: Call) -> "pd.Series[Any]":
+    match call.arguments, call.state:
+        case (), {"_mgr": Call(state=([axis], [values], *_)), "name": name}:
+            array, index = maker.make(values), _index_of(maker, call, axis)
+            if isinstance(array, np.ndarray) and array.shape == index.shape:  # a single value would fill any index
+                return pd.Series(array, index=index, name=maker.make(name))
+    raise _unexpected(call)
+
+
+def _index_of(maker: _Maker, call: Call, axis: Any) -> pd.Index:
+    index = maker.make(axis)
+    if not isinstance(index, pd.Index):
+        raise _unexpected(call)
+    return index
+
+
+def _make_matrix(maker: _Maker, call: Call) -> Any:
+    match call.arguments, call.state:
+        case (), {"_shape": (int(height), int(width)), "data": data, "indices": indices, "indptr": starts}:
+            if width > _MOST_COLUMNS:
+                raise ArtifactError(f"{call.name} has {width} columns, expected at most {_MOST_COLUMNS}")
+            matrix = scipy.sparse.csr_matrix(
+                tuple(maker.make(part) for part in (data, indices, starts)), shape=(height, width)
+            )
+            # Indices that lead outside are followed unchecked by SciPy and NVTabular.
+            matrix.check_format(full_check=True)
+            return matrix
+    raise _unexpected(call)
+
+
+def _make_dataset(maker: _Maker, call: Call) -> Any:
+    """A Dataset anew, of the one frame that `JoinExternal` keeps in it."""
+    match call.arguments, call.state:
+        case (), {"schema": schema, "engine": Call(state={"_ddf": Call(state=(Call(state=graph), str(name), *_))})}:
+            match graph:
+                case {"layers": {**layers}} if list(layers) == [name]:
+                    return _dataset_of(maker, call, layers[name], maker.make(schema))
+    raise _unexpected(call)
+
+
+def _dataset_of(maker: _Maker, call: Call, layer: Any, schema: Any) -> Any:
+    match layer:
+        case Call(state={"mapping": {**parts}}) if parts:
+            frames = [maker.make(frame) for _, frame in sorted(parts.items(), key=_partition)]
+            if isinstance(schema, Schema) and all(isinstance(frame, pd.DataFrame) for frame in frames):
+                return nvt.Dataset(frames[0] if len(frames) == 1 else pd.concat(frames), schema=schema)
+    raise _unexpected(call)
+
+
+def _partition(item: tuple[Any, Any]) -> int:
+    (_name, number), _frame = item
+    return int(number)
+
+
+_Rule = Callable[[_Maker, Call], Any]
+_RULES: dict[str, _Rule] = {
+    **{f"{module}.{name}": _make_shell for module, names in _SHELLS.items() for name in names},
+    **{f"{module}.{name}": _make_enum for module, names in _ENUMS.items() for name in names},
+    "builtins.slice": _make_slice,
+    "merlin.dag.executors.DaskExecutor": _make_executor,
+    "merlin.io.dataset.Dataset": _make_dataset,
+    "numpy.core.multiarray._reconstruct": _make_array,
+    "numpy.core.multiarray.scalar": _make_scalar,
+    "numpy.core.numeric._frombuffer": _make_array_of_buffer,
+    "numpy.dtype": _make_dtype,
+    "pandas.core.frame.DataFrame": _make_frame,
+    "pandas.core.indexes.base._new_Index": _make_index,
+    "pandas.core.series.Series": _make_series,
+    "scipy.sparse._csr.csr_matrix": _make_matrix,
+}

@@ -1,0 +1,104 @@
+"""Parquet files of saved workflows, vocabularies and statistics, whose sizes are checked before anybody reads them.
+
+A few bytes of Parquet may stand for any number of rows, and a dictionary for any number of long texts. NVTabular reads
+these files whole, so what they hold in memory has to be in proportion to what they take on the disk.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rankline.workflows.core.errors import ArtifactError, in_short
+from rankline.workflows.storage.regular_files import open_regular
+
+# NVTabular writes these. A page of any other may be thousands of times as large as what it takes.
+_CODECS = ("UNCOMPRESSED", "SNAPPY")
+_WIDTHS = {"BOOLEAN": 8, "INT32": 8, "INT64": 8, "INT96": 8, "FLOAT": 8, "DOUBLE": 8, "BYTE_ARRAY": 8}
+"""Type of a column → bytes of a value in memory, without the text of a `BYTE_ARRAY`."""
+_LEAST_BYTES, _MOST_TIMES = 64 << 20, 16
+"""A file may hold so much, and so many times its own size: statistics that are often equal take little room."""
+_MOST_ENTRIES = 100_000  # of a list in the footer, which takes memory before the entries are read
+
+
+def check_vocabulary(path: Path) -> None:
+    """Refuse a file, or a directory of them, that holds much more than its size allows.
+
+    Raises:
+        ArtifactError: it is not such Parquet as NVTabular writes, or it is too large for its size.
+    """
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if file.exists() or file.is_symlink():
+            try:
+                _check_file(file)
+            except (OSError, pa.ArrowException) as error:
+                raise ArtifactError(f"{str(file)!r} cannot be read as Parquet: {in_short(error)}") from None
+
+
+def read_vocabulary(path: str, columns: Sequence[str]) -> pd.DataFrame:
+    """A vocabulary, or statistics, that must have some columns."""
+    try:
+        frame = pd.read_parquet(path)
+    except Exception as error:  # damaged files raise anything
+        reason = f"{type(error).__name__}: {in_short(error)}"
+        raise ArtifactError(f"{path!r} cannot be read ({reason}). Save the workflow again.") from None
+    if missing := [name for name in columns if name not in frame]:
+        raise ArtifactError(f"{path!r} has no column {missing[0]!r}. Save the workflow again.")
+    return frame
+
+
+def _check_file(path: Path) -> None:
+    with open_regular(path) as stream:
+        num_bytes = stream.seek(0, 2)
+        texts = _check_footer(path, _opened(stream).metadata, num_bytes)
+        if texts:  # as dictionaries, so that a text that is there often is in memory once
+            table = _opened(stream, read_dictionary=texts).read(columns=texts)
+            _check_size(path, sum(map(_text_bytes, table.columns)), num_bytes)
+
+
+def _opened(stream: Any, **options: Any) -> pq.ParquetFile:
+    return pq.ParquetFile(stream, thrift_container_size_limit=_MOST_ENTRIES, **options)
+
+
+def _check_footer(path: Path, footer: pq.FileMetaData, num_bytes: int) -> list[str]:
+    """Check the sizes in the footer, which limits how many values are read.
+
+    Returns:
+        Names of the text columns, whose sizes the footer does not have.
+    """
+    size, texts = 0, set[str]()
+    for place in range(footer.num_columns):
+        if footer.schema.column(place).max_repetition_level:
+            raise ArtifactError(f"{str(path)!r} holds lists, expected one value per row")
+        if footer.schema.column(place).physical_type == "BYTE_ARRAY":
+            texts.add(footer.schema.column(place).path)
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for place in range(footer.num_columns):
+            column, about = group.column(place), footer.schema.column(place)
+            if column.compression not in _CODECS:
+                raise ArtifactError(
+                    f"{str(path)!r} is compressed with {column.compression}, expected one of {', '.join(_CODECS)}"
+                )
+            if column.num_values != group.num_rows:
+                raise ArtifactError(f"{str(path)!r} has columns of different lengths")
+            size += column.num_values * (_WIDTHS.get(about.physical_type) or max(about.length, 8))
+            _check_size(path, size, num_bytes)
+    return sorted(texts)
+
+
+def _check_size(path: Path, size: int, num_bytes: int) -> None:
+    if size > max(_LEAST_BYTES, _MOST_TIMES * num_bytes):
+        raise ArtifactError(f"{str(path)!r} has {num_bytes} bytes and holds more than {_MOST_TIMES} times as many")
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    num_bytes = 0
+    for chunk in column.chunks:
+        lengths = pc.binary_length(chunk.dictionary).cast(pa.int64()).take(chunk.indices)
+        num_bytes += pc.sum(lengths, min_count=0).as_py()
+    return num_bytes

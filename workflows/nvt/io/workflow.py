@@ -1,0 +1,286 @@
+"""Saved NVTabular workflows, loaded without running code from the file.
+
+NVTabular 23.8 saves a workflow as a pickle, and a pickle can call anything. Ours are read as data and made by rules of
+ours (`workflows/nvt/io/restore.py`); what is loaded reads no file but those beside it. A function that an operator
+holds, such as that of a `LambdaOp`, is not run (`workflows/nvt/io/functions.py`): the workflow loads, and is refused
+where it would be called.
+
+An installed package brings operator classes by the entry-point group `rankline.operators`, one class each, as
+`log_price = "shop.operators:LogPrice"`. What may be imported is then said by the package that somebody installed, never
+by the file that is read.
+"""
+
+import json
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from rankline.workflows.core.errors import ArtifactError, ConfigError, in_short
+from rankline.workflows.core.validation import LONGEST_PADDED
+from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
+from rankline.workflows.nvt.io.functions import say_whose_they_are
+from rankline.workflows.nvt.io.pickle_reader import read_inert
+from rankline.workflows.nvt.io.restore import GROUP, check_extent, has_rule, make_parts
+from rankline.workflows.nvt.io.vocabulary_files import check_vocabulary
+from rankline.workflows.storage.regular_files import read_regular
+
+from merlin.dag import Graph, Node  # isort: skip
+from merlin.dag.ops.subgraph import Subgraph  # isort: skip
+from nvtabular.ops import StatOperator  # isort: skip
+
+_PICKLE, _METADATA = "workflow.pkl", "metadata.json"
+_SAVED_IN = "/workflow"
+_VOCABULARY = "cat_path"
+_MOST_PICKLE_BYTES = 256 << 20  # of which reading takes a minute
+_MOST_METADATA_BYTES = 1 << 20
+# Which files an operator has, by column.
+_FILES = {ops.Categorify: "categories", ops.JoinGroupby: "categories", ops.TargetEncoding: "stats"}
+# Whose pickles are read; some of older ones may be.
+_OLDEST = {"nvtabular": "23.8", "pandas": "1.5"}
+# NVTabular and we walk a graph from its output along every path.
+_MOST_PATHS = 100_000
+
+
+def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
+    """Save in NVTabular's own format: `workflow.pkl`, `metadata.json` and the vocabularies.
+
+    The same workflow gives the same bytes, whenever and wherever it is saved. The workflow itself keeps its own
+    vocabularies, where NVTabular lets it use the saved ones from then on: `directory` may be moved or removed.
+    """
+    operators = _with_statistics(workflow)
+    before = [dict(vars(operator)) for operator in operators]
+    try:
+        workflow.save(str(directory))
+        for operator in operators:
+            _name_files_alike(operator, str(directory))
+        _name_vocabularies_alike(workflow)
+        (directory / _PICKLE).write_bytes(cloudpickle.dumps(workflow))
+        metadata = json.loads((directory / _METADATA).read_text(encoding="utf-8"))
+        (directory / _METADATA).write_text(json.dumps({**metadata, "generated_timestamp": 0}), encoding="utf-8")
+    finally:
+        for operator, attributes in zip(operators, before, strict=True):
+            vars(operator).update(attributes)
+
+
+def _name_files_alike(operator: Any, directory: str) -> None:
+    """Make an operator name its files as if they were in `_SAVED_IN`; loading replaces that directory."""
+    for kind, attribute in _FILES.items():
+        if isinstance(operator, kind):
+            files = getattr(operator, attribute)
+            setattr(operator, attribute, {key: _SAVED_IN + files[key].removeprefix(directory) for key in files})
+            operator.out_path = _SAVED_IN
+    if isinstance(operator, ops.Categorify):
+        operator.vocabs = {key: operator.categories[key] for key in operator.vocabs}
+
+
+def _name_vocabularies_alike(workflow: nvt.Workflow) -> None:
+    """Do the same in the schemas, where Categorify notes the files of the fit, which nothing reads."""
+    for node in _nodes(workflow.graph):
+        for schema in (node.input_schema, node.output_schema):
+            for column in schema or ():
+                if path := column.properties.get(_VOCABULARY):
+                    column.properties[_VOCABULARY] = f"{_SAVED_IN}/categories/{Path(path).name}"
+
+
+def check_loadable(workflow: nvt.Workflow) -> None:
+    """Refuse, before it is fitted, a workflow that `load_workflow` would refuse when it is saved."""
+    for kind in {type(node.op) for node in _nodes(workflow.graph)}:
+        if not has_rule(kind.__module__, kind.__qualname__):
+            raise ConfigError(
+                f"a saved workflow with {kind.__module__}.{kind.__qualname__} could not be loaded. Name the class in "
+                f"the entry-point group {GROUP} of an installed package: {kind.__name__.lower()} = "
+                f'"{kind.__module__}:{kind.__qualname__}".'
+            )
+
+
+def load_workflow(directory: Path) -> nvt.Workflow:
+    """Load a saved NVTabular workflow, running no code from the file.
+
+    Raises:
+        ArtifactError: missing, damaged, or it refers to something that is not data.
+    """
+    if not (directory / _PICKLE).exists():
+        raise ArtifactError(f"{directory} holds no {_PICKLE}. Expected a workflow that NVTabular 23.8 saved.")
+    workflow = _load_pickle(directory)
+    try:
+        _check_sizes(workflow)
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{directory} was not loaded: {error}. Expected what NVTabular's Workflow.save writes."
+        ) from None
+    return workflow
+
+
+def _check_sizes(workflow: nvt.Workflow) -> None:
+    """Refuse what would take much more memory when the workflow is used than its files take on the disk."""
+    operators = [node.op for node in _nodes(workflow.graph)]
+    for operator in operators:
+        if isinstance(operator, ops.ListSlice) and operator.pad and operator.max_elements > LONGEST_PADDED:
+            raise ArtifactError(
+                f"a ListSlice pads lists to {operator.max_elements} values, expected at most {LONGEST_PADDED}"
+            )
+    files = {
+        file
+        for operator in operators
+        for kind, attribute in _FILES.items()
+        if isinstance(operator, kind)
+        for file in getattr(operator, attribute).values()
+    }
+    for file in sorted(files):
+        check_vocabulary(Path(file))
+
+
+def _load_pickle(directory: Path) -> nvt.Workflow:
+    path = directory / _PICKLE
+    try:
+        content = read_regular(path, _MOST_PICKLE_BYTES)
+        with quiet_nvtabular():
+            tree = read_inert(BytesIO(content))
+            check_extent(tree, len(content))
+            workflow = make_parts(tree)
+        if isinstance(workflow, nvt.Workflow):
+            for node in _nodes(workflow.graph):
+                _keep_files_in(node.op, directory)
+                say_whose_they_are(node)
+    except ArtifactError as error:
+        remedy = _too_old(directory) or (
+            "Expected NVTabular operators and data only; name an operator class of your own in the entry-point group "
+            f"{GROUP} of its package."
+        )
+        reason = " ".join(str(error).split())  # a name in it may have a line feed
+        raise ArtifactError(f"{path} was not loaded: {reason}. {remedy}") from None
+    except Exception as error:  # damaged pickles raise anything
+        remedy = _too_old(directory) or "Prepare the data again."
+        raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {in_short(error)}). {remedy}") from None
+    if not isinstance(workflow, nvt.Workflow):
+        raise ArtifactError(f"{path} holds {type(workflow).__name__}, expected an NVTabular workflow.")
+    keep_vocabularies_in(workflow, directory)
+    return workflow
+
+
+def _too_old(directory: Path) -> str:
+    """What to say of a workflow that was saved by older packages than those whose pickles are known; else nothing."""
+    try:
+        saved_by = json.loads(read_regular(directory / _METADATA, _MOST_METADATA_BYTES))["versions"]
+        is_old = any(_numbers(saved_by[name]) < _numbers(oldest) for name, oldest in _OLDEST.items())
+    except (OSError, LookupError, TypeError, ValueError, AttributeError):  # damaged, or of somebody else
+        return ""
+    found, oldest = (" and ".join(f"{name} {versions[name]}" for name in _OLDEST) for versions in (saved_by, _OLDEST))
+    return f"It was saved by {found}, expected at least {oldest}: prepare the data again." if is_old else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split(".")[:2])
+
+
+def _nodes(graph: Any) -> list[Any]:
+    """Every node of a graph and of the graphs in it."""
+    if not isinstance(graph, Graph):
+        raise ArtifactError("it has no graph")
+    nodes = _walked([graph.output_node], _sources)
+    if any(not isinstance(node.op, ops.Operator) for node in nodes):
+        raise ArtifactError("its graph has a node without an operator")
+    _walked(nodes, lambda node: node.children)
+    return nodes
+
+
+def _sources(node: Any) -> list[Any]:
+    inner = [node.op.graph.output_node] if isinstance(node.op, Subgraph) else []
+    return [*node.parents_with_dependencies, *inner]
+
+
+def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[Any]:
+    """The nodes that can be reached, each after those that follow it."""
+    walked: list[Any] = []
+    num_paths: dict[int, int] = {}  # from a node on; 0 while those that follow it are looked at
+
+    def walk(node: Any) -> None:
+        if not isinstance(node, Node):
+            raise ArtifactError(f"its graph holds {type(node).__name__} where a node should be")
+        num_paths[id(node)] = 0
+        counts = []
+        for other in following(node):
+            if id(other) not in num_paths:
+                walk(other)
+            counts.append(num_paths[id(other)])
+        if 0 in counts or sum(counts) > _MOST_PATHS:
+            raise ArtifactError(f"its graph goes round in circles, or has more than {_MOST_PATHS} paths")
+        num_paths[id(node)] = max(1, sum(counts))
+        walked.append(node)
+
+    for start in starts:
+        if id(start) not in num_paths:
+            walk(start)
+    return walked
+
+
+def _keep_files_in(operator: Any, directory: Path) -> None:
+    """Point an operator of NVTabular to its files, which lay in another directory when the workflow was saved."""
+    for kind, attribute in _FILES.items():
+        if isinstance(operator, kind):
+            files = getattr(operator, attribute)
+            setattr(operator, attribute, {key: _moved(files[key], operator.out_path, directory) for key in files})
+            operator.out_path = str(directory)
+    if isinstance(operator, ops.Categorify):  # NVTabular moves vocabularies that were given only as what they became
+        operator.vocabs = {key: operator.categories[key] for key in operator.vocabs}
+    if isinstance(operator, ops.JoinExternal):
+        if not isinstance(operator.df_ext, nvt.Dataset):
+            raise ArtifactError("a JoinExternal in it has no frame to join")
+        operator._ext_cache = None
+
+
+def _moved(file: str, saved_in: str, directory: Path) -> str:
+    name = file.removeprefix(saved_in).lstrip("/")
+    path = directory / name
+    is_address = "::" in name or "://" in name  # to fsspec, which NVTabular opens files with
+    if is_address or not file.startswith(saved_in) or not path.resolve().is_relative_to(directory.resolve()):
+        raise ArtifactError(f"it names the file {file!r}, which is not in the directory that it was saved in")
+    return str(path)
+
+
+def without_folds(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> nvt.Workflow:
+    """A workflow as it is served, for rows that it was not fitted to: targets encoded by the statistics of all rows.
+
+    NVTabular's `TargetEncoding` leaves out those of a random fold, which keeps a training row's own target from it, and
+    does so with any other row. It names its columns by targets that must be there.
+
+    Args:
+        workflow: fitted; comes back as it is where it encodes no targets.
+        load: gives it anew, with its label.
+    """
+    if not _target_encodings(workflow):
+        return workflow
+    workflow = load()
+    for operator in _target_encodings(workflow):
+        operator.kfold = 1
+    return workflow
+
+
+def check_no_folds(workflow: nvt.Workflow) -> None:
+    """Refuse, where rows are encoded in another order than that of the fit, a workflow for which that matters."""
+    if any(operator.kfold > 1 for operator in _target_encodings(workflow)):
+        raise ConfigError(
+            "TargetEncoding draws the fold of a row, whose targets are kept from it, by the row's place among those of "
+            "the fit, which a loader does not know. Give it kfold=1, or encode offline."
+        )
+
+
+def _target_encodings(workflow: nvt.Workflow) -> list[Any]:
+    return [node.op for node in _nodes(workflow.graph) if isinstance(node.op, ops.TargetEncoding)]
+
+
+def keep_vocabularies_in(workflow: nvt.Workflow, directory: Path) -> None:
+    """Tell a workflow's statistics where their files are; before a fit, where to write them.
+
+    Without it NVTabular writes `categories/` into the current directory.
+    """
+    for operator in _with_statistics(workflow):
+        operator.set_storage_path(str(directory), copy=False)
+
+
+def _with_statistics(workflow: nvt.Workflow) -> list[Any]:
+    """Its operators that learn from rows, and may keep what they learn in files."""
+    return [node.op for node in Graph.get_nodes_by_op_type([workflow.output_node], StatOperator)]

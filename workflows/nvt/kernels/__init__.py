@@ -1,0 +1,1 @@
+"""The arithmetic of the operators, shared with the plan."""

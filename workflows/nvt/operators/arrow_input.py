@@ -1,0 +1,53 @@
+"""Raw texts that operators take as Arrow has them, without a Python object for each."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from rankline.workflows.nvt.compat import nvt, ops
+from rankline.workflows.nvt.operators.categorify import Categorify, HashedCategorify, OrderedCategorify
+from rankline.workflows.nvt.operators.cleaning import EmptyToNull, HexToInt
+from rankline.workflows.nvt.operators.hashing import HashShare
+from rankline.workflows.nvt.operators.values import holds_text
+
+from merlin.dag import iter_nodes  # isort: skip
+from merlin.dag.ops.concat_columns import ConcatColumns  # isort: skip
+
+
+def arrow_columns(workflow: nvt.Workflow) -> list[str]:
+    """Raw columns of strings which only operators read that take values as Arrow has them: see `frame_of`."""
+    nodes = list(iter_nodes([workflow.output_node]))
+    readers: dict[str, set[type]] = {}
+    for node in nodes:
+        for parent in node.parents_with_dependencies:
+            if parent.selector is not None and not parent.parents_with_dependencies:
+                for name in parent.selector.names:
+                    readers.setdefault(name, set()).update(_readers(node, nodes))
+    return sorted(name for name, kinds in readers.items() if kinds <= _TAKE_ARROW)
+
+
+def _readers(node: Any, nodes: Sequence[Any]) -> set[type]:
+    """Class of a node's operator; of one that hands on what Arrow has, those of the nodes behind it."""
+    if type(node.op) not in _PASS_ON:
+        return {type(node.op)}
+    behind = [other for other in nodes if any(parent is node for parent in other.parents_with_dependencies)]
+    return set().union(*(_readers(other, nodes) for other in behind)) if behind else {type(node.op)}
+
+
+def frame_of(table: pa.Table, arrow: Sequence[str]) -> pd.DataFrame:
+    """A table as pandas has it, but for some columns, whose strings, if they hold any, are not made Python objects.
+
+    These come last, so that columns of one dtype stay one block, which NVTabular's operators are faster with.
+    """
+    texts = [name for name in arrow if holds_text(table.schema.field(name).type)]
+    frame = table.drop_columns(texts).to_pandas()
+    made = {name: pd.Series(pd.arrays.ArrowExtensionArray(table[name]), index=frame.index) for name in texts}
+    return pd.concat([frame, pd.DataFrame(made, copy=False)], axis=1, copy=False) if texts else frame
+
+
+_TAKE_ARROW = frozenset({Categorify, HashedCategorify, HashShare, OrderedCategorify})
+
+
+_PASS_ON = frozenset({ConcatColumns, ops.Rename, EmptyToNull, HexToInt})

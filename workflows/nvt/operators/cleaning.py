@@ -1,0 +1,140 @@
+"""Operators that turn single values into numbers or into missing ones."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rankline.workflows.nvt.compat import nvt, ops
+from rankline.workflows.nvt.kernels.hexadecimal import numbers_of_hex
+from rankline.workflows.nvt.operators.values import arrow_dictionary, flattened, whole
+
+from merlin.schema import Tags  # isort: skip
+
+
+class GreaterThan(ops.Operator):  # type: ignore[misc]
+    """1.0 where a number is above `threshold`, else 0.0: a graded label made binary.
+
+    Args:
+        threshold: the largest value that still counts as negative.
+    """
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = threshold
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Apply to each selected column."""
+        return (df[col_selector.names] > self.threshold).astype("float32")
+
+    @property
+    def output_dtype(self) -> Any:
+        """float32, what a loss wants."""
+        return np.float32
+
+    @property
+    def output_tags(self) -> list[Tags]:
+        """Marks the column as a target."""
+        return [Tags.TARGET]
+
+
+class Bucketize(ops.Bucketize):  # type: ignore[misc]
+    """`Bucketize` that can be saved as data: NVTabular's own keeps its boundaries in a function.
+
+    Args:
+        boundaries: sorted numbers for all columns, or column → sorted numbers.
+    """
+
+    def __init__(self, boundaries: Sequence[float] | Mapping[str, Sequence[float]]) -> None:
+        by_column = isinstance(boundaries, Mapping)
+        super().__init__(dict(boundaries) if by_column else list(boundaries))  # type: ignore[arg-type]
+        self._given = boundaries
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._given,)
+
+
+class Finite(ops.Operator):  # type: ignore[misc]
+    """Replaces infinities, and floats too large for float32, by NaN: no model can compute with them."""
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Apply to each selected column; whole numbers stay as they are."""
+        columns = df[col_selector.names]
+        with np.errstate(over="ignore"):
+            return columns.where(np.isfinite(columns.astype(np.float32)))
+
+
+class HexToInt(ops.Operator):  # type: ignore[misc]
+    """Whole numbers of hexadecimal strings, which are smaller and faster to encode than the strings.
+
+    What is missing stays missing, and anything but a number of 1 to 15 hexadecimal digits becomes so. The column is
+    float64, whose NaN is what all other operators take for missing: an integer column would be int64 in one part of
+    the data and float64 in another, and a vocabulary of the first refuses the second. Numbers of up to 13 digits are
+    exact; longer ones are rounded to 53 bits, in training as in serving.
+
+    A dictionary of Arrow's stays one, of numbers, each of them once: see `arrow_columns` for who reads it.
+    """
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Apply to each selected column of strings, lists of strings or categories."""
+        result = df[col_selector.names].copy(deep=False)
+        for name in col_selector.names:
+            flat, rebuild = flattened(df[name])
+            if (encoded := arrow_dictionary(flat)) is not None:
+                result[name] = pd.arrays.ArrowExtensionArray(_dictionary_of_hex(encoded))
+            elif isinstance(flat.dtype, pd.CategoricalDtype):
+                # A missing value has the code -1, which takes the last.
+                result[name] = rebuild(
+                    np.append(_numbers_of_hex(flat.cat.categories), np.nan)[flat.cat.codes.to_numpy()]
+                )
+            else:
+                result[name] = rebuild(_numbers_of_hex(flat))
+        return result
+
+    @property
+    def output_dtype(self) -> Any:
+        """float64."""
+        return np.float64
+
+
+def _numbers_of_hex(series: "pd.Series[Any]") -> NDArray[np.float64]:
+    if isinstance(series.dtype, pd.ArrowDtype):
+        values = whole(pa.array(series)).cast(pa.large_binary())
+    else:
+        values = pa.array(series.to_numpy(dtype=object, na_value=None), pa.large_binary(), from_pandas=True)
+    return numbers_of_hex(values.fill_null(b""))
+
+
+def _dictionary_of_hex(strings: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Numbers of hexadecimal strings, null for what is none; strings may be of one number, as 0a and A."""
+    numbers = numbers_of_hex(strings.dictionary.cast(pa.large_binary()).fill_null(b""))
+    distinct = pa.array(numbers, from_pandas=True).dictionary_encode()
+    is_same = len(distinct.dictionary) == len(numbers)
+    indices = strings.indices if is_same else distinct.indices.take(strings.indices)
+    return pa.DictionaryArray.from_arrays(indices, distinct.dictionary, safe=False)  # they come from a dictionary
+
+
+class EmptyToNull(ops.Operator):  # type: ignore[misc]
+    """Makes empty texts missing, and removes empty and missing texts from lists."""
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Apply to each selected column of strings or lists of strings."""
+        result = df[col_selector.names].copy(deep=False)
+        for name in col_selector.names:
+            column = df[name]
+            if (encoded := arrow_dictionary(column)) is not None:
+                empty = pc.index(encoded.dictionary, pa.scalar("", encoded.dictionary.type)).as_py()
+                if empty >= 0:
+                    indices = pc.if_else(pc.equal(encoded.indices, empty), None, encoded.indices)
+                    made = pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
+                    result[name] = pd.Series(pd.arrays.ArrowExtensionArray(made), index=df.index)
+            elif any(isinstance(value, list | np.ndarray) for value in column.head(1)):
+                rows = [[value for value in row if isinstance(value, str) and value] for row in column]
+                result[name] = pd.Series(rows, index=df.index, dtype=object)
+            else:
+                result[name] = column.where(column != "", None)
+        return result

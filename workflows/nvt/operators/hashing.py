@@ -1,0 +1,110 @@
+"""Operators of NVTabular that hash the row's position too, found and replaced by those that hash the value alone."""
+
+import copy
+from typing import Any
+
+import pandas as pd
+
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.nvt.compat import nvt, ops
+from rankline.workflows.nvt.kernels.hashing import bucket_of_many
+from rankline.workflows.nvt.operators.categorify import Categorify, HashedCategorify
+from rankline.workflows.nvt.operators.values import flattened, hashes_of
+
+from merlin.dag import iter_nodes  # isort: skip
+
+
+class StableHashBucket(ops.HashBucket):  # type: ignore[misc]
+    """`HashBucket` by the hash of the value alone; see `HashedCategorify` for why. A missing value hashes to 0."""
+
+    def buckets_of(self, name: str) -> int:
+        """Buckets of a column."""
+        return int(self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets)
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Hash each selected column."""
+        result = df.copy(deep=False)
+        for name in col_selector.names:
+            flat, rebuild = flattened(df[name])
+            buckets = bucket_of_many([hashes_of(flat)], self.buckets_of(name))
+            result[name] = rebuild(buckets.astype(self.output_dtype))
+        return result
+
+
+class HashShare(StableHashBucket):
+    """The name of `StableHashBucket` in workflows that earlier versions saved."""
+
+
+class StableHashedCross(ops.HashedCross):  # type: ignore[misc]
+    """`HashedCross` by the hashes of the values alone; see `HashedCategorify` for why. A missing value hashes to 0."""
+
+    def crosses(self, selector: nvt.ColumnSelector) -> list[tuple[str, ...]]:
+        """The groups of columns that it hashes together."""
+        return [tuple(group) for group in self.column_mapping(selector).values()]
+
+    def buckets_of(self, cross: tuple[str, ...]) -> int:
+        """Buckets of a group."""
+        return int(self.num_buckets[cross] if isinstance(self.num_buckets, dict) else self.num_buckets)
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Hash each group."""
+        return pd.DataFrame(
+            {
+                "_X_".join(cross): bucket_of_many(
+                    [hashes_of(df[name]) for name in cross], self.buckets_of(cross)
+                ).astype(self.output_dtype)
+                for cross in self.crosses(col_selector)
+            },
+            index=df.index,
+        )
+
+
+_STABLE: dict[type, type] = {
+    ops.HashBucket: StableHashBucket,
+    ops.HashedCross: StableHashedCross,
+    ops.Categorify: HashedCategorify,
+    Categorify: HashedCategorify,
+}
+
+
+def with_stable_hashes(workflow: nvt.Workflow) -> nvt.Workflow:
+    """A workflow that gives a value the same id in every row; see `HashedCategorify` for what NVTabular does.
+
+    Args:
+        workflow: fitted or not; it stays as it is.
+
+    Returns:
+        The same one where nothing is to be replaced, else a copy.
+
+    Raises:
+        ConfigError: `Categorify` hashes unseen combinations of several columns, which has no stable form.
+    """
+    if not any(_depends_on_position(node.op) for node in iter_nodes([workflow.output_node])):
+        return workflow
+    stable = copy.deepcopy(workflow)
+    for node in iter_nodes([stable.output_node]):
+        if _depends_on_position(node.op):
+            if isinstance(node.op, ops.Categorify) and (groups := _groups(node)):
+                raise ConfigError(
+                    f"Categorify with num_buckets got groups of columns {groups}, whose unseen combinations NVTabular "
+                    "hashes with the row's position. Leave out num_buckets, or encode the columns alone."
+                )
+            node.op = _stable(node.op)
+    return stable
+
+
+def _depends_on_position(op: Any) -> bool:
+    return type(op) in _STABLE and bool(op.num_buckets)
+
+
+def _stable(op: Any) -> Any:
+    """The operator with all that it was given and has learnt, as one of the stable class, which takes the same."""
+    twin = copy.copy(op)
+    twin.__class__ = _STABLE[type(op)]
+    return twin
+
+
+def _groups(node: Any) -> list[list[str]]:
+    selectors = [part.selector for part in (node, *node.parents_with_dependencies) if part.selector is not None]
+    groups = selectors[0].subgroups if selectors else ()  # a node has none of its own before it is fitted
+    return [list(group.names) for group in groups if len(group.names) > 1]

@@ -1,0 +1,1 @@
+"""ONNX graphs: writing them, and converting trees to them."""

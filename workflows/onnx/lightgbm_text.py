@@ -1,0 +1,202 @@
+"""Forests in LightGBM's text form, `Booster.model_to_string`, and the exact branches of their trees for float32.
+
+A file is read here, and LightGBM loads a text that is rebuilt from the checked values. LightGBM itself trusts the
+numbers of a text, and some of them corrupt its memory.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.onnx.trees import LEQ, Tree, TreeNode, by_depth
+
+_IS_CATEGORICAL, _DEFAULT_LEFT = 1, 2  # bits of decision_type in LightGBM's tree.h
+_MISSING_TYPE = 12  # two bits: what is missing
+_ZERO_IS_MISSING, _NAN_IS_MISSING = 4, 8
+_END_OF_BITS = 16
+_OF_SPLITS: dict[str, type[int | float]] = {
+    "split_feature": int,
+    "threshold": float,
+    "decision_type": int,
+    "left_child": int,
+    "right_child": int,
+}
+_END = re.compile(r"^(?:end of trees|feature[ _]importances:)$", re.MULTILINE)
+_TREE = re.compile(r"^Tree=\d+\n", re.MULTILINE)
+_ZERO = np.float32(1e-35)  # kZeroThreshold in LightGBM's meta.h
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LightGBMForest:
+    """What a text says.
+
+    Attributes:
+        objective: as it was trained, with its options, such as `binary sigmoid:1`; "" for one of the user's own.
+        features: names of the columns.
+        width: scores of a row; one for each class.
+        trees: tree n adds to score n % width.
+        blocks: a text for each tree, made of what was checked.
+        is_average: whether scores are the mean of the trees, as in random forests.
+    """
+
+    objective: str
+    features: tuple[str, ...]
+    width: int
+    trees: tuple[Tree, ...]
+    blocks: tuple[str, ...]
+    is_average: bool
+
+    def text(self, objective: str) -> str:
+        """What LightGBM loads to predict."""
+        features = range(len(self.features))
+        header = {
+            "num_class": self.width,
+            "num_tree_per_iteration": self.width,
+            "label_index": 0,
+            "max_feature_idx": len(features) - 1,
+            **({"objective": objective} if objective else {}),
+            "feature_names": " ".join(f"Column_{number}" for number in features),
+            "feature_infos": " ".join("none" for _ in features),
+            "tree_sizes": " ".join(str(len(block)) for block in self.blocks),
+        }
+        lines = ["tree", "version=v4", *_lines(header), *(["average_output"] if self.is_average else [])]
+        return "\n".join([*lines, "", "".join(self.blocks) + "end of trees\n"])
+
+
+def read_forest(text: str, source: str) -> LightGBMForest:
+    """Read a forest.
+
+    Raises:
+        ArtifactError: it is damaged, or splits otherwise than at a threshold.
+    """
+    try:
+        return _read(text, source)
+    except (ValueError, KeyError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ArtifactError(f"{source} is a damaged LightGBM model: {reason}. Save it again by save_model.") from None
+
+
+def _read(text: str, source: str) -> LightGBMForest:
+    first, end = _TREE.search(text), _END.search(text)
+    if first is None or end is None:
+        raise ValueError("it has no trees" if end else "it is cut off")
+    header = _fields(text[: first.start()])
+    features = tuple(header["feature_names"].split(" "))
+    width = int(header["num_tree_per_iteration"])
+    starts = [match.start() for match in _TREE.finditer(text, endpos=end.start())]
+    blocks = [text[start:stop] for start, stop in zip(starts, [*starts[1:], end.start()], strict=True)]
+    if len(features) != int(header["max_feature_idx"]) + 1:
+        raise ValueError(f"it names {len(features)} features, expected {int(header['max_feature_idx']) + 1}")
+    if width < 1 or len(blocks) % width or width != int(header["num_class"]):
+        raise ValueError(f"it has {len(blocks)} trees for {header['num_class']} classes, {width} for each step")
+    if "tree_sizes" in header and header["tree_sizes"].split() != [str(len(block)) for block in blocks]:
+        raise ValueError("its trees are not as long as it says")
+    numbers = [_numbers(_fields(block), source) for block in blocks]
+    trees = (_nodes(tree, len(features), source) for tree in numbers)
+    is_average = "average_output" in header
+    weight = width / len(blocks) if is_average else 1.0
+    return LightGBMForest(
+        objective=header.get("objective", ""),
+        features=features,
+        width=width,
+        trees=tuple(Tree(target=n % width, nodes=_weighted(nodes, weight)) for n, nodes in enumerate(trees)),
+        blocks=tuple(_block(number, tree) for number, tree in enumerate(numbers)),
+        is_average=is_average,
+    )
+
+
+def _fields(lines: str) -> dict[str, str]:
+    """What is said as `name=value`, or as a name alone."""
+    parts = (line.partition("=") for line in lines.split("\n") if line)
+    return {name: value for name, _, value in parts}
+
+
+def _weighted(nodes: tuple[TreeNode, ...], weight: float) -> tuple[TreeNode, ...]:
+    return nodes if weight == 1 else tuple(replace(node, weight=weight * node.weight) for node in nodes)
+
+
+def _numbers(fields: Mapping[str, str], source: str) -> dict[str, list[Any]]:
+    if int(fields.get("is_linear", "0")):
+        raise ArtifactError(f"{source} has linear trees, which ONNX does not. Train it without linear_tree.")
+    if int(fields["num_cat"]):
+        raise ArtifactError(
+            f"{source} splits at categories. Train it without categorical_feature: ids are numbers, or flags each."
+        )
+    num_leaves = int(fields["num_leaves"])
+    if num_leaves < 1:
+        raise ValueError(f"a tree has {num_leaves} leaves")
+    made = {"leaf_value": list(map(float, fields["leaf_value"].split()))}
+    for name, kind in _OF_SPLITS.items():
+        made[name] = [kind(value) for value in fields[name].split()] if num_leaves > 1 else []
+    for name, values in made.items():
+        expected = num_leaves - (name != "leaf_value")
+        if len(values) != expected:
+            raise ValueError(f"{name} has {len(values)} values, expected {expected}")
+    return made
+
+
+def _block(number: int, numbers: Mapping[str, list[Any]]) -> str:
+    num_leaves = len(numbers["leaf_value"])
+    splits = {name: " ".join(map(repr, values)) for name, values in numbers.items()}
+    fields = {"Tree": number, "num_leaves": num_leaves, "num_cat": 0, **splits, "shrinkage": 1}
+    return "\n".join([*_lines(fields), "", "", ""])
+
+
+def _lines(fields: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in fields.items()]
+
+
+def _nodes(numbers: Mapping[str, list[Any]], num_features: int, source: str) -> tuple[TreeNode, ...]:
+    num_leaves = len(numbers["leaf_value"])
+    splits = zip(*(numbers[name] for name in _OF_SPLITS), strict=True)
+    leaves = [TreeNode(weight=value) for value in numbers["leaf_value"]]
+    nodes = [_split(values, num_leaves, source) for values in splits] + leaves
+    made = by_depth(nodes, num_features)
+    if len(made) < len(nodes):
+        raise ValueError(f"its root leads to {len(made)} of {len(nodes)} nodes of a tree")
+    return made
+
+
+def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
+    """A split from its numbers, in the order of `_OF_SPLITS`."""
+    feature, value, bits, left, right = values
+    if not 0 <= bits < _END_OF_BITS:  # LightGBM reads the lowest eight of any number
+        raise ValueError(f"a split has the decision_type {bits}")
+    if bits & _IS_CATEGORICAL:
+        raise ValueError("a split is at categories, and the tree has none")
+    missing = bits & _MISSING_TYPE
+    if missing == _ZERO_IS_MISSING:
+        raise ArtifactError(f"{source} takes zeros for missing. Train it without zero_as_missing.")
+    # Where training lacked no value, LightGBM reads NaN as 0.
+    goes_left = bool(bits & _DEFAULT_LEFT) if missing == _NAN_IS_MISSING else value >= 0
+    return TreeNode(
+        mode=LEQ,
+        feature=feature,
+        threshold=_threshold32(value),
+        left=_place(left, num_leaves),
+        right=_place(right, num_leaves),
+        missing_goes_left=goes_left,
+    )
+
+
+def _place(child: int, num_leaves: int) -> int:
+    """LightGBM counts splits from 0 up, leaves from -1 down; here leaves come behind the splits."""
+    if not -num_leaves <= child < num_leaves - 1:
+        raise ValueError(f"a split leads to node {child}, and there are {num_leaves - 1} splits, {num_leaves} leaves")
+    return child if child >= 0 else num_leaves - 2 - child
+
+
+def _threshold32(value: float) -> float:
+    """The largest float32 that LightGBM finds to be at most `value`; to it, 0 is all that is within `_ZERO` of 0."""
+    if abs(value) <= _ZERO:
+        return float(_ZERO if value >= 0 else np.nextafter(-_ZERO, np.float32(-math.inf)))
+    if value < -_LARGEST:
+        return -math.inf
+    nearest = np.float32(min(value, _LARGEST))
+    return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-math.inf)))

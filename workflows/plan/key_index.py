@@ -1,0 +1,171 @@
+"""Finds the table row of a key: by position where whole numbers are dense, else by hash. Nothing is built at load."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rankline.workflows.nvt.kernels.distinct import sorted_distinct
+from rankline.workflows.nvt.kernels.hashing import Values, bucket_of, hash_ids, hash_strings
+from rankline.workflows.plan.columns import AnyColumn, Lists, Mask, Vector, mask_of
+
+# A dense index may be this many times larger than its keys before hashes take over.
+_DENSE_SLOTS_PER_KEY = 16
+_DENSE_SLOTS_FREE = 1 << 20  # 8 MiB of slots, whatever the number of keys
+_MAX_SEEDS = 1 << 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyIndex:
+    """Finds the table row of a key.
+
+    Keys are whole numbers, floats or strings. Where whole numbers are dense, a key is a position in `rows`. Elsewhere
+    the sorted hashes of the keys are split by their first bits, about one to a part, and a key is compared with the
+    hashes of its part. No two known keys share a hash: numbers are hashed by a bijection, strings by the first seed
+    that keeps them apart, and a string that is found is compared with the key itself.
+
+    Attributes:
+        input: raw column that holds the keys, or number of the earlier result that does.
+        num_unknown: rows set aside for unknown keys, which are dealt out by their hash; at least 1.
+        rows: row of each slot `key - origin`, or of each sorted hash; the last one is 0, and of slots the first. A 0
+            is unknown, since known rows start at `num_unknown`.
+        missing_row: row of a missing key.
+        origin: key of the first slot of a dense index, one below the smallest known.
+        hashes: sorted uint64 hashes of the known keys, one more at the end; None when the index is dense.
+        starts: position in `hashes` at which each part begins, and the end.
+        strings: known keys from row `num_unknown` on, where keys are strings.
+        seed: of the hash of strings.
+    """
+
+    elementwise: ClassVar[bool] = True
+
+    input: str | int
+    num_unknown: int
+    rows: NDArray[Any]
+    missing_row: int = 0
+    origin: int = 0
+    hashes: NDArray[np.uint64] | None = None
+    starts: NDArray[np.int32] | None = None
+    strings: pa.LargeBinaryArray | None = None
+    seed: int = 0
+
+    @property
+    def row_bounds(self) -> tuple[int, int]:
+        """The first and the last row that a key may lead to."""
+        rows = [*((self.rows.min(), self.rows.max()) if self.rows.size else ()), self.missing_row, self.num_unknown - 1]
+        return int(min(rows)), int(max(rows))
+
+    @classmethod
+    def build(cls, input_name: str | int, keys: Values, num_unknown: int = 1, missing_row: int = 0) -> "KeyIndex":
+        """Index distinct keys, none of them missing; the i-th key gets row `num_unknown + i`."""
+        if isinstance(keys, pa.Array):
+            seed, hashes = _hashes_apart(keys)
+            slots = _hashed(hashes, num_unknown)
+            return cls(
+                input=input_name, num_unknown=num_unknown, missing_row=missing_row, strings=keys, seed=seed, **slots
+            )
+        words = as_words(keys)
+        first, last = (int(words.min()), int(words.max())) if len(words) else (0, -1)
+        num_slots = last - first + 3
+        if num_slots > len(words) * _DENSE_SLOTS_PER_KEY + _DENSE_SLOTS_FREE:
+            slots = _hashed(hash_ids(words), num_unknown)
+            return cls(input=input_name, num_unknown=num_unknown, missing_row=missing_row, **slots)
+        rows = np.zeros(num_slots, dtype=np.int64)
+        rows[words - first + 1] = np.arange(num_unknown, num_unknown + len(words))
+        origin = first - 1 if first > np.iinfo(np.int64).min else np.iinfo(np.int64).max  # wraps, as differences do
+        return cls(input=input_name, num_unknown=num_unknown, missing_row=missing_row, origin=origin, rows=rows)
+
+    @property
+    def inputs(self) -> tuple[str | int]:
+        return (self.input,)
+
+    def run(self, column: AnyColumn) -> AnyColumn:
+        """Rows of the keys: a vector of int64, or lists of them."""
+        if isinstance(column, Lists):
+            return column._replace(elements=Vector(self.rows_of(*column.elements)))
+        return Vector(self.rows_of(*column))
+
+    def rows_of(self, keys: Values, valid: Mask = None) -> NDArray[np.int64]:
+        """Table row of each key: values [num_rows] → int64 [num_rows]."""
+        if isinstance(keys, pa.Array):
+            rows = self._rows_of_strings(keys)
+        else:
+            if keys.dtype.kind == "f":
+                valid = mask_of(~np.isnan(keys))
+            words = as_words(keys)
+            if self.hashes is None:
+                # All that lies outside the slots, differences that wrap too, falls to the first or last of them.
+                rows = self.rows.take(words - np.int64(self.origin), mode="clip")
+            else:
+                rows = self._rows_of_hashes(hash_ids(words))
+        if self.num_unknown > 1:
+            unknown = np.flatnonzero(rows == 0)
+            asked = keys.take(pa.array(unknown) if isinstance(keys, pa.Array) else unknown)
+            rows[unknown] = bucket_of(asked, self.num_unknown)
+        if valid is not None:
+            rows[~valid] = self.missing_row
+        return rows
+
+    def _rows_of_hashes(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        assert self.hashes is not None
+        assert self.starts is not None
+        return self.rows.take(positions_of(hashes, self.hashes, self.starts)).astype(np.int64)
+
+    def _rows_of_strings(self, strings: pa.LargeBinaryArray) -> NDArray[np.int64]:
+        if self.strings is None or not len(self.strings):
+            return np.zeros(len(strings), dtype=np.int64)
+        rows = self._rows_of_hashes(hash_strings(strings, self.seed))
+        known = self.strings.take(pa.array(np.maximum(rows - self.num_unknown, 0)))
+        rows[~pc.equal(strings, known).to_numpy(zero_copy_only=False)] = 0
+        return rows
+
+
+def positions_of(asked: NDArray[np.uint64], hashes: NDArray[np.uint64], starts: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Position in `hashes` of each hash that is asked for, the last one where it is none of them; see `KeyIndex`."""
+    part = (asked >> np.uint64(64 - _bits(len(starts) - 1))).view(np.int64)
+    position = starts.take(part)
+    # A hash equals none beyond its own part, except by chance the one at the end.
+    found = hashes.take(position) == asked
+    positions = np.where(found, position, len(hashes) - 1)
+    position += 1
+    left = np.flatnonzero(~found & (position < starts.take(part + 1)))
+    while len(left):
+        here = position[left]
+        found = hashes.take(here) == asked[left]
+        positions[left[found]] = here[found]
+        position[left] += 1
+        left = left[~found & (here + 1 < starts.take(part[left] + 1))]
+    return positions
+
+
+def as_words(keys: NDArray[Any]) -> NDArray[np.int64]:
+    """Keys, of any shape, as distinct 64-bit words; the two zeros of floats are one key."""
+    if keys.dtype.kind == "f":
+        return (keys.astype(np.float64) + 0.0).view(np.int64)
+    return keys.astype(np.int64, copy=False)
+
+
+def _bits(num_parts: int) -> int:
+    return num_parts.bit_length() - 1
+
+
+def _hashed(hashes: NDArray[np.uint64], num_unknown: int) -> dict[str, Any]:
+    """Sorted hashes with their rows, and where each part of them begins."""
+    order = np.argsort(hashes)
+    bits = max(len(hashes) - 1, 1).bit_length()
+    parts = hashes[order] >> np.uint64(64 - bits)
+    starts = np.searchsorted(parts, np.arange((1 << bits) + 1, dtype=np.uint64)).astype(np.int32)
+    rows = np.append(order + num_unknown, 0).astype(np.int32)
+    return {"hashes": np.append(hashes[order], np.uint64(0)), "starts": starts, "rows": rows}
+
+
+def _hashes_apart(keys: pa.LargeBinaryArray) -> tuple[int, NDArray[np.uint64]]:
+    """The first seed by which all keys have different hashes."""
+    for seed in range(_MAX_SEEDS):
+        hashes = hash_strings(keys, seed)
+        if len(sorted_distinct(hashes)) == len(keys):
+            return seed, hashes
+    raise ValueError("string keys are not distinct")

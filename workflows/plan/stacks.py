@@ -1,0 +1,120 @@
+"""Reads plans that hold stacks: columns with the same steps, whose constants and tables share arrays.
+
+Only earlier releases wrote such plans. A stack becomes a chain of steps for each column; the arrays stay mapped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankline.workflows.nvt.kernels.hashing import bucket_of, hash_ids
+from rankline.workflows.plan.columns import Vector, is_missing
+from rankline.workflows.plan.key_index import as_words, positions_of
+from rankline.workflows.plan.steps import Arithmetic, Bucket, Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackedArithmetic:
+    """A NumPy function of each column and its own number; `operands` is [num_columns, 1]."""
+
+    function: str
+    operands: NDArray[Any]
+
+    def of_column(self, number: int) -> Step:
+        return Arithmetic(function=self.function, operand=self.operands[number, 0].item())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackedBucket:
+    """Bucket of each value by its hash; `num_buckets` is [num_columns, 1]."""
+
+    num_buckets: NDArray[np.uint64]
+
+    def of_column(self, number: int) -> Step:
+        return Bucket(num_buckets=int(self.num_buckets[number, 0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackedLookup:
+    """The value of a table for each number, found by hash. The arrays of all columns are concatenated.
+
+    Attributes:
+        hashes, starts: see `KeyIndex`; positions are counted anew in each column.
+        values: what the table holds for each hash.
+        first_starts, first_hashes: int64 [num_columns, 1], where a column begins in `starts`, and in the other two.
+        unknown: what the tables hold for unknown keys.
+        num_unknown: uint64 [num_columns], how many of them are a column's.
+        first_unknown: int64 [num_columns], where it begins in `unknown`.
+        missing: [num_columns, 1], what the tables hold for missing keys.
+        shifts: not needed; they follow from `starts`.
+    """
+
+    hashes: NDArray[np.uint64]
+    values: NDArray[Any]
+    starts: NDArray[np.int32]
+    shifts: NDArray[np.uint64]
+    first_starts: NDArray[np.int64]
+    first_hashes: NDArray[np.int64]
+    unknown: NDArray[Any]
+    num_unknown: NDArray[np.uint64]
+    first_unknown: NDArray[np.int64]
+    missing: NDArray[Any]
+
+    def of_column(self, number: int) -> Step:
+        hashes, starts = (
+            slice(*np.append(firsts.reshape(-1), end)[number : number + 2])
+            for firsts, end in ((self.first_hashes, len(self.hashes)), (self.first_starts, len(self.starts)))
+        )
+        return HashLookup(
+            hashes=self.hashes[hashes],
+            values=self.values[hashes],
+            starts=self.starts[starts],
+            unknown=self.unknown[self.first_unknown[number] :][: int(self.num_unknown[number])],
+            missing=self.missing[number, 0],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashLookup(Step):
+    """The table's value for each number; see `StackedLookup`."""
+
+    hashes: NDArray[np.uint64]
+    values: NDArray[Any]
+    starts: NDArray[np.int32]
+    unknown: NDArray[Any]
+    missing: Any
+
+    def _compute(self, keys: Vector) -> Vector:
+        unknown = self.unknown.take(bucket_of(keys.values, len(self.unknown)))
+        position = self._positions(keys)
+        found = np.where(position < len(self.hashes) - 1, self.values.take(position), unknown)
+        return Vector(np.where(is_missing(keys), self.missing, found))
+
+    def is_unknown(self, keys: Vector) -> NDArray[np.bool_]:
+        unknown: NDArray[np.bool_] = self._positions(keys) == len(self.hashes) - 1
+        return unknown
+
+    def _positions(self, keys: Vector) -> NDArray[np.intp]:
+        return positions_of(hash_ids(as_words(keys.values)), self.hashes, self.starts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """Raw columns that are transformed by the same steps."""
+
+    inputs: tuple[str, ...]
+    steps: tuple[Step | StackedArithmetic | StackedBucket | StackedLookup, ...]
+
+    def of_column(self, number: int) -> Sequence[Step]:
+        return [step if isinstance(step, Step) else step.of_column(number) for step in self.steps]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackedColumn:
+    name: str
+    stack: int
+    row: int
+    dtype: str

@@ -1,0 +1,128 @@
+"""A plan on disk: `plan.json`, and an Arrow IPC file for each array, memory-mapped when read.
+
+The JSON holds the fields of the dataclasses of `rankline.workflows.plan`, which it may only name from a table. It holds
+no code.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rankline.workflows.plan.columns import Lists, Vector
+from rankline.workflows.storage.regular_files import open_regular
+
+_MAGIC_BYTES = 8  # of an Arrow file, behind which its messages are as in a stream
+_HEADER, _COMPRESSION = 2, 3  # fields of Arrow's tables Message and RecordBatch
+
+
+class ArrayWriter:
+    """Writes arrays into a directory, each as a file of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._count = 0
+
+    def write(self, array: NDArray[Any] | pa.Array) -> str:
+        name = f"array-{self._count}.arrow"
+        self._count += 1
+        batch = pa.record_batch([array if isinstance(array, pa.Array) else pa.array(array)], names=["array"])
+        with pa.OSFile(str(self._directory / name), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return name
+
+
+def encode(value: Any, writer: ArrayWriter) -> Any:
+    """Anything that a plan holds as JSON values, its arrays in files."""
+    if is_dataclass(value):
+        parts = {field.name: encode(getattr(value, field.name), writer) for field in fields(value)}
+        return {"kind": type(value).__name__, **parts}
+    if isinstance(value, Vector | Lists):
+        return {"kind": type(value).__name__, **{n: encode(part, writer) for n, part in value._asdict().items()}}
+    if isinstance(value, pa.Array):
+        return {"strings_file": writer.write(value)}
+    if isinstance(value, np.ndarray):
+        # Arrow packs booleans into bits, which cannot be mapped.
+        flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8 if value.dtype == np.bool_ else value.dtype)
+        return {"array_file": writer.write(flat), "dtype": value.dtype.name, "shape": list(value.shape)}
+    if isinstance(value, tuple):
+        return [encode(part, writer) for part in value]
+    return value
+
+
+def decode(value: Any, kinds: Mapping[str, type], directory: Path) -> Any:
+    """What `encode` wrote."""
+    if isinstance(value, list):
+        return tuple(decode(part, kinds, directory) for part in value)
+    if not isinstance(value, dict):
+        return value
+    if "array_file" in value:
+        array: NDArray[Any] = _read(directory, value["array_file"]).to_numpy(zero_copy_only=True)
+        return array.view(value["dtype"]).reshape(value["shape"])
+    if "strings_file" in value:
+        return _read(directory, value["strings_file"])
+    parts = {name: decode(part, kinds, directory) for name, part in value.items() if name != "kind"}
+    kind = kinds[value["kind"]]
+    for name, hint in _hints(kind).items():
+        if name in parts and not _fits(parts[name], hint):
+            raise TypeError(f"{name} of {kind.__name__} is {parts[name]!r:.100}, expected {hint}")
+    return kind(**parts)
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type, as far as the type says."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and (arguments[-1] is not ... or all(_fits(v, arguments[0]) for v in value))
+    if hint in (int, float):  # a bool is neither
+        return type(value) is int or type(value) is hint
+    kind = origin or hint
+    return isinstance(value, kind) if isinstance(kind, type) else True
+
+
+def _read(directory: Path, name: str) -> pa.Array:
+    if Path(name).name != name:
+        raise ValueError(f"{name!r} is not the name of a file beside the plan")
+    with open_regular(directory / name):  # memory_map would wait for the writer of a FIFO
+        pass
+    with pa.memory_map(str(directory / name)) as source:
+        source.seek(_MAGIC_BYTES)
+        schema, batch = pa.ipc.read_schema(source), pa.ipc.read_message(source)
+        kind = schema.field(0).type
+        if not (pa.types.is_primitive(kind) or pa.types.is_large_binary(kind)):
+            raise TypeError(f"{name} holds {kind}, expected numbers or large_binary")
+        if _is_compressed(batch.metadata):
+            raise ValueError(f"{name} is compressed")
+        array = pa.ipc.read_record_batch(batch, schema).column(0)
+    array.validate(full=True)  # the ends of strings, which lead into memory of others where they are wrong
+    return array
+
+
+def _is_compressed(message: pa.Buffer) -> bool:
+    """Whether a record batch is compressed, by the flatbuffer in front of it, which Arrow has verified."""
+    (message_at,) = struct.unpack_from("<I", message)
+    batch_at = _field(message, message_at, _HEADER)
+    assert batch_at is not None  # every message has a header
+    return _field(message, batch_at + struct.unpack_from("<I", message, batch_at)[0], _COMPRESSION) is not None
+
+
+def _field(message: pa.Buffer, table: int, number: int) -> int | None:
+    """Where a field of a flatbuffer's table is; None where it is absent."""
+    fields_at = table - struct.unpack_from("<i", message, table)[0]
+    num_bytes, place = struct.unpack_from("<H", message, fields_at)[0], 4 + 2 * number
+    offset = struct.unpack_from("<H", message, fields_at + place)[0] if place < num_bytes else 0
+    return table + offset if offset else None

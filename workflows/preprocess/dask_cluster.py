@@ -1,0 +1,375 @@
+"""The workers of a Dask cluster do the work of `prepare`: those of a scheduler that runs, or some on this machine.
+
+Only paths, statistics and the fitted workflow go over the network. Raw files, and the directory that is written to, are
+on a file system that all workers see under the same paths. Before the work begins it is made sure that they do, and
+that all run the same software as this process. A worker that dies costs the tasks that it was at: Dask gives them to
+another one.
+
+Whoever may talk to a scheduler may run code on its workers: keep it in a network of your own, or give it certificates.
+Workers on this machine have some of their own.
+"""
+
+import asyncio
+import logging
+import platform
+import queue
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import dask
+from distributed import Client, Future, KilledWorker, LocalCluster
+from distributed.comm.core import CommClosedError
+from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.diagnostics.progressbar import ProgressBar
+from distributed.security import Security
+
+from rankline.workflows.core.errors import ClusterError
+from rankline.workflows.preprocess.dask_config import DaskConfig
+from rankline.workflows.preprocess.executor import Pool, Report, Result, Task
+from rankline.workflows.storage.artifacts import code_fingerprint
+
+_PACKAGES = ("rankline", "nvtabular", "merlin-core", "dask", "distributed", "pandas", "numpy", "pyarrow")
+_CODE = "Rankline's code"
+# A terminal sends Ctrl-C to workers too: they end at once, without a word.
+_END_ON_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)"
+# For a dashboard, which there is none of here, Dask looks at itself up to a hundred times a second in each process.
+_UNOBSERVED = {
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.profile.enabled": False,
+}
+_TIMEOUTS = (TimeoutError, asyncio.TimeoutError, FutureTimeoutError)  # one and the same from Python 3.11 on
+_STOP_S = 30.0  # for workers to end
+_LOOK_S = 1.0  # between two looks at whether there are workers
+
+
+@contextmanager
+def open_pool(config: DaskConfig, shared: Path) -> Iterator[Pool]:
+    """The workers of a cluster, as long as the block lasts; those of this machine end with it.
+
+    Raises:
+        ClusterError: no scheduler answers, it has no workers, or one has other software or does not see `shared`.
+    """
+    shared = shared.resolve()
+    shared.mkdir(parents=True, exist_ok=True)
+    with _cluster(config, shared) as (address, client):
+        pool = _Workers(address, client, config.dask_timeout_s)
+        pool.check(shared)
+        try:
+            yield pool
+        finally:
+            pool.forget()
+
+
+@contextmanager
+def _cluster(config: DaskConfig, shared: Path) -> Iterator[tuple[str, Client]]:
+    if not config.is_local:
+        with _connected(config, config.dask, None) as client:
+            yield config.dask, client
+        return
+    # Whoever talks to a scheduler can run code, and other users of this machine reach its ports: only who has the
+    # certificate is heard, which is made for this run and never written down.
+    security = Security.temporary()  # by cryptography, which MLflow brings
+    # Spilled data go where there is room for the prepared ones; the system's folder may be in memory.
+    with TemporaryDirectory(prefix=".dask.", dir=shared) as scratch, _quiet(), dask.config.set(_UNOBSERVED):
+        try:
+            cluster = LocalCluster(
+                n_workers=config.num_local,
+                protocol="tls",
+                security=security,
+                threads_per_worker=1,  # pandas holds Python's lock
+                memory_limit=config.dask_memory,
+                local_directory=scratch,
+                scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},  # any port that is free
+                silence_logs=logging.CRITICAL,
+                env={"PYTHONWARNINGS": "ignore"},
+                preload=[_END_ON_CTRL_C],
+            )
+        except (OSError, RuntimeError, *_TIMEOUTS) as error:
+            raise ClusterError(f"no Dask workers could be started on this machine: {error}.") from None
+        try:
+            with _connected(config, cluster.scheduler_address, security) as client:
+                yield config.dask, client
+        finally:
+            cluster.close(timeout=_STOP_S)
+
+
+@contextmanager
+def _connected(config: DaskConfig, address: str, security: Security | None) -> Iterator[Client]:
+    timeout_s = config.dask_timeout_s
+    with _quiet():
+        try:
+            client = Client(address, timeout=timeout_s, set_as_default=False, security=security)
+        except (OSError, ValueError, *_TIMEOUTS) as error:  # ValueError: what answers is not a scheduler
+            raise ClusterError(
+                f"no Dask scheduler answers at {address} within {timeout_s:g} s ({_cause_of(error)}). Start one with "
+                "`dask scheduler`, or correct the address."
+            ) from None
+        try:
+            try:
+                client.wait_for_workers(1, timeout=timeout_s)
+            except _TIMEOUTS:
+                raise ClusterError(
+                    f"the Dask scheduler at {address} had no workers for {timeout_s:g} s. Start some with "
+                    f"`dask worker {address} --nthreads 1`."
+                ) from None
+            yield client
+        finally:
+            client.close(timeout=_STOP_S)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Dask logs of connections: what is lost shows in the results."""
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in ("distributed", "tornado")]
+    before = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _cause_of(error: BaseException) -> str:
+    """The innermost reason that says anything."""
+    said = str(error) or type(error).__name__
+    while error.__cause__ is not None:
+        error = error.__cause__
+        said = str(error) or said
+    return said.rstrip(".")
+
+
+class _Workers:
+    """A `Pool` whose tasks the workers of a cluster do; the share that it reports is that of whole tasks."""
+
+    def __init__(self, address: str, client: Client, timeout_s: float) -> None:
+        self._address, self._timeout_s = address, timeout_s
+        self._client: Any = client
+
+    def map(self, function: Any, tasks: Sequence[Task], report: Report) -> list[Result]:
+        futures = self._client.map(_do, [function] * len(tasks), tasks, pure=False)
+        results: dict[Future, Result] = {}
+        with self._stopping(futures):
+            for future, result in self._as_they_end(futures):
+                results[future] = result
+                report(len(results) / len(tasks))
+        return [results[future] for future in futures]
+
+    def compute(self, collection: Any, report: Report) -> Any:
+        if not hasattr(collection, "__dask_graph__"):  # nothing lazy
+            return collection
+        self._within(self._client._register_worker_plugin, _Upstream(), _Upstream.name, _Upstream.idempotent)
+        future = self._client.compute(collection)
+        with self._stopping([future]):
+            bar = _Bar(future, self._client.scheduler.address, report)
+            self._client.loop.add_callback(bar.listen)
+            ((_, result),) = self._as_they_end([future])
+        report(1.0)
+        return result
+
+    def check(self, shared: Path) -> None:
+        """Make sure that scheduler and workers have this process's software, and workers its files."""
+        here = software()
+        found = {f"scheduler {self._address}": self._on_scheduler(software)}
+        found |= {f"worker {worker}": there for worker, there in self._on_workers(software).items()}
+        for who, there in found.items():
+            if isinstance(there, Exception):
+                raise ClusterError(
+                    f"the Dask {who} cannot run Rankline ({_cause_of(there)}). Start it from an environment in which "
+                    "this Rankline is installed."
+                )
+            others = [
+                f"{name} {there.get(name)}, here {value}" for name, value in here.items() if there.get(name) != value
+            ]
+            if others:
+                raise ClusterError(f"the Dask {who} has {'; '.join(others)}. Install the same everywhere.")
+        token = secrets.token_hex()
+        with TemporaryDirectory(prefix=".dask.", dir=shared) as directory:
+            path = Path(directory) / "token"
+            path.write_text(token, encoding="ascii")
+            for worker, there in self._on_workers(_read_text, path).items():
+                if there != token:
+                    raise ClusterError(
+                        f"the Dask worker {worker} does not see {shared} of this machine. Give --work-dir on a file "
+                        "system that all workers have under this path."
+                    )
+
+    def forget(self) -> None:
+        """Let workers that outlive the work drop what they keep for it."""
+        with suppress(ClusterError, ValueError):  # ValueError: nothing was computed, so that it is not there
+            self._within(self._client._unregister_worker_plugin, _Upstream.name)
+        with suppress(ClusterError):
+            self._on_workers(_forget)
+
+    def _on_workers(self, function: Any, *args: Any) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._within(self._client._run, function, *args, on_error="return")
+        return found
+
+    def _on_scheduler(self, function: Any) -> Any:
+        try:
+            return self._within(self._client._run_on_scheduler, function)
+        except ClusterError:
+            raise
+        except Exception as error:  # whatever the scheduler raised
+            return error
+
+    def _within(self, method: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return self._result_of(method, *args, **options)
+        except _TIMEOUTS:
+            raise ClusterError(
+                f"the Dask cluster at {self._address} did not answer within {self._timeout_s:g} s."
+            ) from None
+        except (OSError, CancelledError):  # a connection that broke, or that nobody takes
+            raise self._lost() from None
+
+    def _result_of(self, method: Any, *args: Any, **options: Any) -> Any:
+        """What a coroutine of Dask's client returns. Dask would ask a scheduler that ended until the time is up.
+
+        Raises:
+            ClusterError: the scheduler ended.
+            TimeoutError: the time is up.
+            Exception: the coroutine raised it.
+        """
+        self._check_running()
+        asked = asyncio.run_coroutine_threadsafe(method(*args, **options), self._client.loop.asyncio_loop)
+        until_s = time.monotonic() + self._timeout_s
+        try:
+            while not wait([asked], timeout=min(_LOOK_S, self._timeout_s)).done:
+                self._check_running()
+                if time.monotonic() > until_s:
+                    raise TimeoutError
+            return asked.result()
+        finally:
+            asked.cancel()
+
+    def _as_they_end(self, futures: Sequence[Future]) -> Iterator[tuple[Future, Any]]:
+        """Each future and its result, the first to end first.
+
+        Raises:
+            ClusterError: a task killed its workers, or there are none, or the scheduler ended.
+            Exception: a task raised it.
+        """
+        ended: queue.SimpleQueue[Future] = queue.SimpleQueue()
+        for future in futures:
+            future.add_done_callback(ended.put)
+        num_left, last_seen_s = len(futures), time.monotonic()
+        while num_left:
+            self._check_running()
+            try:
+                future = ended.get(timeout=_LOOK_S)
+                yield future, self._result_of_task(future)
+                num_left, last_seen_s = num_left - 1, time.monotonic()
+            except queue.Empty:
+                if self._within(self._client.scheduler.identity)["workers"]:
+                    last_seen_s = time.monotonic()
+                elif time.monotonic() - last_seen_s > self._timeout_s:
+                    raise ClusterError(
+                        f"the Dask scheduler at {self._address} lost its last worker, and none came within "
+                        f"{self._timeout_s:g} s. Earlier data is unchanged; start workers and run this again."
+                    ) from None
+            except _TIMEOUTS:
+                if future.status == "error":  # the task's own
+                    raise
+                future.add_done_callback(ended.put)  # the worker that had the result died: another does the task again
+
+    def _result_of_task(self, future: Future) -> Any:
+        try:
+            return self._result_of(future._result)
+        except KilledWorker as error:
+            raise ClusterError(
+                f"a task ended {error.allowed_failures + 1} workers of the Dask cluster at {self._address}, one after "
+                "another, usually for lack of memory. Give each of them more, or take fewer."
+            ) from None
+        except (CancelledError, CommClosedError):
+            raise self._lost() from None
+
+    def _check_running(self) -> None:
+        if self._client.status != "running":
+            raise self._lost()
+
+    def _lost(self) -> ClusterError:
+        return ClusterError(
+            f"the Dask scheduler at {self._address} ended or does not answer. Earlier data is unchanged; "
+            "run this again."
+        )
+
+    @contextmanager
+    def _stopping(self, futures: Sequence[Future]) -> Iterator[None]:
+        """Where the block fails, begin no task any more and wait for those that run: they write files."""
+        try:
+            yield
+        except BaseException:
+            if self._client.status == "running":
+                with suppress(Exception):  # what failed first is raised
+                    self._result_of(self._client._cancel, futures, force=True)
+                    self._on_workers(_idle)
+            raise
+
+
+class _Upstream(WorkerPlugin):
+    """Lets workers compute as this process does, those that come later too: NVTabular's own tasks import NVTabular."""
+
+    name = "rankline-upstream"
+    idempotent = True  # workers that have it are not asked again
+
+    def setup(self, worker: Any) -> None:  # noqa: ARG002  (every worker alike)
+        import rankline.workflows.nvt.compat  # noqa: F401
+
+
+class _Bar(ProgressBar):
+    """Reports the share of the tasks of a future that are done."""
+
+    def __init__(self, future: Future, scheduler: str, report: Report) -> None:
+        super().__init__([future], scheduler=scheduler)  # type: ignore[no-untyped-call]
+        self._report = report
+
+    def _draw_bar(self, remaining: int, all: int, **_: Any) -> None:
+        self._report(1 - remaining / all if all else 1.0)
+
+
+def _do(function: Any, task: Any) -> Any:
+    from rankline.workflows.nvt.compat import (
+        quiet_nvtabular,  # here, as workers that are only asked who they are are to answer
+    )
+
+    with quiet_nvtabular():
+        return function(task, _drop)
+
+
+def _drop(_share: float) -> None:
+    """Nobody listens."""
+
+
+def software() -> dict[str, str]:
+    """What has to be the same everywhere, for the same data to be made: name → version."""
+    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    found[_CODE] = code_fingerprint(Path(__file__).parents[1])
+    return found
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="ascii")
+
+
+def _forget(dask_worker: Any) -> None:
+    vars(dask_worker).pop("worker_cache", None)
+
+
+async def _idle(dask_worker: Any) -> None:
+    """Wait until a worker is at no task."""
+    while dask_worker.state.all_running_tasks:
+        await asyncio.sleep(0.05)

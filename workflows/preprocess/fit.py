@@ -1,0 +1,73 @@
+"""`Workflow.fit` over data that are larger than memory, with as little reading as there can be.
+
+NVTabular's own reads all columns for each operator, and transforms a whole partition in the end to see dtypes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.nvt.compat import nvt, ops
+from rankline.workflows.preprocess.executor import HERE, Pool, Report
+
+from merlin.dag import Graph, iter_nodes  # isort: skip
+from merlin.dag.ops.stat_operator import StatOperator  # isort: skip
+
+
+def fit(
+    workflow: nvt.Workflow,
+    open_columns: Callable[[Sequence[str]], nvt.Dataset],
+    example: nvt.Dataset,
+    report: Report,
+    pool: Pool = HERE,
+) -> None:
+    """Fit a workflow, one operator after another.
+
+    Raises:
+        DataError: there is nothing to fit to in a column.
+    """
+    workflow.fit_schema(example.schema)
+    left = Graph.get_nodes_by_op_type([workflow.output_node], StatOperator)
+    total = len(left)
+    while left:
+        node = next(node for node in left if not set(left) & set(_statistics_before(node)))
+        done = total - len(left)
+        statistics = _statistics_of(workflow, node, open_columns(_raw_columns(node)))
+        node.op.fit_finalize(pool.compute(statistics, lambda share, done=done: report((done + share) / total)))  # type: ignore[misc]  # bound now
+        _check_means(node.op)
+        node.op.fitted = True
+        left.remove(node)
+    workflow.executor.fit(example, workflow.graph, refit=False)
+
+
+def _check_means(operator: Any) -> None:
+    if isinstance(operator, ops.Normalize) and (
+        none := [name for name, mean in operator.means.items() if mean != mean]
+    ):
+        raise DataError(
+            f"columns {none} have no mean: every training row lacks them, or one is infinite. "
+            "Give more rows, or leave the columns out."
+        )
+
+
+def _statistics_of(workflow: nvt.Workflow, node: Any, rows: nvt.Dataset) -> Any:
+    """What a node's operator is fitted to, not computed yet; see merlin-core's `DaskExecutor.fit_phase`."""
+    if node.op.is_subgraph:
+        return node.op.fit(node.input_columns, rows)
+    made = {name for parent in node.parents_with_dependencies for name in parent.output_columns.names}
+    transformed = workflow.executor.transform(
+        rows.to_ddf(),
+        node.parents_with_dependencies,
+        additional_columns=[name for name in node.input_columns.names if name not in made] if node.parents else [],
+    )
+    return node.op.fit(node.input_columns, transformed)
+
+
+def _statistics_before(node: Any) -> list[Any]:
+    nodes: list[Any] = Graph.get_nodes_by_op_type(node.parents_with_dependencies, StatOperator)
+    return nodes
+
+
+def _raw_columns(node: Any) -> list[str]:
+    roots = [root for root in iter_nodes([node]) if not root.parents_with_dependencies]
+    return list(dict.fromkeys(name for root in roots for name in root.input_columns.names))

@@ -1,0 +1,116 @@
+"""prepare: raw rows → fitted NVTabular workflow, encoded Parquet splits and the feature spec.
+
+What is the same for any kind of data is here: the workflow is made, fitted to the training rows and saved, and what it
+makes of all rows is published. Which rows those are, and how they are encoded and written, is an encoding's
+(`rankline.workflows.preprocess`).
+"""
+
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from rankline.workflows.core.allocator import freed_memory_kept
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.progress import SILENT, Progress
+from rankline.workflows.nvt.compat import quiet_nvtabular
+from rankline.workflows.nvt.io.workflow import check_loadable, keep_vocabularies_in, save_workflow
+from rankline.workflows.nvt.operators.hashing import with_stable_hashes
+from rankline.workflows.preprocess import EncodingConfig, RowsConfig, SequenceConfig
+from rankline.workflows.preprocess.config import PrepareConfig
+from rankline.workflows.preprocess.dataset import Dataset
+from rankline.workflows.preprocess.encoding import STAGES, Job
+from rankline.workflows.preprocess.executor import HERE, Pool
+from rankline.workflows.preprocess.fit import fit
+from rankline.workflows.preprocess.prepared_data import CATALOG, KIND, PreparedData, write_spec
+from rankline.workflows.preprocess.raw import RawData
+from rankline.workflows.preprocess.sequences.encoding import HistoryEncoding
+from rankline.workflows.preprocess.tabular.encoding import RowEncoding
+from rankline.workflows.storage.artifacts import publish
+from rankline.workflows.storage.atomic import staging_for
+
+_ENCODINGS: dict[type, Any] = {RowsConfig: RowEncoding, SequenceConfig: HistoryEncoding}
+
+
+def prepare(
+    dataset: Dataset,
+    raw: RawData,
+    output: Path,
+    config: PrepareConfig | None = None,
+    encoding: EncodingConfig | None = None,
+    *,
+    source: str,
+    best_auc: float | None = None,
+    partition_rows: int = 1 << 18,
+    progress: Progress = SILENT,
+    pool: Pool = HERE,
+) -> PreparedData:
+    """Split, fit, encode and publish.
+
+    Needs room on disk for the raw rows, compressed, beside the prepared data. Whoever does the work, the data are the
+    same to the bit.
+
+    Args:
+        dataset: which dataset the rows are of.
+        raw: what its reader returned.
+        output: directory of the artifact, replaced when it is whole.
+        config: how ids are made.
+        encoding: what there is to choose for this kind of data; of the class `dataset.encoding`.
+        source: a few words on where the rows come from, kept for people and for MLflow.
+        best_auc: best AUC that any model can reach, where it is known.
+        partition_rows: raw rows that NVTabular has as one DataFrame; more take more memory.
+        progress: told the stages that are done, out of three.
+        pool: does the work; where it is of other processes, they see `output` and the raw files under the same paths.
+
+    Raises:
+        DataError: a row cannot be read, nothing is left to train or to validate on, a label does not fit its task, or a
+            split shows nothing of it.
+        ConfigError: an option is out of range, or of no use for the dataset; or the class of an operator is not known.
+        SpecError: the graph does not make the columns that the encoding needs.
+    """
+    config, choices = config or PrepareConfig(), encoding or dataset.encoding()
+    if type(choices) is not dataset.encoding:
+        raise ConfigError(
+            f"{dataset.name} takes {dataset.encoding.__name__}, got {type(choices).__name__}: "
+            f"its {'raw rows become histories' if dataset.sequence else 'raw rows stay rows'}."
+        )
+    rows = _ENCODINGS[type(choices)](dataset, raw, choices)
+    details: dict[str, Any] = {
+        "dataset": dataset.name,
+        "source": source,
+        "config": asdict(config) | asdict(choices),
+        "choices": dict(dataset.choices),
+        "noticed": dict(raw.noticed),
+    }
+
+    def report(stage: str, share: float) -> None:
+        number = STAGES.index(stage)
+        progress.update(number + share, len(STAGES), f"{share:.0%} of {len(raw.rows):,} rows {stage}")
+
+    with publish(output, KIND, made_from={dataset.name: raw.fingerprint}, details=details) as directory:
+        # A worker that is lost may still write into the scratch directory, but never into an artifact.
+        scratch_name = output.resolve().with_name(f"{output.name}.scratch")
+        with staging_for(scratch_name) as scratch, quiet_nvtabular(), freed_memory_kept():
+            job = Job(directory=directory, scratch=scratch, partition_rows=partition_rows, pool=pool, report=report)
+            workflow = with_stable_hashes(dataset.graph(raw, config, choices))
+            check_loadable(workflow)
+            keep_vocabularies_in(workflow, scratch)
+            training_rows = rows.write_training_rows(workflow, job)
+            details |= {"rows": dict(rows.num_rows), "dropped": {**raw.dropped, **rows.dropped}}
+            fit(workflow, training_rows.open, rows.example(), partial(report, "fitted"), pool)
+            save_workflow(workflow, directory / "workflow")
+            spec = rows.write_splits(workflow, job)
+        if raw.catalog is not None:
+            pq.write_table(raw.catalog, directory / CATALOG)
+        metadata = replace(
+            spec.metadata,
+            dataset=dataset.name,
+            inputs=dataset.inputs,
+            group_by=dataset.group_by,
+            item=dataset.item,
+            best_auc=best_auc,
+        )
+        write_spec(replace(spec, metadata=metadata), directory)
+    return PreparedData.published(output)

@@ -1,0 +1,268 @@
+"""Interactions of users → rows with histories: an item to score, and the items before it.
+
+The steps are those of NVIDIA's SIM for TensorFlow 2. Each user's last item is held out. Every item before it is a
+positive row, whose history are the items before it, and is followed by rows of items that the user did not choose; a
+held-out one is followed by one such row. They are drawn from all interactions, so that popular items come more often.
+Users and items are codes here; what they stand for is not looked at.
+
+Every draw follows from the seed, from what it is for and from its place among all rows, so blocks of any size give the
+same rows. The numbers are SplitMix64's (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014),
+which gives any number of a stream without those before it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.nvt.kernels.distinct import sorted_distinct
+from rankline.workflows.nvt.kernels.hashing import hash_ids
+from rankline.workflows.preprocess.sequences.config import SequenceConfig
+from rankline.workflows.schema.ragged import offsets_of
+
+TRAIN, VALID = "train", "valid"
+_STREAMS = {(TRAIN, "items"): 0, (TRAIN, "history"): 1, (VALID, "items"): 2, (VALID, "history"): 3}
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's
+_ATTEMPTS = 32
+
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interactions:
+    """What users chose.
+
+    Attributes:
+        items: codes of one user after another, each user's in the order of time; shape (num_interactions,).
+        offsets: user i has the items from offsets[i] up to offsets[i + 1]; shape (num_users + 1,).
+        num_items: codes are in [0, num_items).
+    """
+
+    items: NDArray[np.int32]
+    offsets: Codes
+    num_items: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """N rows; their histories have M items in all.
+
+    Attributes:
+        users: shape (N,).
+        items: the items to score, shape (N,).
+        labels: 1 where the user chose the item, else 0; shape (N,).
+        history: the items before, the latest last, one row after another; shape (M,).
+        negatives: for each item of `history` one that was not chosen, if they are wanted; shape (M,).
+        offsets: row i has the items from offsets[i] up to offsets[i + 1]; shape (N + 1,).
+    """
+
+    users: Codes
+    items: NDArray[np.int32]
+    labels: NDArray[np.float32]
+    history: NDArray[np.int32]
+    negatives: NDArray[np.int32] | None
+    offsets: Codes
+
+
+class Sequences:
+    """The rows that interactions make.
+
+    Args:
+        interactions: of all users.
+        config: which positions give rows, and how items are drawn.
+
+    Attributes:
+        dropped: reason → interactions that are left out.
+        num_negatives: split → rows of items that were not chosen, for each that was.
+        num_rows: split → rows.
+
+    Raises:
+        DataError: nothing is left to train or to validate on.
+    """
+
+    def __init__(self, interactions: Interactions, config: SequenceConfig) -> None:
+        self._items, self._offsets, self._config = interactions.items, interactions.offsets, config
+        lengths = np.diff(self._offsets)
+        is_kept = lengths >= config.min_interactions
+        if not is_kept.any():
+            raise DataError(
+                f"none of {len(lengths):,} users has {config.min_interactions} interactions or more; the most that one "
+                f"has is {lengths.max(initial=0)}. Lower min_interactions, or give more data."
+            )
+        num_unused = 0 if config.holdout == "last" else 1
+        users = np.repeat(np.arange(len(lengths)), lengths)
+        in_reach = is_kept[users]
+        own = None if config.own_items else _Pairs(users[in_reach], self._items[in_reach], interactions.num_items)
+        if num_unused:
+            in_reach[self._offsets[1:][is_kept] - 1] = False
+        pool = self._items[in_reach]
+        has_all = np.zeros_like(is_kept) if own is None else own.with_all(pool, len(lengths))
+        if (has_all == is_kept).all():
+            raise DataError(
+                f"each of {is_kept.sum():,} users chose every item there is, so no negatives can be drawn. "
+                "Give data of more items, or draw from all with own_items."
+            )
+        self._held_out = np.where(is_kept & ~has_all, lengths - 1 - num_unused, 0)
+        longest = int(self._held_out.max())
+        if longest <= config.min_history:
+            raise DataError(
+                f"no user has more than {longest} items before the held-out one, and min_history is "
+                f"{config.min_history}, so no row is left to train on. Lower min_history, or give more data."
+            )
+        self._longest = min(longest, config.max_history)
+        self.dropped = {
+            f"of users with fewer than {config.min_interactions} interactions": int(lengths[~is_kept].sum()),
+            "of users who chose every item": int(lengths[has_all].sum()),
+        }
+        self._negatives = _Negatives(pool, own, config.negative_seed)
+        num_train = np.maximum(self._held_out - config.min_history, 0)
+        self._positions = {
+            TRAIN: _Positions(np.full_like(self._held_out, config.min_history), num_train),
+            VALID: _Positions(self._held_out, (self._held_out >= config.min_history).astype(np.int64)),
+        }
+        self.num_negatives = {TRAIN: config.negatives, VALID: 1}
+        self.num_rows = {name: len(split) * (1 + self.num_negatives[name]) for name, split in self._positions.items()}
+
+    def training_interactions(self) -> tuple[Codes, NDArray[np.int32]]:
+        """User and item of each interaction before the held-out one, which is what vocabularies are made of."""
+        lengths = np.diff(self._offsets)
+        before = np.arange(len(self._items)) < np.repeat(self._offsets[:-1] + self._held_out, lengths)
+        return np.repeat(np.arange(len(lengths)), lengths)[before], self._items[before]
+
+    def rows(self, split: str, max_values: int = 1 << 22) -> Iterator[Rows]:
+        """The rows of a split in the order of the users and of time, a positive before its negatives.
+
+        Args:
+            split: `TRAIN` or `VALID`.
+            max_values: items that the histories of a block have at most, unless one positive has more.
+        """
+        positions, config = self._positions[split], self._config
+        num_negatives = self.num_negatives[split]
+        num_alike = 1 + num_negatives
+        num_positives = max(1, max_values // (self._longest * num_alike))
+        num_values = 0
+        for start in range(0, len(positions), num_positives):
+            users, places = positions.at(np.arange(start, min(start + num_positives, len(positions))))
+            targets = self._offsets[users] + places
+            drawn = self._negatives.draw(
+                _STREAMS[split, "items"], start * num_negatives, np.repeat(users, num_negatives)
+            )
+            items = np.column_stack([self._items[targets], drawn.reshape(len(users), num_negatives)])
+            labels = np.zeros(items.shape, dtype=np.float32)
+            labels[:, 0] = 1
+            lengths = np.repeat(np.minimum(places, config.max_history), num_alike)
+            offsets = offsets_of(lengths)
+            first = np.repeat(targets, num_alike) - lengths
+            history = self._items[np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])]
+            users = np.repeat(users, num_alike)
+            negatives = None
+            if config.negative_history:
+                negatives = self._negatives.draw(_STREAMS[split, "history"], num_values, np.repeat(users, lengths))
+            num_values += len(history)
+            yield Rows(
+                users=users,
+                items=items.ravel(),
+                labels=labels.ravel(),
+                history=history,
+                negatives=negatives,
+                offsets=offsets,
+            )
+
+
+class _Positions:
+    """Some consecutive positions of each user's sequence, numbered through.
+
+    Args:
+        first: the first one of each user, shape (num_users,).
+        counts: how many of each user, shape (num_users,).
+    """
+
+    def __init__(self, first: Codes, counts: Codes) -> None:
+        self._ends = np.cumsum(counts)
+        self._shift = first - (self._ends - counts)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def at(self, numbers: Codes) -> tuple[Codes, Codes]:
+        users = np.searchsorted(self._ends, numbers, side="right")
+        return users, numbers + self._shift[users]
+
+
+class _Pairs:
+    """Which user chose which items.
+
+    Args:
+        users, items: codes, shape (num_interactions,).
+        num_items: codes of items are below it.
+    """
+
+    def __init__(self, users: Codes, items: NDArray[np.int32], num_items: int) -> None:
+        self._num_items = num_items
+        self._keys = sorted_distinct(users * num_items + items)
+
+    def hold(self, users: Codes, items: NDArray[np.int32]) -> NDArray[np.bool_]:
+        keys = users * self._num_items + items
+        places = np.searchsorted(self._keys, keys)
+        found: NDArray[np.bool_] = self._keys[np.minimum(places, len(self._keys) - 1)] == keys
+        return found
+
+    def with_all(self, pool: NDArray[np.int32], num_users: int) -> NDArray[np.bool_]:
+        """Users who chose every item of a pool, shape (num_users,)."""
+        is_there = np.zeros(self._num_items, dtype=np.bool_)
+        is_there[pool] = True
+        users, items = np.divmod(self._keys, self._num_items)
+        num_chosen = np.bincount(users[is_there[items]], minlength=num_users)
+        chose_all: NDArray[np.bool_] = np.equal(num_chosen, is_there.sum())
+        return chose_all
+
+
+class _Negatives:
+    """Draws items that users did not choose.
+
+    Args:
+        pool: items; one that comes twice is drawn twice as often. Shape (num_interactions,).
+        own: what is not drawn for whom; None draws any item.
+        seed: another seed, other items.
+    """
+
+    def __init__(self, pool: NDArray[np.int32], own: _Pairs | None, seed: int) -> None:
+        self._pool, self._own, self._seed = pool, own, seed
+
+    def draw(self, stream: int, first: int, users: Codes) -> NDArray[np.int32]:
+        """One item for each user, who must have left at least one.
+
+        An item of the user's own is drawn again. Where many draws in a row were in vain, the last one is from what the
+        user left, so that the shares are the same and the end is certain.
+
+        Args:
+            stream: what the items are for.
+            first: number of the first draw in the stream.
+            users: codes, shape (N,); each stands for the next draw.
+
+        Returns:
+            Items, shape (N,).
+        """
+        numbers = np.arange(first, first + len(users))
+        items = self._pick(self._pool, stream, 0, numbers)
+        if self._own is None:
+            return items
+        vain = np.flatnonzero(self._own.hold(users, items))
+        for attempt in range(1, _ATTEMPTS):
+            if not len(vain):
+                break
+            items[vain] = self._pick(self._pool, stream, attempt, numbers[vain])
+            vain = vain[self._own.hold(users[vain], items[vain])]
+        for user in np.unique(users[vain]):
+            left = self._pool[~self._own.hold(np.full(len(self._pool), user), self._pool)]
+            rows = vain[users[vain] == user]
+            items[rows] = self._pick(left, stream, _ATTEMPTS, numbers[rows])
+        return items
+
+    def _pick(self, pool: NDArray[np.int32], stream: int, attempt: int, numbers: Codes) -> NDArray[np.int32]:
+        (start,) = np.random.SeedSequence((self._seed, stream, attempt)).generate_state(1, np.uint64)
+        words = hash_ids((start + (numbers + 1).view(np.uint64) * _INCREMENT).view(np.int64))
+        shares = (words >> np.uint64(11)) * 2.0**-53
+        return pool[(shares * len(pool)).astype(np.int64)]

@@ -1,0 +1,250 @@
+"""Which rows train and which validate."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.nvt.kernels.hashing import hash_strings
+from rankline.workflows.preprocess.raw import StreamedRows
+from rankline.workflows.preprocess.tabular.config import RowsConfig
+
+Rows = npt.NDArray[np.int64]
+_MOST_TIMES = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByColumn:
+    """Splits each row by its own value of a column, whatever rows are beside it.
+
+    Attributes:
+        column: of the raw rows.
+        begin: rows whose number is at least this validate; None where the values name groups.
+        share: of the groups, that validate.
+        seed: which of them.
+    """
+
+    column: str
+    begin: float | None = None
+    share: float = 0.0
+    seed: int = 0
+
+    def are_valid(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Whether each row validates; one without a time is of the oldest."""
+        values = rows[self.column].combine_chunks()
+        if self.begin is not None:
+            latest = pc.greater_equal(values.cast(pa.float64(), safe=False), self.begin)
+            valid: npt.NDArray[np.bool_] = latest.fill_null(False).to_numpy(zero_copy_only=False)
+            return valid
+        distinct = values.dictionary_encode()
+        named = hash_strings(distinct.dictionary.cast(pa.large_string()).cast(pa.large_binary()), self.seed % (1 << 15))
+        chosen = np.append(named < np.uint64(self.share * (2.0**64 - 2**12)), False)  # a missing one trains
+        of_rows: npt.NDArray[np.bool_] = chosen[distinct.indices.fill_null(len(named)).to_numpy()]
+        return of_rows
+
+
+def split_by_column(
+    rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None, group: str | None
+) -> ByColumn | None:
+    """How a column splits the rows; None where their places do.
+
+    Args:
+        rows: raw rows; of a stream that is split by time all are read once.
+        config: says how.
+        time: column that orders the rows; None where a stream is in order.
+        group: column whose rows of one value stay together.
+    """
+    if config.split == "group":
+        if group is None:
+            raise ConfigError("the rows have no group, so they cannot be split by it. Split at random, or by time.")
+        return ByColumn(column=group, share=config.valid_share, seed=config.split_seed)
+    if config.split != "time" or time is None or isinstance(rows, pa.Table):
+        return None
+    return ByColumn(column=time, begin=_boundary(rows, time, config.valid_share))
+
+
+def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
+    """The time from which on a share of the rows lie, by an even sample of them, so that memory is bounded."""
+    kept, step, offset = np.zeros(0), 1, 0
+    for batch in rows.batches():
+        times = batch.column(time).cast(pa.float64(), safe=False).fill_null(-np.inf).to_numpy(zero_copy_only=False)
+        kept = np.append(kept, times[-offset % step :: step])
+        offset += len(times)
+        while len(kept) > _MOST_TIMES:
+            kept, step = kept[::2], 2 * step
+    kept.sort()
+    begin = float(kept[min(_num_train(len(kept), valid_share), len(kept) - 1)])
+    if not kept[0] < begin:
+        raise ConfigError(
+            f"{time!r} has one time in {1 - valid_share:.0%} of the rows or more, so no time parts them. "
+            "Split at random, or choose another valid_share."
+        )
+    return begin
+
+
+def split_rows(
+    rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None, by: ByColumn | None = None
+) -> Iterator[tuple[str, pa.Table]]:
+    """Split raw rows as a config says: a table as a whole, a stream batch by batch.
+
+    Yields:
+        "train" or "valid", and rows of it.
+    """
+    by_time = config.split == "time"
+    if isinstance(rows, pa.Table) and by is not None:
+        yield from _parts(rows, by.are_valid(rows))
+        return
+    if isinstance(rows, pa.Table):
+        if by_time and time is None:
+            raise ConfigError("the rows have no time, so they cannot be split by it. Split at random.")
+        if by_time:
+            times = rows[time]
+            if times.null_count:  # one without a time is of the oldest
+                times = times.cast(pa.float64(), safe=False).fill_null(-np.inf)
+            parts = time_split(times.to_numpy(), config.valid_share)
+        else:
+            parts = random_split(len(rows), config.valid_share, config.split_seed)
+        for name, part in zip(("train", "valid"), parts, strict=True):
+            yield name, rows.take(pa.array(part))
+        return
+    yield from split_batches(rows.batches(), rows.periods, config, by=by)
+
+
+def split_batches(
+    batches: Iterable[pa.RecordBatch],
+    periods: Sequence[int],
+    config: RowsConfig,
+    first_row: int = 0,
+    by: ByColumn | None = None,
+) -> Iterator[tuple[str, pa.Table]]:
+    """Split a stretch of a stream of rows as a config says.
+
+    Args:
+        batches: the stretch.
+        periods: rows of each period of the whole stream, oldest first.
+        config: says how.
+        first_row: rows of the stream before the stretch.
+        by: see `split_by_column`.
+
+    Yields:
+        "train" or "valid", and rows of it.
+    """
+    by_time = config.split == "time"
+    are_valid = split_of_stream(
+        periods, config.valid_share, by_time=by_time, seed=config.split_seed, first_row=first_row
+    )
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        yield from _parts(table, are_valid(batch.num_rows) if by is None else by.are_valid(table))
+
+
+def _parts(table: pa.Table, valid: npt.NDArray[np.bool_]) -> Iterator[tuple[str, pa.Table]]:
+    for name, mask in (("train", ~valid), ("valid", valid)):
+        if mask.all():
+            yield name, table
+        elif mask.any():
+            yield name, table.filter(pa.array(mask))
+
+
+def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Rows]:
+    """Split rows at random: the end of `numpy.random.default_rng(seed).permutation(num_rows)` validates.
+
+    Args:
+        num_rows: number of rows.
+        valid_share: share of validation rows, between 0 and 1; rounded up to whole rows.
+        seed: at least 0.
+
+    Returns:
+        Row numbers of the training part and of the validation part, in the order of the permutation.
+    """
+    num_train = _num_train(num_rows, valid_share)
+    if seed < 0:
+        raise ConfigError(f"The seed is {seed}, expected a whole number of at least 0.")
+    order = np.random.default_rng(seed).permutation(num_rows)
+    return order[:num_train], order[num_train:]
+
+
+def time_split(timestamps: npt.ArrayLike, valid_share: float) -> tuple[Rows, Rows]:
+    """Split rows by time: the latest validate.
+
+    Args:
+        timestamps: numbers, shape (num_rows,).
+        valid_share: share of validation rows, between 0 and 1; rounded up to whole rows.
+
+    Returns:
+        Row numbers of the training part and of the validation part, oldest first; rows of equal time keep their order.
+    """
+    order = np.argsort(np.asarray(timestamps), kind="stable")
+    num_train = _num_train(len(order), valid_share)
+    return order[:num_train], order[num_train:]
+
+
+def split_of_stream(
+    periods: Sequence[int], valid_share: float, *, by_time: bool, seed: int, first_row: int = 0
+) -> Callable[[int], npt.NDArray[np.bool_]]:
+    """Split rows that are seen once, batch by batch, from the oldest to the latest.
+
+    By time the fewest last periods validate that hold at least the share. If there is only one period, its last rows
+    do. Otherwise each row is drawn: `numpy.random.default_rng(seed).random(num_rows)` below the share validates,
+    whatever the batches are.
+
+    Args:
+        periods: rows of each period, oldest first.
+        valid_share: share of validation rows, between 0 and 1.
+        by_time: the latest validate, not any.
+        seed: of the draw, at least 0.
+        first_row: rows before those that the function is asked about.
+
+    Returns:
+        A function from the number of rows of the next batch to whether each of them validates.
+    """
+    num_rows = sum(periods)
+    num_train = _num_train(num_rows, valid_share)
+    if not by_time:
+        generator = np.random.PCG64(seed)  # `default_rng`'s own
+        generator.advance(first_row)  # one draw makes one number
+        rng = np.random.Generator(generator)
+        return lambda size: rng.random(size) < valid_share
+    if len(periods) > 1:
+        num_train = _rows_before_last_periods(periods, num_rows - num_train)
+        if num_train == 0:
+            raise ConfigError(
+                f"the last periods that hold a share of {valid_share} are all there are: {list(periods)} rows. "
+                f"Choose a share of at most {periods[-1] / num_rows:.3f}, or split at random."
+            )
+    seen = first_row
+
+    def is_valid(size: int) -> npt.NDArray[np.bool_]:
+        nonlocal seen
+        seen += size
+        return np.arange(seen - size, seen) >= num_train
+
+    return is_valid
+
+
+def _rows_before_last_periods(periods: Sequence[int], num_wanted: int) -> int:
+    """Rows before the fewest last periods that hold at least so many rows."""
+    num_before = sum(periods)
+    for size in reversed(periods):
+        num_before -= size
+        num_wanted -= size
+        if num_wanted <= 0:
+            break
+    return num_before
+
+
+def _num_train(num_rows: int, valid_share: float) -> int:
+    if not 0 < valid_share < 1:
+        raise ConfigError(f"The validation share is {valid_share}, expected a number between 0 and 1, e.g. 0.2.")
+    # 10 * (1 - 0.9) is 0.9999999999999998: without rounding first, a row would be lost.
+    num_train = int(round(num_rows * (1 - valid_share), 6))
+    if not 0 < num_train < num_rows:
+        raise ConfigError(
+            f"A validation share of {valid_share} splits {num_rows} rows into {num_train} and {num_rows - num_train}, "
+            "expected rows in both parts. Choose another share or give more rows."
+        )
+    return num_train

@@ -1,0 +1,362 @@
+"""Rows that stay rows: each raw one is split, encoded and written, with columns of its own.
+
+Rows that come as a stream may be more than memory holds. They are split, fitted to, encoded and written partition by
+partition; beside the largest partitions only the vocabularies are in memory at a time. Reading a shard, the statistics
+of a partition and encoding a file are tasks, which this process does one by one or a pool of workers side by side.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rankline.workflows.core.errors import ConfigError, DataError, SpecError
+from rankline.workflows.nvt.compat import nvt
+from rankline.workflows.nvt.io.workflow import load_workflow, without_folds
+from rankline.workflows.nvt.operators.arrow_input import arrow_columns
+from rankline.workflows.nvt.operators.values import holds_text
+from rankline.workflows.preprocess.dataset import Dataset
+from rankline.workflows.preprocess.encoding import Job
+from rankline.workflows.preprocess.executor import Report
+from rankline.workflows.preprocess.prepared_data import HELDOUT, HISTORIES
+from rankline.workflows.preprocess.raw import RawData, Shard, StreamedRows
+from rankline.workflows.preprocess.splits import split_batches, split_by_column, split_rows
+from rankline.workflows.preprocess.tabular.config import RowsConfig
+from rankline.workflows.preprocess.tabular.partitions import (
+    NUM_FILES,
+    FileRows,
+    FilesWriter,
+    RawSplit,
+    dtype_of,
+    feature_of,
+    file_name,
+    frame_of_partition,
+    layout_of_split,
+    read_partition,
+)
+from rankline.workflows.schema.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source, SpecMetadata
+from rankline.workflows.schema.label_stats import Labels, expected_labels, sums
+from rankline.workflows.schema.targets import Head, usual_heads
+
+from merlin.dag.executors import LocalExecutor  # isort: skip
+from merlin.dag.ops.concat_columns import ConcatColumns  # isort: skip
+
+_PARTITIONS_PER_FILE = 16
+_GROUPS_PER_PARTITION = 2
+
+
+class RowEncoding:
+    """The `Encoding` that splits raw rows, and encodes each split file by file."""
+
+    def __init__(self, dataset: Dataset, raw: RawData, config: RowsConfig) -> None:
+        self._dataset, self._raw, self._config = dataset, raw, config
+        self._splits: tuple[RawSplit, ...] = ()
+        self.dropped: Mapping[str, int] = {}
+
+    @property
+    def num_rows(self) -> Mapping[str, int]:
+        return {split.name: split.num_rows for split in self._splits}
+
+    def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:
+        """Write the raw rows of all splits, and hand on those of `train`."""
+        schema = self._raw.rows.schema
+        texts = [name for name in arrow_columns(workflow) if holds_text(schema.field(name).type)]
+        self._splits = _write_raw(self._raw, self._config, self._dataset, texts, job)
+        if left_out := len(self._raw.rows) - sum(self.num_rows.values()):
+            self.dropped = {"no label": left_out}
+        return self._splits[0]
+
+    def example(self) -> nvt.Dataset:
+        return self._splits[0].example()
+
+    def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
+        """Encode each split file by file; the held-out rows are the raw inputs of `valid`, and its encoded label."""
+        load = partial(load_workflow, job.directory / "workflow")
+        saved = load()
+        files = _EncodedFiles(
+            directory=job.directory,
+            scratch=job.scratch,
+            workflow=saved,
+            heldout_workflow=without_folds(saved, load),
+            inputs=self._dataset.inputs,
+            heads=self._dataset.heads,
+            schema=self._raw.rows.schema,
+        )
+        sources, longest, labels = _encode(files, self._splits, job)
+        if (histories := _histories(self._raw, self._dataset)) is not None:
+            pq.write_table(histories, job.directory / HISTORIES)
+        features = tuple(
+            feature_of(column, longest.get(name)) for name, column in workflow.output_schema.column_schemas.items()
+        )
+        inputs = [feature for feature in features if feature.name not in files.labels]
+        return FeatureSpec(
+            features=features,
+            channels={
+                CATEGORICAL: tuple(feature.name for feature in inputs if feature.cardinality is not None),
+                CONTINUOUS: tuple(feature.name for feature in inputs if feature.cardinality is None),
+                LABEL: files.labels,
+            },
+            sources=sources,
+            metadata=SpecMetadata(heads=_fitted(files.heads, labels)),
+        )
+
+
+# --- Raw rows, split
+
+
+def _write_raw(
+    raw: RawData, config: RowsConfig, dataset: Dataset, dictionaries: list[str], job: Job
+) -> tuple[RawSplit, ...]:
+    """Split the raw rows and write the splits, the one to fit to first."""
+    by = split_by_column(raw.rows, config, dataset.time, dataset.group or dataset.group_by)
+    report = partial(job.report, "read")
+    write = partial(_write_batches, dictionaries=dictionaries, partition_rows=job.partition_rows)
+    written: list[_Written]
+    if isinstance(raw.rows, StreamedRows) and raw.rows.shards:
+        directory = job.scratch / "shards"
+        directory.mkdir()
+        first_rows = accumulate((shard.num_rows for shard in raw.rows.shards), initial=0)
+        split = partial(split_batches, periods=raw.rows.periods, config=config, by=by)
+        tasks = list(zip(raw.rows.shards, first_rows, strict=False))  # the last one is the end
+        written = job.pool.map(partial(_write_shard, split, write, directory), tasks, report)
+    else:
+        written = [write(split_rows(raw.rows, config, dataset.time, by), job.scratch, len(raw.rows), report)]
+    counts = {name: sum(of_shard[name][1] for of_shard in written) for name in NUM_FILES}
+    if not all(counts.values()):
+        raise ConfigError(f"the split has {counts} rows, expected rows in both. Choose another valid_share.")
+    return tuple(
+        RawSplit(
+            name=name,
+            partitions=tuple(path for of_shard in written for path in of_shard[name][0]),
+            num_rows=counts[name],
+            schema=raw.rows.schema,
+        )
+        for name in counts
+    )
+
+
+_Written = Mapping[str, tuple[Sequence[Path], int]]
+"""Split → its partitions, and their rows."""
+
+
+def _write_shard(
+    split: Callable[..., Iterator[tuple[str, pa.Table]]],
+    write: Callable[..., _Written],
+    directory: Path,
+    task: tuple[Shard, int],
+    report: Report,
+) -> _Written:
+    shard, first_row = task
+    own = Path(mkdtemp(dir=directory))  # of this attempt alone: there may be another one
+    return write(split(shard.batches(), first_row=first_row), own, shard.num_rows, report)
+
+
+def _write_batches(
+    batches: Iterator[tuple[str, pa.Table]],
+    directory: Path,
+    num_rows: int,
+    report: Report,
+    *,
+    dictionaries: Sequence[str],
+    partition_rows: int,
+) -> _Written:
+    counts = dict.fromkeys(NUM_FILES, 0)
+    writers = {
+        name: FilesWriter(directory / name, rows_per_file=partition_rows, dictionaries=dictionaries) for name in counts
+    }
+    for name, table in batches:
+        writers[name].write(table)
+        counts[name] += len(table)
+        report(sum(counts.values()) / num_rows)
+    return {name: (writers[name].close(), counts[name]) for name in counts}
+
+
+def _histories(raw: RawData, dataset: Dataset) -> pa.Table | None:
+    """Each raw user with all items of theirs; None where rows name none, or are not in memory."""
+    user, item = dataset.group_by, dataset.item
+    if raw.catalog is None or user is None or item is None or not isinstance(raw.rows, pa.Table):
+        return None
+    listed = raw.rows.group_by(user, use_threads=False).aggregate([(item, "list")])
+    return listed.select([user, f"{item}_list"]).rename_columns([user, item])
+
+
+# --- Encoded rows, file by file
+
+
+@dataclass(frozen=True, kw_only=True)
+class _EncodedFiles:
+    directory: Path
+    scratch: Path
+    workflow: nvt.Workflow
+    heldout_workflow: nvt.Workflow
+    inputs: tuple[str, ...]
+    heads: tuple[Head, ...]
+    schema: pa.Schema
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(head.column for head in self.heads)
+
+    def raw(self, rows: pa.Table, *columns: str) -> pa.Table:
+        return rows.select(columns).cast(pa.schema([self.schema.field(name) for name in columns]))
+
+
+class _Encoder:
+    def __init__(self, workflow: nvt.Workflow) -> None:
+        self._inputs = workflow.input_schema.column_names
+        self._nodes = _put_together(workflow.output_node)
+        columns = workflow.output_schema.column_schemas
+        types = {name: _arrow_type(name, dtype_of(column)) for name, column in columns.items()}
+        self.schema = pa.schema(
+            (name, pa.list_(kind) if columns[name].is_list else kind) for name, kind in types.items()
+        )
+        self.longest = {name: 1 for name, column in columns.items() if column.is_list}
+
+    def encoded(self, rows: pa.Table) -> pa.Table:
+        frame = frame_of_partition(rows.select(self._inputs))
+        made: dict[str, pa.ChunkedArray] = {}
+        for node in self._nodes:
+            part = LocalExecutor().transform(frame, node)
+            schema = pa.schema([self.schema.field(name) for name in part.columns])
+            columns = pa.Table.from_pandas(part, schema=schema, preserve_index=False)
+            made |= dict(zip(schema.names, columns, strict=True))
+        table = pa.table([made[name] for name in self.schema.names], schema=self.schema)
+        for name in self.longest:
+            self.longest[name] = max(self.longest[name], pc.max(pc.list_value_length(table[name])).as_py() or 0)
+        return table
+
+
+def _arrow_type(name: str, dtype: np.dtype[Any]) -> pa.DataType:
+    try:
+        return pa.from_numpy_dtype(dtype)
+    except pa.ArrowNotImplementedError:
+        raise SpecError(
+            f"{name!r} holds text after the graph, expected numbers. Give it to Categorify, or leave it out; a class "
+            "is its place in `classes`, from 0."
+        ) from None
+
+
+def _put_together(node: Any) -> list[Any]:
+    """The nodes whose columns a node only puts side by side, each alone: NVTabular copies all of them several times."""
+    parents = node.parents_with_dependencies
+    made = {name for parent in parents for name in parent.output_columns.names}
+    if not isinstance(node.op, ConcatColumns) or made != set(node.output_columns.names):
+        return [node]
+    return [part for parent in parents for part in _put_together(parent)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FileTask:
+    rows: tuple[FileRows, ...]
+    name: str
+    rows_per_group: int
+    heldout: str | None
+
+    @property
+    def num_rows(self) -> int:
+        return sum(rows.num_rows for rows in self.rows)
+
+
+def _encode(
+    files: _EncodedFiles, splits: Sequence[RawSplit], job: Job
+) -> tuple[dict[str, Source], dict[str, int], list[Labels]]:
+    """Write each split, and the held-out rows.
+
+    Returns:
+        Split → its files; list column → length of its longest list; the labels of the training rows, head by head.
+    """
+    tasks_of = {split.name: _tasks_of(split, files, job.partition_rows) for split in splits}
+    # The large files first: at the end, when there are fewer files than workers, the small ones are left.
+    tasks = sorted((task for of_split in tasks_of.values() for task in of_split), key=lambda task: -task.num_rows)
+    seen = job.pool.map(partial(_write_file, files), tasks, partial(job.report, "encoded"))
+    seen_in = dict(zip((task.name for task in tasks), seen, strict=True))
+    labels_of: dict[str, list[Labels]] = {}
+    for name, of_split in tasks_of.items():
+        labels = sums([seen_in[task.name][0] for task in of_split])
+        for head, of_head in zip(files.heads, labels, strict=True):
+            of_head.check_split(head, name)
+        labels_of[name] = labels
+    longest: dict[str, int] = {}
+    for _, of_file in seen:
+        for name, length in of_file.items():
+            longest[name] = max(longest.get(name, 1), length)
+    sources = {
+        split.name: Source(files=tuple(task.name for task in tasks_of[split.name]), num_rows=split.num_rows)
+        for split in splits
+    }
+    return sources, longest, labels_of[splits[0].name]
+
+
+def _fitted(heads: Sequence[Head], labels: Sequence[Labels]) -> tuple[Head, ...]:
+    """The heads with what training rows say of their labels; none where nothing is to be said of them."""
+    fitted = tuple(of_head.fitted(head) for head, of_head in zip(heads, labels, strict=True))
+    return () if fitted == usual_heads([head.column for head in heads]) else fitted
+
+
+def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tuple[_FileTask, ...]:
+    rows_per_file, rows_per_group = layout_of_split(
+        split.name,
+        split.num_rows,
+        partition_rows * _PARTITIONS_PER_FILE,
+        max(1, partition_rows // _GROUPS_PER_PARTITION),
+    )
+    is_heldout = split.name == "valid"
+    (files.directory / split.name).mkdir()
+    if is_heldout:
+        (files.directory / HELDOUT).mkdir()
+    return tuple(
+        _FileTask(
+            rows=rows,
+            name=f"{split.name}/{file_name(number)}",
+            rows_per_group=rows_per_group,
+            heldout=f"{HELDOUT}/{file_name(number)}" if is_heldout else None,
+        )
+        for number, rows in enumerate(split.cut(rows_per_file))
+    )
+
+
+def _write_file(files: _EncodedFiles, task: _FileTask, report: Report) -> tuple[Sequence[Labels], Mapping[str, int]]:
+    """Encode and write the rows of one file; returns their labels, and list column → length of its longest list."""
+    encoder = _Encoder(files.workflow if task.heldout is None else files.heldout_workflow)
+    has_folds = task.heldout is None and files.heldout_workflow is not files.workflow
+    label_fields = [encoder.schema.field(name) for name in files.labels]
+    seen = [Labels() for _ in files.heads]
+    with TemporaryDirectory(dir=files.scratch) as scratch:  # of this attempt alone: there may be another one
+        writer_in = partial(FilesWriter, rows_per_file=task.num_rows, rows_per_group=task.rows_per_group)
+        writers = {name: writer_in(Path(scratch, name).parent) for name in (task.name, task.heldout) if name}
+        for number, rows in enumerate(task.rows, 1):
+            raw = rows.read()
+            if has_folds:  # which NVTabular draws by a row's place in its partition
+                encoded = encoder.encoded(read_partition(rows.path)).slice(rows.start, rows.num_rows)
+            else:
+                encoded = encoder.encoded(raw)
+            seen = sums([seen, [_labels(head, encoded, len(files.heads) > 1) for head in files.heads]])
+            writers[task.name].write(encoded)
+            if task.heldout:
+                held_out = files.raw(raw, *files.inputs)
+                for label in label_fields:
+                    held_out = held_out.append_column(label, encoded[label.name])
+                writers[task.heldout].write(held_out)
+            report(number / len(task.rows))
+        for name, writer in writers.items():
+            (path,) = writer.close()
+            path.replace(files.directory / name)
+    return seen, encoder.longest
+
+
+def _labels(head: Head, encoded: pa.Table, may_lack: bool) -> Labels:
+    column = encoded[head.column]
+    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
+        raise DataError(
+            f"the label {head.column!r} is {column.type} after the graph, expected {expected_labels(head)}. Make "
+            "numbers of it in the dataset's graph."
+        )
+    return Labels.of(head, column.cast(pa.float64()).to_numpy(), may_lack=may_lack)

@@ -1,0 +1,273 @@
+"""The one data contract: which columns there are, what they hold, and what each is for.
+
+Loaders, models, exporters and clients are built from a `FeatureSpec`, never from literal column names. On disk it is
+`feature_spec.yaml` in the layout of NVIDIA's DeepLearningExamples, which `rankline.workflows.schema.spec_file` reads
+and writes; a channel is what a model does with its columns, and a split is one chunk with all columns.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, combinations
+from pathlib import Path
+
+from rankline.workflows.core.errors import SpecError
+from rankline.workflows.schema.spec_file import FILE_NAME as FILE_NAME
+from rankline.workflows.schema.spec_file import PARQUET as PARQUET
+from rankline.workflows.schema.spec_file import TFRECORD as TFRECORD
+from rankline.workflows.schema.spec_file import Chunk, SpecFile
+from rankline.workflows.schema.spec_file import Feature as Feature
+from rankline.workflows.schema.spec_metadata import SpecMetadata as SpecMetadata
+from rankline.workflows.schema.targets import Head, usual_heads
+
+CATEGORICAL = "categorical"
+CONTINUOUS = "continuous"
+LABEL = "label"
+USERS = "user_features"
+TARGET = "target_item_features"
+HISTORY = "positive_history"
+NEGATIVES = "negative_history"
+SEQUENCE_CHANNELS = (USERS, TARGET, HISTORY, NEGATIVES)
+"""Ids of data with histories, as NVIDIA's SIM has them: of the user, of the item to score, of the items that the user
+chose before, and, for training only, of as many that the user did not choose. The last three have the same item
+features in the same order, and share their embedding tables."""
+TARGET_SUFFIX, HISTORY_SUFFIX, NEGATIVES_SUFFIX = "_trgt", "_pos", "_neg"
+"""Of the columns of an item feature in these channels."""
+SOURCE_TYPES = (PARQUET, TFRECORD)
+"""What loaders read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Some of the rows of a split, for whoever reads them.
+
+    Attributes:
+        begin, end: shares of the rows, in their order.
+        of_each_group: they are that part of each row group, in place of all rows: whatever order the files have, and
+            however it changes in them, is then the same in every part.
+    """
+
+    begin: float
+    end: float
+    of_each_group: bool
+
+    def cut(self, group_rows: Sequence[int]) -> list[tuple[int, int]]:
+        """First row, and the row after the last, of each row group."""
+        ends = list(accumulate(group_rows))
+        groups = [(end - rows, end) for end, rows in zip(ends, group_rows, strict=True)]
+        if self.of_each_group:  # of all groups together as many rows as the share says, however small they are
+            begins, lasts = (
+                [round(share * end) - round(share * begin) for begin, end in groups] for share in (self.begin, self.end)
+            )
+        else:
+            begins, lasts = (
+                [min(max(round(share * ends[-1]) - begin, 0), end - begin) for begin, end in groups]
+                for share in (self.begin, self.end)
+            )
+        return list(zip(begins, lasts, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The files of one split, relative to the spec's own directory.
+
+    Attributes:
+        files: POSIX paths, in the order of the rows.
+        num_rows: rows of all of them.
+        type: their format; one of `SOURCE_TYPES`.
+        part: which of the rows are read; None for all. It is never written.
+    """
+
+    files: tuple[str, ...]
+    num_rows: int
+    type: str = PARQUET
+    part: Part | None = None
+
+    def __post_init__(self) -> None:
+        if self.type not in SOURCE_TYPES:
+            raise SpecError(f"a source is of type {self.type!r}. Available: {', '.join(SOURCE_TYPES)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSpec:
+    """Columns, channels and sources of one prepared dataset.
+
+    Attributes:
+        features: the columns, in file order.
+        channels: channel → column names. `categorical`, `continuous` and `label` are the ones every model knows; those
+            of `SEQUENCE_CHANNELS` are ids as well.
+        sources: split ("train", "valid", …) → files.
+        metadata: how the data came to be, and how it is to be used.
+    """
+
+    features: tuple[Feature, ...]
+    channels: Mapping[str, tuple[str, ...]]
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    metadata: SpecMetadata = field(default_factory=SpecMetadata)
+
+    def __post_init__(self) -> None:
+        names = [feature.name for feature in self.features]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise SpecError(f"feature_spec names {twice} more than once.")
+        for channel, members in self.channels.items():
+            if unknown := [name for name in members if name not in names]:
+                raise SpecError(f"channel {channel!r} holds {unknown}, which feature_spec lacks. Available: {names}.")
+        for feature in self.categorical:
+            _ = feature.embedding_shape
+        self._check_roles()
+        self._check_sequences()
+        if not self.channel(LABEL):
+            raise SpecError("channel 'label' is empty: a model needs a label column.")
+        if (named := [head.column for head in self.heads]) != list(self.channels[LABEL]):
+            raise SpecError(f"metadata.heads are of {named}, but channel 'label' holds {list(self.channels[LABEL])}.")
+
+    def __getitem__(self, name: str) -> Feature:
+        """The feature called `name`."""
+        for feature in self.features:
+            if feature.name == name:
+                return feature
+        raise SpecError(f"no feature {name!r}. Available: {[feature.name for feature in self.features]}.")
+
+    def channel(self, name: str) -> tuple[Feature, ...]:
+        """The features of a channel in its order; empty when the spec does not have the channel."""
+        return tuple(self[member] for member in self.channels.get(name, ()))
+
+    def _check_roles(self) -> None:
+        roles = {"ids": self.categorical, CONTINUOUS: self.continuous, LABEL: self.labels}
+        for (one, some), (other, others) in combinations(roles.items(), 2):
+            if both := [feature.name for feature in some if feature in others]:
+                raise SpecError(f"{both} are in channels of {one} and of {other}, expected one role for each column.")
+
+    def _check_sequences(self) -> None:
+        """Refuse histories that do not fit the item they are held against."""
+        for channel, is_list in ((USERS, False), (TARGET, False), (HISTORY, True), (NEGATIVES, True)):
+            if wrong := [feature.name for feature in self.channel(channel) if feature.is_list != is_list]:
+                raise SpecError(
+                    f"channel {channel!r}: {wrong} are {'single values' if is_list else 'lists'}, "
+                    f"expected {'lists' if is_list else 'single values'}."
+                )
+        items = self.channel(TARGET)
+        for channel in (HISTORY, NEGATIVES):
+            listed = self.channel(channel)
+            if not listed and (channel == NEGATIVES or not items):
+                continue
+            sizes = [[feature.cardinality for feature in features] for features in (items, listed)]
+            if sizes[0] != sizes[1]:
+                raise SpecError(
+                    f"channels {TARGET!r} and {channel!r} have features of {sizes[0]} and {sizes[1]} ids, expected the "
+                    "same features in the same order: they share embedding tables."
+                )
+            stems = [[feature.name.rpartition("_")[0] for feature in features] for features in (items, listed)]
+            if stems[0] != stems[1] and sorted(stems[0]) == sorted(stems[1]):
+                raise SpecError(
+                    f"channels {TARGET!r} and {channel!r} name their features in another order: {stems[0]} and "
+                    f"{stems[1]}. Give both one order: they share embedding tables."
+                )
+
+    @property
+    def categorical(self) -> tuple[Feature, ...]:
+        return tuple(feature for name in (CATEGORICAL, *SEQUENCE_CHANNELS) for feature in self.channel(name))
+
+    @property
+    def is_sequential(self) -> bool:
+        """Rows hold histories of items, and an item to score."""
+        return bool(self.channels.get(TARGET))
+
+    @property
+    def for_scoring(self) -> "FeatureSpec":
+        """The spec without what only training uses: negative histories, which no client has."""
+        if not self.channels.get(NEGATIVES):
+            return self
+        dropped = set(self.channels[NEGATIVES])
+        return replace(
+            self,
+            features=tuple(feature for feature in self.features if feature.name not in dropped),
+            channels={channel: members for channel, members in self.channels.items() if channel != NEGATIVES},
+        )
+
+    @property
+    def continuous(self) -> tuple[Feature, ...]:
+        return self.channel(CONTINUOUS)
+
+    @property
+    def model_dtypes(self) -> dict[str, str]:
+        """Input column → NumPy dtype name of its values as models take them, whatever the files hold."""
+        ids, numbers = ([feature.name for feature in features] for features in (self.categorical, self.continuous))
+        return dict.fromkeys(ids, "int64") | dict.fromkeys(numbers, "float32")
+
+    @property
+    def labels(self) -> tuple[Feature, ...]:
+        """What is trained on, in the order of `heads`."""
+        return self.channel(LABEL)
+
+    @property
+    def label(self) -> Feature:
+        """The only label of most data, else the first."""
+        return self.labels[0]
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return self.metadata.heads or usual_heads(self.channels[LABEL])
+
+    def source(self, split: str) -> Source:
+        """The files of a split."""
+        if split not in self.sources:
+            raise SpecError(f"source_spec has no split {split!r}. Available: {sorted(self.sources)}.")
+        return self.sources[split]
+
+    def to_yaml(self) -> str:
+        names = tuple(feature.name for feature in self.features)
+        return SpecFile(
+            features=self.features,
+            channels=self.channels,
+            mappings={
+                split: (Chunk(type=source.type, features=names, files=source.files, num_rows=source.num_rows),)
+                for split, source in self.sources.items()
+            },
+            metadata=self.metadata.entries(),
+        ).to_yaml()
+
+    @classmethod
+    def from_yaml(cls, text: str) -> "FeatureSpec":
+        """Parse the text of `feature_spec.yaml`.
+
+        Raises:
+            SpecError: not YAML, a part is missing, the contents contradict each other, or a split is not one counted
+                chunk that loaders read.
+        """
+        return cls._of(SpecFile.from_yaml(text))
+
+    @classmethod
+    def read(cls, path: Path) -> "FeatureSpec":
+        """Read a feature spec file, or the one in a directory."""
+        path = path / FILE_NAME if path.is_dir() else path
+        file = SpecFile.read(path)
+        try:
+            return cls._of(file)
+        except SpecError as error:
+            raise SpecError(f"{path}: {error}") from None
+
+    @classmethod
+    def _of(cls, file: SpecFile) -> "FeatureSpec":
+        return cls(
+            features=file.features,
+            channels=file.channels,
+            sources={split: _source(split, chunks) for split, chunks in file.mappings.items()},
+            metadata=SpecMetadata.from_entries(file.metadata),
+        )
+
+
+def _source(split: str, chunks: tuple[Chunk, ...]) -> Source:
+    """The only chunk of a split."""
+    chunk, place = chunks[0], f"source_spec.{split}"
+    if len(chunks) > 1:
+        odd = f"{place} has {len(chunks)} chunks"
+    elif chunk.type not in SOURCE_TYPES:
+        odd = f"{place}[0].type is {chunk.type!r}"
+    elif chunk.num_rows is None:
+        odd = f"{place}[0] lacks 'num_rows'"
+    else:
+        return Source(files=chunk.files, num_rows=chunk.num_rows, type=chunk.type)
+    raise SpecError(
+        f"{odd}, and loaders read one {' or '.join(SOURCE_TYPES)} chunk of counted rows. "
+        "Make prepared data of it: rankline import RECIPE DIRECTORY"
+    )

@@ -1,0 +1,119 @@
+"""The labels of a split, checked against the tasks of their heads while its files are written."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
+
+_MOST_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """What some rows have as the label of a head.
+
+    Attributes:
+        num_rows: rows that have one.
+        mean: of these.
+        squares: sum of the squared differences from `mean`.
+        classes: distinct labels; none for `regression`.
+    """
+
+    num_rows: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    classes: frozenset[float] = frozenset()
+
+    @classmethod
+    def of(cls, head: Head, values: NDArray[Any], *, may_lack: bool) -> "Labels":
+        """Check and count.
+
+        Args:
+            head: whose labels they are.
+            values: shape (N,), NaN where there is none.
+            may_lack: a row may lack the label, which other heads have.
+
+        Raises:
+            DataError: a label does not fit the task.
+        """
+        values = values.astype(np.float64)
+        missing = np.isnan(values)
+        present = values[~missing]
+        odd = [str(label) for label in np.unique(present[misfits(head, present)])[: _MOST_SHOWN + 1]]
+        if odd or (missing.any() and not may_lack):
+            raise _misfit(head, odd + ["missing"] * bool(missing.any() and not may_lack))
+        if not len(present):
+            return cls()
+        mean = float(present.mean())
+        return cls(
+            num_rows=len(present),
+            mean=mean,
+            squares=float(np.square(present - mean).sum()),
+            classes=frozenset() if head.task == REGRESSION else frozenset(np.unique(present).tolist()),
+        )
+
+    def __add__(self, other: "Labels") -> "Labels":
+        """Of the rows of both: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm"."""
+        num_rows = self.num_rows + other.num_rows
+        difference, share = other.mean - self.mean, other.num_rows / max(num_rows, 1)
+        return Labels(
+            num_rows=num_rows,
+            mean=self.mean + difference * share,
+            squares=self.squares + other.squares + difference * difference * self.num_rows * share,
+            classes=self.classes | other.classes,
+        )
+
+    def check_split(self, head: Head, split: str) -> None:
+        """Refuse a split from which nothing can be learned or measured."""
+        remedy = "Give more rows, or another split or share."
+        if not self.num_rows:
+            raise DataError(f"no {split} row has the label {head.column!r}. {remedy}")
+        if head.task == REGRESSION:
+            if not self.squares > 0:
+                raise DataError(f"every label of the {split} rows is {self.mean:g} in {head.column!r}. {remedy}")
+        elif len(self.classes) < 2:
+            needed = "both classes" if head.task == BINARY else "several classes"
+            raise DataError(
+                f"every label of the {split} rows is {next(iter(self.classes))}, and a model needs {needed}. {remedy}"
+            )
+
+    def fitted(self, head: Head) -> Head:
+        if head.task != REGRESSION:
+            return head
+        return replace(head, mean=self.mean, deviation=math.sqrt(self.squares / self.num_rows))
+
+
+def sums(parts: Sequence[Sequence[Labels]]) -> list[Labels]:
+    return [sum(of_head, Labels()) for of_head in zip(*parts, strict=True)]
+
+
+def expected_labels(head: Head) -> str:
+    return {BINARY: "0 or 1", MULTICLASS: f"0 to {len(head.classes) - 1}", REGRESSION: "finite numbers"}[head.task]
+
+
+def misfits(head: Head, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """True where a label does not fit the task."""
+    if head.task == REGRESSION:
+        return ~(np.abs(values) <= np.finfo(np.float32).max)
+    limit = 1 if head.task == BINARY else len(head.classes) - 1
+    wrong: NDArray[np.bool_] = (values < 0) | (values > limit) | (values != np.floor(values))
+    return wrong
+
+
+def _misfit(head: Head, found: list[str]) -> DataError:
+    shown = found if len(found) <= _MOST_SHOWN else [*found[:_MOST_SHOWN], "…"]
+    remedy = {
+        BINARY: "Make it 0 or 1 in the dataset's graph, as the operator GreaterThan does, choose another task",
+        MULTICLASS: f"Name all of its classes (there are {len(head.classes)})",
+        REGRESSION: "Mend such labels",
+    }[head.task]
+    return DataError(
+        f"the label {head.column!r} is {', '.join(shown)} in some rows, expected {expected_labels(head)}. "
+        f"{remedy}, or leave such rows out."
+    )

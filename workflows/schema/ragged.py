@@ -1,0 +1,178 @@
+"""A column of lists: ragged, as Arrow and the loader hold it, and padded, as it travels.
+
+Light to import: NumPy and Arrow.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, VALUES
+from rankline.workflows.schema.tensors import fill_value
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ragged:
+    """Lists of any length, one per row.
+
+    Attributes:
+        values: of all lists, one after the other, shape (M,).
+        offsets: row i has the values from offsets[i] up to offsets[i + 1]; shape (N + 1,), starts at 0 and ends at M.
+    """
+
+    values: Array
+    offsets: Array
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Any]) -> "Ragged":
+        """A list or an array for each row; int64 where none has a value."""
+        lists = list(rows)
+        filled = [values for values in lists if len(values)]  # an empty Python list would make the others float
+        values = np.concatenate(filled) if filled else np.zeros(0, np.int64)
+        return cls(values=values, offsets=offsets_of(np.fromiter(map(len, lists), np.int64, len(lists))))
+
+    @classmethod
+    def of_arrow(cls, array: pa.Array) -> "Ragged":
+        """Arrow's lists of numbers, none of them missing, as views."""
+        offsets = array.offsets.to_numpy()
+        first = offsets[0] if len(offsets) else 0
+        return cls(values=flat_of_arrow(array.flatten()), offsets=offsets - first if first else offsets)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        lengths = empty((len(self.offsets) - 1,), np.dtype(np.int32))
+        return np.subtract(self.offsets[1:], self.offsets[:-1], out=lengths, casting="same_kind")
+
+    def padded(self, width: int | None = None) -> "Padded":
+        """The same lists in rows of `width` values, as many as the longest has if None."""
+        lengths = self.lengths
+        return Padded(pad(self.values, lengths, int(lengths.max(initial=0)) if width is None else width), lengths)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Lists with the batch first.
+
+    Attributes:
+        values: [num_rows, width], zeros or empty strings after the end of each list.
+        lengths: int32 [num_rows]; in a request `MISSING_LIST` for a missing one.
+    """
+
+    values: Array
+    lengths: npt.NDArray[np.int32]
+
+    def ragged(self) -> Ragged:
+        """The same lists, none of them missing, without the padding: a view where there is none; offsets are int64."""
+        width = self.values.shape[1]
+        offsets = offsets_of(self.lengths)
+        if offsets[-1] == self.values.size:
+            return Ragged(values=self.values.reshape(-1), offsets=offsets)
+        if len(self.lengths) == 1:
+            return Ragged(values=self.values[0, : offsets[-1]], offsets=offsets)
+        return Ragged(values=self.values[np.arange(width) < self.lengths[:, None]], offsets=offsets)
+
+
+def pad(values: Array, lengths: Array, width: int) -> Array:
+    """Lists one after the other, [M], in rows of their own: [N, width], zeros or empty strings behind each list.
+
+    Args:
+        values: of all lists; where nothing is padded, the result is a view of them.
+        lengths: of each list, at most `width`, below 0 for none; [N].
+        width: values of a row.
+
+    Raises:
+        ValueError: a list is longer.
+    """
+    if (longest := int(lengths.max(initial=0))) > width:
+        raise ValueError(f"a list has {longest} values, expected at most {width}")
+    if values.size == len(lengths) * width and values.flags.c_contiguous:
+        return values.reshape(len(lengths), width)
+    padded = np.zeros((len(lengths), width), values.dtype)  # of memory that is zero already, unlike `np.full`
+    if values.dtype.hasobject:
+        padded[:] = fill_value(values.dtype)
+    if len(lengths) == 1:
+        padded[0, : values.size] = values
+    else:
+        padded[np.arange(width) < lengths[:, None]] = values
+    return padded
+
+
+def offsets_of(lengths: Array) -> npt.NDArray[np.int64]:
+    """Lengths [N] → where each list begins and ends: int64 [N + 1]."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def arrow_lists(values: pa.Array | Array, offsets: Array) -> pa.ListArray:
+    """Lists one after another, [M], and where each begins and ends, [N + 1], as Arrow's."""
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def padded_tensors(columns: Mapping[str, Array | Padded]) -> dict[str, Array]:
+    """Columns in the layout in which Triton hands them to a model.
+
+    Each is [N, 1], or [N, num_candidates] if it comes so; lists are two tensors, `name__values` [N, width] and
+    `name__nnzs` [N, 1].
+    """
+    tensors: dict[str, Array] = {}
+    for name, column in columns.items():
+        if isinstance(column, Padded):
+            tensors |= {name + VALUES: column.values, name + NNZS: column.lengths.reshape(-1, 1)}
+        else:
+            tensors[name] = column if column.ndim == 2 else column.reshape(-1, 1)
+    return tensors
+
+
+def padded_rows(frame: Any) -> dict[str, Array]:
+    """Encoded rows, a pandas DataFrame with the dtype `object` for lists, in the layout of `padded_tensors`.
+
+    Every trained model can be asked in it.
+    """
+    columns = {name: _column_of(frame[name]) for name in frame.columns}
+    return padded_tensors({n: c.padded() if isinstance(c, Ragged) else c for n, c in columns.items()})
+
+
+def ragged_tensors(frame: Any) -> dict[str, Array]:
+    """Encoded rows, as of `padded_rows`, in the layout of merlin-systems.
+
+    Each is [N]; lists are two tensors, `name__values` [M] and `name__offsets` int32 [N + 1].
+    """
+    tensors: dict[str, Array] = {}
+    for name in frame.columns:
+        column = _column_of(frame[name])
+        if isinstance(column, Ragged):
+            tensors |= {name + VALUES: column.values, name + OFFSETS: column.offsets.astype(np.int32)}
+        else:
+            tensors[name] = column
+    return tensors
+
+
+def _column_of(series: Any) -> Array | Ragged:
+    if series.dtype == object:
+        return Ragged.of_rows(series)
+    values: Array = series.to_numpy()
+    return values
+
+
+def flat_of_arrow(array: pa.Array) -> Array:
+    """Arrow's numbers, none of them missing, as a view where NumPy and Numba have the type."""
+    if pa.types.is_boolean(array.type):  # one bit each in Arrow
+        array = array.cast(pa.uint8())
+    numbers: Array = array.to_numpy()
+    return numbers.astype(np.float32) if numbers.dtype == np.float16 else numbers  # Numba knows no halves
+
+
+def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """Memory from Arrow's pool: aligned to 64 bytes, so that TensorFlow takes it without a copy, and reused by it."""
+    size = math.prod(shape)
+    if not size:
+        return np.empty(shape, dtype)
+    return np.frombuffer(pa.allocate_buffer(size * dtype.itemsize), dtype).reshape(shape)

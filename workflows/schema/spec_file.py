@@ -1,0 +1,321 @@
+"""`feature_spec.yaml` in the layout of NVIDIA's DeepLearningExamples, which says nothing about models.
+
+    feature_spec:  feature → dtype, cardinality, embedding_dim, dimensions: [longest list], null_fill
+    source_spec:   mapping (train, valid, …) → list of chunks {type, features, files, num_rows}
+    channel_spec:  channel → features
+    metadata:      anything else worth keeping, plain values
+
+The chunks of a mapping hold different columns of the same rows. Their files lie in the order of the rows, and their
+paths start from the directory of the YAML file. `rankline import` takes any such file;
+`rankline.workflows.schema.feature_spec` has what the models need of one.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from rankline.workflows.core.errors import SpecError
+from rankline.workflows.schema.validated import validated
+from rankline.workflows.storage.regular_files import read_regular
+from rankline.workflows.storage.safe_yaml import MOST_BYTES, compose
+
+FILE_NAME = "feature_spec.yaml"
+PARQUET = "parquet"
+TFRECORD = "tfrecord"
+CSV = "csv"
+FILE_TYPES = (PARQUET, TFRECORD, CSV)
+
+_MOST_ID = (1 << 63) - 1  # an int64
+_WHOLE_DTYPES = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_DTYPES = ("bool", *_WHOLE_DTYPES, "float16", "float32", "float64")
+_TORCH_DTYPES = {
+    "torch.half": "float16",
+    "torch.float": "float32",
+    "torch.double": "float64",
+    "torch.short": "int16",
+    "torch.int": "int32",
+    "torch.long": "int64",
+}
+"""PyTorch's own names, where NumPy has none or another meaning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """One column.
+
+    Attributes:
+        name: column name.
+        dtype: NumPy dtype name of a single value.
+        cardinality: number of ids, reserved ones included, so that every id is in [0, cardinality); None if not an id.
+            In files that come from elsewhere it may leave out id 0, which is padding.
+        embedding_dim: columns of the embedding table by NVTabular's rule; None if not an id.
+        is_list: each row holds a list of values (multi-hot).
+        max_length: longest list seen; None if not a list.
+        null_fill: what a loader puts where the data has nothing; None refuses missing values.
+    """
+
+    name: str
+    dtype: str
+    cardinality: int | None = None
+    embedding_dim: int | None = None
+    is_list: bool = False
+    max_length: int | None = None
+    null_fill: float | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            np.dtype(self.dtype)
+        except TypeError:
+            raise SpecError(f"feature {self.name!r}: dtype {self.dtype!r} is not a NumPy dtype name.") from None
+        for name in ("cardinality", "embedding_dim", "max_length"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or not 1 <= value <= _MOST_ID):
+                raise SpecError(f"feature {self.name!r}: {name} is {value!r}, expected a whole number of at least 1.")
+        if self.is_list != (self.max_length is not None):
+            raise SpecError(f"feature {self.name!r}: max_length belongs to list features, and every list needs one.")
+
+    @property
+    def embedding_shape(self) -> tuple[int, int]:
+        """Rows and columns of the embedding table.
+
+        Raises:
+            SpecError: the feature is not an id.
+        """
+        if self.cardinality is None or self.embedding_dim is None:
+            raise SpecError(
+                f"feature {self.name!r} has no cardinality and embedding_dim, so it cannot be embedded. Add them, or "
+                "import the files as prepared data: rankline import RECIPE DIRECTORY"
+            )
+        return self.cardinality, self.embedding_dim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Some columns of all rows of a mapping.
+
+    Attributes:
+        type: one of `FILE_TYPES`.
+        features: the columns; in a CSV file in this order, in others found by their names.
+        files: POSIX paths, in the order of the rows.
+        num_rows: rows of all files; None where nobody has counted them.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  (pydantic's interface)
+
+    type: str
+    features: tuple[str, ...]
+    files: tuple[str, ...]
+    num_rows: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecFile:
+    """What a `feature_spec.yaml` says, with nothing that contradicts itself.
+
+    Attributes:
+        features: the columns, in order.
+        mappings: mapping → chunks.
+        channels: channel → column names.
+        metadata: plain values.
+
+    Raises:
+        SpecError: a part contradicts another; the message has the place.
+    """
+
+    features: tuple[Feature, ...]
+    mappings: Mapping[str, tuple[Chunk, ...]] = field(default_factory=dict)
+    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = [feature.name for feature in self.features]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise SpecError(f"feature_spec names {twice} more than once.")
+        for channel, members in self.channels.items():
+            for number, name in enumerate(members):
+                _check_known(name, names, f"channel_spec.{channel}[{number}]")
+        for mapping, chunks in self.mappings.items():
+            self._check_mapping(f"source_spec.{mapping}", chunks, names)
+
+    def _check_mapping(self, place: str, chunks: tuple[Chunk, ...], names: list[str]) -> None:
+        if not chunks:
+            raise SpecError(f"{place} has no chunks, expected at least one.")
+        owners: dict[str, int] = {}
+        for number, chunk in enumerate(chunks):
+            if chunk.type not in FILE_TYPES:
+                raise SpecError(f"{place}[{number}].type is {chunk.type!r}. Available: {', '.join(FILE_TYPES)}.")
+            if chunk.num_rows is not None and chunk.num_rows < 0:
+                raise SpecError(f"{place}[{number}].num_rows is {chunk.num_rows}, expected a whole number.")
+            for part in ("features", "files"):
+                if not getattr(chunk, part):
+                    raise SpecError(f"{place}[{number}].{part} is empty, expected at least one.")
+            for name in chunk.features:
+                _check_known(name, names, f"{place}[{number}].features")
+                if name in owners:
+                    raise SpecError(
+                        f"{place}[{number}].features: {name!r} is in chunk [{owners[name]}] already. "
+                        "A feature is in one chunk of a mapping, once."
+                    )
+                owners[name] = number
+        if missing := [name for name in names if name not in owners]:
+            raise SpecError(f"{place}: no chunk holds {missing}. Add them to the features of one, or take them out.")
+        counts = {chunk.num_rows for chunk in chunks} - {None}
+        if len(counts) > 1:
+            raise SpecError(f"{place}: its chunks say num_rows {sorted(counts)}, expected the same rows in each.")  # type: ignore[type-var]
+
+    def __getitem__(self, name: str) -> Feature:
+        """The feature called `name`, which must be there."""
+        return next(feature for feature in self.features if feature.name == name)
+
+    def to_yaml(self) -> str:
+        """Render as the text of `feature_spec.yaml`."""
+        document = {
+            "feature_spec": {feature.name: _feature_entry(feature) for feature in self.features},
+            "source_spec": {
+                mapping: [_chunk_entry(chunk) for chunk in chunks] for mapping, chunks in self.mappings.items()
+            },
+            "channel_spec": {channel: list(members) for channel, members in self.channels.items()},
+            "metadata": dict(self.metadata),
+        }
+        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> "SpecFile":
+        """Parse the text of `feature_spec.yaml`.
+
+        Raises:
+            SpecError: not YAML, a part is missing or of the wrong kind, or the contents contradict each other; the
+                message has the line or the place.
+        """
+        try:
+            node = compose(text)
+            document = None if node is None else _Loader("").construct_document(node)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f"line {mark.line + 1}: " if mark else ""
+            raise SpecError(f"{where}not YAML: {getattr(error, 'problem', None) or error}.") from None
+        except (ValueError, RecursionError) as error:  # a date that is none, lists in lists without end
+            raise SpecError(f"not YAML: {error}.") from None
+        if not isinstance(document, dict):
+            raise SpecError(f"the file is {document!r:.80}, expected names with their values.")
+        metadata = document.pop("metadata", None) or {}  # which may hold dates
+        if not isinstance(metadata, dict):
+            raise SpecError(f"metadata is {metadata!r:.80}, expected names with their values.")
+        for part in (document, metadata):
+            _check_keys(part, "the file")
+        parts = validated(_Document, document, "")
+        return cls(
+            features=tuple(_feature(name, entry) for name, entry in (parts.feature_spec or {}).items()),
+            channels=parts.channel_spec or {},
+            mappings=parts.source_spec or {},
+            metadata=metadata,
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> "SpecFile":
+        """Read a feature spec file.
+
+        Raises:
+            SpecError: no such file, or not a valid spec; the message has the path.
+        """
+        try:
+            return cls.from_yaml(read_regular(path, MOST_BYTES).decode())
+        except FileNotFoundError:
+            raise SpecError(f"{path} does not exist. Expected a feature spec.") from None
+        except OSError as error:
+            raise SpecError(f"{path} cannot be read ({error.strerror}). Expected a feature spec.") from None
+        except UnicodeDecodeError as error:
+            raise SpecError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+        except SpecError as error:
+            raise SpecError(f"{path}: {error}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which YAML would take the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} appears twice", key.start_mark)
+            seen.add((key.tag, key.value if isinstance(key, yaml.ScalarNode) else id(key)))
+        return super().construct_mapping(node, deep)
+
+
+def _check_known(name: str, names: list[str], place: str) -> None:
+    if name not in names:
+        raise SpecError(f"{place}: {name!r} is not in feature_spec. Available: {names}.")
+
+
+def _feature_entry(feature: Feature) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "dtype": feature.dtype,
+        "cardinality": feature.cardinality,
+        "embedding_dim": feature.embedding_dim,
+        "dimensions": [feature.max_length] if feature.is_list else None,
+        "null_fill": feature.null_fill,
+    }
+    return {name: value for name, value in entry.items() if value is not None}
+
+
+def _chunk_entry(chunk: Chunk) -> dict[str, Any]:
+    entry: dict[str, Any] = {"type": chunk.type, "features": list(chunk.features), "files": list(chunk.files)}
+    return entry if chunk.num_rows is None else {**entry, "num_rows": chunk.num_rows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FeatureEntry:
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    dtype: Any = None
+    cardinality: int | None = None
+    embedding_dim: int | None = None
+    dimensions: tuple[int] | None = None
+    null_fill: float | int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Document:
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    feature_spec: dict[str, _FeatureEntry] | None
+    channel_spec: dict[str, tuple[str, ...]] | None
+    source_spec: dict[str, tuple[Chunk, ...]] | None = None
+
+
+def _feature(name: str, entry: _FeatureEntry) -> Feature:
+    return Feature(
+        name=name,
+        dtype=_dtype_name(entry.dtype, f"feature_spec.{name}.dtype"),
+        cardinality=entry.cardinality,
+        embedding_dim=entry.embedding_dim,
+        is_list=entry.dimensions is not None,
+        max_length=entry.dimensions[0] if entry.dimensions else None,
+        null_fill=entry.null_fill,
+    )
+
+
+def _check_keys(value: Any, place: str) -> None:
+    """Refuse keys that are not text, since JSON would turn them into text."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise SpecError(f"{place} has the key {key!r}, which is not text. Put it in quotes.")
+            _check_keys(inner, key)
+
+
+def _dtype_name(text: Any, place: str) -> str:
+    """NumPy's name of a dtype in its own words, PyTorch's or TensorFlow's."""
+    plain = _TORCH_DTYPES.get(str(text)) or re.sub(r"^(torch|tf|np|numpy)\.", "", str(text))
+    try:
+        name = np.dtype(plain).name
+    except (TypeError, ValueError, SyntaxError):
+        name = ""
+    if text is None or name not in _DTYPES:
+        raise SpecError(f"{place} is {text!r}, expected a number type such as int64, torch.int8, tf.float32 or bool.")
+    return name

@@ -1,0 +1,96 @@
+"""What a model learns: a head for each label column, and what its task asks of the labels."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rankline.workflows.core.errors import SpecError
+from rankline.workflows.schema.tensor_names import SCORE
+from rankline.workflows.schema.validated import validated
+
+BINARY, REGRESSION, MULTICLASS = TASKS = ("binary", "regression", "multiclass")
+_MOST_CLASSES = 1 << 16
+"""Labels are float32, which has every whole number up to 2**24; a model of more classes is no table's."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """One label, and what is learned of it.
+
+    Attributes:
+        column: of the label: 0 or 1 for `binary`, any finite number for `regression`, 0 … n - 1 for `multiclass`.
+            Where there are several heads, a row may lack the label of one: it says nothing to that head.
+        task: one of `TASKS`.
+        classes: their names in the order of their numbers; of `multiclass` only.
+        weight: of its loss, beside those of other heads.
+        mean, deviation: of the label in the training rows, which `prepare` finds; of `regression` only. What is learned
+            is (label - mean) / deviation, what is served is in the unit of the label.
+
+    Raises:
+        SpecError: one does not go with another, or is out of its range.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  (pydantic's interface)
+
+    column: str
+    task: str = BINARY
+    classes: tuple[str, ...] = ()
+    weight: float = 1.0
+    mean: float = 0.0
+    deviation: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise self._refused("task", f"one of {', '.join(TASKS)}")
+        expected = self.task == MULTICLASS
+        if expected != bool(self.classes) or len(self.classes) == 1 or len(self.classes) > _MOST_CLASSES:
+            raise self._refused("classes", f"2 to {_MOST_CLASSES:,} names" if expected else f"none, for {self.task}")
+        if twice := sorted({name for name in self.classes if self.classes.count(name) > 1}):
+            raise SpecError(f"head {self.column!r}: classes name {twice} more than once.")
+        for name in ("weight", "deviation"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise self._refused(name, "a finite number above 0")
+        if not math.isfinite(self.mean):
+            raise self._refused("mean", "a finite number")
+
+    @property
+    def width(self) -> int:
+        """Values of its output for each row: a probability for each class, a probability, or a number."""
+        return len(self.classes) or 1
+
+    def _refused(self, name: str, expected: str) -> SpecError:
+        return SpecError(f"head {self.column!r}: {name} is {getattr(self, name)!r}, expected {expected}.")
+
+    def entry(self) -> dict[str, Any]:
+        usual = Head(self.column)
+        given = {choice.name: getattr(self, choice.name) for choice in fields(self)}
+        chosen = {name: value for name, value in given.items() if value != getattr(usual, name)}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()}
+        return {"column": self.column, "task": self.task} | plain
+
+    @classmethod
+    def from_entry(cls, entry: Any) -> "Head":
+        """What the plain values of a file say."""
+        if isinstance(entry, Mapping) and isinstance(classes := entry.get("classes"), list):
+            entry = {**entry, "classes": list(map(str, classes))}
+        return validated(cls, entry, "a head")
+
+
+def usual_heads(columns: Sequence[str]) -> tuple[Head, ...]:
+    """What label columns mean of which nothing is said: 1 where somebody chose the item, else 0."""
+    return tuple(map(Head, columns))
+
+
+def output_names(heads: Sequence[Head]) -> tuple[str, ...]:
+    """What the outputs of a model are called: `SCORE` where it has one binary head, else the columns of the labels."""
+    return (SCORE,) if [head.task for head in heads] == [BINARY] else tuple(head.column for head in heads)
+
+
+def score_names(output: str, classes: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the columns for the scores of an output: `score_OUTPUT`, or `score_OUTPUT_CLASS` for each class.
+
+    The output `SCORE` gets no second `score_` in front.
+    """
+    stem = output if output == SCORE else f"{SCORE}_{output}"
+    return tuple(f"{stem}_{name}" for name in classes) or (stem,)

@@ -1,0 +1,1 @@
+"""Files: artifacts with manifests, atomic publishing, safe YAML, downloads."""

@@ -1,0 +1,148 @@
+"""Fetch a dataset's archive: streamed, checked, unpacked whole or not at all."""
+
+import hashlib
+import http.client
+import re
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from rankline.workflows.core.errors import DownloadError
+from rankline.workflows.core.progress import SILENT, Progress
+from rankline.workflows.storage.atomic import staging_for, sync, sync_all
+
+_BLOCK_BYTES = 1 << 18
+_MOST_UNPACKED = 100  # times as large as the zip; texts of numbers come to ten
+_MOST_FILES = 10_000
+_INSTEAD = "Use files that are already on disk with --data-dir DIR, or generate data: leave out --download."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """A zip file on a server.
+
+    Attributes:
+        name: name of the directory that the archive becomes.
+        url: where it lies.
+        md5: MD5 of the zip, hexadecimal. None where the publisher changes the file: then the MD5 that the server gives
+            at `url` + ".md5" counts, and with none there only the checksums inside the zip do.
+    """
+
+    name: str
+    url: str
+    md5: str | None = None
+
+
+def download(archive: Archive, directory: Path, *, progress: Progress = SILENT, timeout_s: float = 30.0) -> Path:
+    """Fetch and unpack an archive; does nothing when that was done before.
+
+    Returns:
+        `directory / archive.name`, holding what the zip holds, without a top folder that wraps everything.
+
+    Raises:
+        DownloadError: not reachable, refused, cut off, damaged, or not writable. No half archive is left in place.
+    """
+    target = directory / archive.name
+    if target.is_dir():
+        return target
+    try:
+        with staging_for(target) as staging:
+            packed, unpacked = staging / "archive.zip", staging / "contents"
+            md5 = _fetch(archive, packed, progress, timeout_s)
+            expected = archive.md5 or _published_md5(f"{archive.url}.md5", timeout_s)
+            if expected not in (None, md5):
+                raise DownloadError(f"{archive.url} came with MD5 {md5}, expected {expected}. Run it again.")
+            _unpack(archive, packed, unpacked)
+            entries = list(unpacked.iterdir())
+            whole = entries[0] if len(entries) == 1 and entries[0].is_dir() else unpacked
+            sync_all(whole)
+            whole.rename(target)
+            sync(directory)
+    except OSError as error:  # those of the network are DownloadErrors by now
+        raise DownloadError(f"{archive.name} cannot be stored in {directory} ({error.strerror or error}).") from None
+    return target
+
+
+def _fetch(archive: Archive, path: Path, progress: Progress, timeout_s: float) -> str:
+    """Write the archive to `path`; returns its MD5."""
+    digest, done = hashlib.md5(usedforsecurity=False), 0
+    try:
+        response = _open(archive.url, timeout_s)
+    except urllib.error.HTTPError as error:
+        raise _refused(archive.url, error) from None
+    with response, path.open("wb") as stream:
+        total = response.length  # None where the server does not say
+        while block := _read(response, archive.url):
+            stream.write(block)
+            digest.update(block)
+            done += len(block)
+            progress.update(done, total or done, archive.name)
+    if total is not None and done < total:
+        raise DownloadError(f"{archive.url} broke off after {done} of {total} bytes. Run it again.")
+    return digest.hexdigest()
+
+
+def _open(url: str, timeout_s: float) -> http.client.HTTPResponse:
+    request = urllib.request.Request(url, headers={"User-Agent": "rankline"})
+    try:
+        response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=timeout_s)
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise DownloadError(f"{url} could not be reached ({reason}). {_INSTEAD}") from None
+    return response
+
+
+def _read(response: http.client.HTTPResponse, url: str) -> bytes:
+    try:
+        return response.read(_BLOCK_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise DownloadError(f"{url} broke off ({error}). Run it again.") from None
+
+
+def _refused(url: str, error: urllib.error.HTTPError) -> DownloadError:
+    error.close()
+    return DownloadError(f"{url} answered {error.code} {error.reason}, expected the file. {_INSTEAD}")
+
+
+def _published_md5(url: str, timeout_s: float) -> str | None:
+    """The first thing in the file at `url` that looks like an MD5; None where the server has no such file."""
+    try:
+        with _open(url, timeout_s) as response:
+            text = _read(response, url).decode("ascii", errors="replace")
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            error.close()
+            return None
+        raise _refused(url, error) from None
+    found = re.search(r"\b[0-9a-fA-F]{32}\b", text)
+    if found is None:
+        raise DownloadError(f"{url} holds {text[:40]!r}, expected an MD5 checksum. Run it again later.")
+    return found.group().lower()
+
+
+def _unpack(archive: Archive, packed: Path, directory: Path) -> None:
+    try:
+        with zipfile.ZipFile(packed) as bundle:
+            entries = bundle.infolist()
+            num_bytes, limit = sum(entry.file_size for entry in entries), _MOST_UNPACKED * packed.stat().st_size
+            if num_bytes > limit or len(entries) > _MOST_FILES:
+                raise DownloadError(
+                    f"{archive.url} would unpack to {num_bytes:,} bytes in {len(entries):,} files, expected at most "
+                    f"{limit:,} in {_MOST_FILES:,}. Not unpacked."
+                )
+            for name in bundle.namelist():
+                path = PurePosixPath(name.replace("\\", "/"))
+                if path.is_absolute() or ".." in path.parts:
+                    raise DownloadError(
+                        f"{archive.url} holds {name!r}, which would lie outside its folder. Not unpacked."
+                    )
+            bundle.extractall(directory)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DownloadError(f"{archive.url} is not a complete zip file ({error}). Run it again.") from None
+    except (RuntimeError, NotImplementedError) as error:  # a password, or a compression that Python lacks
+        raise DownloadError(f"{archive.url} cannot be unpacked ({error}). {_INSTEAD}") from None

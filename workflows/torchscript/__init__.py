@@ -1,0 +1,1 @@
+"""TorchScript files, checked before PyTorch loads them."""
