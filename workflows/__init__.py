@@ -1,1 +1,1 @@
-"""The ground floor: data in, contract out. Never imports TensorFlow, and nothing from the floors above."""
+"""Data preparation and artifacts: the lowest layer. It imports neither TensorFlow nor any layer above it."""

@@ -1,1 +1,1 @@
-"""A fitted NVTabular workflow as a plan: the graph is walked once, and each operator turned into expressions."""
+"""Compilation of fitted NVTabular workflows to plans."""

@@ -1,8 +1,8 @@
-"""NVTabular graph → `TransformPlan`, operator by operator.
+"""Compile an NVTabular graph to a `TransformPlan`, operator by operator.
 
-NVTabular on a CPU builds a DataFrame for each request and merges it with the whole vocabulary: 14 ms for one row,
-growing with the vocabulary. A compiled plan does the same by array lookups and a few NumPy calls.
-`rankline.serving.export.parity` holds the two against each other before anything is exported.
+On a CPU, NVTabular builds a DataFrame for each request and merges it with the whole vocabulary: 14 ms for one row, more
+for larger vocabularies. A compiled plan computes the same with array lookups and a few NumPy calls.
+`rankline.serving.export.parity` compares the two before anything is exported.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ from merlin.dag import Graph, iter_nodes  # isort: skip
 from merlin.dag.ops.stat_operator import StatOperator  # isort: skip
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 
-# A padded list table larger than this would cost more memory than it saves time.
+# Beyond this size, a padded list table costs more memory than the time it saves is worth.
 _MAX_PADDED_CELLS = 1 << 28
 
 
@@ -37,20 +37,20 @@ def compile_workflow(
     widths: Mapping[str, int] | None = None,
     refuses_missing: bool = False,
 ) -> TransformPlan:
-    """Lower a fitted workflow that holds no label.
+    """Compile a fitted workflow without labels.
 
     Args:
         workflow: the workflow.
-        dtypes: output column → NumPy dtype name of its values, as a model takes them; others keep the workflow's own.
-        candidates: raw columns that may hold several values per row: the plan can be made a `CandidatePlan`.
-        columns: output columns to make, of the raw columns that they need alone; None for all, of all.
-        widths: output column → width of its lists, where the model fixes it; others are as wide as their longest list.
-        refuses_missing: a request is refused whose rows lead to a missing value that the workflow does not fill, as by
-            NVTabular on a CPU, where the workflow is what it is; else the workflow is.
+        dtypes: output column → NumPy dtype name that the model takes; other columns keep the workflow's dtype.
+        candidates: raw columns that may have several values per row; the plan is checked to support a `CandidatePlan`.
+        columns: output columns to compute, from only the raw columns that they need; None for all outputs and inputs.
+        widths: output column → list width that the model requires; other lists are as wide as their longest list.
+        refuses_missing: when the workflow leaves a possible missing value unfilled, True rejects the requests in which
+            one occurs, like NVTabular on a CPU, and False rejects the workflow.
 
     Raises:
-        LoweringError: an operator has no compiled form, candidates are mixed with other columns, or a table that is
-            looked up does not fit the dtype or width of its column; the message names it.
+        LoweringError: an operator has no compiled form, candidates are combined with other columns, or a lookup table
+            does not fit the dtype or width of its column; the message names the operator or column.
     """
     _check_statistics_apart(workflow.output_node)
     specs = input_specs(workflow)
@@ -69,28 +69,27 @@ def compile_workflow(
         specs = tuple(spec for spec in specs if spec.name in linked.read)
     plan = TransformPlan(inputs=specs, indexes=linked.indexes, steps=linked.steps, columns=linked.columns)
     if candidates:
-        CandidatePlan.of(plan, candidates)  # refuses what cannot be
+        CandidatePlan.of(plan, candidates)  # raises LoweringError if the plan does not support candidates
     return plan
 
 
 def input_specs(workflow: nvt.Workflow) -> tuple[ColumnSpec, ...]:
-    """The raw columns that a fitted workflow takes."""
     return tuple(_input_spec(name, schema) for name, schema in workflow.input_schema.column_schemas.items())
 
 
 def check_operators(workflow: nvt.Workflow, uncompiled: Collection[str] = ()) -> None:
-    """Refuse a workflow with operators that no request can go through, before anything is done with it."""
+    """Reject a workflow with operators that cannot process requests."""
     for name, kind in sorted((_called(kind), kind) for kind in _kinds(workflow.output_node)):
         if kind in REFUSED and not (kind is ops.LambdaOp and name in uncompiled):
             raise LoweringError(f"NVTabular operator {name} {REFUSED[kind]}.")
 
 
 def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
-    """Refuse to serve a workflow through NVTabular unless just its operators without a compiled form were named.
+    """Check that `named` lists exactly the operators that have no compiled form, before serving through NVTabular.
 
     Raises:
-        ConfigError: one that was named is not there, or has a compiled form.
-        LoweringError: one was not named, or can be served in no form.
+        ConfigError: a named operator is not in the workflow, or has a compiled form.
+        LoweringError: an operator is missing from the list, or cannot be served at all.
     """
     found = {_called(kind): kind for kind in _kinds(workflow.output_node) if not _is_compiled(kind)}
     if wrong := sorted(set(named) - set(found)):
@@ -115,7 +114,7 @@ def _is_compiled(kind: type) -> bool:
 
 
 def _called(kind: type) -> str:
-    """What those who write it call an operator."""
+    """Return an operator's name as users write it."""
     return "LambdaOp" if kind is ops.LambdaOp else kind.__name__
 
 
@@ -128,7 +127,7 @@ def _input_spec(name: str, schema: Any) -> ColumnSpec:
 
 
 def _check_statistics_apart(output_node: Any) -> None:
-    """NVTabular names the files of statistics by column, so two operators on one column overwrite each other's."""
+    """Check that no two operators share a statistics file: NVTabular names the files by column and overwrites them."""
     owners: dict[str, Any] = {}
     for node in Graph.get_nodes_by_op_type([output_node], StatOperator):
         paths = getattr(node.op, "stats" if isinstance(node.op, ops.TargetEncoding) else "categories", {})
@@ -144,7 +143,6 @@ def _check_statistics_apart(output_node: Any) -> None:
 def _evaluate(
     node: Any, inputs: Mapping[str, Expression], done: dict[int, dict[str, Expression]]
 ) -> dict[str, Expression]:
-    """Columns that come out of a node, its parents evaluated first and each node once."""
     if id(node) in done:
         return done[id(node)]
     gathered = dict(inputs)
@@ -169,7 +167,7 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
     kind = type(op)
     if kind in REFUSED:
         raise LoweringError(f"NVTabular operator {_called(kind)} (columns {selector.names}) {REFUSED[kind]}.")
-    # An operator of another package brings its own; one that it inherits is of another operator.
+    # An operator of another package may define its own lowering. An inherited one belongs to another operator.
     lowering = LOWERINGS.get(kind) or vars(kind).get("lower")
     if lowering is None:
         raise LoweringError(
@@ -190,19 +188,18 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
 
 
 def _fitted(name: str, column: Expression, dtype: str | None, width: int | None) -> Expression:
-    """Convert a column to the dtype and width that a model takes."""
     try:
         for step in fitting(name, column.dtype, dtype, width):
             column = apply(step, column)
         return column
-    except UnfitError as error:  # in a table, where a request may find it
+    except UnfitError as error:  # raised for values in a table; other values are checked per request
         raise LoweringError(
             f"{error} Save the model with a larger type or width, or have the workflow make smaller values."
         ) from None
 
 
 class _Linker:
-    """Orders expressions as the indexes, steps and columns of a plan."""
+    """Arranges expressions as the indexes, steps and columns of a plan."""
 
     def __init__(
         self,
@@ -254,7 +251,6 @@ class _Linker:
 
 
 def _source(name: str, expression: Expression, width: int, *, refuses_missing: bool) -> Expression:
-    """Check what an output column is read from, and make its lists at least `width` values wide."""
     if expression.is_string:
         raise LoweringError(f"column {name!r} holds strings, and a model takes numbers. Add Categorify.")
     if not isinstance(expression, Lookup):
@@ -263,7 +259,7 @@ def _source(name: str, expression: Expression, width: int, *, refuses_missing: b
     elements = table.elements if isinstance(table, Lists) else table
     if table.valid is not None or elements.valid is not None:
         if refuses_missing:
-            return expression.taken  # which looks at each row
+            return expression.taken  # a step, which checks each row
         raise LoweringError(f"column {name!r} can be missing. Fill it: FillMissing, NullToEmptyList or Categorify.")
     if isinstance(table, Lists):
         lengths = np.diff(table.offsets)
@@ -275,7 +271,7 @@ def _source(name: str, expression: Expression, width: int, *, refuses_missing: b
 
 
 def _gather(expression: Expression, computed: dict[int, Computed]) -> None:
-    """All computed columns that one needs, and itself, each after its inputs."""
+    """Add a computed column and all columns that it depends on, in dependency order."""
     if isinstance(expression, Computed) and id(expression) not in computed:
         for column in expression.inputs:
             _gather(column, computed)

@@ -1,8 +1,8 @@
-"""Columns while a graph is compiled: expressions that become the steps of a plan, folded where they can be.
+"""Expressions for columns during compilation; they become the steps of a plan or are folded into tables.
 
-A column is a raw `Input`, `Computed` by a step from others, or a `Lookup`: a table at rows that are found per request.
-A step on columns that are looked up at the same rows is applied to their tables, once, here; so joins, list encodings
-and arithmetic on what was joined cost nothing per request.
+A column is a raw `Input`, `Computed` from other columns by a step, or a `Lookup` of table rows found per request. A
+step on columns that are looked up at the same rows is applied once, to their tables, at compile time. Joins, list
+encodings and arithmetic on joined columns therefore take no time per request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ from rankline.workflows.plan.steps import Cast, Combine, Step, Take, WithoutEmpt
 class Expression:
     @cached_property
     def example(self) -> AnyColumn:
-        """The column of a request of zero rows: tells dtypes and lists apart."""
+        """The column for a request of zero rows, which shows its dtype and whether it holds lists."""
         raise NotImplementedError
 
     @property
@@ -46,7 +46,7 @@ class Expression:
 
     @property
     def elements(self) -> Vector:
-        """The values, of all lists if there are lists, for zero rows."""
+        """The values, or the elements if the column holds lists, for zero rows."""
         return self.example.elements if isinstance(self.example, Lists) else self.example
 
     @property
@@ -55,7 +55,6 @@ class Expression:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of a single value; object for strings."""
         return np.dtype(object) if self.is_string else self.elements.values.dtype
 
 
@@ -81,7 +80,7 @@ class Computed(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Lookup(Expression):
-    """A table at rows; where the rows come in lists, the table holds elements."""
+    """Rows of a table. If the rows come in lists, the table holds list elements."""
 
     rows: Expression
     table: AnyColumn
@@ -92,17 +91,17 @@ class Lookup(Expression):
 
     @cached_property
     def taken(self) -> Computed:
-        """The same as a column that steps can read."""
+        """The lookup as a column that steps can read."""
         return Computed(Take(table=self.table), (self.rows,))
 
 
 Columns: TypeAlias = Mapping[str, Expression]
 Lowering: TypeAlias = Callable[[Any, nvt.ColumnSelector, Columns], Columns]
-"""Operator, the columns that it selects with their groups, expressions of its input columns → its output columns."""
+"""Operator, selected columns with their groups, and expressions of the input columns → output columns."""
 
 
 def apply(step: Step, *columns: Expression) -> Expression:
-    """A step on columns, or on their tables if they are looked up at the same rows."""
+    """Apply a step to columns, or to their tables if all are looked up at the same rows."""
     lookups = [column for column in columns if isinstance(column, Lookup)]
     if len(lookups) == len(columns) and len({id(column.rows) for column in lookups}) == 1:
         rows = lookups[0].rows
@@ -119,12 +118,12 @@ def cast(column: Expression, dtype: Any) -> Expression:
 
 @dataclass(frozen=True)
 class Found:
-    """Where keys were found.
+    """Table rows of the keys in a request.
 
     Attributes:
-        rows: table row per request row.
-        positions: for each table row the position of its key, negative for the rows of unknown and missing keys.
-        missing_row: the table row of a missing key.
+        rows: table row for each request row.
+        positions: position of the key for each table row; negative in the rows of unknown and missing keys.
+        missing_row: the table row of missing keys.
     """
 
     rows: Expression
@@ -132,26 +131,26 @@ class Found:
     missing_row: int
 
     def look_up(self, column: AnyColumn) -> Lookup:
-        """A column beside the keys, as a column of the request; missing where the key is not known."""
+        """Look up a column that is aligned with the keys; unknown keys give missing values."""
         return self.look_up_table(take_or_missing(column, self.positions))
 
     def look_up_table(self, table: AnyColumn) -> Lookup:
-        """A table with an entry for each row, as a column of the request."""
+        """Look up a table that has one entry per table row."""
         if isinstance(self.rows, Lookup):
             return Lookup(self.rows.rows, Take(table=table).run(self.rows.table))
         return Lookup(self.rows, table)
 
 
 def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, num_unknown: int = 1) -> Found:
-    """Find the keys that several columns make together, among known ones.
+    """Find the keys that one or more columns form, among known keys.
 
-    Missing equals missing, as in a pandas merge. A number equals the same number of another dtype.
+    Missing equals missing, as in a pandas merge. Numbers of different dtypes are equal if their values are.
 
     Args:
-        columns: the columns of the request, none of them lists unless there is one.
-        keys: for each column the known keys, all of one length.
-        what: names the keys in errors.
-        num_unknown: table rows for unknown keys, of which there can be several only for one column.
+        columns: the columns of the request. A list column is allowed only on its own.
+        keys: the known keys of each column, all of equal length.
+        what: name of the keys in error messages.
+        num_unknown: number of table rows for unknown keys; may exceed 1 only for a single column.
 
     Raises:
         LoweringError: types differ, or keys are not unique.
@@ -185,7 +184,7 @@ def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) 
         raise LoweringError(f"{what}: keys are not unique, so a request row could become several.")
     missing_row = num_unknown + len(present)
     if isinstance(column, Computed) and isinstance(column.step, WithoutEmpty) and not column.is_list:
-        (column,) = column.inputs  # saves the step: the index has an empty string lead to the row of a missing one
+        (column,) = column.inputs  # saves the step: the index maps an empty string to the missing row
         present = pa.concat_arrays([present, pa.array([b""], pa.large_binary())])
     positions = np.full(missing_row + 1, -1)
     positions[num_unknown:missing_row] = np.flatnonzero(~missing)
@@ -205,7 +204,6 @@ def _present(keys: Vector) -> Any:
 
 
 def _distinct(keys: Vector) -> Any:
-    """The distinct keys in order of appearance, missing ones as one."""
     values: Any = keys.values
     missing = is_missing(keys)
     series = pd.Series(values.to_numpy(zero_copy_only=False) if is_string(keys) else values)
@@ -220,7 +218,6 @@ def _kind(keys: Vector) -> str:
 
 
 def column_of(series: "pd.Series[Any]") -> AnyColumn:
-    """A pandas column: numbers, strings or lists of them."""
     try:
         column: AnyColumn = from_arrow(pa.array(series, from_pandas=True))
     except (ValueError, pa.ArrowException) as error:
@@ -231,12 +228,10 @@ def column_of(series: "pd.Series[Any]") -> AnyColumn:
 
 
 def check_numbers(op: Any, name: str, column: Expression, *, lists: bool = False) -> None:
-    """Refuse what arithmetic does not work on."""
     if column.is_string or (column.is_list and not lists):
         held = "lists" if column.is_list else "strings"
         raise LoweringError(f"{type(op).__name__} on {name!r}: it holds {held}, expected numbers.")
 
 
 def unsupported(op: Any, options: str, remedy: str) -> LoweringError:
-    """An operator whose options have no compiled form."""
     return LoweringError(f"{type(op).__name__}({options}) {remedy}")

@@ -1,1 +1,1 @@
-"""What all of Rankline uses: errors, progress, plug-ins, checks of values, and wording of messages."""
+"""Utilities that all of Rankline uses: errors, progress, plug-ins, validation and message formatting."""

@@ -1,29 +1,31 @@
-"""The C library's allocator, told that a process works on batch after batch."""
+"""glibc allocator settings for processes that work through one batch after another."""
 
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of glibc's mallopt
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # parameters of glibc's mallopt
 _NEVER = 2**31 - 1
 _KEEP = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER), (_TOP_PAD, 64 << 20))
-# What glibc itself comes to after some large arrays; it does not go on by itself once an option was set.
+# The values that glibc's dynamic adjustment reaches after a few large arrays. Setting any option turns that adjustment
+# off.
 _GIVE_BACK = ((_MMAP_MAX, 1 << 16), (_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOLD, 64 << 20), (_TOP_PAD, 0))
 
 
 def keep_freed_memory() -> None:
-    """Keep what is freed for the next batch, in place of giving it back to Linux, for as long as this process lives.
+    """Keep freed memory for the next batch instead of returning it to Linux, for the lifetime of this process.
 
-    glibc gives large arrays back as soon as they are freed, and the kernel clears every page of the next ones again: a
-    quarter of a training step with batches of 32,768 rows, half of the scoring of 16,384 (measured with TensorFlow
-    2.15 and 2.21). The process keeps the memory of its largest batch. Elsewhere than on glibc nothing happens.
+    By default glibc returns large arrays to the kernel as soon as they are freed, and the kernel zeroes every page of
+    the next ones: a quarter of a training step with batches of 32,768 rows, half of the time to score batches of 16,384
+    (measured with TensorFlow 2.15 and 2.21). The process keeps the memory of its largest batch. Does nothing on other C
+    libraries.
     """
     _set(_KEEP)
 
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """The same as `keep_freed_memory` for the block alone: for what works on arrays as large as a table after it."""
+    """Apply `keep_freed_memory` within the block only, for callers that later allocate arrays as large as a table."""
     keep_freed_memory()
     try:
         yield

@@ -1,5 +1,3 @@
-"""Work beside a block, in a thread of its own."""
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -7,11 +5,9 @@ from threading import Event, Thread
 
 @contextmanager
 def beside(work: Callable[[Event], object], name: str | None = None) -> Iterator[None]:
-    """Work as long as the block lasts; it ends when the thread has.
+    """Run `work` in a daemon thread while the block runs, then stop the thread and wait for it.
 
-    Args:
-        work: returns soon after the event, which it is given, is set.
-        name: of the thread.
+    `work` must return soon after the event passed to it is set.
     """
     stop = Event()
     thread = Thread(target=work, args=(stop,), name=name, daemon=True)

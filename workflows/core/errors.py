@@ -1,12 +1,12 @@
-"""Everything that a user can cause, as one tree of exceptions.
+"""The exceptions for all problems that a user can cause and fix.
 
-A message says what was got, what was expected and what to do, in one or two lines. The command line prints it
+A message states what was received, what was expected and what to do, in one or two lines. The command line prints it
 without a traceback and exits with status 1.
 """
 
 import re
 
-PINNED = "pinned"  # a group in pyproject.toml: packages that are installed without what they declare
+PINNED = "pinned"  # a dependency group in pyproject.toml: packages installed without their declared dependencies
 PINNED_PACKAGES = (
     "nvtabular==23.8.0",
     "merlin-core==23.8.0",
@@ -16,20 +16,20 @@ PINNED_PACKAGES = (
     "tf_keras==2.21.0",
 )
 _TWO_STOPS = re.compile(r"(?<=[^\s./])\.(\)?)\.(?=\s|$)")
-"""One at the end of a quotation and one after it, not what is in a path."""
+"""Matches two full stops, one that ends a quotation and one after it, but not dots in paths."""
 
 
 def in_short(error: Exception) -> str:
-    """What a library says is wrong, in one line of bounded length that ends without a full stop."""
+    """Return a library's error message as one line of at most 200 characters without a final full stop."""
     return " ".join(str(error).split())[:200].rstrip(".")
 
 
 class RanklineError(Exception):
-    """Anything that a user can cause and correct.
+    """Base class of errors that a user can cause and fix.
 
     Args:
-        message: may quote what a library said, which may end with a full stop of its own and hold bytes of a file; the
-            stop is left out before ours, and what a terminal cannot print is escaped.
+        message: may quote a library's message. A doubled full stop at the end of a quotation is removed, and characters
+            that a terminal cannot print are escaped.
     """
 
     def __init__(self, message: str) -> None:
@@ -38,31 +38,31 @@ class RanklineError(Exception):
 
 
 class DataError(RanklineError):
-    """Raw rows or files are not what was expected."""
+    """Raw rows or files do not match what was expected."""
 
 
 class DownloadError(DataError):
-    """A dataset could not be fetched whole."""
+    """A dataset could not be downloaded completely."""
 
 
 class SpecError(RanklineError):
-    """A feature spec is not valid, or does not fit the data."""
+    """A feature spec is invalid or does not match the data."""
 
 
 class ArtifactError(RanklineError):
-    """Something on disk is missing, damaged, or belongs to something else."""
+    """A file or directory is missing, damaged, or belongs to another artifact."""
 
 
 class ConfigError(RanklineError):
-    """An option is out of its range, or options contradict each other."""
+    """An option is out of range, or options contradict each other."""
 
 
 class MissingExtraError(RanklineError):
-    """A feature needs an optional dependency.
+    """A feature needs an optional dependency that is not installed.
 
     Args:
-        feature: what was asked for.
-        extra: name of the extra in pyproject.toml that brings it, or `PINNED`.
+        feature: the feature that the user asked for.
+        extra: the extra in pyproject.toml that provides the dependency, or `PINNED`.
     """
 
     def __init__(self, feature: str, extra: str) -> None:
@@ -76,25 +76,25 @@ class MissingExtraError(RanklineError):
 def install_line(extra: str) -> str:
     """Return the command that installs an extra, or the packages of `PINNED`."""
     if extra == PINNED:
-        # Not by pip: from 26.3 on, it refuses merlin-systems for an extra that nobody asks for.
+        # Not with pip: from version 26.3 on, pip rejects merlin-systems because of an extra that nobody requested.
         return f"pip install uv && python -m uv pip install --no-deps {' '.join(PINNED_PACKAGES)}"
     return f"pip install 'rankline[{extra}]'"
 
 
 class WorkersError(RanklineError):
-    """Several workers cannot train together. All of them raise it, so that it is enough that one tells."""
+    """Several workers cannot train together. Every worker raises this error, so only one of them has to report it."""
 
 
 class WorkerLostError(WorkersError):
-    """Another worker ended, or does not answer; why, it may have told itself."""
+    """Another worker ended or does not respond. That worker may have reported the reason itself."""
 
 
 class ClusterError(RanklineError):
-    """A Dask cluster cannot be reached, is not fit for the work, or is lost."""
+    """A Dask cluster is unreachable, unsuitable or lost."""
 
 
 class ExportError(RanklineError):
-    """Workflow and model cannot become an ensemble."""
+    """A workflow and a model cannot be exported as an ensemble."""
 
 
 class LoweringError(ExportError):
@@ -110,20 +110,20 @@ class ServingError(RanklineError):
 
 
 class ServerError(ServingError):
-    """The server did not start, died, or does not answer."""
+    """The server did not start, died, or does not respond."""
 
 
 class ServerBusyError(ServerError):
-    """Too many requests wait for a model: its queue is full, or one waited longer than it allows."""
+    """The queue of a model is full, or a request waited in it for too long."""
 
 
 class DeadlineError(ServerError):
-    """No answer came in time."""
+    """The deadline passed before a response arrived."""
 
 
 class RequestError(ServingError):
-    """The server refused a request."""
+    """The server rejected a request."""
 
 
 class UnfitError(RequestError):
-    """A column of a request holds a number or a list that is too large for the model's input."""
+    """A request contains a number or a list that is too large for the model's input."""

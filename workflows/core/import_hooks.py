@@ -1,4 +1,4 @@
-"""What other people's modules import, and what is done when they are imported."""
+"""Hooks into the import of other packages' modules."""
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class LoadHook(MetaPathFinder):
-    """Lets a function load some modules, once it is installed."""
+    """Import hook that passes the execution of some modules to a function."""
 
     def __init__(
         self, names: Collection[str], load: Callable[[Callable[[ModuleType], None], ModuleType], None]
@@ -19,21 +19,21 @@ class LoadHook(MetaPathFinder):
         self._names, self._load = names, load
 
     def install(self) -> None:
-        """From now on; a second time changes nothing."""
+        """Activate the hook permanently. Further calls have no effect."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
         if spec is not None and spec.loader is not None:
-            # The loader stays: TensorFlow's files are found through it.
+            # Keep the loader: TensorFlow locates its files through it.
             spec.loader.exec_module = partial(self._load, spec.loader.exec_module)  # type: ignore[method-assign]
         return spec
 
 
 @contextmanager
 def stand_ins(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """In the block, modules that nobody has imported are others; who imports one later gets the true one."""
+    """Put stand-ins in place of modules that are not imported yet. After the block, an import loads the real module."""
     absent = modules.keys() - sys.modules.keys()
     for name in absent:
         sys.modules[name] = ModuleType(name)

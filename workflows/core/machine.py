@@ -1,5 +1,3 @@
-"""What a figure was measured on."""
-
 import os
 import platform
 import time
@@ -17,7 +15,7 @@ def cpu_name() -> str:
 
 
 _STATE = Path("/proc/stat")
-_MOST_OTHERS, _MOST_STOLEN = 0.1, 0.01  # of all processors
+_MOST_OTHERS, _MOST_STOLEN = 0.1, 0.01  # shares of the total CPU time
 
 
 def busyness(
@@ -26,7 +24,7 @@ def busyness(
     sleep: Callable[[float], None] = time.sleep,
     load: Callable[[], tuple[float, ...]] = os.getloadavg,
 ) -> str:
-    """How busy the machine is while this process waits a moment: what to say of it, empty where it is quiet."""
+    """Return a sentence about other load on the machine, empty if it is idle. Waits half a second."""
     with suppress(OSError, ValueError, IndexError):
         before = _ticks(state)
         sleep(0.5)
@@ -40,6 +38,6 @@ def busyness(
 
 
 def _ticks(state: Path) -> tuple[int, int, int]:
-    """Processor time in all, of it idle, of it taken by other machines on the same hardware."""
+    """Return total CPU ticks, idle ticks, and ticks stolen by other virtual machines on the host."""
     user, nice, system, idle, iowait, irq, softirq, steal = map(int, state.read_text().split("\n", 1)[0].split()[1:9])
     return user + nice + system + idle + iowait + irq + softirq + steal, idle + iowait, steal

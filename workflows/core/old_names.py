@@ -1,8 +1,8 @@
-"""Modules by the names that they had before all of Rankline became one package.
+"""Aliases for module names from before all of Rankline became one package.
 
-Saved workflows, models that MLflow registered, and plug-in packages name modules such as `workflows.operators` or
-`training.saved_model`. `install` lets Python find the ones that were public or that files name. Other packages called
-`workflows`, `training` or `serving` come first: Python asks this finder last.
+Saved workflows, models registered in MLflow, and plug-in packages refer to modules such as `workflows.operators` or
+`training.saved_model`. `install` lets Python find those that were public or that files refer to. Other packages called
+`workflows`, `training` or `serving` take precedence, because Python asks this finder last.
 """
 
 import sys
@@ -54,6 +54,6 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let Python find modules by their old names, from now on; a second call changes nothing."""
+    """Let Python find modules by their old names from now on. Further calls have no effect."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

@@ -1,5 +1,3 @@
-"""Optional dependencies: said once where they are needed, with the line that installs them."""
-
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
@@ -7,15 +5,15 @@ from importlib.util import find_spec
 from rankline.workflows.core.errors import MissingExtraError, RanklineError, install_line
 
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "intel-tensorflow", "tf-nightly")
-"""Distributions that hold the module `tensorflow`."""
+"""Distributions that provide the module `tensorflow`."""
 
 
 def require(module: str, *, feature: str, extra: str) -> None:
-    """Refuse to go on without an optional module; nothing is imported.
+    """Check that an optional module is installed, without importing it.
 
     Raises:
-        MissingExtraError: it is not installed.
-        RanklineError: it is TensorFlow, of another version or twice.
+        MissingExtraError: the module is not installed.
+        RanklineError: the module is TensorFlow, and its version is wrong or several distributions provide it.
     """
     if find_spec(module) is None:
         raise MissingExtraError(feature, extra)
@@ -24,7 +22,7 @@ def require(module: str, *, feature: str, extra: str) -> None:
 
 
 def tensorflow_problem(extra: str) -> str | None:
-    """Why the TensorFlow that is installed is not the one that the extra brings, with the remedy; None if it is."""
+    """Return why the installed TensorFlow does not match the extra's, and how to fix it; None if it matches."""
     found = dict(_installed_tensorflows())
     listed = " and ".join(f"{name} {release}" for name, release in found.items())
     remedy = f"pip uninstall -y {' '.join(found)}, then {install_line(extra)}"
@@ -45,7 +43,7 @@ def _installed_tensorflows() -> Iterator[tuple[str, str]]:
 
 
 def _expected_release() -> str | None:
-    """What Rankline's metadata pin; None where it runs from a folder without being installed."""
+    """Return the TensorFlow version that Rankline's metadata pins; None if Rankline runs without being installed."""
     try:
         declared = requires("rankline") or ()
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What installed packages add, each by an entry point (https://packaging.python.org/specifications/entry-points/)."""
+"""Plug-ins of installed packages, found by entry points (https://packaging.python.org/specifications/entry-points/)."""
 
 from importlib.metadata import entry_points
 from typing import TypeVar
@@ -9,20 +9,20 @@ _Kind = TypeVar("_Kind")
 
 
 def installed(group: str, kind: type[_Kind]) -> dict[str, _Kind]:
-    """Name → what the entry points of a group lead to.
+    """Load every entry point of a group, by name.
 
     Args:
         group: such as "rankline.engines".
-        kind: what each of them has to be.
+        kind: the type that each object must have.
 
     Raises:
-        ConfigError: an entry point leads to nothing, or to something else.
+        ConfigError: an entry point cannot be loaded, or its object is of another type.
     """
     found = {}
     for point in entry_points(group=group):
         try:
             found[point.name] = thing = point.load()
-        except Exception as error:  # the package's own
+        except Exception as error:  # raised by the plug-in's own code
             raise ConfigError(
                 f"entry point {point.name!r} of {group} cannot be loaded ({type(error).__name__}: {error}). Mend or "
                 f"remove the package of {point.value}."

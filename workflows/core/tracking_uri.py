@@ -1,4 +1,4 @@
-"""Tracking URIs of MLflow stores in a file or on a server. Imports no MLflow."""
+"""Tracking URIs of MLflow stores in a file or on a server. Does not import MLflow."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from rankline.workflows.core.errors import ConfigError
 VARIABLE = "MLFLOW_TRACKING_URI"
 STORE = "mlflow.db"
 _SQLITE = "sqlite:///"
-# MLflow cannot open a path with either: it decodes the first, and ends the path at the second.
+# MLflow cannot open paths that contain either: it decodes percent escapes and cuts the path at a question mark.
 _UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|\?")
 _USER = re.compile(r"(?<=://)[^/?#\s'\"]*@")
 _PASSWORD = re.compile(r"(?<=[?&])(?:user|username|password|passwd|pwd|token)=[^&\s'\"]*&?", re.IGNORECASE)
@@ -31,26 +31,25 @@ def uri_of_file(file: Path) -> str:
 
 
 def file_of(uri: str) -> Path | None:
-    """Return the file that holds a store; None for a server."""
+    """Return the path of the store's file; None if the store is a server."""
     _, is_file, path = uri.partition("?")[0].partition(_SQLITE)
     return Path(path) if is_file else None
 
 
 def without_credentials(text: str) -> str:
-    """Remove user names and passwords from a tracking URI, or from a message that contains some."""
     return _PASSWORD.sub("", _USER.sub("", text))
 
 
 def with_credentials(uri: str) -> str:
-    """Add the credentials of `MLFLOW_TRACKING_URI` if it names the same store; artifacts and messages keep none."""
+    """Add the credentials of `MLFLOW_TRACKING_URI` if it names the same store. Artifacts and messages omit them."""
     given = os.environ.get(VARIABLE, "")
     return given if without_credentials(given) == uri else uri
 
 
 def kept_uri(uri: str, directory: Path) -> str:
-    """Return a tracking URI for an artifact to keep: the path of a file becomes relative to the artifact's directory.
+    """Return the tracking URI to save in an artifact: a file's path becomes relative to the artifact's directory.
 
-    So an artifact still finds the store of its project after the project is moved or copied.
+    The artifact then still finds its project's store after the project was moved or copied.
     """
     file = file_of(uri)
     if file is None:
@@ -59,10 +58,10 @@ def kept_uri(uri: str, directory: Path) -> str:
 
 
 def found_uri(kept: str, directory: Path) -> str:
-    """Return the tracking URI that an artifact in a directory keeps.
+    """Return the tracking URI of an artifact, given the URI that was saved in it.
 
-    Earlier versions kept an absolute path. If a directory above the artifact has a store of that name, in a directory
-    of that name, the store is the project's own and is taken instead.
+    Earlier versions saved an absolute path. If a directory above the artifact contains a store with the same directory
+    and file name, that store is the project's own and is used instead.
     """
     file = file_of(kept)
     if file is None:

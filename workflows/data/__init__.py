@@ -1,1 +1,1 @@
-"""The datasets, one file each: a `Dataset`, its reader, and what generates rows like it."""
+"""Datasets: for each a `Dataset`, its reader, and a generator of synthetic rows."""

@@ -1,19 +1,17 @@
-"""Area under the ROC curve, exactly."""
-
 import numpy as np
 import numpy.typing as npt
 
 
 def exact_auc(labels: npt.ArrayLike, scores: npt.ArrayLike, counts: npt.ArrayLike | None = None) -> float:
-    """Probability that a random positive is scored above a random negative; a tie counts one half.
+    """Return the probability that a random positive is scored above a random negative; a tie counts one half.
 
-    The Mann-Whitney statistic with mid-ranks (Hanley and McNeil, 1982), in integers until the last division.
+    This is the Mann-Whitney statistic with mid-ranks (Hanley and McNeil, 1982), computed in integers up to the final
+    division.
 
     Args:
         labels: 0/1 or bool, shape (num_rows,).
-        scores: finite or infinite numbers, shape (num_rows,); only their order counts.
-
-        counts: how often each row came, whole numbers, shape (num_rows,); None for once.
+        scores: finite or infinite numbers, shape (num_rows,); only their order matters.
+        counts: number of times that each row occurs, integers, shape (num_rows,); None for once each.
 
     Raises:
         ValueError: shapes differ, a label is neither 0 nor 1, a score is NaN, or only one class is present.
@@ -35,6 +33,6 @@ def exact_auc(labels: npt.ArrayLike, scores: npt.ArrayLike, counts: npt.ArrayLik
         raise ValueError("scores hold NaN.")
     starts = np.flatnonzero(np.concatenate(([True], in_order[1:] != in_order[:-1])))
     in_group, positives_in_group = (np.add.reduceat(n[order], starts) for n in (count, count * positive))
-    # Twice the mid-rank of a group of ties that fills the positions (end - size, end] is 2·end - size + 1.
+    # Twice the mid-rank of tied scores at positions (end - size, end] is 2·end - size + 1.
     twice_rank_sum = int(np.sum(positives_in_group * (2 * np.cumsum(in_group) - in_group + 1)))
     return (twice_rank_sum - num_positive * (num_positive + 1)) / (2 * num_positive * num_negative)

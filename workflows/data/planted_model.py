@@ -1,4 +1,4 @@
-"""What generators share: sizes that are refused, long tails, and the truth, which is left beside whole files."""
+"""Utilities shared by the generators: size checks, long-tailed distributions, and the file of known properties."""
 
 import json
 from dataclasses import asdict
@@ -12,12 +12,11 @@ from rankline.workflows.core.errors import ConfigError
 
 TRUTH = "truth.json"
 ID_FACTOR = 0x9E3779B1
-"""Makes numbers that do not look alike of ids of 32 bits: an odd factor has an inverse modulo 2³², so no two meet."""
+"""Scrambles 32-bit ids: an odd factor has an inverse modulo 2³², so distinct ids stay distinct."""
 _MIN_ROWS = 1000
 
 
 def check_size(num_rows: int, seed: int) -> None:
-    """Refuse what no generator takes."""
     if num_rows < _MIN_ROWS:
         raise ConfigError(f"{num_rows} rows were asked for, expected at least {_MIN_ROWS}. Give a larger number.")
     if seed < 0:
@@ -27,15 +26,15 @@ def check_size(num_rows: int, seed: int) -> None:
 def long_tailed_counts(
     num_rows: int, num_users: int, rng: np.random.Generator, *, least: int, sd: float, most_over_mean: float
 ) -> npt.NDArray[np.int64]:
-    """Rows of each user, `num_rows` in all.
+    """Draw the number of rows of each user, with a sum of `num_rows`, which is at least `least` per user.
 
     Args:
-        num_rows: at least `least` for each user.
-        num_users: how many counts to draw.
-        rng: draws.
-        least: rows that each user has.
-        sd: standard deviation of the logarithms of what each has beside them.
-        most_over_mean: where the tail is cut, so that nobody has most of the catalogue.
+        num_rows: total number of rows.
+        num_users: number of counts to draw.
+        rng: random generator.
+        least: minimum number of rows per user.
+        sd: standard deviation of the logarithm of the rows beyond the minimum.
+        most_over_mean: limit of the tail in multiples of the mean, so that no user has most of the catalog.
     """
     weights = rng.lognormal(sigma=sd, size=num_users)
     weights = np.minimum(weights, most_over_mean * weights.mean())
@@ -51,16 +50,16 @@ def lognormal_shares(size: int, sd: float, rng: np.random.Generator) -> npt.NDAr
 
 
 def clear_truth(directory: Path) -> None:
-    """Make the directory, without the truth of files that are about to be replaced."""
+    """Create the directory, and delete the truth file of data that is about to be replaced."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / TRUTH).unlink(missing_ok=True)
 
 
 def write_truth(directory: Path, truth: Any) -> None:
-    """Write a dataclass of what was planted, once all files are whole."""
+    """Write a dataclass with the known properties; call this after all other files are written."""
     (directory / TRUTH).write_text(json.dumps(asdict(truth), indent=2) + "\n", encoding="utf-8")
 
 
 def best_auc(directory: Path) -> float:
-    """The AUC that no model of generated rows can beat, but by luck."""
+    """Return the best AUC that a model of the generated rows can reach, except by chance."""
     return float(json.loads((directory / TRUTH).read_text(encoding="utf-8"))["best_auc"])

@@ -1,4 +1,4 @@
-"""Text files that may be compressed or in another encoding, hashed while they are read."""
+"""Text files, possibly compressed or in another encoding, that are hashed while they are read."""
 
 import codecs
 import gzip
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DigestedFile(io.FileIO):
-    """A file that hashes what is read of it, from its beginning to its end."""
+    """A file that hashes everything read from it, in a single pass from start to end."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -27,7 +27,6 @@ class DigestedFile(io.FileIO):
 
 
 def unpacked(path: Path, file: io.FileIO) -> "io.BufferedReader[io.FileIO] | gzip.GzipFile":
-    """The text in a file, by whose ending it is compressed or not."""
     buffered = io.BufferedReader(file)
     return gzip.GzipFile(fileobj=buffered) if path.suffix == ".gz" else buffered
 
@@ -53,7 +52,7 @@ class _AsUtf8(io.RawIOBase):
 
 
 def opened(path: Path, file: io.FileIO, encoding: str | None) -> "io.BufferedReader[Any] | gzip.GzipFile":
-    """Open the text in a file, unpacked, and recoded as UTF-8 if its `encoding` is given."""
+    """Open the text in a file, decompressed, and converted to UTF-8 if `encoding` is given."""
     text = unpacked(path, file)
     return text if encoding is None else io.BufferedReader(_AsUtf8(text, encoding))
 
@@ -63,10 +62,10 @@ def wide_encoding(path: Path, encoding: str) -> str | None:
 
     Args:
         path: the file. Its byte order mark takes precedence over `encoding`.
-        encoding: as the config has it.
+        encoding: encoding from the config.
 
     Raises:
-        LookupError: the encoding is not known.
+        LookupError: the encoding is unknown.
     """
     with io.FileIO(path) as file, unpacked(path, file) as text:
         begin = text.read(4)
@@ -76,14 +75,14 @@ def wide_encoding(path: Path, encoding: str) -> str | None:
     return encoding if "\n".encode(encoding) != b"\n" else None
 
 
-_MARKS = {  # UTF-32 first: one of its marks begins with one of UTF-16
+_MARKS = {  # UTF-32 first: one of its marks begins with a mark of UTF-16
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }
 
 
 def arrow_input(path: Path, offset: int, num_bytes: int | None) -> pa.NativeFile:
-    """A part of a text file for Arrow's readers; of a compressed one, all."""
+    """Open a part of a text file for Arrow's readers, or all of it if it is compressed."""
     if path.suffix == ".gz":
         return pa.input_stream(str(path), compression="gzip")
     file = pa.OSFile(str(path))

@@ -1,1 +1,1 @@
-"""The plan in C++, and what compiles and finds the C++ of the whole package."""
+"""The plan's C++ sources, and the build of all C++ code in the package."""

@@ -1,13 +1,13 @@
-"""Compiles the native backends with g++ alone, in seconds, and keeps them outside the checkout.
+"""Compile the native backends with g++ alone, in seconds, and cache them outside of the checkout.
 
     python -m rankline.workflows.native.build [DIRECTORY]
 
-The sources are in all folders called `native` of the package. Each `backends/NAME.cc` becomes `libtriton_NAME.so`,
-which Triton loads for models with `backend: "NAME"`, and `plan/c_api.cc` a library of the plan alone. Each is linked
-with all sources of the other folders; the linker leaves out what it does not need. Functions of Triton's stay
-undefined, since the server that loads the object has them: neither headers nor libraries of Triton's are needed.
+The sources are in all folders named `native` in the package. Each `backends/NAME.cc` becomes `libtriton_NAME.so`, which
+Triton loads for models with `backend: "NAME"`, and `plan/c_api.cc` becomes a library of the plan alone. Each is linked
+with all sources of the other folders; the linker drops unused code. Triton's functions stay undefined, because the
+server that loads the object provides them: neither Triton's headers nor its libraries are needed.
 
-Imports nothing of ours, so that `setup.py` can take it as it is.
+This module imports nothing else of Rankline, so that `setup.py` can load it directly.
 """
 
 import fcntl
@@ -25,27 +25,27 @@ _PACKAGE = Path(__file__).parents[2]
 _FOLDERS = sorted(_PACKAGE.glob("*/native"))
 _OF_BACKENDS = {path: f"libtriton_{path.stem}.so" for path in _PACKAGE.glob("*/native/backends/*.cc")}
 PLAN_LIBRARY = "librankline_plan.so"
-"""The plan alone, as C functions; see `rankline.workflows.plan.native_library`."""
+"""Library of the plan alone, with a C interface; see `rankline.workflows.plan.native_library`."""
 
 _MAINS = {**_OF_BACKENDS, Path(__file__).parent / "plan" / "c_api.cc": PLAN_LIBRARY}
-"""A source with the entry points of an object → the object."""
+"""Source with an object's entry points → name of the object."""
 
-_TRITON = "triton"  # the folder of what calls Triton
+_TRITON = "triton"  # folder of the code that calls Triton
 _COMPILE = (
     *("-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections"),
     *("-fdata-sections", "-Wall", "-Wextra", "-Wconversion", "-pthread"),
 )
-# The C++ library goes into the object: that of the machine that loads it may be older than ours.
+# Link the C++ runtime statically: the machine that loads the object may have an older one.
 _LINK = (
     *("-shared", "-pthread", "-ldl", "-Wl,--gc-sections", "-Wl,-s", "-static-libstdc++", "-static-libgcc"),
     "-Wl,--exclude-libs,ALL",
 )
-_STRICT = "-Werror"  # for us; a newer compiler, with other warnings, stops nobody who only serves
+_STRICT = "-Werror"  # for developers only: new warnings of newer compilers must not stop users
 _MOST_LINES = 20
 
 
 class BuildError(Exception):
-    """There is no compiler, or it refuses the sources."""
+    """g++ is missing, or cannot compile the sources."""
 
 
 def object_name(backend: str) -> str:
@@ -53,14 +53,14 @@ def object_name(backend: str) -> str:
 
 
 def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lambda: None) -> Path:
-    """The directory of the objects of these sources, flags and compiler; compiled now if they are not there.
+    """Return the directory of the objects for the current sources, flags and compiler, compiling them if needed.
 
     Args:
-        strict: a warning is an error.
-        when_absent: called before they are compiled.
+        strict: treat warnings as errors.
+        when_absent: called before compiling.
 
     Raises:
-        BuildError: there is no g++, it refuses the sources, or the objects cannot be written.
+        BuildError: g++ is missing or cannot compile the sources, or the objects cannot be written.
     """
     compiler = find_compiler()
     if compiler is None:
@@ -74,7 +74,7 @@ def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lam
             target.with_suffix(".lock").open("w") as lock,
             tempfile.TemporaryDirectory(prefix="building-", dir=target.parent) as directory,
         ):
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of several that find nothing, one compiles
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes, only one compiles
             if not target.is_dir():
                 when_absent()
                 made = Path(directory, "objects")
@@ -95,15 +95,10 @@ def _cached(compiler: str) -> Path:
 
 
 def build(target: Path, compiler: str, *, strict: bool = False) -> None:
-    """Compile all objects.
-
-    Args:
-        target: directory for the objects, made here.
-        compiler: path of g++.
-        strict: a warning is an error.
+    """Compile all objects into `target`, which must not exist; with `strict`, treat warnings as errors.
 
     Raises:
-        BuildError: it refuses the sources.
+        BuildError: g++ cannot compile the sources.
     """
     target.mkdir()
     with tempfile.TemporaryDirectory(prefix="rankline-native-") as directory, ThreadPoolExecutor(_num_cores()) as pool:
@@ -115,7 +110,7 @@ def build(target: Path, compiler: str, *, strict: bool = False) -> None:
             return str(made)
 
         def linked(main: Path) -> None:
-            # The plan alone has no server around it, which has the functions of Triton's.
+            # The plan library is loaded outside of a server, so Triton's functions are not available to it.
             parts = [part for path, part in shared if main in _OF_BACKENDS or path.parent.name != _TRITON]
             _run(compiler, own[main], *parts, "-o", str(target / _MAINS[main]), *_LINK)
 
@@ -135,12 +130,11 @@ def _sources(pattern: str) -> list[Path]:
 
 
 def cache_directory() -> Path:
-    """What was compiled on this machine and is kept between checkouts, below "native" and by others' names."""
+    """Return the machine's cache directory for compiled code, which is shared between checkouts."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankline"
 
 
 def _digest(compiler: str) -> str:
-    """Of all that the objects depend on."""
     made_of = [_run(compiler, "--version"), _run(compiler, "-dumpmachine"), *_COMPILE, *_LINK]
     for path in [Path(__file__), *_sources("*.cc"), *_sources("*.h")]:
         made_of += [path.relative_to(_PACKAGE).as_posix(), path.read_text(encoding="utf-8")]
@@ -148,7 +142,6 @@ def _digest(compiler: str) -> str:
 
 
 def _run(*command: str) -> str:
-    """What a command says."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
@@ -161,7 +154,7 @@ def _num_cores() -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build, into the cache or a directory; the exit status, which is 1 where that fails."""
+    """Build into the cache or a directory. Return the exit status, which is 1 on failure."""
     try:
         if arguments:
             compiler = find_compiler()

@@ -1,5 +1,5 @@
-// Reads JSON as Python's json module writes it, NaN and Infinity included. Nothing is trusted: depth and numbers are
-// bounded, and whatever a caller asks of a value is checked.
+// Reads JSON written by Python's json module, including NaN and Infinity. Input is untrusted: depth and numbers are
+// bounded, and accessors check the type of a value.
 #ifndef RANKLINE_JSON_H_
 #define RANKLINE_JSON_H_
 
@@ -15,7 +15,7 @@ class Json {
  public:
   enum class Kind { kNull, kBool, kInteger, kFloat, kString, kArray, kObject };
 
-  // Throws ArtifactError: not JSON.
+  // Throws ArtifactError if the text is not JSON.
   static Json Parse(std::string_view text);
 
   Kind kind() const { return kind_; }
@@ -24,17 +24,17 @@ class Json {
   bool is_string() const { return kind_ == Kind::kString; }
   bool is_number() const { return kind_ == Kind::kInteger || kind_ == Kind::kFloat; }
 
-  // Each throws ArtifactError for a value of another kind.
+  // Each throws ArtifactError for a value of another type.
   bool boolean() const;
-  int64_t integer() const;  // what does not fit into 64 bits is refused; from 2^63 on it is the bits of a uint64
-  double number() const;    // of integers, too
+  int64_t integer() const;  // at most 64 bits; from 2^63, the bits of a uint64
+  double number() const;    // also accepts integers
   const std::string& string() const;
   const std::vector<Json>& array() const;
   const std::map<std::string, Json>& object() const;
 
-  // A member of an object; throws ArtifactError where there is none.
+  // Returns a member of an object; throws ArtifactError if it is missing.
   const Json& operator[](const std::string& name) const;
-  // The same, or null.
+  // Returns a member of an object, or null.
   const Json& Get(const std::string& name) const;
 
  private:
@@ -49,7 +49,7 @@ class Json {
   std::map<std::string, Json> object_;
 };
 
-// Throws ArtifactError: it cannot be read.
+// Throws ArtifactError if the file cannot be read.
 std::string ReadFile(const std::string& path);
 
 }  // namespace rankline

@@ -1,4 +1,4 @@
-// A file in memory.
+// Memory-mapped files.
 #ifndef RANKLINE_MAPPED_FILE_H_
 #define RANKLINE_MAPPED_FILE_H_
 
@@ -7,10 +7,10 @@
 
 namespace rankline {
 
-// A file in memory for as long as this lives.
+// A file that is mapped into memory for the lifetime of this object.
 class MappedFile {
  public:
-  // Throws ArtifactError: it cannot be read.
+  // Throws ArtifactError if the file cannot be read.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

@@ -1,5 +1,3 @@
-"""Where the compiled C++ is on this machine."""
-
 import os
 import re
 from pathlib import Path
@@ -11,9 +9,9 @@ _GLIBC = re.compile(rb"GLIBC_2\.(\d+)")
 
 
 def shipped_objects() -> Path | None:
-    """The objects in this package, if this machine can load them.
+    """Return the directory of objects in this package, if this machine can load them.
 
-    Only an installed wheel that was built where g++ was has some, never a checkout.
+    Only an installed wheel that was built on a machine with g++ contains objects, never a checkout.
     """
     files = list(_SHIPPED.glob("*.so"))
     asked = [int(minor) for file in files for minor in _GLIBC.findall(file.read_bytes())]
@@ -22,9 +20,9 @@ def shipped_objects() -> Path | None:
 
 
 def find_plan_library() -> Path | None:
-    """The plan's C functions in this package, or compiled earlier; None where there are none yet."""
+    """Return the plan library in this package, or one compiled earlier; None if there is none yet."""
     try:
         directory = shipped_objects() or find_objects()
-    except BuildError:  # g++ is there and does not run
+    except BuildError:  # g++ exists but does not run
         return None
     return path if directory and (path := directory / PLAN_LIBRARY).is_file() else None

@@ -1,4 +1,4 @@
-// Tensors of a request, as they are on the wire and between the steps of an ensemble.
+// Tensors of a request, on the wire and between the steps of an ensemble.
 #ifndef RANKLINE_TENSOR_H_
 #define RANKLINE_TENSOR_H_
 
@@ -11,7 +11,7 @@
 
 namespace rankline {
 
-// Of a single value. kString is a std::string_view in memory, which its owner keeps alive.
+// Type of a single value. kString is a std::string_view of memory that the caller keeps alive.
 enum class Dtype : uint8_t {
   kBool,
   kInt8,
@@ -28,53 +28,53 @@ enum class Dtype : uint8_t {
   kString,
 };
 
-// Bytes of a single value in memory.
+// Returns the size of a single value in bytes.
 inline size_t SizeOf(Dtype dtype) {
   constexpr size_t kSizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, sizeof(std::string_view)};
   return kSizes[static_cast<size_t>(dtype)];
 }
 
-// NumPy's names: "int64", "float32", "object" for strings.
+// Returns NumPy's name: "int64", "float32", "object" for strings.
 const char* NameOf(Dtype dtype);
 
-// Throws std::invalid_argument for a name that is none of them.
+// Throws std::invalid_argument for an unknown name.
 Dtype DtypeOf(std::string_view name);
 
-// Values [rows, width], row after row; width is 1 where a row holds one value.
+// Values [rows, width] in row-major order; width is 1 if each row has one value.
 struct Tensor {
   Dtype dtype = Dtype::kInt64;
   int64_t rows = 0;
   int64_t width = 0;
   const void* data = nullptr;
-  int rank = 2;  // 1 where it is [rows]: a model without batches may take values and offsets of lists so
+  int rank = 2;  // 1 for shape [rows], such as list values and offsets of unbatched models
 
   size_t num_bytes() const { return static_cast<size_t>(rows * width) * SizeOf(dtype); }
 };
 
-// What a model takes or makes: the name of a tensor, and the width of its rows.
+// An input or output of a model: its name, and the width of its rows.
 struct TensorSpec {
   std::string name;
   Dtype dtype = Dtype::kInt64;
-  int64_t width = 1;  // kAnyWidth where it differs from request to request
+  int64_t width = 1;  // kAnyWidth if it differs between requests
   bool optional = false;
 };
 
 constexpr int64_t kAnyWidth = -1;
 
-// Where outputs go: memory for values [rows, width] of an output by its position, to be filled before Run returns.
+// Provides memory for the values [rows, width] of each output, by position, to be filled before Run returns.
 class Sink {
  public:
   virtual ~Sink() = default;
   virtual void* Allocate(size_t output, int64_t rows, int64_t width) = 0;
 };
 
-// A request that cannot be run, whose sender is told why. All else that is thrown is no fault of the request.
+// An invalid request; the message is sent to the client. Other exceptions are not the fault of the request.
 class RequestError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A file that is missing, damaged or of another version, or does not fit the config.
+// A file is missing, damaged or of another version, or does not fit the config.
 class ArtifactError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,1 +1,1 @@
-"""NVTabular 23.8 as Rankline uses it: imported quietly, with operators of ours, saved without running code."""
+"""NVTabular 23.8 for Rankline: imported quietly, extended with operators, and saved without executable code."""

@@ -1,18 +1,18 @@
-"""The one door to NVTabular, with its noise left outside.
+"""Import of NVTabular with workarounds for its side effects; other modules import it through this one.
 
 On a CPU, NVTabular 23.8 warns at import (PyTorch absent, an escape sequence in `stringcase`) and each time it opens a
-dataset ("CPU mode"). None of it tells a user anything to act on.
+dataset ("CPU mode"). Users cannot act on these warnings, so they are suppressed.
 
 Importing merlin-core or merlin-systems sets PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python for every child of this
-process, in which a server then takes eight times as long to read a SavedModel. The variable is put back as it was.
+process, which makes a server eight times slower to read a SavedModel. The variable is restored after the import.
 
-merlin-core imports TensorFlow, PyTorch and tritonclient where they are installed, for tables of their tensors and the
-names of their dtypes. That is most of the time that it takes, and a workflow on DataFrames uses none of it, so it is
-left until a part of Merlin that is for one of them is imported, unless a process has imported one of the two frameworks
-anyway.
+merlin-core imports TensorFlow, PyTorch and tritonclient if they are installed, to support tables of their tensors and
+their dtypes. This takes most of the import time, and a workflow on DataFrames does not use it. The imports are
+therefore deferred until a part of Merlin for one of these packages is imported, unless the process has already imported
+TensorFlow or PyTorch.
 
-Merlin takes TensorFlow for absent where the machine has a GPU that TensorFlow does not use, as it is with the extra
-`cpu`. Workflows run on the processor here, so Merlin is told that there is none.
+Merlin assumes that TensorFlow is absent if the machine has a GPU that TensorFlow does not use, as with the extra `cpu`.
+Rankline runs workflows on the CPU, so Merlin is configured to see no GPU.
 """
 
 import logging
@@ -28,7 +28,7 @@ from typing import Any
 
 import dask
 import pandas as pd
-from google.protobuf import descriptor  # noqa: F401  # before Merlin: this process keeps the fast form, too
+from google.protobuf import descriptor  # noqa: F401  # before Merlin, so that this process keeps the fast implementation
 
 from rankline.workflows.core.errors import PINNED
 from rankline.workflows.core.import_hooks import LoadHook, stand_ins
@@ -38,20 +38,20 @@ require("nvtabular", feature="a workflow of NVTabular", extra=PINNED)
 
 _VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 _TENSORFLOW = "merlin.core.compat.tensorflow"
-# The dtypes that come with a part of Merlin. Triton's are numbers, which TensorFlow's equal, so they have to be behind
-# these: Triton's runtime imports TensorFlow first.
+# Dtype mappings by the part of Merlin that needs them. Triton's must come last: they are integers that equal
+# TensorFlow's, and importing Triton's runtime first imports TensorFlow.
 _DTYPES_OF = {
     _TENSORFLOW: "tf",
     "merlin.core.compat.torch": "torch",
     "merlin.systems.dag.runtimes.triton.runtime": "triton",
 }
 _IN_COLUMNS = {"tensorflow": "tf", "torch": "th"}
-"""A framework, and the name that Merlin's module of its columns has for it."""
+"""Framework → its alias in Merlin's module for the framework's columns."""
 
 
 @contextmanager
 def importing_merlin() -> Iterator[None]:
-    """Import parts of Merlin in the block, with neither their warnings nor their choice of protobuf."""
+    """Import parts of Merlin in the block, without warnings and without changing the protobuf implementation."""
     before = os.environ.get(_VARIABLE)
     try:
         with warnings.catch_warnings():
@@ -66,7 +66,7 @@ def importing_merlin() -> Iterator[None]:
 
 @contextmanager
 def _without_frameworks() -> Iterator[None]:
-    """Import NVTabular in the block as where TensorFlow and PyTorch are absent."""
+    """Import NVTabular in the block as if TensorFlow and PyTorch were not installed."""
     compat = (f"merlin.core.compat.{framework}" for framework in _IN_COLUMNS)
     dtypes = (f"merlin.dtypes.mappings.{name}" for name in _DTYPES_OF.values())
     with stand_ins({name: dict.fromkeys(_IN_COLUMNS) for name in (*compat, *dtypes)}):
@@ -75,7 +75,7 @@ def _without_frameworks() -> Iterator[None]:
 
 
 def _load_with_dtypes(load: Callable[[ModuleType], object], module: ModuleType) -> None:
-    """Let Merlin know a framework's dtypes, and convert columns to it, as its own part for that is imported."""
+    """Register a framework's dtypes and column conversions with Merlin when Merlin's module for it is imported."""
     load(module)
     import_module(f"merlin.dtypes.mappings.{_DTYPES_OF[module.__name__]}")
     framework = module.__name__.rpartition(".")[2]
@@ -84,19 +84,19 @@ def _load_with_dtypes(load: Callable[[ModuleType], object], module: ModuleType) 
         setattr(columns, _IN_COLUMNS[framework], getattr(module, framework))
 
 
-# What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, a
-# function where it used to be, and a sort that takes `divisions` (of `split_out`) and passes over them, as it used to.
+# Adjustments of current Dask versions for Merlin 23.8: DataFrames without query planning, strings as Python objects, a
+# function at its former location, and a sort that ignores `divisions` (of `split_out`), as it used to.
 dask.config.set({"dataframe.query-planning": False, "dataframe.convert-string": False})
 
-# NVTabular sorts values by frequency, and an id is a place in that order. NumPy's own sort leaves equals in an order
-# that its version and the processor decide, a stable one in that of the values.
+# NVTabular sorts values by frequency and uses the position as id. NumPy's default sort orders ties differently between
+# versions and CPUs; a stable sort keeps ties in the order of the values.
 pd.DataFrame.sort_values.__kwdefaults__["kind"] = "stable"
 
 with importing_merlin():
     import merlin.core.compat
 
     vars(merlin.core.compat)["HAS_GPU"] = False
-    _taken = sys.modules.get(_TENSORFLOW)  # by who imported NVTabular before us
+    _taken = sys.modules.get(_TENSORFLOW)  # set if NVTabular was imported before this module
     if _taken is not None and _taken.tensorflow is None:
         _load_with_dtypes(reload, _taken)
 
@@ -120,7 +120,7 @@ with importing_merlin():
     _similarities = column_similarity.row_wise_inner_product
 
     def _checked_similarities(a: Any, a_features: Any, b: Any, b_features: Any, on_device: bool = True) -> Any:
-        """Refuse rows that a matrix lacks, for which NVTabular reads past its end."""
+        """Check that rows are inside the matrix; NVTabular would read past its end."""
         for rows, features in ((a, a_features), (b, b_features)):
             if not (rows.min() >= 0 and rows.max() < features.shape[0]):
                 raise ValueError(f"ColumnSimilarity takes rows from 0 to {features.shape[0] - 1}")
@@ -140,8 +140,8 @@ _filters: "warnings.catch_warnings[None] | None" = None
 def quiet_nvtabular() -> Iterator[None]:
     """Silence the warnings that NVTabular raises in normal use.
 
-    Python's filters are those of all threads, and loaders transform in several: the first one that enters sets them,
-    the last one that leaves puts them back.
+    Python's warning filters are shared by all threads, and loaders transform in several threads: the first thread to
+    enter sets the filters, and the last one to leave restores them.
     """
     global _num_inside, _filters
     with _entering:
@@ -159,7 +159,7 @@ def quiet_nvtabular() -> Iterator[None]:
 
 @contextmanager
 def without_merlin_log() -> Iterator[None]:
-    """Without the traceback that NVTabular logs of an operator that fails."""
+    """Suppress the traceback that NVTabular logs when an operator fails."""
     log = logging.getLogger("merlin")
     before, log.disabled = log.disabled, True
     try:
@@ -172,10 +172,10 @@ def _ignored() -> "warnings.catch_warnings[None]":
     filters = warnings.catch_warnings()
     filters.__enter__()
     warnings.filterwarnings("ignore", message=".*CPU mode.*", category=UserWarning)
-    # NVTabular's own advice against num_buckets; `HashedCategorify` is the answer to it.
+    # NVTabular warns against num_buckets; `HashedCategorify` fixes the problem that the warning describes.
     warnings.filterwarnings("ignore", message=".*hash-based transformation.*", category=UserWarning)
     warnings.filterwarnings("ignore", message=".*num_buckets without using.*", category=UserWarning)
-    # merlin-core passes datasets through fsspec and pandas calls that are deprecated by now.
+    # merlin-core uses fsspec and pandas functions that are now deprecated.
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     return filters

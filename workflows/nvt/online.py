@@ -1,4 +1,4 @@
-"""An NVTabular workflow applied while data is loaded, in place of a pass over the data beforehand."""
+"""NVTabular workflows applied by the loader instead of in a separate pass over the data."""
 
 from collections.abc import Sequence
 
@@ -12,15 +12,16 @@ from rankline.workflows.nvt.operators.hashing import with_stable_hashes
 
 
 class OnlineWorkflow:
-    """Makes columns from raw ones, as the loaders' `map` has it.
+    """Transforms raw columns; pass it to the loaders' `map`.
 
     Args:
-        workflow: a fitted workflow. What it hashes, NVTabular would hash with the row's position; here a value gets
-            the same id in every row.
-        keep: columns, such as labels, that come from the files where the workflow does not make them.
+        workflow: a fitted workflow. Hashing operators are replaced, because NVTabular includes the row's position in
+            the hash; here equal values get equal ids in every row.
+        keep: columns, such as labels, to copy from the files if the workflow does not output them.
 
     Raises:
-        ConfigError: it is not a workflow, is not fitted, hashes what has no stable form, or encodes targets by folds.
+        ConfigError: `workflow` is not a workflow or is not fitted, or it contains hashing without a stable equivalent
+            or target encoding with folds.
     """
 
     def __init__(self, workflow: nvt.Workflow, keep: Sequence[str] = ()) -> None:
@@ -39,7 +40,7 @@ class OnlineWorkflow:
         self.columns = tuple(dict.fromkeys([*self._reads, *self._keep]))
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """The outputs of the workflow and the kept columns, row by row those of `table`."""
+        """Return the outputs of the workflow and the kept columns, in the row order of `table`."""
         with quiet_nvtabular():
             made = pa.Table.from_pandas(self._workflow.transform(frame_of(table.select(self._reads), self._arrow)))
         for name in self._keep:

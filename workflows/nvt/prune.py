@@ -1,4 +1,4 @@
-"""The part of a fitted workflow that a model needs: no label, and nothing that is made of columns it does not take."""
+"""Reduction of fitted workflows to the columns that a model needs, without labels."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -9,14 +9,14 @@ from merlin.dag import postorder_iter_nodes  # isort: skip
 
 
 def serving_part(load: Callable[[], nvt.Workflow], columns: Collection[str]) -> nvt.Workflow:
-    """A workflow without the raw columns that none of the given ones is made of.
+    """Return a workflow without raw columns that the given outputs do not depend on.
 
-    A raw column that an operator was only fitted on, as `JoinGroupby` on what it takes the mean of, may stay: NVTabular
-    cannot take it out without the columns that it was fitted for.
+    A raw column to which an operator was only fitted, such as the column that `JoinGroupby` averages, may remain:
+    NVTabular can remove it only together with the columns that depend on the operator.
 
     Args:
-        load: gives the fitted workflow; called anew for each attempt, since NVTabular takes columns out in place.
-        columns: those of its outputs that are needed; further ones that are made of the same raw columns may stay.
+        load: loads the fitted workflow; called once per attempt, because NVTabular removes columns in place.
+        columns: the required outputs; the result may have more outputs that depend on the same raw columns.
     """
     workflow = load()
     needed = raw_columns(workflow, columns)
@@ -33,7 +33,6 @@ def _without(workflow: nvt.Workflow, names: list[str]) -> nvt.Workflow:
 
 
 def raw_columns(workflow: nvt.Workflow, columns: Collection[str]) -> set[str]:
-    """Raw columns that outputs of a fitted workflow are made of."""
     output_node = workflow.output_node
     nodes = list(postorder_iter_nodes(output_node))
     wanted: dict[int, set[str]] = {id(node): set() for node in nodes}
@@ -49,9 +48,9 @@ def raw_columns(workflow: nvt.Workflow, columns: Collection[str]) -> set[str]:
 
 
 def _sources(node: Any, wanted: set[str]) -> set[str]:
-    """What a node makes columns of; of all that it takes where it does not say, as of columns that it joins."""
+    """Return the inputs that a node's outputs depend on; all of them if the operator does not say, as for joins."""
     taken = node.input_columns.names
-    with quiet_nvtabular():  # a join looks into its table
+    with quiet_nvtabular():  # a join reads its table here
         mapping = node.op.column_mapping(node.input_columns)
     found: set[str] = set()
     for name in wanted:

@@ -1,1 +1,1 @@
-"""ONNX graphs: writing them, and converting trees to them."""
+"""ONNX graphs: writing them, and converting decision trees to them."""

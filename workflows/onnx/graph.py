@@ -1,4 +1,4 @@
-"""Building an ONNX model node by node."""
+"""Construction of ONNX models node by node."""
 
 from collections.abc import Collection
 from typing import Any
@@ -9,18 +9,18 @@ from onnx import ModelProto, TensorProto, checker, helper, numpy_helper
 from rankline.workflows.core.errors import ExportError
 
 TREES_DOMAIN = "ai.onnx.ml"
-_OPSET, _TREES_OPSET, _IR_VERSION = 17, 3, 8  # known to ONNX Runtime from 1.13 on
-_MAX_BYTES = 2**31 - 1  # of a protobuf message
+_OPSET, _TREES_OPSET, _IR_VERSION = 17, 3, 8  # supported by ONNX Runtime 1.13 and later
+_MAX_BYTES = 2**31 - 1  # limit of a protobuf message
 
 
 class Graph:
-    """Nodes, and what they take and make, under numbered names.
+    """An ONNX graph under construction, with numbered tensor names.
 
     Args:
-        names: of inputs and outputs that numbered names must not be like.
+        names: names of inputs and outputs, which the numbered names must not collide with.
 
     Attributes:
-        inner: what is put before the names of a model by `include`.
+        inner: prefix for the tensor names of a model added by `include`.
     """
 
     def __init__(self, names: Collection[str] = ()) -> None:
@@ -35,7 +35,7 @@ class Graph:
         self._included: ModelProto | None = None
 
     def add(self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any) -> str:
-        """A node; returns the name of what it makes."""
+        """Add a node and return the name of its output."""
         output = output or f"{self._prefix}{len(self._nodes)}"
         self._nodes.append(helper.make_node(kind, inputs, [output], domain=domain, **attributes))
         return output
@@ -46,16 +46,18 @@ class Graph:
         return name
 
     def take(self, name: str, dtype: int, width: int | str) -> str:
-        """An input of the model, [rows, width] of a type of `TensorProto`; returns its name."""
+        """Add a model input [rows, width] of a `TensorProto` type and return its name."""
         self._inputs.append(helper.make_tensor_value_info(name, dtype, ["rows", width]))
         return name
 
     def give(self, name: str, width: int) -> None:
-        """Make what a node made an output of the model, float32 [rows, width]."""
+        """Declare the output of a node as a model output, float32 [rows, width]."""
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", width]))
 
     def include(self, model: ModelProto) -> None:
-        """All nodes of one other model, whose opsets then hold for all; nodes before it make what it takes."""
+        """Add all nodes of another model; only one can be added.
+
+        Its opsets then apply to the whole graph. Earlier nodes must compute its inputs."""
         self._included = ModelProto()
         self._included.CopyFrom(model)
         _put_before_names(self.inner, self._included.graph)
@@ -70,18 +72,18 @@ class Graph:
         )
         if self._included is not None:
             _add_weights(made, self._included)
-        checker.check_model(made, full_check=self._included is None)  # it knows no operators of ONNX Runtime's own
+        checker.check_model(made, full_check=self._included is None)  # the checker rejects ONNX Runtime's own operators
         return made
 
 
 def _put_before_names(prefix: str, graph: Any) -> None:
-    """Rename each tensor of a graph, its branches and loops, which onnx.compose leaves with names from outside."""
+    """Rename every tensor of a graph and its subgraphs. onnx.compose skips outer names used in branches and loops."""
     sparse = [part.values for part in graph.sparse_initializer]
     for tensor in (*graph.input, *graph.output, *graph.value_info, *graph.initializer, *sparse):
         tensor.name = prefix + tensor.name
     for node in graph.node:
         for names in (node.input, node.output):
-            names[:] = [name and prefix + name for name in names]  # one that is left out is called ""
+            names[:] = [name and prefix + name for name in names]  # "" marks an omitted tensor
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 _put_before_names(prefix, inner)
@@ -96,14 +98,14 @@ def _add_weights(made: ModelProto, included: ModelProto) -> None:
 
 
 def serialized(graph: Graph, name: str) -> bytes:
-    """The model of a graph as a file holds it; the same bytes for the same graph.
+    """Return the graph as the contents of an ONNX file; equal graphs give equal bytes.
 
     Raises:
-        ExportError: it is larger than a file can be.
+        ExportError: the model exceeds the size limit of a file.
     """
     try:
         content: bytes = graph.model(name).SerializeToString(deterministic=True)
-    except ValueError as error:  # so does protobuf say that a message is too large, and so does onnx
+    except ValueError as error:  # raised by protobuf and onnx if a message is too large
         raise ExportError(f"the {name} cannot be written as ONNX: {' '.join(str(error).split())[:200]}.") from None
     if len(content) > _MAX_BYTES:
         raise ExportError(f"the {name} takes {len(content) / 2**30:.1f} GiB, an ONNX file holds at most 2.")

@@ -1,7 +1,7 @@
-"""Forests in LightGBM's text form, `Booster.model_to_string`, and the exact branches of their trees for float32.
+"""Forests in LightGBM's text format (`Booster.model_to_string`), with exact float32 equivalents of their splits.
 
-A file is read here, and LightGBM loads a text that is rebuilt from the checked values. LightGBM itself trusts the
-numbers of a text, and some of them corrupt its memory.
+A file is parsed here, and LightGBM loads a text that is rebuilt from the checked values. LightGBM itself does not check
+the numbers in a text, and some of them corrupt its memory.
 """
 
 import math
@@ -16,7 +16,7 @@ from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.onnx.trees import LEQ, Tree, TreeNode, by_depth
 
 _IS_CATEGORICAL, _DEFAULT_LEFT = 1, 2  # bits of decision_type in LightGBM's tree.h
-_MISSING_TYPE = 12  # two bits: what is missing
+_MISSING_TYPE = 12  # mask of the two bits that define missing values
 _ZERO_IS_MISSING, _NAN_IS_MISSING = 4, 8
 _END_OF_BITS = 16
 _OF_SPLITS: dict[str, type[int | float]] = {
@@ -34,14 +34,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, kw_only=True)
 class LightGBMForest:
-    """What a text says.
+    """The parsed contents of a LightGBM text.
 
     Attributes:
-        objective: as it was trained, with its options, such as `binary sigmoid:1`; "" for one of the user's own.
+        objective: training objective with its options, such as `binary sigmoid:1`; "" for a custom one.
         features: names of the columns.
-        width: scores of a row; one for each class.
+        width: number of scores per row; one per class.
         trees: tree n adds to score n % width.
-        blocks: a text for each tree, made of what was checked.
+        blocks: text of each tree, rebuilt from checked values.
         is_average: whether scores are the mean of the trees, as in random forests.
     """
 
@@ -53,7 +53,7 @@ class LightGBMForest:
     is_average: bool
 
     def text(self, objective: str) -> str:
-        """What LightGBM loads to predict."""
+        """Return a text that LightGBM can load for prediction."""
         features = range(len(self.features))
         header = {
             "num_class": self.width,
@@ -70,10 +70,10 @@ class LightGBMForest:
 
 
 def read_forest(text: str, source: str) -> LightGBMForest:
-    """Read a forest.
+    """Parse a forest.
 
     Raises:
-        ArtifactError: it is damaged, or splits otherwise than at a threshold.
+        ArtifactError: the text is damaged, or a split is not at a threshold.
     """
     try:
         return _read(text, source)
@@ -112,7 +112,6 @@ def _read(text: str, source: str) -> LightGBMForest:
 
 
 def _fields(lines: str) -> dict[str, str]:
-    """What is said as `name=value`, or as a name alone."""
     parts = (line.partition("=") for line in lines.split("\n") if line)
     return {name: value for name, _, value in parts}
 
@@ -164,16 +163,16 @@ def _nodes(numbers: Mapping[str, list[Any]], num_features: int, source: str) -> 
 
 
 def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
-    """A split from its numbers, in the order of `_OF_SPLITS`."""
+    """Build a split from its numbers, in the order of `_OF_SPLITS`."""
     feature, value, bits, left, right = values
-    if not 0 <= bits < _END_OF_BITS:  # LightGBM reads the lowest eight of any number
+    if not 0 <= bits < _END_OF_BITS:  # LightGBM would use only the lowest eight bits
         raise ValueError(f"a split has the decision_type {bits}")
     if bits & _IS_CATEGORICAL:
         raise ValueError("a split is at categories, and the tree has none")
     missing = bits & _MISSING_TYPE
     if missing == _ZERO_IS_MISSING:
         raise ArtifactError(f"{source} takes zeros for missing. Train it without zero_as_missing.")
-    # Where training lacked no value, LightGBM reads NaN as 0.
+    # If training had no missing values, LightGBM treats NaN as 0.
     goes_left = bool(bits & _DEFAULT_LEFT) if missing == _NAN_IS_MISSING else value >= 0
     return TreeNode(
         mode=LEQ,
@@ -186,14 +185,14 @@ def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
 
 
 def _place(child: int, num_leaves: int) -> int:
-    """LightGBM counts splits from 0 up, leaves from -1 down; here leaves come behind the splits."""
+    """Convert a child number of LightGBM, which counts splits from 0 up and leaves from -1 down, to a position."""
     if not -num_leaves <= child < num_leaves - 1:
         raise ValueError(f"a split leads to node {child}, and there are {num_leaves - 1} splits, {num_leaves} leaves")
     return child if child >= 0 else num_leaves - 2 - child
 
 
 def _threshold32(value: float) -> float:
-    """The largest float32 that LightGBM finds to be at most `value`; to it, 0 is all that is within `_ZERO` of 0."""
+    """Return the largest float32 that LightGBM treats as at most `value`; numbers within `_ZERO` of 0 count as 0."""
     if abs(value) <= _ZERO:
         return float(_ZERO if value >= 0 else np.nextafter(-_ZERO, np.float32(-math.inf)))
     if value < -_LARGEST:

@@ -1,4 +1,4 @@
-"""Decision trees, whoever grew them, and what ONNX' TreeEnsembleRegressor says of them."""
+"""Decision trees of any library, and their encoding for ONNX' TreeEnsembleRegressor."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,20 +7,20 @@ from typing import Any
 
 LEQ, LT, LEAF = "BRANCH_LEQ", "BRANCH_LT", "LEAF"
 MAX_DEPTH = 2000
-"""ONNX Runtime walks a tree recursively when it loads it, and overflows its stack at some 10,000."""
+"""ONNX Runtime traverses a tree recursively when loading it, and its stack overflows at a depth of about 10,000."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeNode:
-    """A split of two, or a leaf.
+    """A binary split, or a leaf.
 
     Attributes:
-        mode: `LEQ` or `LT`: rows whose feature is so, compared with the threshold, go to the left; or `LEAF`.
-        feature: number of the column that is compared.
-        threshold: what it is compared with.
-        left, right: places of the children in their tree.
-        missing_goes_left: where rows with NaN go.
-        weight: what a leaf adds to the score.
+        mode: `LEQ` or `LT`, the comparison of the feature with the threshold by which rows go left; or `LEAF`.
+        feature: number of the column to compare.
+        threshold: value to compare with.
+        left, right: positions of the children in the tree.
+        missing_goes_left: whether rows with NaN go left.
+        weight: value that a leaf adds to the score.
     """
 
     mode: str = LEAF
@@ -34,11 +34,11 @@ class TreeNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A tree, and what it is a part of.
+    """A tree of an ensemble.
 
     Attributes:
-        target: number of the score, such as a class, to which it adds.
-        nodes: the root first.
+        target: number of the score, such as a class, that the tree adds to.
+        nodes: the nodes, root first.
     """
 
     target: int = 0
@@ -46,14 +46,11 @@ class Tree:
 
 
 def by_depth(nodes: Sequence[TreeNode], num_features: int) -> tuple[TreeNode, ...]:
-    """The nodes that the root leads to, in the order of their depth.
-
-    Args:
-        nodes: the root first; some may be reached by none.
-        num_features: columns of a row.
+    """Return the nodes reachable from the root, which is the first of `nodes`, ordered by depth.
 
     Raises:
-        ValueError: they are no tree, or do not fit the columns: what walks them would read elsewhere, or without end.
+        ValueError: the nodes do not form a tree or refer to missing columns, so traversal could read out of bounds or
+            loop.
     """
     places, depths, made = [0], [0], list[TreeNode]()
     for place, depth in zip(places, depths, strict=True):
@@ -79,7 +76,6 @@ def by_depth(nodes: Sequence[TreeNode], num_features: int) -> tuple[TreeNode, ..
 
 
 def attributes(trees: Iterable[Tree]) -> dict[str, list[Any]]:
-    """What a TreeEnsembleRegressor says of each node and each leaf."""
     nodes: dict[str, list[Any]] = {f"nodes_{name}": [] for name in _NODE}
     leaves: dict[str, list[Any]] = {f"target_{name}": [] for name in ("ids", "nodeids", "treeids", "weights")}
     for number, tree in enumerate(trees):
@@ -96,4 +92,4 @@ def attributes(trees: Iterable[Tree]) -> dict[str, list[Any]]:
 _NODE = (
     "nodeids", "treeids", "featureids", "modes", "values", "truenodeids", "falsenodeids", "missing_value_tracks_true",
 )  # fmt: skip
-"""In the order in which `attributes` says them."""
+"""In the order used by `attributes`."""

@@ -1,12 +1,11 @@
-"""A compiled workflow: what a request needs of NVTabular, as lookup tables and a few NumPy calls.
+"""Compiled workflows: the transformation of requests as lookup tables and a few NumPy calls.
 
-Most output columns of a fitted graph are functions of one key: look the key up in an index of known keys, get a row
-number, take that row of a table. The first `num_unknown` rows are for keys that the index does not know. Joins, list
-encodings and all else that happened on the way are already in the table, folded in by
-`rankline.workflows.compiler.compile`. What cannot be folded, arithmetic on a raw number say, is a step that runs per
-request.
+Most output columns of a fitted graph are functions of one key: find the key in an index of known keys, get a row
+number, take that row of a table. The first `num_unknown` rows are for keys that are not in the index. Joins, list
+encodings and other steps are already folded into the table by `rankline.workflows.compiler.compile`. Operations that
+cannot be folded, such as arithmetic on a raw number, are steps that run per request.
 
-On disk a plan is `plan.json` and Arrow IPC files, memory-mapped when loaded, so that instances share one copy. It holds
+On disk a plan is `plan.json` and Arrow IPC files, which are memory-mapped so that instances share one copy. It contains
 no code, and this package needs neither NVTabular, pandas nor TensorFlow.
 """
 

@@ -1,4 +1,4 @@
-"""Several candidates per row: what the candidates of a row share is transformed once."""
+"""Plans for several candidates per row; columns that the candidates share are transformed once."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from rankline.workflows.schema.ragged import Padded
 
 @dataclass(frozen=True, kw_only=True)
 class CandidatePlan:
-    """A plan whose rows may hold several candidates.
+    """A plan whose rows may have several candidates.
 
     Attributes:
-        plan: of one candidate per row.
-        candidates: raw columns that hold a value per candidate.
-        made_of_candidates: output columns with a value per candidate.
+        plan: plan for one candidate per row.
+        candidates: raw columns with one value per candidate.
+        made_of_candidates: output columns with one value per candidate.
     """
 
     plan: TransformPlan
@@ -28,7 +28,7 @@ class CandidatePlan:
 
     @classmethod
     def of(cls, plan: Transform, candidates: Collection[str]) -> "CandidatePlan":
-        """A plan with some raw columns as candidates."""
+        """Return a plan in which some raw columns are candidates."""
         if not isinstance(plan, TransformPlan):
             raise LoweringError("rows with candidates need a workflow that is compiled. Leave out --uncompiled.")
         single = [spec.name for spec in plan.inputs if spec.width is None]
@@ -43,14 +43,14 @@ class CandidatePlan:
         """Transform raw rows.
 
         Args:
-            inputs: as of `TransformPlan.run`; those of candidates are [num_rows, num_candidates].
-            valid: as of `TransformPlan.run`; in the shape of the inputs.
+            inputs: see `TransformPlan.run`; candidate columns are [num_rows, num_candidates].
+            valid: see `TransformPlan.run`; in the shape of the inputs.
 
         Returns:
-            As `TransformPlan.run`; columns made of candidates are [num_rows, num_candidates].
+            See `TransformPlan.run`; columns computed from candidates are [num_rows, num_candidates].
 
         Raises:
-            RequestError: there are no candidates, or not as many of each column, or see `TransformPlan.run`.
+            RequestError: there are no candidates, candidate columns differ in their number, or see `TransformPlan.run`.
         """
         shape = self._shape_of(inputs)
         flat_inputs, flat_valid = (
@@ -80,7 +80,7 @@ class CandidatePlan:
 
 
 def _checked_outputs(plan: TransformPlan, candidates: frozenset[str]) -> list[str]:
-    """The output columns that are made of candidates, and of nothing else."""
+    """Return the outputs computed from candidates. Raise `LoweringError` if one also depends on other columns."""
     origins: dict[Reference, frozenset[str]] = {spec.name: frozenset([spec.name]) for spec in plan.inputs}
     for number, call in enumerate(plan.calls):
         origins[number] = frozenset().union(*(origins[reference] for reference in call.inputs))

@@ -1,4 +1,4 @@
-"""Columns while a plan runs: a vector of values, or lists of them, each with its missing values marked."""
+"""Columns at run time: vectors of values or of lists, with masks of missing values."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -19,8 +19,9 @@ class Vector(NamedTuple):
     """One value per row.
 
     Attributes:
-        values: numbers [num_rows], or strings as a `LargeBinaryArray` of UTF-8; anything where missing.
-        valid: bool [num_rows], None where nothing is missing. Floats have none: NaN is missing, as in pandas.
+        values: numbers [num_rows], or strings as a UTF-8 `LargeBinaryArray`; arbitrary where missing.
+        valid: bool [num_rows], None if no value is missing. Always None for floats: NaN marks missing values, as in
+            pandas.
     """
 
     values: Values
@@ -31,10 +32,10 @@ class Lists(NamedTuple):
     """One list per row.
 
     Attributes:
-        elements: the values of all lists, one after the other.
-        offsets: int64 [num_rows + 1], where each list begins and ends in `elements`.
-        valid: bool [num_rows], None where no list is missing; missing lists have no elements.
-        width: no list is longer, where that is known.
+        elements: elements of all lists, concatenated.
+        offsets: int64 [num_rows + 1], start and end of each list in `elements`.
+        valid: bool [num_rows], None if no list is missing; missing lists have no elements.
+        width: upper bound of the list lengths, if known.
     """
 
     elements: Vector
@@ -51,7 +52,9 @@ def mask_of(valid: NDArray[np.bool_]) -> Mask:
 
 
 def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) -> Vector:
-    """Numbers, or strings of Arrow's or as objects (`bytes`, `str`, None where missing), as a vector.
+    """Return numbers or strings as a vector.
+
+    Strings may be an Arrow array or objects (`bytes`, `str`, None if missing).
 
     Raises:
         pyarrow.ArrowException, TypeError: an object is not a string.
@@ -70,7 +73,7 @@ def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) ->
 
 
 def column_of_rows(rows: "pd.Series[Any]", *, is_list: bool) -> AnyColumn:
-    """Convert numbers of pandas, or lists of numbers, none of them missing."""
+    """Convert a pandas column of numbers or of lists of numbers, without missing values."""
     if not is_list:
         return Vector(rows.to_numpy())
     lists = Ragged.of_rows(rows)
@@ -78,7 +81,7 @@ def column_of_rows(rows: "pd.Series[Any]", *, is_list: bool) -> AnyColumn:
 
 
 def lists_of(padded: Padded, valid: Mask = None) -> Lists:
-    """Padded lists as flat ones; what a missing list holds is left out."""
+    """Remove the padding of lists; missing lists become empty."""
     valid = None if valid is None else mask_of(valid)
     if valid is not None:
         padded = Padded(padded.values, np.where(valid, padded.lengths, 0))
@@ -87,10 +90,10 @@ def lists_of(padded: Padded, valid: Mask = None) -> Lists:
 
 
 def from_arrow(array: pa.Array) -> Any:
-    """An Arrow array as a vector, or as lists.
+    """Convert an Arrow array to a vector, or to lists.
 
     Raises:
-        ValueError: neither numbers, strings nor lists of them.
+        ValueError: the array contains neither numbers, strings nor lists of them.
     """
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -117,7 +120,6 @@ def _validity(array: pa.Array) -> Mask:
 
 
 def is_missing(column: AnyColumn) -> NDArray[np.bool_]:
-    """Which rows are missing: bool [num_rows]."""
     if column.valid is not None:
         return ~column.valid
     if isinstance(column, Vector) and is_float(column):
@@ -131,7 +133,7 @@ def is_string(vector: Vector) -> bool:
 
 
 def is_float(vector: Vector) -> bool:
-    """Floats, which mark what is missing by NaN."""
+    """Whether a vector contains floats, in which NaN marks missing values."""
     return not is_string(vector) and vector.values.dtype.kind == "f"
 
 
@@ -140,7 +142,6 @@ def num_rows_of(column: AnyColumn) -> int:
 
 
 def take(column: AnyColumn, rows: NDArray[Any]) -> Any:
-    """The column at some rows."""
     valid = None if column.valid is None else mask_of(column.valid.take(rows))
     if isinstance(column, Vector):
         return Vector(column.values.take(pa.array(rows) if is_string(column) else rows), valid)
@@ -160,7 +161,7 @@ def with_one_more(vector: Vector, value: Any) -> Vector:
 
 
 def take_or_missing(column: AnyColumn, rows: NDArray[Any]) -> Any:
-    """The column at some rows; missing where the row is negative."""
+    """Return selected rows of a column; negative row numbers give missing values."""
     found = rows >= 0
     if isinstance(column, Lists):
         lists: Lists = take(column, rows[found])
@@ -175,7 +176,7 @@ def take_or_missing(column: AnyColumn, rows: NDArray[Any]) -> Any:
 
 
 def padded_of(lists: Lists) -> Padded:
-    """Flat lists of numbers, none of them missing, as padded ones."""
+    """Pad lists of numbers; no list may be missing."""
     lengths = np.diff(lists.offsets).astype(np.int32)
     width = max(int(lengths.max(initial=0)) if lists.width is None else lists.width, 1)
     return Padded(pad(lists.elements.values, lengths, width), lengths)

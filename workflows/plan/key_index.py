@@ -1,4 +1,4 @@
-"""Finds the table row of a key: by position where whole numbers are dense, else by hash. Nothing is built at load."""
+"""Index from keys to table rows: by position for dense integers, else by hash. Loading builds nothing."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,9 +12,9 @@ from rankline.workflows.nvt.kernels.distinct import sorted_distinct
 from rankline.workflows.nvt.kernels.hashing import Values, bucket_of, hash_ids, hash_strings
 from rankline.workflows.plan.columns import AnyColumn, Lists, Mask, Vector, mask_of
 
-# A dense index may be this many times larger than its keys before hashes take over.
+# Maximum slots per key in a dense index; sparser keys are hashed.
 _DENSE_SLOTS_PER_KEY = 16
-_DENSE_SLOTS_FREE = 1 << 20  # 8 MiB of slots, whatever the number of keys
+_DENSE_SLOTS_FREE = 1 << 20  # 8 MiB of slots, allowed for any number of keys
 _MAX_SEEDS = 1 << 15
 
 
@@ -22,22 +22,22 @@ _MAX_SEEDS = 1 << 15
 class KeyIndex:
     """Finds the table row of a key.
 
-    Keys are whole numbers, floats or strings. Where whole numbers are dense, a key is a position in `rows`. Elsewhere
-    the sorted hashes of the keys are split by their first bits, about one to a part, and a key is compared with the
-    hashes of its part. No two known keys share a hash: numbers are hashed by a bijection, strings by the first seed
-    that keeps them apart, and a string that is found is compared with the key itself.
+    Keys are integers, floats or strings. If integers are dense, a key is a position in `rows`. Otherwise the sorted
+    hashes of the keys are divided into parts by their leading bits, with about one hash per part, and a key is compared
+    with the hashes of its part. No two known keys share a hash: numbers are hashed by a bijection, strings with the
+    first seed that avoids collisions. A string with a matching hash is also compared with the key itself.
 
     Attributes:
-        input: raw column that holds the keys, or number of the earlier result that does.
-        num_unknown: rows set aside for unknown keys, which are dealt out by their hash; at least 1.
-        rows: row of each slot `key - origin`, or of each sorted hash; the last one is 0, and of slots the first. A 0
-            is unknown, since known rows start at `num_unknown`.
-        missing_row: row of a missing key.
-        origin: key of the first slot of a dense index, one below the smallest known.
-        hashes: sorted uint64 hashes of the known keys, one more at the end; None when the index is dense.
+        input: raw column of the keys, or number of the earlier result that contains them.
+        num_unknown: number of rows for unknown keys, which are distributed by hash; at least 1.
+        rows: row of each slot `key - origin`, or of each sorted hash. The last entry is 0, in a dense index also the
+            first. 0 means unknown, because known rows start at `num_unknown`.
+        missing_row: row of missing keys.
+        origin: key of the first slot of a dense index, one below the smallest known key.
+        hashes: sorted uint64 hashes of the known keys, plus one sentinel; None if the index is dense.
         starts: position in `hashes` at which each part begins, and the end.
-        strings: known keys from row `num_unknown` on, where keys are strings.
-        seed: of the hash of strings.
+        strings: known keys from row `num_unknown` on, if keys are strings.
+        seed: seed of the string hash.
     """
 
     elementwise: ClassVar[bool] = True
@@ -54,13 +54,13 @@ class KeyIndex:
 
     @property
     def row_bounds(self) -> tuple[int, int]:
-        """The first and the last row that a key may lead to."""
+        """The first and last rows that keys may map to."""
         rows = [*((self.rows.min(), self.rows.max()) if self.rows.size else ()), self.missing_row, self.num_unknown - 1]
         return int(min(rows)), int(max(rows))
 
     @classmethod
     def build(cls, input_name: str | int, keys: Values, num_unknown: int = 1, missing_row: int = 0) -> "KeyIndex":
-        """Index distinct keys, none of them missing; the i-th key gets row `num_unknown + i`."""
+        """Index distinct keys without missing values; the i-th key gets row `num_unknown + i`."""
         if isinstance(keys, pa.Array):
             seed, hashes = _hashes_apart(keys)
             slots = _hashed(hashes, num_unknown)
@@ -75,7 +75,7 @@ class KeyIndex:
             return cls(input=input_name, num_unknown=num_unknown, missing_row=missing_row, **slots)
         rows = np.zeros(num_slots, dtype=np.int64)
         rows[words - first + 1] = np.arange(num_unknown, num_unknown + len(words))
-        origin = first - 1 if first > np.iinfo(np.int64).min else np.iinfo(np.int64).max  # wraps, as differences do
+        origin = first - 1 if first > np.iinfo(np.int64).min else np.iinfo(np.int64).max  # wraps like differences
         return cls(input=input_name, num_unknown=num_unknown, missing_row=missing_row, origin=origin, rows=rows)
 
     @property
@@ -83,13 +83,12 @@ class KeyIndex:
         return (self.input,)
 
     def run(self, column: AnyColumn) -> AnyColumn:
-        """Rows of the keys: a vector of int64, or lists of them."""
         if isinstance(column, Lists):
             return column._replace(elements=Vector(self.rows_of(*column.elements)))
         return Vector(self.rows_of(*column))
 
     def rows_of(self, keys: Values, valid: Mask = None) -> NDArray[np.int64]:
-        """Table row of each key: values [num_rows] → int64 [num_rows]."""
+        """Return the table row of each key: values [num_rows] → int64 [num_rows]."""
         if isinstance(keys, pa.Array):
             rows = self._rows_of_strings(keys)
         else:
@@ -97,7 +96,7 @@ class KeyIndex:
                 valid = mask_of(~np.isnan(keys))
             words = as_words(keys)
             if self.hashes is None:
-                # All that lies outside the slots, differences that wrap too, falls to the first or last of them.
+                # Keys outside the slots, including differences that wrap around, map to the first or last slot.
                 rows = self.rows.take(words - np.int64(self.origin), mode="clip")
             else:
                 rows = self._rows_of_hashes(hash_ids(words))
@@ -124,10 +123,10 @@ class KeyIndex:
 
 
 def positions_of(asked: NDArray[np.uint64], hashes: NDArray[np.uint64], starts: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Position in `hashes` of each hash that is asked for, the last one where it is none of them; see `KeyIndex`."""
+    """Return the position in `hashes` of each requested hash, or the last position if it is unknown."""
     part = (asked >> np.uint64(64 - _bits(len(starts) - 1))).view(np.int64)
     position = starts.take(part)
-    # A hash equals none beyond its own part, except by chance the one at the end.
+    # A hash cannot match outside of its own part, except by chance the sentinel.
     found = hashes.take(position) == asked
     positions = np.where(found, position, len(hashes) - 1)
     position += 1
@@ -142,7 +141,7 @@ def positions_of(asked: NDArray[np.uint64], hashes: NDArray[np.uint64], starts: 
 
 
 def as_words(keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Keys, of any shape, as distinct 64-bit words; the two zeros of floats are one key."""
+    """Convert keys of any shape to distinct 64-bit words; positive and negative zero are equal."""
     if keys.dtype.kind == "f":
         return (keys.astype(np.float64) + 0.0).view(np.int64)
     return keys.astype(np.int64, copy=False)
@@ -153,7 +152,7 @@ def _bits(num_parts: int) -> int:
 
 
 def _hashed(hashes: NDArray[np.uint64], num_unknown: int) -> dict[str, Any]:
-    """Sorted hashes with their rows, and where each part of them begins."""
+    """Return sorted hashes with their rows, and the start of each part."""
     order = np.argsort(hashes)
     bits = max(len(hashes) - 1, 1).bit_length()
     parts = hashes[order] >> np.uint64(64 - bits)
@@ -163,7 +162,7 @@ def _hashed(hashes: NDArray[np.uint64], num_unknown: int) -> dict[str, Any]:
 
 
 def _hashes_apart(keys: pa.LargeBinaryArray) -> tuple[int, NDArray[np.uint64]]:
-    """The first seed by which all keys have different hashes."""
+    """Return the first seed without hash collisions, and the hashes."""
     for seed in range(_MAX_SEEDS):
         hashes = hash_strings(keys, seed)
         if len(sorted_distinct(hashes)) == len(keys):

@@ -1,6 +1,6 @@
-"""The plan's C++ runtime in this process: the same results as `rankline.workflows.plan`, faster by far.
+"""The plan's C++ runtime in this process: the same results as `rankline.workflows.plan`, but much faster.
 
-It is used where `librankline_plan.so` is installed or was compiled before; else plans run in Python.
+It is used if `librankline_plan.so` is installed or was compiled before; otherwise plans run in Python.
 """
 
 import ctypes
@@ -19,14 +19,14 @@ from rankline.workflows.native.objects import find_plan_library
 from rankline.workflows.plan import TransformPlan, tensor_call
 from rankline.workflows.plan.tensors import Tensors
 
-# In the order of `Dtype` in tensor.h, by NumPy's own numbers for them.
+# In the order of `Dtype` in tensor.h, keyed by NumPy's type numbers.
 _DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
     "object",
 )  # fmt: skip
 _CODES = {np.dtype(name).num: code for code, name in enumerate(_DTYPES)}
 _TEXT = np.dtype(object).num
-_NUM_FIELDS = 5  # of a PlainTensor in c_api.cc: dtype, rows, width, data, offsets
+_NUM_FIELDS = 5  # fields of a PlainTensor in c_api.cc: dtype, rows, width, data, offsets
 _ERROR_BYTES = 1000
 
 _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -35,16 +35,16 @@ _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ct
 def call_of(
     plan: TransformPlan, directory: Path, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> Callable[[Tensors], dict[str, NDArray[Any]]]:
-    """A saved plan as a function of tensors, in C++ where that is possible; see `tensor_call`.
+    """Return a saved plan as a function of tensors, in C++ if possible; see `tensor_call`.
 
     Args:
-        plan: what was loaded from the directory.
-        directory: where `TransformPlan.save` wrote it.
-        candidates, max_list_length: as of `tensor_call`.
+        plan: the plan loaded from `directory`.
+        directory: where `TransformPlan.save` wrote the plan.
+        candidates, max_list_length: see `tensor_call`.
 
     Raises:
-        ArtifactError: it cannot be loaded.
-        LoweringError: the plan cannot be run for several candidates.
+        ArtifactError: the plan cannot be loaded.
+        LoweringError: the plan does not support several candidates.
     """
     in_python = tensor_call(plan, candidates, max_list_length)
     has_halves = any(spec.dtype == "float16" for spec in (*plan.inputs, *(column.spec for column in plan.columns)))
@@ -54,7 +54,7 @@ def call_of(
 
 
 class NativePlan:
-    """A saved plan in C++; arguments and errors as of `call_of`. Threads may run it at once."""
+    """A saved plan in C++; see `call_of` for arguments and errors. Thread-safe."""
 
     def __init__(
         self, plan: TransformPlan, directory: Path, candidates: Collection[str] = (), max_list_length: int = 0
@@ -73,7 +73,6 @@ class NativePlan:
         self._given_type = ctypes.c_int64 * len(self._absent)
 
     def __call__(self, tensors: Tensors) -> dict[str, NDArray[Any]]:
-        """Outputs of the tensors of a request."""
         given, _kept = self._laid_out(tensors)
         made: dict[str, NDArray[Any]] = {}
 
@@ -133,7 +132,7 @@ def _address(array: NDArray[Any]) -> int:
 
 
 def _addresses(array: pa.LargeBinaryArray) -> tuple[int, int]:
-    """Of the bytes of strings, and of their offsets."""
+    """Return the addresses of an array's string bytes and offsets."""
     _, offsets, data = array.buffers()
     return data.address if data else 0, offsets.address + 8 * array.offset
 

@@ -1,5 +1,3 @@
-"""The plan: what comes in, what is found and computed, what goes out."""
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,23 +22,23 @@ from rankline.workflows.storage.regular_files import read_regular
 
 PLAN_FILE = "plan.json"
 FORMAT_VERSION = 3
-_MOST_BYTES = 8 << 20  # of `plan.json`; a step takes a few hundred, its arrays are in files of their own
+_MOST_BYTES = 8 << 20  # of `plan.json`; a step takes a few hundred bytes, and its arrays are in separate files
 ANY_WIDTH = -1
-"""Width of lists that are as wide as the longest of a batch."""
+"""Width of lists that are as wide as the longest list of a batch."""
 
 Inputs: TypeAlias = Mapping[str, NDArray[Any] | pa.LargeBinaryArray | Padded]
 Reference: TypeAlias = str | int
-"""A raw column by name, or an earlier result: results are numbered over `indexes`, then `steps`."""
+"""A raw column by name, or an earlier result by number. Numbers count `indexes` first, then `steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSpec:
-    """One column that goes in or comes out.
+    """An input or output column.
 
     Attributes:
         name: column name.
         dtype: NumPy dtype name of a single value; "object" for strings, which are `bytes` (UTF-8) or `str`.
-        width: None for one value per row; else the columns of the zero-padded list, `ANY_WIDTH` where it varies.
+        width: None for one value per row; else the width of the zero-padded lists, `ANY_WIDTH` if it varies.
     """
 
     name: str
@@ -48,7 +46,7 @@ class ColumnSpec:
     width: int | None = None
 
     def __post_init__(self) -> None:
-        _ = self.numpy_dtype  # a name of none is refused here
+        _ = self.numpy_dtype  # raises if there is no such dtype
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -56,12 +54,12 @@ class ColumnSpec:
 
     @property
     def has_mask(self) -> bool:
-        """A request says by a mask what is missing: floats have NaN for that, lists their lengths."""
+        """Whether requests mark missing values by a mask. Floats use NaN, and lists their lengths."""
         return self.width is None and self.numpy_dtype.kind != "f"
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What carries it on the wire."""
+        """The tensors that carry the column in requests and responses."""
         if self.width is None:
             return (Tensor(name=self.name, dtype=self.dtype),)
         values = Tensor(name=self.name + VALUES, dtype=self.dtype, dims=(self.width,))
@@ -69,7 +67,7 @@ class ColumnSpec:
 
     @property
     def mask(self) -> Tensor | None:
-        """What says which values of a request are there, for columns that cannot say it themselves."""
+        """The tensor that marks missing values, for columns that need one."""
         return Tensor(name=self.name + VALID, dtype="bool", optional=True) if self.has_mask else None
 
     def zeros(self, num_rows: int) -> NDArray[Any] | Padded:
@@ -79,7 +77,7 @@ class ColumnSpec:
         return Padded(values[:, None], np.zeros(num_rows, dtype=np.int32))
 
     def missing(self, num_rows: int) -> dict[str, NDArray[Any]]:
-        """Tensors of rows that lack a value, as a request says it."""
+        """Return the tensors of rows in which this column is missing, as in a request."""
         empty = self.zeros(num_rows)
         if isinstance(empty, Padded):
             lengths = np.full((num_rows, 1), MISSING_LIST, np.int32)
@@ -91,8 +89,6 @@ class ColumnSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class StepCall:
-    """A step on some columns."""
-
     step: Step
     inputs: tuple[Reference, ...]
 
@@ -102,14 +98,14 @@ class StepCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One output column that is looked up.
+    """An output column that is looked up in a table.
 
     Attributes:
         name: column name.
-        index: number of the result that holds the table rows, an index mostly.
+        index: number of the result that contains the table rows, usually of an index.
         values: [num_table_rows] for single values, [num_table_rows, width] for padded lists.
         lengths: int32 [num_table_rows] for lists, else None.
-        width: of the lists, where the result holds lists of rows.
+        width: width of the lists, if the result contains lists of rows.
     """
 
     name: str
@@ -137,13 +133,13 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """One output column that is a raw column or a step's result.
+    """An output column that is a raw column or the result of a step.
 
     Attributes:
         name: column name.
-        source: where it is.
+        source: the raw column or result.
         dtype: NumPy dtype name of a single value.
-        width: of lists, None for single values.
+        width: width of lists, None for single values.
     """
 
     name: str
@@ -160,8 +156,6 @@ class Computed:
 
 
 class TransformColumn(Protocol):
-    """A column that a transform makes."""
-
     @property
     def name(self) -> str: ...
 
@@ -170,7 +164,7 @@ class TransformColumn(Protocol):
 
 
 class Transform(Protocol):
-    """What makes of raw rows what a model takes: a `TransformPlan`, or what stands in its place."""
+    """Transforms raw rows to model inputs: a `TransformPlan` or a substitute."""
 
     @property
     def inputs(self) -> tuple[ColumnSpec, ...]: ...
@@ -181,7 +175,7 @@ class Transform(Protocol):
     def run(
         self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None
     ) -> dict[str, NDArray[Any] | Padded]:
-        """Transform raw rows; see `TransformPlan.run`."""
+        pass
 
     def save(self, directory: Path) -> None: ...
 
@@ -194,7 +188,7 @@ class TransformPlan:
         inputs: raw columns of a request.
         indexes: the indexes on raw columns.
         columns: the output columns, in the workflow's order.
-        steps: what is computed of raw columns and earlier results, in order; an index of computed keys is one.
+        steps: computations on raw columns and earlier results, in order, including indexes on computed keys.
     """
 
     inputs: tuple[ColumnSpec, ...]
@@ -210,11 +204,11 @@ class TransformPlan:
 
     @cached_property
     def calls(self) -> tuple[StepCall | KeyIndex, ...]:
-        """Indexes and steps, as results are numbered."""
+        """Indexes and steps in the order in which results are numbered."""
         return (*self.indexes, *self.steps)
 
     def _check_rows(self) -> None:
-        """Every row that an index leads to is in the column's table, as a file may say otherwise."""
+        """Check that all rows of an index are in its table, because a plan's file may be wrong."""
         for column in self.columns:
             if isinstance(column, Column) and isinstance(index := self.calls[column.index], KeyIndex):
                 first, last = index.row_bounds
@@ -224,7 +218,7 @@ class TransformPlan:
 
     @cached_property
     def _schedule(self) -> tuple[list[int], ...]:
-        """For each output column the calls that it needs and none before it does."""
+        """For each output column, the calls that it needs and that no earlier column needs."""
         first: dict[Reference, int] = {}
         for number, column in reversed([*enumerate(self.columns)]):
             first[column.source] = number
@@ -243,24 +237,23 @@ class TransformPlan:
         """Transform raw rows.
 
         Args:
-            inputs: column → array of [num_rows], of the dtype in `inputs`; strings may be Arrow's; `Padded` for lists.
-            valid: column → bool [num_rows], False where a value, or a whole list, is missing. Columns without a mask
-                are all there, but for NaN in floats, None in strings and lists of `MISSING_LIST` values, which are
-                missing in any case.
+            inputs: column → array [num_rows] of the dtype in `inputs`; strings may be Arrow arrays; `Padded` for lists.
+            valid: column → bool [num_rows], False where a value or a whole list is missing. In columns without a mask,
+                only NaN, None and lists of length `MISSING_LIST` are missing. These always count as missing.
 
         Returns:
-            Column → array of [num_rows], or `Padded` for lists. Zero rows give zero rows.
+            Column → array [num_rows], or `Padded` for lists. Zero rows give zero rows.
 
         Raises:
-            RequestError: an input is missing, has another dtype, the inputs differ in length, or a value is missing
-                where the workflow does not expect it.
+            RequestError: an input is missing or has another dtype, the inputs differ in length, or a value is missing
+                that the workflow does not fill.
         """
         valid = valid or {}
         check_inputs(self.inputs, inputs, valid)
         return self.made_of(inputs, valid)
 
     def made_of(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> dict[str, NDArray[Any] | Padded]:
-        """`run` without its checks. Columns that no output combines may differ in length."""
+        """Transform like `run`, but without checks. Columns that no output combines may differ in length."""
         results: dict[Reference, AnyColumn] = {
             spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self.inputs
         }
@@ -287,10 +280,10 @@ class TransformPlan:
 
     @classmethod
     def load(cls, directory: Path) -> "TransformPlan":
-        """Map a plan into memory.
+        """Load a plan, memory-mapping its arrays.
 
         Raises:
-            ArtifactError: missing or damaged.
+            ArtifactError: the plan is missing or damaged.
         """
         path = directory / PLAN_FILE
         try:
@@ -334,7 +327,7 @@ _KINDS: dict[str, type] = {
         Stack, StackedColumn, StackedArithmetic, StackedBucket, StackedLookup,
     )
 }  # fmt: skip
-_KINDS["TensorSpec"] = ColumnSpec  # in plans of version 0.1
+_KINDS["TensorSpec"] = ColumnSpec  # its name in plans of version 0.1
 
 
 def _unstacked(
@@ -365,7 +358,7 @@ def _check_references(references: tuple[Reference, ...], names: set[str], num_ma
 
 
 def check_inputs(specs: Sequence[ColumnSpec], inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> None:
-    """Refuse raw columns that do not match their specs or each other's length; see `TransformPlan.run`."""
+    """Check that raw columns match their specs and have equal lengths; see `TransformPlan.run`."""
     lengths = {}
     for spec in specs:
         given = inputs.get(spec.name)
@@ -410,7 +403,7 @@ def column_of(
 
 
 def _shortest(name: str, lists: Padded) -> int:
-    """The smallest of the lengths, which are checked."""
+    """Check the lengths of lists and return the smallest."""
     num_rows, width = lists.values.shape
     lengths = lists.lengths
     fits = lengths.shape == (num_rows,) and lengths.dtype.kind in "iu"

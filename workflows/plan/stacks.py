@@ -1,6 +1,6 @@
-"""Reads plans that hold stacks: columns with the same steps, whose constants and tables share arrays.
+"""Support for plans with stacks: columns with the same steps, whose constants and tables share arrays.
 
-Only earlier releases wrote such plans. A stack becomes a chain of steps for each column; the arrays stay mapped.
+Only earlier releases wrote such plans. A stack becomes a chain of steps for each column; the arrays stay memory-mapped.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from rankline.workflows.plan.steps import Arithmetic, Bucket, Step
 
 @dataclass(frozen=True, kw_only=True)
 class StackedArithmetic:
-    """A NumPy function of each column and its own number; `operands` is [num_columns, 1]."""
+    """A NumPy function of each column and a number per column; `operands` is [num_columns, 1]."""
 
     function: str
     operands: NDArray[Any]
@@ -29,7 +29,7 @@ class StackedArithmetic:
 
 @dataclass(frozen=True, kw_only=True)
 class StackedBucket:
-    """Bucket of each value by its hash; `num_buckets` is [num_columns, 1]."""
+    """Hash bucket of each value; `num_buckets` is [num_columns, 1]."""
 
     num_buckets: NDArray[np.uint64]
 
@@ -39,17 +39,18 @@ class StackedBucket:
 
 @dataclass(frozen=True, kw_only=True)
 class StackedLookup:
-    """The value of a table for each number, found by hash. The arrays of all columns are concatenated.
+    """Table lookup of numbers by hash. The arrays of all columns are concatenated.
 
     Attributes:
-        hashes, starts: see `KeyIndex`; positions are counted anew in each column.
-        values: what the table holds for each hash.
-        first_starts, first_hashes: int64 [num_columns, 1], where a column begins in `starts`, and in the other two.
-        unknown: what the tables hold for unknown keys.
-        num_unknown: uint64 [num_columns], how many of them are a column's.
-        first_unknown: int64 [num_columns], where it begins in `unknown`.
-        missing: [num_columns, 1], what the tables hold for missing keys.
-        shifts: not needed; they follow from `starts`.
+        hashes, starts: see `KeyIndex`; positions restart at 0 in each column.
+        values: table value for each hash.
+        first_starts, first_hashes: int64 [num_columns, 1], offset of each column in `starts`, and in `hashes` and
+            `values`.
+        unknown: table values for unknown keys.
+        num_unknown: uint64 [num_columns], number of values in `unknown` for each column.
+        first_unknown: int64 [num_columns], offset of each column in `unknown`.
+        missing: [num_columns, 1], table values for missing keys.
+        shifts: unused; implied by `starts`.
     """
 
     hashes: NDArray[np.uint64]
@@ -79,8 +80,6 @@ class StackedLookup:
 
 @dataclass(frozen=True, kw_only=True)
 class HashLookup(Step):
-    """The table's value for each number; see `StackedLookup`."""
-
     hashes: NDArray[np.uint64]
     values: NDArray[Any]
     starts: NDArray[np.int32]
@@ -103,8 +102,6 @@ class HashLookup(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """Raw columns that are transformed by the same steps."""
-
     inputs: tuple[str, ...]
     steps: tuple[Step | StackedArithmetic | StackedBucket | StackedLookup, ...]
 

@@ -1,8 +1,8 @@
-"""What a plan computes per request: small steps over columns, each a few NumPy calls.
+"""The computations of a plan per request: small steps over columns, each a few NumPy calls.
 
-NVTabular's operators are put together from these by `rankline.workflows.compiler.operators`, which also runs them on
-tables when it folds. Arithmetic is NumPy's on the dtype of the column, in NVTabular's order, so that floats are equal
-bit by bit. Constants are Python numbers, which never widen a column's dtype, under any NumPy.
+`rankline.workflows.compiler.operators` composes NVTabular's operators from these steps, and also runs the steps on
+tables to fold them. Arithmetic uses NumPy on the column's dtype, in NVTabular's order, so that floats are identical to
+the bit. Constants are Python numbers, which do not change a column's dtype in any NumPy version.
 """
 
 from collections.abc import Iterator
@@ -43,13 +43,12 @@ FUNCTIONS: dict[str, Any] = {
 
 
 def check_function(name: str) -> None:
-    """Refuse what is not one of `FUNCTIONS`."""
     if name not in FUNCTIONS:
         raise ValueError(f"function {name!r} is not one of {sorted(FUNCTIONS)}")
 
 
 class Step:
-    """Makes one column of one or more. `elementwise` steps treat elements of lists as they treat single values."""
+    """Computes one column from one or more. An `elementwise` step treats list elements like single values."""
 
     elementwise: ClassVar[bool] = True
 
@@ -66,8 +65,6 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Take(Step):
-    """Rows → what a table holds there."""
-
     table: AnyColumn
 
     def _compute(self, rows: Vector) -> AnyColumn:
@@ -77,7 +74,7 @@ class Take(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Cast(Step):
-    """Numbers as another dtype; missing ones stay missing."""
+    """Casts numbers to another dtype; missing values stay missing."""
 
     dtype: str
 
@@ -93,10 +90,10 @@ class Cast(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Narrow(Step):
-    """Whole numbers as a smaller dtype; those that it cannot hold are refused.
+    """Casts integers to a smaller dtype; raises `UnfitError` if a value does not fit.
 
     Attributes:
-        column: its name, for the error.
+        column: column name for the error message.
         dtype: NumPy dtype name.
     """
 
@@ -116,7 +113,7 @@ class Narrow(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class HexToInt(Step):
-    """Strings of hexadecimal digits as numbers, float64; missing where they are no numbers."""
+    """Parses hexadecimal strings as float64; invalid strings become missing."""
 
     def _compute(self, column: Vector) -> Vector:
         numbers = numbers_of_hex(column.values)
@@ -125,7 +122,7 @@ class HexToInt(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Finite(Step):
-    """Floats; infinities, and those too large for float32, are missing."""
+    """Replaces infinities, and floats too large for float32, by NaN."""
 
     def _compute(self, column: Vector) -> Vector:
         values: Any = column.values
@@ -134,7 +131,7 @@ class Finite(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class DatePart(Step):
-    """A part of times, microseconds since 1970, float64; missing ones stay missing."""
+    """Extracts a part of times (microseconds since 1970) as float64; missing values stay missing."""
 
     part: str
 
@@ -148,7 +145,7 @@ class DatePart(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic(Step):
-    """A NumPy function of one or two columns, or of a column and a number; missing integers count as NaN."""
+    """Applies a NumPy function to one or two columns, or to a column and a number; missing integers count as NaN."""
 
     function: str
     operand: int | float | None = None
@@ -163,7 +160,7 @@ class Arithmetic(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Fill(Step):
-    """A value in place of missing ones."""
+    """Replaces missing values."""
 
     value: int | float | bool | str
 
@@ -185,7 +182,7 @@ class IsMissing(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(Step):
-    """Numbers below `lowest` become it, numbers above `highest` become it, NaN stays."""
+    """Limits numbers to the range from `lowest` to `highest`; NaN stays."""
 
     lowest: int | float | None
     highest: int | float | None
@@ -201,7 +198,7 @@ class Clip(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Digitize(Step):
-    """Number of the bin, int32: how many boundaries are at most the value; NaN counts as above all."""
+    """Returns the bin number, int32: the number of boundaries up to and including the value; NaN is above all."""
 
     boundaries: NDArray[Any]
     descending: bool
@@ -213,7 +210,7 @@ class Digitize(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Combine(Step):
-    """Rows of several indexes as one key, int64: digits of a number, the i-th below `sizes[i]`."""
+    """Combines rows of several indexes to one int64 key, as digits of a number; the i-th digit is below `sizes[i]`."""
 
     sizes: tuple[int, ...]
 
@@ -226,7 +223,7 @@ class Combine(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket(Step):
-    """Bucket of each value by its hash, int32; of several columns together. What is missing hashes to 0."""
+    """Hashes values, or several columns together, to int32 buckets. Missing values hash to 0."""
 
     num_buckets: int
 
@@ -237,12 +234,12 @@ class Bucket(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Slice(Step):
-    """Part of each list, as Python slices it.
+    """Slices each list as Python does.
 
     Attributes:
-        start: first position, from the end where negative.
-        end: position after the last, from the end where negative.
-        width: no slice is longer, where that is known.
+        start: first position; negative values count from the end.
+        end: position after the last; negative values count from the end.
+        width: upper bound of the slice lengths, if known.
     """
 
     elementwise: ClassVar[bool] = False
@@ -264,7 +261,7 @@ class Slice(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Pad(Step):
-    """Lists shorter than `width` get `value` at their ends; missing lists stay missing."""
+    """Pads lists to `width` with `value` at the end; missing lists stay missing."""
 
     elementwise: ClassVar[bool] = False
 
@@ -282,11 +279,11 @@ class Pad(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Limit(Step):
-    """Lists in the fixed width that a model takes; longer ones are refused.
+    """Sets the fixed list width that a model takes; raises `UnfitError` for longer lists.
 
     Attributes:
-        column: its name, for the error.
-        width: most values of a list.
+        column: column name for the error message.
+        width: maximum list length.
     """
 
     elementwise: ClassVar[bool] = False
@@ -302,12 +299,12 @@ class Limit(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Element(Step):
-    """A value of each list; missing where the list is empty.
+    """Takes one element of each list; missing if the list is empty.
 
     Attributes:
-        column: its name, for the error.
-        place: of the value in the list.
-        length: of all lists that are not empty; others are refused.
+        column: column name for the error message.
+        place: position of the element in the list.
+        length: required length of all lists that are not empty.
     """
 
     elementwise: ClassVar[bool] = False
@@ -327,7 +324,7 @@ class Element(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class SameLengths(Step):
-    """The latest values of each list, as many as the list of another column has; zeros before a shorter one."""
+    """Truncates lists to their latest elements, or pads with leading zeros, to the lengths of another column."""
 
     elementwise: ClassVar[bool] = False
 
@@ -351,7 +348,7 @@ class NullToEmpty(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutEmpty(Step):
-    """Strings, of which empty ones are missing; lists without empty and missing strings."""
+    """Marks empty strings as missing, and removes empty and missing strings from lists."""
 
     elementwise: ClassVar[bool] = False
 
@@ -367,13 +364,13 @@ class WithoutEmpty(Step):
 
 
 def fitting(name: str, made: np.dtype[Any], dtype: str | None, width: int | None) -> Iterator[Step]:
-    """Yield the steps that convert a column to what a model takes, and refuse whole numbers and lists too large for it.
+    """Yield the steps that convert a column to the model's input, rejecting integers and lists that are too large.
 
     Args:
-        name: of the column.
-        made: dtype of its values.
+        name: column name.
+        made: dtype of the column's values.
         dtype: NumPy dtype name that the model takes; None for any.
-        width: values of a list, where the model takes a fixed number.
+        width: list width that the model takes, if it is fixed.
     """
     if width is not None:
         yield Limit(column=name, width=width)
@@ -386,7 +383,7 @@ def fitting(name: str, made: np.dtype[Any], dtype: str | None, width: int | None
 
 
 def numbers_of(column: Vector) -> NDArray[Any]:
-    """Values to compute with: as pandas does, integers become float64 where one is missing."""
+    """Return values for arithmetic: as in pandas, integers become float64 if a value is missing."""
     values: NDArray[Any] = column.values
     return values if column.valid is None else np.where(column.valid, values.astype(np.float64), np.nan)
 

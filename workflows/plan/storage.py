@@ -1,7 +1,7 @@
-"""A plan on disk: `plan.json`, and an Arrow IPC file for each array, memory-mapped when read.
+"""Plans on disk: `plan.json`, and a memory-mapped Arrow IPC file for each array.
 
-The JSON holds the fields of the dataclasses of `rankline.workflows.plan`, which it may only name from a table. It holds
-no code.
+The JSON contains the fields of dataclasses in `rankline.workflows.plan`. It refers to the classes by name, which must
+be in a fixed table, and contains no code.
 """
 
 import struct
@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from rankline.workflows.plan.columns import Lists, Vector
 from rankline.workflows.storage.regular_files import open_regular
 
-_MAGIC_BYTES = 8  # of an Arrow file, behind which its messages are as in a stream
-_HEADER, _COMPRESSION = 2, 3  # fields of Arrow's tables Message and RecordBatch
+_MAGIC_BYTES = 8  # at the start of an Arrow file; the messages after them have the stream format
+_HEADER, _COMPRESSION = 2, 3  # field numbers in Arrow's tables Message and RecordBatch
 
 
 class ArrayWriter:
-    """Writes arrays into a directory, each as a file of its own."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._count = 0
@@ -40,7 +38,7 @@ class ArrayWriter:
 
 
 def encode(value: Any, writer: ArrayWriter) -> Any:
-    """Anything that a plan holds as JSON values, its arrays in files."""
+    """Convert a part of a plan to JSON values, writing its arrays to files."""
     if is_dataclass(value):
         parts = {field.name: encode(getattr(value, field.name), writer) for field in fields(value)}
         return {"kind": type(value).__name__, **parts}
@@ -49,7 +47,7 @@ def encode(value: Any, writer: ArrayWriter) -> Any:
     if isinstance(value, pa.Array):
         return {"strings_file": writer.write(value)}
     if isinstance(value, np.ndarray):
-        # Arrow packs booleans into bits, which cannot be mapped.
+        # Arrow stores booleans as bits, which NumPy cannot map.
         flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8 if value.dtype == np.bool_ else value.dtype)
         return {"array_file": writer.write(flat), "dtype": value.dtype.name, "shape": list(value.shape)}
     if isinstance(value, tuple):
@@ -58,7 +56,7 @@ def encode(value: Any, writer: ArrayWriter) -> Any:
 
 
 def decode(value: Any, kinds: Mapping[str, type], directory: Path) -> Any:
-    """What `encode` wrote."""
+    """Read the result of `encode`."""
     if isinstance(value, list):
         return tuple(decode(part, kinds, directory) for part in value)
     if not isinstance(value, dict):
@@ -82,13 +80,13 @@ def _hints(kind: type) -> Mapping[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type, as far as the type says."""
+    """Whether a value matches a type hint, as far as the hint can be checked."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, argument) for argument in arguments)
     if origin is tuple:
         return isinstance(value, tuple) and (arguments[-1] is not ... or all(_fits(v, arguments[0]) for v in value))
-    if hint in (int, float):  # a bool is neither
+    if hint in (int, float):  # excludes bool, a subclass of int
         return type(value) is int or type(value) is hint
     kind = origin or hint
     return isinstance(value, kind) if isinstance(kind, type) else True
@@ -97,7 +95,7 @@ def _fits(value: Any, hint: Any) -> bool:
 def _read(directory: Path, name: str) -> pa.Array:
     if Path(name).name != name:
         raise ValueError(f"{name!r} is not the name of a file beside the plan")
-    with open_regular(directory / name):  # memory_map would wait for the writer of a FIFO
+    with open_regular(directory / name):  # because memory_map would block on a FIFO
         pass
     with pa.memory_map(str(directory / name)) as source:
         source.seek(_MAGIC_BYTES)
@@ -108,12 +106,12 @@ def _read(directory: Path, name: str) -> pa.Array:
         if _is_compressed(batch.metadata):
             raise ValueError(f"{name} is compressed")
         array = pa.ipc.read_record_batch(batch, schema).column(0)
-    array.validate(full=True)  # the ends of strings, which lead into memory of others where they are wrong
+    array.validate(full=True)  # wrong string offsets would refer to memory outside of the file
     return array
 
 
 def _is_compressed(message: pa.Buffer) -> bool:
-    """Whether a record batch is compressed, by the flatbuffer in front of it, which Arrow has verified."""
+    """Whether a record batch is compressed, according to its flatbuffer header, which Arrow has verified."""
     (message_at,) = struct.unpack_from("<I", message)
     batch_at = _field(message, message_at, _HEADER)
     assert batch_at is not None  # every message has a header
@@ -121,7 +119,7 @@ def _is_compressed(message: pa.Buffer) -> bool:
 
 
 def _field(message: pa.Buffer, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffer's table is; None where it is absent."""
+    """Return the offset of a field in a flatbuffer table; None if the field is absent."""
     fields_at = table - struct.unpack_from("<i", message, table)[0]
     num_bytes, place = struct.unpack_from("<H", message, fields_at)[0], 4 + 2 * number
     offset = struct.unpack_from("<H", message, fields_at + place)[0] if place < num_bytes else 0

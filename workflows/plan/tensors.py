@@ -1,4 +1,4 @@
-"""A plan as a function of the tensors of a request, as they are on the wire and between the steps of an ensemble."""
+"""Plans as functions of tensors, as sent in requests and between the steps of an ensemble."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -14,25 +14,25 @@ from rankline.workflows.schema.ragged import Padded, padded_tensors
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 Tensors: TypeAlias = Mapping[str, Any]
-"""Name → array with the rows first; strings with one value per row may also be a `LargeBinaryArray`."""
+"""Name → array with the rows first. Strings with one value per row may also be a `LargeBinaryArray`."""
 
 
 def tensor_call(
     plan: Transform, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> Callable[[Tensors], dict[str, NDArray[Any]]]:
-    """A plan as a function of tensors.
+    """Return a plan as a function of tensors.
 
     Args:
-        plan: what to run.
-        candidates: raw columns that may hold several values per row, [num_rows, num_candidates].
-        max_list_length: most values of a list of one row; 0 for any number.
+        plan: the plan to run.
+        candidates: raw columns that may have several values per row, [num_rows, num_candidates].
+        max_list_length: maximum length of a list; 0 for no limit.
 
     Returns:
-        A function from the tensors of a request to the plan's outputs, in the layout of `padded_tensors`. A column
-        that the request leaves out is missing in all of its rows. It raises RequestError.
+        A function from the tensors of a request to the plan's outputs, in the layout of `padded_tensors`. Columns that
+        the request omits are missing in all rows. It raises RequestError.
 
     Raises:
-        LoweringError: the plan cannot be run for several candidates.
+        LoweringError: the plan does not support several candidates.
     """
     masks = {spec.mask.name: spec.name for spec in plan.inputs if spec.mask}
     lists = [spec.name + VALUES for spec in plan.inputs if spec.width is not None]
@@ -68,7 +68,7 @@ def _single(name: str, array: Any, candidates: Collection[str]) -> Any:
 
 
 def _column(spec: ColumnSpec, tensors: Tensors, candidates: Collection[str]) -> Any:
-    """Tensors [num_rows, 1], and [num_rows, width] of lists or candidates, as the plan takes them."""
+    """Convert tensors [num_rows, 1], or [num_rows, width] for lists and candidates, to an input of the plan."""
     if spec.width is None:
         return _single(spec.name, tensors[spec.name], candidates)
     return Padded(tensors[spec.name + VALUES], tensors[spec.name + NNZS].reshape(-1).astype(np.int32, copy=False))

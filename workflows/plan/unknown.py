@@ -1,4 +1,4 @@
-"""Finds raw columns of a request whose values a plan does not know, such as 7 sent for 0007."""
+"""Detection of raw request columns with values that a plan does not know, such as 7 sent for 0007."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from rankline.workflows.plan.tensors import Tensors, tensor_call
 
 
 def unknown_columns(plan: TransformPlan, tensors: Tensors) -> list[str]:
-    """Return the columns that are looked up and have values in these rows, none of which the plan knows."""
+    """Return the looked-up columns that have values in these rows, but none that the plan knows."""
     counted = tensor_call(_Counter(plan))(tensors)  # type: ignore[arg-type]  # nothing saves it
     return sorted(name for name, ((num_unknown, num_values),) in counted.items() if 0 < num_values == num_unknown)
 
 
 @dataclass(frozen=True)
 class _Counter:
-    """A `Transform` that counts, for each raw column, the values that its best index does not know, and all values."""
+    """A `Transform` that counts unknown and total values of each raw column, by the index that knows the most."""
 
     plan: TransformPlan
 
@@ -41,7 +41,7 @@ class _Counter:
     def _of_lookups(
         self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]
     ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Name → which values are unknown, for each index or table that reads one raw column."""
+        """Yield name → mask of unknown values, for each index or table that reads one raw column."""
         columns: dict[str | int, AnyColumn] = {
             spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self.inputs
         }

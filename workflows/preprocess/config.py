@@ -1,4 +1,4 @@
-"""The choices of `prepare` for any kind of data, light to import: the command line makes its options from them."""
+"""Options of `prepare` for every kind of data. Fast to import: the command line derives its options from them."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ from rankline.workflows.nvt.kernels.categories import MOST_BUCKETS
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """How ids are made; `rankline.workflows.preprocess` has what there is to choose for one kind of data.
+    """How ids are encoded. The options for one kind of data are in `rankline.workflows.preprocess`.
 
     Attributes:
-        frequency_threshold: ids seen less often count as unseen; 0 keeps all.
-        hash_buckets: number of ids that unseen values are hashed to; 0 gives them all one id.
+        frequency_threshold: treat ids that occur less often as unseen; 0 keeps all ids.
+        hash_buckets: number of ids that unseen values are hashed to; 0 maps all unseen values to one id.
     """
 
     frequency_threshold: int = 0

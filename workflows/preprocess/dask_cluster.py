@@ -1,12 +1,11 @@
-"""The workers of a Dask cluster do the work of `prepare`: those of a scheduler that runs, or some on this machine.
+"""Run `prepare` on a Dask cluster: on the workers of a running scheduler, or on workers started on this machine.
 
-Only paths, statistics and the fitted workflow go over the network. Raw files, and the directory that is written to, are
-on a file system that all workers see under the same paths. Before the work begins it is made sure that they do, and
-that all run the same software as this process. A worker that dies costs the tasks that it was at: Dask gives them to
-another one.
+Only paths, statistics and the fitted workflow are sent over the network. The raw files and the output directory must be
+on a file system that all workers see under the same paths. Before the work starts, `open_pool` verifies this and that
+all workers run the same software as this process. If a worker dies, Dask assigns its tasks to another worker.
 
-Whoever may talk to a scheduler may run code on its workers: keep it in a network of your own, or give it certificates.
-Workers on this machine have some of their own.
+Anyone who can connect to a scheduler can run code on its workers: keep the cluster in a private network, or use
+certificates. Workers on this machine get temporary certificates.
 """
 
 import asyncio
@@ -38,25 +37,26 @@ from rankline.workflows.storage.artifacts import code_fingerprint
 
 _PACKAGES = ("rankline", "nvtabular", "merlin-core", "dask", "distributed", "pandas", "numpy", "pyarrow")
 _CODE = "Rankline's code"
-# A terminal sends Ctrl-C to workers too: they end at once, without a word.
+# A terminal sends Ctrl-C to workers too. The default handler ends them immediately and silently.
 _END_ON_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)"
-# For a dashboard, which there is none of here, Dask looks at itself up to a hundred times a second in each process.
+# Disable most of Dask's monitoring: there is no dashboard, and it would run up to a hundred times a second per process.
 _UNOBSERVED = {
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.worker.profile.enabled": False,
 }
-_TIMEOUTS = (TimeoutError, asyncio.TimeoutError, FutureTimeoutError)  # one and the same from Python 3.11 on
-_STOP_S = 30.0  # for workers to end
-_LOOK_S = 1.0  # between two looks at whether there are workers
+_TIMEOUTS = (TimeoutError, asyncio.TimeoutError, FutureTimeoutError)  # one class from Python 3.11 on
+_STOP_S = 30.0  # time for workers to stop
+_LOOK_S = 1.0  # interval between checks for running workers
 
 
 @contextmanager
 def open_pool(config: DaskConfig, shared: Path) -> Iterator[Pool]:
-    """The workers of a cluster, as long as the block lasts; those of this machine end with it.
+    """Yield the workers of a cluster. Workers on this machine stop after the block.
 
     Raises:
-        ClusterError: no scheduler answers, it has no workers, or one has other software or does not see `shared`.
+        ClusterError: the scheduler does not respond or has no workers, or a worker runs other software or cannot see
+            `shared`.
     """
     shared = shared.resolve()
     shared.mkdir(parents=True, exist_ok=True)
@@ -75,20 +75,20 @@ def _cluster(config: DaskConfig, shared: Path) -> Iterator[tuple[str, Client]]:
         with _connected(config, config.dask, None) as client:
             yield config.dask, client
         return
-    # Whoever talks to a scheduler can run code, and other users of this machine reach its ports: only who has the
-    # certificate is heard, which is made for this run and never written down.
-    security = Security.temporary()  # by cryptography, which MLflow brings
-    # Spilled data go where there is room for the prepared ones; the system's folder may be in memory.
+    # Anyone who can connect to a scheduler can run code, and other users of this machine can reach its ports. Only
+    # connections with a certificate are accepted. It is created for this run and never written to disk.
+    security = Security.temporary()  # uses cryptography, a dependency of MLflow
+    # Spill data next to the prepared data, where there is room; the system's temporary directory may be in memory.
     with TemporaryDirectory(prefix=".dask.", dir=shared) as scratch, _quiet(), dask.config.set(_UNOBSERVED):
         try:
             cluster = LocalCluster(
                 n_workers=config.num_local,
                 protocol="tls",
                 security=security,
-                threads_per_worker=1,  # pandas holds Python's lock
+                threads_per_worker=1,  # pandas holds the GIL
                 memory_limit=config.dask_memory,
                 local_directory=scratch,
-                scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},  # any port that is free
+                scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},  # any free port
                 silence_logs=logging.CRITICAL,
                 env={"PYTHONWARNINGS": "ignore"},
                 preload=[_END_ON_CTRL_C],
@@ -108,7 +108,7 @@ def _connected(config: DaskConfig, address: str, security: Security | None) -> I
     with _quiet():
         try:
             client = Client(address, timeout=timeout_s, set_as_default=False, security=security)
-        except (OSError, ValueError, *_TIMEOUTS) as error:  # ValueError: what answers is not a scheduler
+        except (OSError, ValueError, *_TIMEOUTS) as error:  # ValueError: the server is not a Dask scheduler
             raise ClusterError(
                 f"no Dask scheduler answers at {address} within {timeout_s:g} s ({_cause_of(error)}). Start one with "
                 "`dask scheduler`, or correct the address."
@@ -128,7 +128,7 @@ def _connected(config: DaskConfig, address: str, security: Security | None) -> I
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what Dask logs of connections: what is lost shows in the results."""
+    """Silence Dask's log messages about connections; lost work shows in the results."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in ("distributed", "tornado")]
     before = {name: logging.getLogger(name).level for name in names}
     for name in names:
@@ -141,7 +141,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _cause_of(error: BaseException) -> str:
-    """The innermost reason that says anything."""
+    """Return the message of the innermost exception that has one."""
     said = str(error) or type(error).__name__
     while error.__cause__ is not None:
         error = error.__cause__
@@ -150,7 +150,7 @@ def _cause_of(error: BaseException) -> str:
 
 
 class _Workers:
-    """A `Pool` whose tasks the workers of a cluster do; the share that it reports is that of whole tasks."""
+    """A `Pool` that runs tasks on the workers of a cluster. Progress counts only finished tasks."""
 
     def __init__(self, address: str, client: Client, timeout_s: float) -> None:
         self._address, self._timeout_s = address, timeout_s
@@ -166,7 +166,7 @@ class _Workers:
         return [results[future] for future in futures]
 
     def compute(self, collection: Any, report: Report) -> Any:
-        if not hasattr(collection, "__dask_graph__"):  # nothing lazy
+        if not hasattr(collection, "__dask_graph__"):  # not a lazy collection
             return collection
         self._within(self._client._register_worker_plugin, _Upstream(), _Upstream.name, _Upstream.idempotent)
         future = self._client.compute(collection)
@@ -178,7 +178,7 @@ class _Workers:
         return result
 
     def check(self, shared: Path) -> None:
-        """Make sure that scheduler and workers have this process's software, and workers its files."""
+        """Check that the scheduler and the workers run the same software, and that workers see the shared directory."""
         here = software()
         found = {f"scheduler {self._address}": self._on_scheduler(software)}
         found |= {f"worker {worker}": there for worker, there in self._on_workers(software).items()}
@@ -205,8 +205,8 @@ class _Workers:
                     )
 
     def forget(self) -> None:
-        """Let workers that outlive the work drop what they keep for it."""
-        with suppress(ClusterError, ValueError):  # ValueError: nothing was computed, so that it is not there
+        """Release data that workers keep for this job, because they may outlive it."""
+        with suppress(ClusterError, ValueError):  # ValueError: nothing was computed, so the plugin is not registered
             self._within(self._client._unregister_worker_plugin, _Upstream.name)
         with suppress(ClusterError):
             self._on_workers(_forget)
@@ -220,7 +220,7 @@ class _Workers:
             return self._within(self._client._run_on_scheduler, function)
         except ClusterError:
             raise
-        except Exception as error:  # whatever the scheduler raised
+        except Exception as error:  # any error of the scheduler
             return error
 
     def _within(self, method: Any, *args: Any, **options: Any) -> Any:
@@ -230,16 +230,13 @@ class _Workers:
             raise ClusterError(
                 f"the Dask cluster at {self._address} did not answer within {self._timeout_s:g} s."
             ) from None
-        except (OSError, CancelledError):  # a connection that broke, or that nobody takes
+        except (OSError, CancelledError):  # a broken or refused connection
             raise self._lost() from None
 
     def _result_of(self, method: Any, *args: Any, **options: Any) -> Any:
-        """What a coroutine of Dask's client returns. Dask would ask a scheduler that ended until the time is up.
+        """Return the result of a Dask client coroutine, without waiting for the timeout if the scheduler ends.
 
-        Raises:
-            ClusterError: the scheduler ended.
-            TimeoutError: the time is up.
-            Exception: the coroutine raised it.
+        Besides errors of the coroutine, raises ClusterError if the scheduler ends, and TimeoutError.
         """
         self._check_running()
         asked = asyncio.run_coroutine_threadsafe(method(*args, **options), self._client.loop.asyncio_loop)
@@ -254,11 +251,10 @@ class _Workers:
             asked.cancel()
 
     def _as_they_end(self, futures: Sequence[Future]) -> Iterator[tuple[Future, Any]]:
-        """Each future and its result, the first to end first.
+        """Yield each future with its result, in order of completion. Errors of tasks are raised unchanged.
 
         Raises:
-            ClusterError: a task killed its workers, or there are none, or the scheduler ended.
-            Exception: a task raised it.
+            ClusterError: a task killed its workers, no workers are left, or the scheduler ended.
         """
         ended: queue.SimpleQueue[Future] = queue.SimpleQueue()
         for future in futures:
@@ -279,9 +275,9 @@ class _Workers:
                         f"{self._timeout_s:g} s. Earlier data is unchanged; start workers and run this again."
                     ) from None
             except _TIMEOUTS:
-                if future.status == "error":  # the task's own
+                if future.status == "error":  # raised by the task itself
                     raise
-                future.add_done_callback(ended.put)  # the worker that had the result died: another does the task again
+                future.add_done_callback(ended.put)  # the worker with the result died: another worker repeats the task
 
     def _result_of_task(self, future: Future) -> Any:
         try:
@@ -306,30 +302,28 @@ class _Workers:
 
     @contextmanager
     def _stopping(self, futures: Sequence[Future]) -> Iterator[None]:
-        """Where the block fails, begin no task any more and wait for those that run: they write files."""
+        """If the block fails, cancel pending tasks and wait for running ones, because they write files."""
         try:
             yield
         except BaseException:
             if self._client.status == "running":
-                with suppress(Exception):  # what failed first is raised
+                with suppress(Exception):  # keep the original exception
                     self._result_of(self._client._cancel, futures, force=True)
                     self._on_workers(_idle)
             raise
 
 
 class _Upstream(WorkerPlugin):
-    """Lets workers compute as this process does, those that come later too: NVTabular's own tasks import NVTabular."""
+    """Imports NVTabular's compatibility layer on all workers, including later ones, for NVTabular's own tasks."""
 
     name = "rankline-upstream"
-    idempotent = True  # workers that have it are not asked again
+    idempotent = True  # do not set up again on workers that already have the plugin
 
-    def setup(self, worker: Any) -> None:  # noqa: ARG002  (every worker alike)
+    def setup(self, worker: Any) -> None:  # noqa: ARG002  (the same on every worker)
         import rankline.workflows.nvt.compat  # noqa: F401
 
 
 class _Bar(ProgressBar):
-    """Reports the share of the tasks of a future that are done."""
-
     def __init__(self, future: Future, scheduler: str, report: Report) -> None:
         super().__init__([future], scheduler=scheduler)  # type: ignore[no-untyped-call]
         self._report = report
@@ -340,7 +334,7 @@ class _Bar(ProgressBar):
 
 def _do(function: Any, task: Any) -> Any:
     from rankline.workflows.nvt.compat import (
-        quiet_nvtabular,  # here, as workers that are only asked who they are are to answer
+        quiet_nvtabular,  # imported here, so that workers without NVTabular can still report their software
     )
 
     with quiet_nvtabular():
@@ -348,11 +342,11 @@ def _do(function: Any, task: Any) -> Any:
 
 
 def _drop(_share: float) -> None:
-    """Nobody listens."""
+    pass
 
 
 def software() -> dict[str, str]:
-    """What has to be the same everywhere, for the same data to be made: name → version."""
+    """Return name → version of the software that must be the same everywhere to produce identical data."""
     found = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -370,6 +364,5 @@ def _forget(dask_worker: Any) -> None:
 
 
 async def _idle(dask_worker: Any) -> None:
-    """Wait until a worker is at no task."""
     while dask_worker.state.all_running_tasks:
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Where `prepare` works, light to import: the command line makes its options from it."""
+"""Options for running `prepare` on a Dask cluster. Fast to import: the command line derives its options from them."""
 
 import math
 import re
@@ -11,14 +11,14 @@ _FORMS = re.compile(r"local(:[1-9]\d{0,4})?|(tcp|tls)://([^\s/:\[\]]+|\[[0-9a-fA
 
 @dataclass(frozen=True, kw_only=True)
 class DaskConfig:
-    """Which Dask cluster prepares the data.
+    """Dask cluster that prepares the data.
 
     Attributes:
-        dask: tcp://HOST:PORT or tls://HOST:PORT of a scheduler; "local" starts a worker for each processor of this
-            machine, "local:N" so many. Without it this process does the work.
-        dask_memory: memory of a worker that "local" starts, e.g. "4GB": it spills to disk at 60 % of it, and is
-            restarted beyond 95 %. "auto" shares this machine's memory among the workers.
-        dask_timeout_s: seconds to wait for a scheduler that does not answer or has no workers.
+        dask: scheduler to use, tcp://HOST:PORT or tls://HOST:PORT; "local" starts one worker per CPU of this machine,
+            "local:N" starts N workers. Without this option, this process does the work.
+        dask_memory: memory limit of each worker that "local" starts, e.g. "4GB": a worker spills to disk at 60 % of it
+            and is restarted above 95 %. "auto" divides this machine's memory among the workers.
+        dask_timeout_s: seconds to wait for a scheduler that does not respond or has no workers.
     """
 
     dask: str = ""
@@ -40,10 +40,10 @@ class DaskConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether the workers are of this machine and end with the work."""
+        """Whether the workers run on this machine and stop after the work."""
         return self.dask.startswith("local")
 
     @property
     def num_local(self) -> int | None:
-        """Workers to start on this machine; None for one for each processor."""
+        """Number of workers to start on this machine; None for one per CPU."""
         return int(self.dask.removeprefix("local:")) if self.dask.startswith("local:") else None

@@ -1,4 +1,4 @@
-"""What a dataset is to the rest of the house: how to get its rows, and which NVTabular graph encodes them."""
+"""The definition of a dataset: how to read its rows, and which NVTabular graph encodes them."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Generator(Protocol):
-    """Writes a dataset of the same shape, so that everything runs without a download."""
+    """Writes synthetic data with the schema of a dataset, so that everything runs without a download."""
 
     def __call__(
         self, directory: Path, *, num_rows: int, seed: int, cardinality_scale: float, progress: Progress
@@ -31,49 +31,49 @@ class Generator(Protocol):
 
 
 class Requests(Protocol):
-    """Reads rows to score as the rows were read that were trained on."""
+    """Reads rows to score in the same way as the training rows were read."""
 
     def of_file(
         self, path: Path, optional: Collection[str] = (), format_name: str | None = None
     ) -> Iterator[tuple[pa.Table, pa.Table, float]]:
-        """Some rows of a file as they are in it, as they are sent, and the share of the rows that is read with them.
+        """Yield rows of a file as read, the same rows as sent in a request, and the share of the file read so far.
 
         Args:
             path: the file.
-            optional: columns that it may lack.
-            format_name: as `format_of`; None is what that says.
+            optional: columns that the file may omit.
+            format_name: one of the results of `format_of`; None to call `format_of`.
 
         Raises:
-            DataError: the file or a column is missing, or a value does not fit.
+            DataError: the file or a column is missing, or a value is invalid.
         """
 
     def format_of(self, path: Path) -> str:
-        """How a file is written: csv, parquet or jsonl."""
+        """Return the format of a file: csv, parquet or jsonl."""
 
     def read_otherwise(self, choices: Mapping[str, Any]) -> list[str]:
-        """Which of the earlier `Dataset.choices` read rows to score otherwise than those of today."""
+        """Return the keys of earlier `Dataset.choices` that would read rows differently from the current ones."""
 
     def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:
-        """One row, as it is sent, of texts such as a CSV file has.
+        """Convert one row of texts, as in a CSV file, to a row as sent in a request.
 
         Raises:
-            DataError: a column is missing or unknown, or a value does not fit.
+            DataError: a column is missing or unknown, or a value is invalid.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceColumns:
-    """Columns of a dataset whose rows are interactions, which `prepare` makes rows with histories of.
+    """Columns of a dataset whose raw rows are interactions; `prepare` converts them to rows with histories.
 
-    The raw rows hold `user` and `item`, users one after another and each user's items in the order of time. The graph
-    takes `user`, `item` and `history`, a list of the raw ids of the items before. Its outputs are the columns of the
-    feature spec: `user` encoded under its own name, and for each item feature NAME + `TARGET_SUFFIX` of the item and
-    NAME + `HISTORY_SUFFIX` of the history, in the same order and of the same vocabulary.
+    The raw rows have `user` and `item`. They are grouped by user, and each user's items are in chronological order. The
+    graph takes `user`, `item` and `history`, a list of the raw ids of the previous items. Its outputs are the columns
+    of the feature spec: the encoded `user` under its own name, and, for each item feature, NAME + `TARGET_SUFFIX` for
+    the item and NAME + `HISTORY_SUFFIX` for the history, in the same order and with the same vocabulary.
 
     Attributes:
-        user: who.
-        item: what; a serving request may hold several, the candidates.
-        history: what before, the latest last.
+        user: column of user ids.
+        item: column of item ids; a serving request may have several per row, the candidates.
+        history: column of the previous items, the latest last.
     """
 
     user: str
@@ -83,26 +83,27 @@ class SequenceColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """One source of interactions.
+    """A source of training data.
 
     Attributes:
-        name: what messages and artifacts call it.
-        read: directory → raw rows; raises DataError on bad input.
-        generate: writes rows of the same shape; None where there is nothing that does.
-        inputs: raw columns that a serving request holds.
-        heads: what is to be learned of which label; a label's column has one name, raw and encoded.
-        graph: raw data, config and the config of the encoding → NVTabular workflow, not yet fitted. Its input columns
-            are those of the raw rows; where rows become histories, see `SequenceColumns`, and it makes no label.
-        time: raw column that orders the rows; None where they are streamed, which is in order.
-        group_by: input column whose groups GAUC averages over, if there is one.
-        group: raw column whose rows of one value stay together in a split by group, if there is one.
-        item: input column that the catalogue lists, if there is one.
-        sequence: the columns, where rows are interactions that histories are made of.
+        name: name in messages and artifacts.
+        read: directory → raw rows; raises DataError on invalid input.
+        generate: writes synthetic rows with the same schema; None if the dataset has no generator.
+        inputs: raw columns of a serving request.
+        heads: labels and their tasks; a label column has the same name before and after encoding.
+        graph: raw data, config and the encoding's config → unfitted NVTabular workflow. It takes the columns of the raw
+            rows or, for rows with histories, the columns described in `SequenceColumns`; in the latter case it outputs
+            no label.
+        time: raw column that orders the rows; None for streamed rows, which are already in order.
+        group_by: input column whose groups GAUC averages over, if any.
+        group: raw column to split by: rows with the same value stay in the same split. None if there is no such column.
+        item: input column with the ids of the catalog's items, if any.
+        sequence: the columns to build histories from, if rows are interactions.
         archives: name → downloadable archive.
-        choices: what a recipe file says of files, columns, labels, split and ids, by key, as JSON has it. Prepared data
-            keep it, and are of no use for a recipe that has been changed since.
-        directory: where its raw files are, where a recipe file says so.
-        requests: reads raw files to score, where the dataset says what their columns are.
+        choices: settings of a recipe file for files, columns, labels, split and ids, by key, as JSON values. Prepared
+            data records them and cannot be used after they change in the recipe.
+        directory: directory of the raw files, if a recipe file sets it.
+        requests: reads raw files to score, if the dataset defines their columns.
     """
 
     name: str
@@ -127,5 +128,5 @@ class Dataset:
 
     @property
     def encoding(self) -> type[EncodingConfig]:
-        """Class of the options of its encoding, which says how its raw rows become encoded ones."""
+        """Class of the options of the dataset's encoding."""
         return RowsConfig if self.sequence is None else SequenceConfig

@@ -1,5 +1,3 @@
-"""What `prepare` asks of an encoding, and what it hands to it."""
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +13,14 @@ STAGES = ("read", "fitted", "encoded")
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Where an encoding writes, and who does the work.
+    """Where an encoding writes, and how it runs its work.
 
     Attributes:
-        directory: of the artifact; nothing but whole files.
-        scratch: for what is not whole yet, or only `prepare` reads.
-        partition_rows: rows that NVTabular has as one DataFrame; more take more memory.
-        pool: does the work.
-        report: told one of `STAGES` and the share of it that is done.
+        directory: directory of the artifact; contains only complete files.
+        scratch: directory for incomplete files and for files that only `prepare` reads.
+        partition_rows: rows per DataFrame in NVTabular; larger values take more memory.
+        pool: runs the tasks.
+        report: called with one of `STAGES` and the share of the stage that is done.
     """
 
     directory: Path
@@ -33,34 +31,35 @@ class Job:
 
 
 class Encoding(Protocol):
-    """How the raw rows of one kind of data become encoded splits; made of dataset, raw data and its own config.
+    """Converts raw rows of one kind of data to encoded splits. Constructed from dataset, raw data and its own config.
 
     Attributes:
         num_rows: split → rows; known once the training rows are written.
-        dropped: reason → raw rows that are left out, beside those that the reader left out; likewise.
+        dropped: reason → raw rows that the encoding dropped, in addition to those that the reader dropped; known once
+            the training rows are written.
     """
 
     num_rows: Mapping[str, int]
     dropped: Mapping[str, int]
 
     def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:
-        """Write the raw rows that a workflow is fitted to.
+        """Write the raw rows to which a workflow is fitted.
 
         Raises:
-            DataError: a row cannot be read, or nothing is left to train or to validate on.
-            ConfigError: an option is of no use for the data.
+            DataError: a row cannot be read, or no rows are left for training or validation.
+            ConfigError: an option is not applicable to the data.
         """
 
     def example(self) -> nvt.Dataset:
-        """Some of the raw rows, which show NVTabular the dtypes of what the workflow makes."""
+        """Return some raw rows, from which NVTabular infers the dtypes of the workflow's outputs."""
 
     def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
-        """Write the splits and the held-out rows by the fitted workflow, which is saved in the artifact.
+        """Encode and write the splits and the held-out rows with the fitted workflow, which is saved in the artifact.
 
         Returns:
-            The spec; its metadata has what only this encoding knows.
+            The spec, with the metadata that only this encoding knows.
 
         Raises:
-            DataError: a label does not fit its task, or a split shows nothing of it.
-            SpecError: the workflow does not make the columns that the encoding needs.
+            DataError: a label does not fit its task, or a split does not allow training or evaluation.
+            SpecError: the workflow does not output the columns that the encoding needs.
         """

@@ -1,8 +1,6 @@
-"""Who does the work of `prepare`: this process, or the workers of a Dask cluster
-(`rankline.workflows.preprocess.dask_cluster`).
+"""Executors of `prepare`: this process, or the workers of a Dask cluster (see `dask_cluster`).
 
-Work is cut into the same tasks for both, and results come back in the order of the tasks. So what is made does not
-depend on who makes it.
+Both run the same tasks and return results in task order, so the output does not depend on the executor.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,23 +12,23 @@ from dask.callbacks import Callback
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Report = Callable[[float], None]
-"""Told the share of some work that is done."""
+"""Callback that takes the finished share of some work."""
 
 
 class Pool(Protocol):
     def map(self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report) -> list[Result]:
-        """Do each task; the results are in the order of the tasks.
+        """Run a function on each task, and return the results in task order.
 
-        A task may be done twice, or half and then again: what it writes, it puts in place when it is whole.
+        A task may run twice, completely or in part, so it must move its files into place only when they are complete.
 
         Args:
-            function: does one task, and may report how far it is; importable by name, as tasks are sent elsewhere.
-            tasks: what it takes; can be pickled.
-            report: told the share of all tasks that is done.
+            function: runs one task and may report its progress; must be picklable by name.
+            tasks: arguments of `function`; must be picklable.
+            report: called with the finished share of all tasks.
         """
 
     def compute(self, collection: Any, report: Report) -> Any:
-        """Compute a Dask collection, such as what a `StatOperator` makes of all rows."""
+        """Compute a Dask collection, such as the statistics of a `StatOperator`."""
 
 
 class _ThisProcess:
@@ -47,8 +45,6 @@ class _ThisProcess:
 
 
 class _Progress(Callback):
-    """Reports the share of dask's tasks that are done."""
-
     def __init__(self, report: Report) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._report = report
@@ -59,4 +55,4 @@ class _Progress(Callback):
 
 
 HERE: Pool = _ThisProcess()
-"""This process does the work, one task after another."""
+"""Runs the tasks in this process, one after another."""

@@ -1,6 +1,7 @@
-"""`Workflow.fit` over data that are larger than memory, with as little reading as there can be.
+"""`Workflow.fit` for data larger than memory, with as little reading as possible.
 
-NVTabular's own reads all columns for each operator, and transforms a whole partition in the end to see dtypes.
+NVTabular's own implementation reads all columns for each operator, and transforms a whole partition just to infer
+dtypes.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ def fit(
     """Fit a workflow, one operator after another.
 
     Raises:
-        DataError: there is nothing to fit to in a column.
+        DataError: a column has no values to fit to.
     """
     workflow.fit_schema(example.schema)
     left = Graph.get_nodes_by_op_type([workflow.output_node], StatOperator)
@@ -51,7 +52,7 @@ def _check_means(operator: Any) -> None:
 
 
 def _statistics_of(workflow: nvt.Workflow, node: Any, rows: nvt.Dataset) -> Any:
-    """What a node's operator is fitted to, not computed yet; see merlin-core's `DaskExecutor.fit_phase`."""
+    """Return the lazy statistics to which a node's operator is fitted; see merlin-core's `DaskExecutor.fit_phase`."""
     if node.op.is_subgraph:
         return node.op.fit(node.input_columns, rows)
     made = {name for parent in node.parents_with_dependencies for name in parent.output_columns.names}

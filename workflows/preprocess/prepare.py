@@ -1,8 +1,8 @@
 """prepare: raw rows → fitted NVTabular workflow, encoded Parquet splits and the feature spec.
 
-What is the same for any kind of data is here: the workflow is made, fitted to the training rows and saved, and what it
-makes of all rows is published. Which rows those are, and how they are encoded and written, is an encoding's
-(`rankline.workflows.preprocess`).
+This module has the steps that are the same for every kind of data: create the workflow, fit it to the training rows,
+save it, and publish the encoded rows. The encodings (`rankline.workflows.preprocess`) select, encode and write the
+rows.
 """
 
 from dataclasses import asdict, replace
@@ -49,26 +49,26 @@ def prepare(
 ) -> PreparedData:
     """Split, fit, encode and publish.
 
-    Needs room on disk for the raw rows, compressed, beside the prepared data. Whoever does the work, the data are the
-    same to the bit.
+    Needs disk space for the compressed raw rows in addition to the prepared data. The result is identical to the bit
+    for every `pool`.
 
     Args:
-        dataset: which dataset the rows are of.
-        raw: what its reader returned.
-        output: directory of the artifact, replaced when it is whole.
-        config: how ids are made.
-        encoding: what there is to choose for this kind of data; of the class `dataset.encoding`.
-        source: a few words on where the rows come from, kept for people and for MLflow.
-        best_auc: best AUC that any model can reach, where it is known.
-        partition_rows: raw rows that NVTabular has as one DataFrame; more take more memory.
-        progress: told the stages that are done, out of three.
-        pool: does the work; where it is of other processes, they see `output` and the raw files under the same paths.
+        dataset: the dataset that the rows belong to.
+        raw: the result of the dataset's reader.
+        output: directory of the artifact; replaced once the new artifact is complete.
+        config: how ids are encoded.
+        encoding: options for this kind of data; an instance of `dataset.encoding`.
+        source: short description of where the rows come from, for readers and for MLflow.
+        best_auc: the highest AUC that any model can reach, if known.
+        partition_rows: raw rows per DataFrame in NVTabular; larger values take more memory.
+        progress: receives progress in units of the three stages.
+        pool: runs the tasks; its processes must see `output` and the raw files under the same paths.
 
     Raises:
-        DataError: a row cannot be read, nothing is left to train or to validate on, a label does not fit its task, or a
-            split shows nothing of it.
-        ConfigError: an option is out of range, or of no use for the dataset; or the class of an operator is not known.
-        SpecError: the graph does not make the columns that the encoding needs.
+        DataError: a row cannot be read, no rows are left for training or validation, a label does not fit its task, or
+            a split does not allow training or evaluation.
+        ConfigError: an option is out of range or not applicable to the dataset, or an operator's class is unknown.
+        SpecError: the graph does not output the columns that the encoding needs.
     """
     config, choices = config or PrepareConfig(), encoding or dataset.encoding()
     if type(choices) is not dataset.encoding:
@@ -90,7 +90,7 @@ def prepare(
         progress.update(number + share, len(STAGES), f"{share:.0%} of {len(raw.rows):,} rows {stage}")
 
     with publish(output, KIND, made_from={dataset.name: raw.fingerprint}, details=details) as directory:
-        # A worker that is lost may still write into the scratch directory, but never into an artifact.
+        # A lost worker may still write to the scratch directory, but must never write to an artifact.
         scratch_name = output.resolve().with_name(f"{output.name}.scratch")
         with staging_for(scratch_name) as scratch, quiet_nvtabular(), freed_memory_kept():
             job = Job(directory=directory, scratch=scratch, partition_rows=partition_rows, pool=pool, report=report)

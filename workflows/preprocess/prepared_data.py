@@ -1,14 +1,14 @@
-"""Prepared data on disk, light to import: reading it needs no NVTabular.
+"""Prepared data on disk. Fast to import: reading it needs no NVTabular.
 
-A prepared-data artifact holds
+A prepared-data artifact contains
 
     train/, valid/                     encoded rows, several Parquet or TFRecord files
     workflow/                          the saved NVTabular workflow
-    feature_spec.yaml                  the contract
-    heldout/                           raw inputs and encoded label of the validation rows, in the order of valid/
-    catalog.parquet                    one row per item, for people to read; where rows name items
-    histories.parquet                  raw user and all items of the user, the latest last; where rows have histories
-    metadata.json                      cardinalities, as NVIDIA's SIM has them; where rows have histories
+    feature_spec.yaml                  the data contract
+    heldout/                           raw inputs and encoded labels of the validation rows, in the order of valid/
+    catalog.parquet                    one row per item, for display; only if rows have item ids
+    histories.parquet                  raw user ids, each with all items of the user, in order for sequential data
+    metadata.json                      cardinalities in the format of NVIDIA's SIM; only if rows have histories
 """
 
 import json
@@ -35,7 +35,7 @@ CARDINALITIES = "metadata.json"
 
 
 def cardinalities_of(spec: FeatureSpec) -> dict[str, Any]:
-    """What `metadata.json` holds: the largest id of each user feature and item feature, id 0 being padding."""
+    """Return the contents of `metadata.json`: the largest id of each user and item feature; id 0 is padding."""
     return {
         "cardinalities": [
             {"name": feature.name.removesuffix(TARGET_SUFFIX), "value": feature.embedding_shape[0] - 1}
@@ -45,7 +45,7 @@ def cardinalities_of(spec: FeatureSpec) -> dict[str, Any]:
 
 
 def write_spec(spec: FeatureSpec, directory: Path) -> None:
-    """Write `feature_spec.yaml`, and `metadata.json` where rows have histories."""
+    """Write `feature_spec.yaml`, and `metadata.json` if rows have histories."""
     (directory / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
     if spec.is_sequential:
         cardinalities = json.dumps(cardinalities_of(spec), indent=2)
@@ -63,10 +63,10 @@ class PreparedData:
         """Open an artifact and check its files against the manifest.
 
         Raises:
-            ArtifactError: missing or damaged, of raw rows, or made before the recipe was changed.
+            ArtifactError: the artifact is missing or damaged, contains raw rows, or predates a change of the recipe.
         """
         manifest = load_manifest(path, KIND)
-        made_by = manifest.details.get("choices")  # earlier ones do not say
+        made_by = manifest.details.get("choices")  # absent in older artifacts
         if dataset is not None and made_by is not None and made_by != dataset.choices:
             changed = [
                 key for key in sorted({*dataset.choices, *made_by}) if made_by.get(key) != dataset.choices.get(key)
@@ -85,7 +85,7 @@ class PreparedData:
 
     @classmethod
     def published(cls, path: Path) -> "PreparedData":
-        """Open an artifact that this process has just published: its files were read for the manifest a moment ago."""
+        """Open an artifact that this process has just published, without hashing its files again."""
         return cls(path=path, spec=FeatureSpec.read(path), manifest=Manifest.read(path))
 
     @property
@@ -102,11 +102,11 @@ class PreparedData:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Raw columns of a serving request that may hold several values per row, which share the rest of the row."""
+        """Raw request columns that may have several values per row; the values share the row's other columns."""
         return self.spec.metadata.candidates
 
     def workflow(self) -> "nvt.Workflow":
-        """The fitted NVTabular workflow, label included; imports NVTabular, which takes seconds."""
+        """Load the fitted NVTabular workflow, labels included. Imports NVTabular, which takes seconds."""
         from rankline.workflows.nvt.io.workflow import load_workflow
 
         return load_workflow(self.path / "workflow")
@@ -115,23 +115,23 @@ class PreparedData:
         return _read_table(self.path / HELDOUT)
 
     def encoded(self, max_rows: int) -> pa.Table | None:
-        """Return the first validation rows as models take them; None if there are none, or none in Parquet."""
+        """Return the first encoded validation rows; None if there are none, or if they are not stored as Parquet."""
         if "valid" not in self.spec.sources or self.spec.source("valid").type != PARQUET:
             return None
         return open_files([self.path / name for name in self.spec.source("valid").files]).head(max_rows)
 
     def catalog(self) -> pa.Table | None:
-        """One row per item; None where the rows name no items."""
+        """Return the item catalog, one row per item; None if the rows have no item ids."""
         return _read_table(self.path / CATALOG) if CATALOG in self.manifest.files else None
 
     def catalog_columns(self) -> list[str]:
-        """Names of the columns of the catalogue; none where there is none. Reads no rows."""
+        """Return the catalog's column names without reading rows; empty if there is no catalog."""
         return list(pq.read_schema(self.path / CATALOG).names) if CATALOG in self.manifest.files else []
 
     def histories(self) -> pa.Table | None:
-        """Each raw user with the list of all items that the user has; where the rows have histories, the latest last.
+        """Return all raw users, each with a list of all their items; for rows with histories, the latest item is last.
 
-        None where the rows name no items, or are more than memory holds.
+        None if the rows have no item ids or do not fit in memory.
         """
         return _read_table(self.path / HISTORIES) if HISTORIES in self.manifest.files else None
 

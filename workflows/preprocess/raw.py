@@ -1,4 +1,4 @@
-"""What every dataset reader hands on: interactions, a catalogue, and an account of what was left out."""
+"""The output of every dataset reader: interactions, a catalog, and counts of dropped rows."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,11 +18,11 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Consecutive rows that can be read without those before, by any process that sees the files.
+    """Consecutive rows that any process with access to the files can read without reading the rows before them.
 
     Attributes:
-        num_rows: how many.
-        batches: opens them, see `StreamedRows`; can be pickled.
+        num_rows: number of rows.
+        batches: opens the rows, see `StreamedRows`; picklable.
     """
 
     num_rows: int
@@ -31,14 +31,14 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamedRows:
-    """Rows of files that may be larger than memory, read whenever they are asked for.
+    """Rows of files that may be larger than memory, read on each use.
 
     Attributes:
-        schema: of the batches.
-        periods: rows of each stretch of time, such as a day, oldest first.
-        batches: opens the rows, from the oldest period to the latest, in batches of bounded size; a batch is of one
-            period. Raises DataError, with file and line, where a line is not a row.
-        shards: the same rows, where they can be read shard by shard, else nothing.
+        schema: schema of the batches.
+        periods: number of rows in each period, such as a day, oldest first.
+        batches: opens the rows, oldest period first, in batches of bounded size; no batch spans two periods. Raises
+            DataError with file and line number if a line is not a row.
+        shards: the same rows as independently readable shards; empty if the files do not allow it.
     """
 
     schema: pa.Schema
@@ -52,13 +52,13 @@ class StreamedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class RawData:
-    """A dataset as it was found on disk.
+    """A dataset as found on disk.
 
     Attributes:
         rows: one row per interaction, in file order.
-        catalog: one row per item; None where the rows name no items.
-        dropped: reason → number of rows left out of `rows`.
-        noticed: remark → number of rows that it is true of; they are kept.
+        catalog: one row per item; None if the rows have no item ids.
+        dropped: reason → number of rows excluded from `rows`.
+        noticed: remark → number of rows that it applies to; these rows are kept.
         fingerprint: SHA-256 over the source files, see `fingerprint_of`.
     """
 
@@ -70,7 +70,7 @@ class RawData:
 
 
 def fingerprint_of(paths: Iterable[Path]) -> str:
-    """SHA-256 over names and bytes of `paths`, in their order; the directory they lie in does not count."""
+    """Return a SHA-256 over the names and contents of `paths`, in order and regardless of their directories."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.name} {sha256_of(path)}\n".encode())
@@ -80,25 +80,17 @@ def fingerprint_of(paths: Iterable[Path]) -> str:
 def latest_of_each_pair(
     first: pa.ChunkedArray, second: pa.ChunkedArray, timestamps: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Mark the rows to keep so that each pair (first, second) occurs once.
+    """Return a mask that keeps one row of each pair (first, second).
 
-    The latest row of a pair stays; at equal timestamps the last one. The search for duplicates is one sort of one
-    int64 per row; only the rows of pairs that do occur twice are looked at again.
-
-    Args:
-        first: int64 ids without nulls, shape (num_rows,).
-        second: int64 ids without nulls, shape (num_rows,).
-        timestamps: shape (num_rows,).
-
-    Returns:
-        Mask of shape (num_rows,).
+    The latest row of a pair is kept; among equal timestamps, the last row. The ids are int64 without nulls. Duplicates
+    are found by sorting one int64 per row; only the rows of duplicate pairs are examined further.
     """
-    # Codes are int32, so the product of their numbers fits an int64 whatever the ids are.
+    # Codes are int32, so a product of two fits an int64 whatever the ids are.
     first_codes, _ = _codes(first)
     second_codes, num_second = _codes(second)
     pairs = first_codes * num_second + second_codes
     keep = np.ones(len(pairs), dtype=np.bool_)
-    in_order = np.sort(pairs, kind="stable")  # quick on the runs that files sorted by user hold
+    in_order = np.sort(pairs, kind="stable")  # fast on presorted runs, as in files sorted by user
     repeated = sorted_distinct(in_order[1:][in_order[1:] == in_order[:-1]])
     if len(repeated):
         rows = np.flatnonzero(pc.is_in(pa.array(pairs), value_set=pa.array(repeated)))

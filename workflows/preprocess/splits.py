@@ -1,5 +1,3 @@
-"""Which rows train and which validate."""
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,13 +17,13 @@ _MOST_TIMES = 1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class ByColumn:
-    """Splits each row by its own value of a column, whatever rows are beside it.
+    """Splits rows by the value of one column, independently of other rows.
 
     Attributes:
-        column: of the raw rows.
-        begin: rows whose number is at least this validate; None where the values name groups.
-        share: of the groups, that validate.
-        seed: which of them.
+        column: name of the raw column.
+        begin: rows with at least this value are for validation; None to split by group.
+        share: share of groups to validate on.
+        seed: seed that selects these groups.
     """
 
     column: str
@@ -34,7 +32,7 @@ class ByColumn:
     seed: int = 0
 
     def are_valid(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Whether each row validates; one without a time is of the oldest."""
+        """Return a mask of the validation rows. Rows without a time count as the oldest."""
         values = rows[self.column].combine_chunks()
         if self.begin is not None:
             latest = pc.greater_equal(values.cast(pa.float64(), safe=False), self.begin)
@@ -42,7 +40,7 @@ class ByColumn:
             return valid
         distinct = values.dictionary_encode()
         named = hash_strings(distinct.dictionary.cast(pa.large_string()).cast(pa.large_binary()), self.seed % (1 << 15))
-        chosen = np.append(named < np.uint64(self.share * (2.0**64 - 2**12)), False)  # a missing one trains
+        chosen = np.append(named < np.uint64(self.share * (2.0**64 - 2**12)), False)  # rows without a group train
         of_rows: npt.NDArray[np.bool_] = chosen[distinct.indices.fill_null(len(named)).to_numpy()]
         return of_rows
 
@@ -50,13 +48,13 @@ class ByColumn:
 def split_by_column(
     rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None, group: str | None
 ) -> ByColumn | None:
-    """How a column splits the rows; None where their places do.
+    """Return the column split for a config; None if rows are split by position.
 
     Args:
-        rows: raw rows; of a stream that is split by time all are read once.
-        config: says how.
-        time: column that orders the rows; None where a stream is in order.
-        group: column whose rows of one value stay together.
+        rows: raw rows; a stream that is split by time is read once.
+        config: the options of the split.
+        time: column that orders the rows; None if a stream is already in order.
+        group: column of the groups; rows with the same value stay in the same split.
     """
     if config.split == "group":
         if group is None:
@@ -68,7 +66,7 @@ def split_by_column(
 
 
 def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
-    """The time from which on a share of the rows lie, by an even sample of them, so that memory is bounded."""
+    """Return the time from which on a share of the rows lies, estimated from an even sample to bound memory."""
     kept, step, offset = np.zeros(0), 1, 0
     for batch in rows.batches():
         times = batch.column(time).cast(pa.float64(), safe=False).fill_null(-np.inf).to_numpy(zero_copy_only=False)
@@ -89,10 +87,10 @@ def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
 def split_rows(
     rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None, by: ByColumn | None = None
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Split raw rows as a config says: a table as a whole, a stream batch by batch.
+    """Split raw rows according to a config: a table as a whole, a stream batch by batch.
 
     Yields:
-        "train" or "valid", and rows of it.
+        "train" or "valid", and rows of that split.
     """
     by_time = config.split == "time"
     if isinstance(rows, pa.Table) and by is not None:
@@ -103,7 +101,7 @@ def split_rows(
             raise ConfigError("the rows have no time, so they cannot be split by it. Split at random.")
         if by_time:
             times = rows[time]
-            if times.null_count:  # one without a time is of the oldest
+            if times.null_count:  # rows without a time count as the oldest
                 times = times.cast(pa.float64(), safe=False).fill_null(-np.inf)
             parts = time_split(times.to_numpy(), config.valid_share)
         else:
@@ -121,17 +119,17 @@ def split_batches(
     first_row: int = 0,
     by: ByColumn | None = None,
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Split a stretch of a stream of rows as a config says.
+    """Split a part of a stream of rows according to a config.
 
     Args:
-        batches: the stretch.
+        batches: the part.
         periods: rows of each period of the whole stream, oldest first.
-        config: says how.
-        first_row: rows of the stream before the stretch.
+        config: the options of the split.
+        first_row: number of stream rows before the part.
         by: see `split_by_column`.
 
     Yields:
-        "train" or "valid", and rows of it.
+        "train" or "valid", and rows of that split.
     """
     by_time = config.split == "time"
     are_valid = split_of_stream(
@@ -151,7 +149,7 @@ def _parts(table: pa.Table, valid: npt.NDArray[np.bool_]) -> Iterator[tuple[str,
 
 
 def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Rows]:
-    """Split rows at random: the end of `numpy.random.default_rng(seed).permutation(num_rows)` validates.
+    """Split rows at random: the end of `numpy.random.default_rng(seed).permutation(num_rows)` is for validation.
 
     Args:
         num_rows: number of rows.
@@ -159,7 +157,7 @@ def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Ro
         seed: at least 0.
 
     Returns:
-        Row numbers of the training part and of the validation part, in the order of the permutation.
+        Row numbers of the training and validation parts, in the order of the permutation.
     """
     num_train = _num_train(num_rows, valid_share)
     if seed < 0:
@@ -169,14 +167,14 @@ def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Ro
 
 
 def time_split(timestamps: npt.ArrayLike, valid_share: float) -> tuple[Rows, Rows]:
-    """Split rows by time: the latest validate.
+    """Split rows by time: the latest rows are for validation.
 
     Args:
         timestamps: numbers, shape (num_rows,).
         valid_share: share of validation rows, between 0 and 1; rounded up to whole rows.
 
     Returns:
-        Row numbers of the training part and of the validation part, oldest first; rows of equal time keep their order.
+        Row numbers of the training and validation parts, oldest first; rows with equal times keep their order.
     """
     order = np.argsort(np.asarray(timestamps), kind="stable")
     num_train = _num_train(len(order), valid_share)
@@ -186,27 +184,28 @@ def time_split(timestamps: npt.ArrayLike, valid_share: float) -> tuple[Rows, Row
 def split_of_stream(
     periods: Sequence[int], valid_share: float, *, by_time: bool, seed: int, first_row: int = 0
 ) -> Callable[[int], npt.NDArray[np.bool_]]:
-    """Split rows that are seen once, batch by batch, from the oldest to the latest.
+    """Split a stream of rows, batch by batch, from oldest to latest.
 
-    By time the fewest last periods validate that hold at least the share. If there is only one period, its last rows
-    do. Otherwise each row is drawn: `numpy.random.default_rng(seed).random(num_rows)` below the share validates,
-    whatever the batches are.
+    By time, the validation split is the smallest number of last periods that contain at least the share. If there is
+    only one period, it is the last rows of that period. Otherwise each row is drawn independently: a row is for
+    validation if its number in `numpy.random.default_rng(seed).random(num_rows)` is below the share, regardless of the
+    batches.
 
     Args:
         periods: rows of each period, oldest first.
         valid_share: share of validation rows, between 0 and 1.
-        by_time: the latest validate, not any.
-        seed: of the draw, at least 0.
-        first_row: rows before those that the function is asked about.
+        by_time: validate on the latest rows instead of random ones.
+        seed: random seed, at least 0.
+        first_row: number of stream rows before the first batch.
 
     Returns:
-        A function from the number of rows of the next batch to whether each of them validates.
+        A function from the number of rows of the next batch to a mask of its validation rows.
     """
     num_rows = sum(periods)
     num_train = _num_train(num_rows, valid_share)
     if not by_time:
-        generator = np.random.PCG64(seed)  # `default_rng`'s own
-        generator.advance(first_row)  # one draw makes one number
+        generator = np.random.PCG64(seed)  # the generator of `default_rng`
+        generator.advance(first_row)  # each number takes one draw
         rng = np.random.Generator(generator)
         return lambda size: rng.random(size) < valid_share
     if len(periods) > 1:
@@ -227,7 +226,7 @@ def split_of_stream(
 
 
 def _rows_before_last_periods(periods: Sequence[int], num_wanted: int) -> int:
-    """Rows before the fewest last periods that hold at least so many rows."""
+    """Return the number of rows before the smallest number of last periods with at least `num_wanted` rows."""
     num_before = sum(periods)
     for size in reversed(periods):
         num_before -= size
@@ -240,7 +239,7 @@ def _rows_before_last_periods(periods: Sequence[int], num_wanted: int) -> int:
 def _num_train(num_rows: int, valid_share: float) -> int:
     if not 0 < valid_share < 1:
         raise ConfigError(f"The validation share is {valid_share}, expected a number between 0 and 1, e.g. 0.2.")
-    # 10 * (1 - 0.9) is 0.9999999999999998: without rounding first, a row would be lost.
+    # 10 * (1 - 0.9) is 0.9999999999999998; rounding first avoids losing a row.
     num_train = int(round(num_rows * (1 - valid_share), 6))
     if not 0 < num_train < num_rows:
         raise ConfigError(

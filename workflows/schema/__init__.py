@@ -1,1 +1,1 @@
-"""Contracts between the stages: the feature spec, tensors and their names, targets, and model artifacts."""
+"""Contracts between the stages: feature specs, tensors and their names, targets, and model artifacts."""

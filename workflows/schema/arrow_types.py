@@ -1,14 +1,14 @@
-"""Any Arrow column as numbers, strings or lists of them: the casts that `prepare`, a request and its client share.
+"""Casts of Arrow columns to numbers, strings, or lists of them, shared by `prepare`, the server and its clients.
 
     boolean                           0 and 1, int64
     decimal                           float64
-    date, timestamp                   microseconds since 1970 in UTC, int64; one without a zone is taken as UTC
+    date, timestamp                   microseconds since 1970 in UTC, int64; without a time zone, UTC is assumed
     dictionary, run-end encoded       their values
     float16; views of strings, lists  float32; strings and lists
-    number, string, and lists         as they are; lists of the above become lists of the same
+    number, string, and lists         unchanged; lists of the above become lists of the corresponding type
 
-Timestamps travel as whole numbers because a tensor has no other type for them, and their parts (hour, weekday) are
-steps of the served graph, so no client has to know them.
+Timestamps travel as integers because Triton tensors have no timestamp type. Parts of a timestamp (hour, weekday) are
+computed in the served graph, so clients need not compute them.
 """
 
 from collections.abc import Collection
@@ -26,17 +26,15 @@ _AS_THEY_ARE = frozenset(
 
 
 def holds_lists(kind: pa.DataType) -> bool:
-    """Lists of any of Arrow's kinds."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Strings of either width."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def of_plain_type(column: pa.Array) -> pa.Array:
-    """A column, no chunks, without the types of Arrow that its own functions lack: views, half floats, runs."""
+    """Convert types that Arrow's functions do not support: views, half floats and run-end encoding. Takes no chunks."""
     kind = column.type
     if pa.types.is_run_end_encoded(kind):
         return of_plain_type(pc.run_end_decode(column))
@@ -56,20 +54,17 @@ def of_plain_type(column: pa.Array) -> pa.Array:
 
 
 def _is_view(kind: pa.DataType, *names: str) -> bool:
-    """Whether it is a view, of which some versions of Arrow have none."""
+    """Whether the type is a view. Some versions of Arrow have no views."""
     return any(getattr(pa.types, f"is_{name}_view", lambda _: False)(kind) for name in names)
 
 
 def plain_values(column: pa.Array) -> pa.Array:
-    """A column without Arrow's finer types; what has no plain form is handed back as it is.
-
-    Args:
-        column: no chunks.
+    """Cast a column, which has no chunks, by the table above; return it unchanged if it has no plain form.
 
     Raises:
         pyarrow.ArrowException: a value is out of range.
     """
-    if column.type.id in _AS_THEY_ARE:  # the rest takes longer than a row is served in
+    if column.type.id in _AS_THEY_ARE:  # the checks below take longer than serving one row
         return column
     column = of_plain_type(column)
     kind = column.type
@@ -96,7 +91,6 @@ def _plain_lists(column: pa.Array) -> pa.Array:
 
 
 def _lists_like(column: pa.Array, elements: pa.Array) -> pa.Array:
-    """Lists as long as others, of other elements."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64()).to_numpy(zero_copy_only=False)
     offsets = pa.array([0, *lengths.cumsum()], pa.int64())
     mask = column.is_null() if column.null_count else None
@@ -104,8 +98,8 @@ def _lists_like(column: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def numbers_as_written(rows: pa.Table, columns: Collection[str]) -> pa.Table:
-    """Turn columns of text into numbers where no text would change (00501 and 1.50 stay text); empty text is null."""
-    for place, name in enumerate(rows.column_names):  # two may have one name
+    """Convert text columns to numbers if no text would change (00501 and 1.50 stay text). Empty text becomes null."""
+    for place, name in enumerate(rows.column_names):  # names may be duplicated
         if name in columns:
             texts = rows.column(place).combine_chunks()
             texts = pc.if_else(pc.equal(texts, ""), None, texts)
@@ -115,9 +109,9 @@ def numbers_as_written(rows: pa.Table, columns: Collection[str]) -> pa.Table:
 
 
 def _exact(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """The texts as numbers; None unless each number is written as its text is."""
+    """Cast texts to numbers; None unless the cast back reproduces every text."""
     numbers = None
-    for part in (texts.slice(0, 100), texts):  # first a few: a cast goes through all texts before it fails
+    for part in (texts.slice(0, 100), texts):  # try a few first: a failing cast still scans all texts
         try:
             numbers = part.cast(kind)
         except pa.ArrowInvalid:

@@ -1,8 +1,9 @@
-"""The one data contract: which columns there are, what they hold, and what each is for.
+"""The data contract: the columns of a prepared dataset, their contents and their roles.
 
 Loaders, models, exporters and clients are built from a `FeatureSpec`, never from literal column names. On disk it is
-`feature_spec.yaml` in the layout of NVIDIA's DeepLearningExamples, which `rankline.workflows.schema.spec_file` reads
-and writes; a channel is what a model does with its columns, and a split is one chunk with all columns.
+`feature_spec.yaml` in the layout of NVIDIA's DeepLearningExamples, read and written by
+`rankline.workflows.schema.spec_file`. A channel groups columns by how a model uses them. A split is one chunk with all
+columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,23 +28,24 @@ TARGET = "target_item_features"
 HISTORY = "positive_history"
 NEGATIVES = "negative_history"
 SEQUENCE_CHANNELS = (USERS, TARGET, HISTORY, NEGATIVES)
-"""Ids of data with histories, as NVIDIA's SIM has them: of the user, of the item to score, of the items that the user
-chose before, and, for training only, of as many that the user did not choose. The last three have the same item
-features in the same order, and share their embedding tables."""
+"""Channels of ids in data with histories, as in NVIDIA's SIM: the user, the item to score, the items that the user
+chose before, and, for training only, an equal number of items that the user did not choose. The last three contain the
+same item features in the same order and share embedding tables.
+"""
 TARGET_SUFFIX, HISTORY_SUFFIX, NEGATIVES_SUFFIX = "_trgt", "_pos", "_neg"
-"""Of the columns of an item feature in these channels."""
+"""Suffixes of an item feature's columns in these channels."""
 SOURCE_TYPES = (PARQUET, TFRECORD)
-"""What loaders read."""
+"""File formats that loaders read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Some of the rows of a split, for whoever reads them.
+    """A part of a split's rows.
 
     Attributes:
-        begin, end: shares of the rows, in their order.
-        of_each_group: they are that part of each row group, in place of all rows: whatever order the files have, and
-            however it changes in them, is then the same in every part.
+        begin, end: the part as fractions of the rows, in row order.
+        of_each_group: take this fraction of each row group rather than of all rows, so that every part has the same mix
+            of rows even if the files are sorted or change over time.
     """
 
     begin: float
@@ -51,10 +53,10 @@ class Part:
     of_each_group: bool
 
     def cut(self, group_rows: Sequence[int]) -> list[tuple[int, int]]:
-        """First row, and the row after the last, of each row group."""
+        """Return the first and one past the last row to read from each row group."""
         ends = list(accumulate(group_rows))
         groups = [(end - rows, end) for end, rows in zip(ends, group_rows, strict=True)]
-        if self.of_each_group:  # of all groups together as many rows as the share says, however small they are
+        if self.of_each_group:  # rounding cumulative ends keeps the total right even for small groups
             begins, lasts = (
                 [round(share * end) - round(share * begin) for begin, end in groups] for share in (self.begin, self.end)
             )
@@ -68,13 +70,13 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The files of one split, relative to the spec's own directory.
+    """The files of one split, relative to the directory of the spec.
 
     Attributes:
-        files: POSIX paths, in the order of the rows.
-        num_rows: rows of all of them.
-        type: their format; one of `SOURCE_TYPES`.
-        part: which of the rows are read; None for all. It is never written.
+        files: POSIX paths, in row order.
+        num_rows: total number of rows.
+        type: the file format; one of `SOURCE_TYPES`.
+        part: the part of the rows to read; None for all. It is never written to disk.
     """
 
     files: tuple[str, ...]
@@ -93,10 +95,10 @@ class FeatureSpec:
 
     Attributes:
         features: the columns, in file order.
-        channels: channel → column names. `categorical`, `continuous` and `label` are the ones every model knows; those
-            of `SEQUENCE_CHANNELS` are ids as well.
+        channels: channel → column names. Every model knows `categorical`, `continuous` and `label`; the channels in
+            `SEQUENCE_CHANNELS` contain ids as well.
         sources: split ("train", "valid", …) → files.
-        metadata: how the data came to be, and how it is to be used.
+        metadata: how the data was prepared and how to use it.
     """
 
     features: tuple[Feature, ...]
@@ -121,14 +123,13 @@ class FeatureSpec:
             raise SpecError(f"metadata.heads are of {named}, but channel 'label' holds {list(self.channels[LABEL])}.")
 
     def __getitem__(self, name: str) -> Feature:
-        """The feature called `name`."""
         for feature in self.features:
             if feature.name == name:
                 return feature
         raise SpecError(f"no feature {name!r}. Available: {[feature.name for feature in self.features]}.")
 
     def channel(self, name: str) -> tuple[Feature, ...]:
-        """The features of a channel in its order; empty when the spec does not have the channel."""
+        """Return the features of a channel in order; empty if the spec does not have the channel."""
         return tuple(self[member] for member in self.channels.get(name, ()))
 
     def _check_roles(self) -> None:
@@ -138,7 +139,7 @@ class FeatureSpec:
                 raise SpecError(f"{both} are in channels of {one} and of {other}, expected one role for each column.")
 
     def _check_sequences(self) -> None:
-        """Refuse histories that do not fit the item they are held against."""
+        """Check that histories and negatives have the same item features as the target."""
         for channel, is_list in ((USERS, False), (TARGET, False), (HISTORY, True), (NEGATIVES, True)):
             if wrong := [feature.name for feature in self.channel(channel) if feature.is_list != is_list]:
                 raise SpecError(
@@ -169,12 +170,12 @@ class FeatureSpec:
 
     @property
     def is_sequential(self) -> bool:
-        """Rows hold histories of items, and an item to score."""
+        """Whether rows contain a history of items and an item to score."""
         return bool(self.channels.get(TARGET))
 
     @property
     def for_scoring(self) -> "FeatureSpec":
-        """The spec without what only training uses: negative histories, which no client has."""
+        """Return the spec without negative histories, which only training uses."""
         if not self.channels.get(NEGATIVES):
             return self
         dropped = set(self.channels[NEGATIVES])
@@ -190,18 +191,18 @@ class FeatureSpec:
 
     @property
     def model_dtypes(self) -> dict[str, str]:
-        """Input column → NumPy dtype name of its values as models take them, whatever the files hold."""
+        """Input column → NumPy dtype name of the values that models take, whatever dtype the files have."""
         ids, numbers = ([feature.name for feature in features] for features in (self.categorical, self.continuous))
         return dict.fromkeys(ids, "int64") | dict.fromkeys(numbers, "float32")
 
     @property
     def labels(self) -> tuple[Feature, ...]:
-        """What is trained on, in the order of `heads`."""
+        """The labels to train on, in the order of `heads`."""
         return self.channel(LABEL)
 
     @property
     def label(self) -> Feature:
-        """The only label of most data, else the first."""
+        """The first label; most datasets have only one."""
         return self.labels[0]
 
     @property
@@ -209,7 +210,6 @@ class FeatureSpec:
         return self.metadata.heads or usual_heads(self.channels[LABEL])
 
     def source(self, split: str) -> Source:
-        """The files of a split."""
         if split not in self.sources:
             raise SpecError(f"source_spec has no split {split!r}. Available: {sorted(self.sources)}.")
         return self.sources[split]
@@ -231,14 +231,14 @@ class FeatureSpec:
         """Parse the text of `feature_spec.yaml`.
 
         Raises:
-            SpecError: not YAML, a part is missing, the contents contradict each other, or a split is not one counted
-                chunk that loaders read.
+            SpecError: the text is not YAML, a part is missing, the contents contradict each other, or a split is not a
+                single chunk with a row count in a format that loaders read.
         """
         return cls._of(SpecFile.from_yaml(text))
 
     @classmethod
     def read(cls, path: Path) -> "FeatureSpec":
-        """Read a feature spec file, or the one in a directory."""
+        """Read a feature spec from a file, or from the `feature_spec.yaml` of a directory."""
         path = path / FILE_NAME if path.is_dir() else path
         file = SpecFile.read(path)
         try:
@@ -257,7 +257,7 @@ class FeatureSpec:
 
 
 def _source(split: str, chunks: tuple[Chunk, ...]) -> Source:
-    """The only chunk of a split."""
+    """Return the files of a split, which must have exactly one chunk."""
     chunk, place = chunks[0], f"source_spec.{split}"
     if len(chunks) > 1:
         odd = f"{place} has {len(chunks)} chunks"

@@ -1,4 +1,4 @@
-"""The labels of a split, checked against the tasks of their heads while its files are written."""
+"""Label statistics of a split, computed and checked while its files are written."""
 
 import math
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ _MOST_SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """What some rows have as the label of a head.
+    """Label statistics of some rows for one head.
 
     Attributes:
-        num_rows: rows that have one.
-        mean: of these.
-        squares: sum of the squared differences from `mean`.
-        classes: distinct labels; none for `regression`.
+        num_rows: number of rows that have the label.
+        mean: mean of the labels.
+        squares: sum of squared differences from `mean`.
+        classes: distinct labels; empty for `regression`.
     """
 
     num_rows: int = 0
@@ -32,12 +32,12 @@ class Labels:
 
     @classmethod
     def of(cls, head: Head, values: NDArray[Any], *, may_lack: bool) -> "Labels":
-        """Check and count.
+        """Check labels and compute their statistics.
 
         Args:
-            head: whose labels they are.
-            values: shape (N,), NaN where there is none.
-            may_lack: a row may lack the label, which other heads have.
+            head: the head that learns the label.
+            values: shape (N,), NaN for missing labels.
+            may_lack: whether rows may lack this label, because they have labels of other heads.
 
         Raises:
             DataError: a label does not fit the task.
@@ -59,7 +59,7 @@ class Labels:
         )
 
     def __add__(self, other: "Labels") -> "Labels":
-        """Of the rows of both: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm"."""
+        """Combine the statistics: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm"."""
         num_rows = self.num_rows + other.num_rows
         difference, share = other.mean - self.mean, other.num_rows / max(num_rows, 1)
         return Labels(
@@ -70,7 +70,7 @@ class Labels:
         )
 
     def check_split(self, head: Head, split: str) -> None:
-        """Refuse a split from which nothing can be learned or measured."""
+        """Raise `DataError` if the split's labels allow no training or evaluation."""
         remedy = "Give more rows, or another split or share."
         if not self.num_rows:
             raise DataError(f"no {split} row has the label {head.column!r}. {remedy}")
@@ -98,7 +98,6 @@ def expected_labels(head: Head) -> str:
 
 
 def misfits(head: Head, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """True where a label does not fit the task."""
     if head.task == REGRESSION:
         return ~(np.abs(values) <= np.finfo(np.float32).max)
     limit = 1 if head.task == BINARY else len(head.classes) - 1

@@ -1,7 +1,7 @@
-"""A trained model on disk, light to import: reading it needs no TensorFlow and no PyTorch.
+"""Trained models on disk. Reading one imports neither TensorFlow nor PyTorch.
 
-A trained-model artifact holds the model in one file or directory, whose name is its format, and a copy of the
-`feature_spec.yaml` that it was built from. Every model can be asked for padded rows: see
+A trained-model artifact contains the model as one file or directory, named after its format, and a copy of the
+`feature_spec.yaml` that it was built from. Every model accepts padded rows: see
 `rankline.workflows.schema.ragged`.
 """
 
@@ -26,27 +26,27 @@ TORCH_SCRIPT = "model.pt"
 ONNX = "model.onnx"
 
 OUTPUTS = "outputs.json"
-"""Text in a `TORCH_SCRIPT` file: what the model's outputs are called, in their order."""
+"""Name of the text inside a `TORCH_SCRIPT` file that lists the model's outputs in order."""
 
 
 class ModelArtifact(Protocol):
-    """A model on disk that engines take, in the padded layout: trained here, or made to be like that."""
+    """A model on disk that engines can serve, in the padded layout: trained by Rankline or converted to that layout."""
 
     @property
     def format(self) -> str:
-        """Name of the file or directory that holds it, such as `SAVED_MODEL`."""
+        """Name of the model's file or directory, such as `SAVED_MODEL`."""
 
     @property
     def model_path(self) -> Path:
-        """The file or directory."""
+        pass
 
     @property
     def dtypes(self) -> Mapping[str, str]:
-        """Column → NumPy dtype name of the values that it takes."""
+        """Column → NumPy dtype name of the model's inputs."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What its outputs are called, in their order."""
+        """Names of the model's outputs, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +54,13 @@ class TrainedModel:
     """A trained model on disk.
 
     Attributes:
-        path: the artifact.
-        format: name of the file or directory that holds the model, such as `SAVED_MODEL`: the framework that trains a
-            model says which it writes, an engine of `rankline.serving.engines` which it takes.
-        run_id: MLflow run that made it.
-        tracking_uri: the store that has the run.
-        metrics: of the weights kept: `valid_auc` and each other metric that was measured, and their `epoch`.
-        manifest: what `manifest.json` says.
+        path: directory of the artifact.
+        format: name of the model's file or directory, such as `SAVED_MODEL`. The training framework determines it, and
+            an engine of `rankline.serving.engines` declares the formats that it serves.
+        run_id: MLflow run that trained the model.
+        tracking_uri: the MLflow store that contains the run.
+        metrics: metrics of the saved weights: `valid_auc`, any other metric that was measured, and their `epoch`.
+        manifest: contents of `manifest.json`.
     """
 
     path: Path
@@ -76,24 +76,23 @@ class TrainedModel:
 
     @property
     def dtypes(self) -> Mapping[str, str]:
-        """As its trainer fed it; reads the feature spec."""
+        """Dtypes of the features that the model was trained on. Reads the feature spec."""
         return FeatureSpec.read(self.path).model_dtypes
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Those of its heads; reads the feature spec."""
+        """Output names of the model's heads. Reads the feature spec."""
         return output_names(FeatureSpec.read(self.path).heads)
 
     @property
     def saved_model(self) -> Path:
-        """The SavedModel directory, for those who take nothing else."""
+        """Return the SavedModel directory, for callers that support no other format."""
         if self.format != SAVED_MODEL:
             raise ArtifactError(f"{self.path} holds {self.format}, expected {SAVED_MODEL}.")
         return self.model_path
 
     @classmethod
     def load(cls, path: Path) -> "TrainedModel":
-        """Read and check a trained model."""
         manifest = load_manifest(path, KIND)
         details = manifest.details
         if missing := {"format", "run_id", "tracking_uri", "metrics"} - details.keys():

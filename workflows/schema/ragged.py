@@ -1,6 +1,6 @@
-"""A column of lists: ragged, as Arrow and the loader hold it, and padded, as it travels.
+"""List columns in two layouts: ragged, as in Arrow and the loader, and padded, as in requests.
 
-Light to import: NumPy and Arrow.
+Imports only NumPy and Arrow.
 """
 
 import math
@@ -23,7 +23,7 @@ class Ragged:
     """Lists of any length, one per row.
 
     Attributes:
-        values: of all lists, one after the other, shape (M,).
+        values: values of all lists, concatenated, shape (M,).
         offsets: row i has the values from offsets[i] up to offsets[i + 1]; shape (N + 1,), starts at 0 and ends at M.
     """
 
@@ -32,15 +32,15 @@ class Ragged:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Any]) -> "Ragged":
-        """A list or an array for each row; int64 where none has a value."""
+        """Concatenate one list or array per row; int64 if all are empty."""
         lists = list(rows)
-        filled = [values for values in lists if len(values)]  # an empty Python list would make the others float
+        filled = [values for values in lists if len(values)]  # NumPy treats an empty Python list as float
         values = np.concatenate(filled) if filled else np.zeros(0, np.int64)
         return cls(values=values, offsets=offsets_of(np.fromiter(map(len, lists), np.int64, len(lists))))
 
     @classmethod
     def of_arrow(cls, array: pa.Array) -> "Ragged":
-        """Arrow's lists of numbers, none of them missing, as views."""
+        """Return views of an Arrow array of number lists without nulls."""
         offsets = array.offsets.to_numpy()
         first = offsets[0] if len(offsets) else 0
         return cls(values=flat_of_arrow(array.flatten()), offsets=offsets - first if first else offsets)
@@ -51,25 +51,25 @@ class Ragged:
         return np.subtract(self.offsets[1:], self.offsets[:-1], out=lengths, casting="same_kind")
 
     def padded(self, width: int | None = None) -> "Padded":
-        """The same lists in rows of `width` values, as many as the longest has if None."""
+        """Pad the lists to `width` values, or to the longest list if None."""
         lengths = self.lengths
         return Padded(pad(self.values, lengths, int(lengths.max(initial=0)) if width is None else width), lengths)
 
 
 @dataclass(frozen=True)
 class Padded:
-    """Lists with the batch first.
+    """Zero-padded lists.
 
     Attributes:
         values: [num_rows, width], zeros or empty strings after the end of each list.
-        lengths: int32 [num_rows]; in a request `MISSING_LIST` for a missing one.
+        lengths: int32 [num_rows]; in a request, `MISSING_LIST` marks a missing list.
     """
 
     values: Array
     lengths: npt.NDArray[np.int32]
 
     def ragged(self) -> Ragged:
-        """The same lists, none of them missing, without the padding: a view where there is none; offsets are int64."""
+        """Return the lists without padding: a view if possible, with int64 offsets. No list may be missing."""
         width = self.values.shape[1]
         offsets = offsets_of(self.lengths)
         if offsets[-1] == self.values.size:
@@ -80,21 +80,21 @@ class Padded:
 
 
 def pad(values: Array, lengths: Array, width: int) -> Array:
-    """Lists one after the other, [M], in rows of their own: [N, width], zeros or empty strings behind each list.
+    """Pad concatenated lists, [M], to rows of equal width, [N, width], with zeros or empty strings.
 
     Args:
-        values: of all lists; where nothing is padded, the result is a view of them.
-        lengths: of each list, at most `width`, below 0 for none; [N].
-        width: values of a row.
+        values: values of all lists. If no list needs padding, the result is a view of them.
+        lengths: length of each list, at most `width`, or negative for a missing list; [N].
+        width: values per row.
 
     Raises:
-        ValueError: a list is longer.
+        ValueError: a list is longer than `width`.
     """
     if (longest := int(lengths.max(initial=0))) > width:
         raise ValueError(f"a list has {longest} values, expected at most {width}")
     if values.size == len(lengths) * width and values.flags.c_contiguous:
         return values.reshape(len(lengths), width)
-    padded = np.zeros((len(lengths), width), values.dtype)  # of memory that is zero already, unlike `np.full`
+    padded = np.zeros((len(lengths), width), values.dtype)  # unlike `np.full`, may get pages that are already zero
     if values.dtype.hasobject:
         padded[:] = fill_value(values.dtype)
     if len(lengths) == 1:
@@ -105,22 +105,21 @@ def pad(values: Array, lengths: Array, width: int) -> Array:
 
 
 def offsets_of(lengths: Array) -> npt.NDArray[np.int64]:
-    """Lengths [N] → where each list begins and ends: int64 [N + 1]."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def arrow_lists(values: pa.Array | Array, offsets: Array) -> pa.ListArray:
-    """Lists one after another, [M], and where each begins and ends, [N + 1], as Arrow's."""
+    """Return concatenated values [M] and offsets [N + 1] as an Arrow list array."""
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
 def padded_tensors(columns: Mapping[str, Array | Padded]) -> dict[str, Array]:
-    """Columns in the layout in which Triton hands them to a model.
+    """Return columns in the layout that Triton passes to a model.
 
-    Each is [N, 1], or [N, num_candidates] if it comes so; lists are two tensors, `name__values` [N, width] and
-    `name__nnzs` [N, 1].
+    Single values are [N, 1], or [N, num_candidates] for candidate columns. A list column becomes two tensors,
+    `name__values` [N, width] and `name__nnzs` [N, 1].
     """
     tensors: dict[str, Array] = {}
     for name, column in columns.items():
@@ -132,18 +131,18 @@ def padded_tensors(columns: Mapping[str, Array | Padded]) -> dict[str, Array]:
 
 
 def padded_rows(frame: Any) -> dict[str, Array]:
-    """Encoded rows, a pandas DataFrame with the dtype `object` for lists, in the layout of `padded_tensors`.
+    """Return encoded rows in the layout of `padded_tensors`, which every trained model accepts.
 
-    Every trained model can be asked in it.
+    List columns of the pandas DataFrame have the dtype `object`.
     """
     columns = {name: _column_of(frame[name]) for name in frame.columns}
     return padded_tensors({n: c.padded() if isinstance(c, Ragged) else c for n, c in columns.items()})
 
 
 def ragged_tensors(frame: Any) -> dict[str, Array]:
-    """Encoded rows, as of `padded_rows`, in the layout of merlin-systems.
+    """Return encoded rows (see `padded_rows`) in the layout of merlin-systems.
 
-    Each is [N]; lists are two tensors, `name__values` [M] and `name__offsets` int32 [N + 1].
+    Single values are [N]. A list column becomes two tensors, `name__values` [M] and `name__offsets` int32 [N + 1].
     """
     tensors: dict[str, Array] = {}
     for name in frame.columns:
@@ -163,15 +162,15 @@ def _column_of(series: Any) -> Array | Ragged:
 
 
 def flat_of_arrow(array: pa.Array) -> Array:
-    """Arrow's numbers, none of them missing, as a view where NumPy and Numba have the type."""
-    if pa.types.is_boolean(array.type):  # one bit each in Arrow
+    """Return an Arrow array of numbers without nulls as NumPy: a view if NumPy and Numba support the type."""
+    if pa.types.is_boolean(array.type):  # Arrow stores booleans as bits
         array = array.cast(pa.uint8())
     numbers: Array = array.to_numpy()
-    return numbers.astype(np.float32) if numbers.dtype == np.float16 else numbers  # Numba knows no halves
+    return numbers.astype(np.float32) if numbers.dtype == np.float16 else numbers  # Numba has no float16
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """Memory from Arrow's pool: aligned to 64 bytes, so that TensorFlow takes it without a copy, and reused by it."""
+    """Allocate from Arrow's memory pool: aligned to 64 bytes, so TensorFlow needs no copy, and reused after release."""
     size = math.prod(shape)
     if not size:
         return np.empty(shape, dtype)

@@ -1,4 +1,4 @@
-"""Signatures of a SavedModel whose inputs are named after columns; see `tensor_names.argument_names`."""
+"""SavedModel signatures whose inputs are named after columns; see `tensor_names.argument_names`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from rankline.workflows.schema.tensor_names import tensor_name
 
 
 class Signature:
-    """A function from tensors by name to tensors by name.
+    """A SavedModel signature that maps named tensors to named tensors.
 
     Args:
         function: a signature of a loaded SavedModel.
@@ -29,7 +29,7 @@ class Signature:
 
 
 def name_inputs(directory: Path, message: Any) -> None:
-    """Name the inputs of a SavedModel's signatures after tensors, not arguments: a `SignatureDef` allows any name."""
+    """Rename the inputs of a SavedModel's signatures from arguments to tensors: a `SignatureDef` allows any name."""
     file = directory / "saved_model.pb"
     saved = message.FromString(file.read_bytes())
     for signature in (each for graph in saved.meta_graphs for each in graph.signature_def.values()):

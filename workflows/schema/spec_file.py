@@ -1,13 +1,13 @@
-"""`feature_spec.yaml` in the layout of NVIDIA's DeepLearningExamples, which says nothing about models.
+"""`feature_spec.yaml` in the layout of NVIDIA's DeepLearningExamples, which is independent of models.
 
     feature_spec:  feature → dtype, cardinality, embedding_dim, dimensions: [longest list], null_fill
     source_spec:   mapping (train, valid, …) → list of chunks {type, features, files, num_rows}
     channel_spec:  channel → features
-    metadata:      anything else worth keeping, plain values
+    metadata:      any other plain values
 
-The chunks of a mapping hold different columns of the same rows. Their files lie in the order of the rows, and their
-paths start from the directory of the YAML file. `rankline import` takes any such file;
-`rankline.workflows.schema.feature_spec` has what the models need of one.
+The chunks of a mapping contain different columns of the same rows. Their files are listed in row order, with paths
+relative to the directory of the YAML file. `rankline import` accepts any such file;
+`rankline.workflows.schema.feature_spec` adds what models need.
 """
 
 import re
@@ -30,7 +30,7 @@ TFRECORD = "tfrecord"
 CSV = "csv"
 FILE_TYPES = (PARQUET, TFRECORD, CSV)
 
-_MOST_ID = (1 << 63) - 1  # an int64
+_MOST_ID = (1 << 63) - 1  # the largest int64
 _WHOLE_DTYPES = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _DTYPES = ("bool", *_WHOLE_DTYPES, "float16", "float32", "float64")
 _TORCH_DTYPES = {
@@ -41,7 +41,7 @@ _TORCH_DTYPES = {
     "torch.int": "int32",
     "torch.long": "int64",
 }
-"""PyTorch's own names, where NumPy has none or another meaning."""
+"""PyTorch's dtype names that NumPy lacks or uses for another type."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +51,12 @@ class Feature:
     Attributes:
         name: column name.
         dtype: NumPy dtype name of a single value.
-        cardinality: number of ids, reserved ones included, so that every id is in [0, cardinality); None if not an id.
-            In files that come from elsewhere it may leave out id 0, which is padding.
-        embedding_dim: columns of the embedding table by NVTabular's rule; None if not an id.
-        is_list: each row holds a list of values (multi-hot).
-        max_length: longest list seen; None if not a list.
-        null_fill: what a loader puts where the data has nothing; None refuses missing values.
+        cardinality: number of ids including reserved ones, so that every id is in [0, cardinality); None if the column
+            is not an id. Files from other sources may not count id 0, which is padding.
+        embedding_dim: width of the embedding table by NVTabular's rule; None if the column is not an id.
+        is_list: whether each row holds a list of values (multi-hot).
+        max_length: length of the longest list in the data; None if the column is not a list.
+        null_fill: value with which a loader replaces missing values; None to reject missing values.
     """
 
     name: str
@@ -96,13 +96,13 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Some columns of all rows of a mapping.
+    """Files with some columns of all rows of a mapping.
 
     Attributes:
         type: one of `FILE_TYPES`.
-        features: the columns; in a CSV file in this order, in others found by their names.
-        files: POSIX paths, in the order of the rows.
-        num_rows: rows of all files; None where nobody has counted them.
+        features: the columns. A CSV file has them in this order; other formats are read by name.
+        files: POSIX paths, in row order.
+        num_rows: total number of rows; None if unknown.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  (pydantic's interface)
@@ -115,7 +115,7 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecFile:
-    """What a `feature_spec.yaml` says, with nothing that contradicts itself.
+    """The validated contents of a `feature_spec.yaml`.
 
     Attributes:
         features: the columns, in order.
@@ -124,7 +124,7 @@ class SpecFile:
         metadata: plain values.
 
     Raises:
-        SpecError: a part contradicts another; the message has the place.
+        SpecError: parts contradict each other; the message names the place.
     """
 
     features: tuple[Feature, ...]
@@ -169,11 +169,9 @@ class SpecFile:
             raise SpecError(f"{place}: its chunks say num_rows {sorted(counts)}, expected the same rows in each.")  # type: ignore[type-var]
 
     def __getitem__(self, name: str) -> Feature:
-        """The feature called `name`, which must be there."""
         return next(feature for feature in self.features if feature.name == name)
 
     def to_yaml(self) -> str:
-        """Render as the text of `feature_spec.yaml`."""
         document = {
             "feature_spec": {feature.name: _feature_entry(feature) for feature in self.features},
             "source_spec": {
@@ -189,8 +187,8 @@ class SpecFile:
         """Parse the text of `feature_spec.yaml`.
 
         Raises:
-            SpecError: not YAML, a part is missing or of the wrong kind, or the contents contradict each other; the
-                message has the line or the place.
+            SpecError: the text is not YAML, a part is missing or of the wrong type, or the contents contradict each
+                other; the message names the line or the place.
         """
         try:
             node = compose(text)
@@ -199,11 +197,11 @@ class SpecFile:
             mark = getattr(error, "problem_mark", None)
             where = f"line {mark.line + 1}: " if mark else ""
             raise SpecError(f"{where}not YAML: {getattr(error, 'problem', None) or error}.") from None
-        except (ValueError, RecursionError) as error:  # a date that is none, lists in lists without end
+        except (ValueError, RecursionError) as error:  # invalid dates, or lists nested too deeply
             raise SpecError(f"not YAML: {error}.") from None
         if not isinstance(document, dict):
             raise SpecError(f"the file is {document!r:.80}, expected names with their values.")
-        metadata = document.pop("metadata", None) or {}  # which may hold dates
+        metadata = document.pop("metadata", None) or {}  # may contain dates, which JSON cannot
         if not isinstance(metadata, dict):
             raise SpecError(f"metadata is {metadata!r:.80}, expected names with their values.")
         for part in (document, metadata):
@@ -221,7 +219,7 @@ class SpecFile:
         """Read a feature spec file.
 
         Raises:
-            SpecError: no such file, or not a valid spec; the message has the path.
+            SpecError: the file does not exist or is not a valid spec; the message contains the path.
         """
         try:
             return cls.from_yaml(read_regular(path, MOST_BYTES).decode())
@@ -236,7 +234,7 @@ class SpecFile:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML would take the last."""
+    """YAML loader that rejects duplicate keys, where YAML would silently keep the last."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -301,7 +299,7 @@ def _feature(name: str, entry: _FeatureEntry) -> Feature:
 
 
 def _check_keys(value: Any, place: str) -> None:
-    """Refuse keys that are not text, since JSON would turn them into text."""
+    """Check that all keys are strings, because JSON would convert other keys to strings."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
@@ -310,7 +308,7 @@ def _check_keys(value: Any, place: str) -> None:
 
 
 def _dtype_name(text: Any, place: str) -> str:
-    """NumPy's name of a dtype in its own words, PyTorch's or TensorFlow's."""
+    """Return NumPy's name of a dtype that was written in the notation of NumPy, PyTorch or TensorFlow."""
     plain = _TORCH_DTYPES.get(str(text)) or re.sub(r"^(torch|tf|np|numpy)\.", "", str(text))
     try:
         name = np.dtype(plain).name

@@ -1,4 +1,4 @@
-"""What a feature spec knows beside its columns: the part `metadata` of `feature_spec.yaml`."""
+"""The `metadata` part of `feature_spec.yaml`: everything a feature spec contains besides columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -11,20 +11,21 @@ from rankline.workflows.schema.validated import validated
 
 @dataclass(frozen=True, kw_only=True)
 class SpecMetadata:
-    """How the data of a spec came to be, and how it is to be used.
+    """How a dataset was prepared and how to use it.
 
     Attributes:
         dataset: name of the dataset.
         inputs: raw columns of a serving request.
-        group_by: input column whose groups (users) GAUC averages over, if there is one.
-        item: input column that the catalogue lists, if there is one.
-        candidates: input columns that may hold several values per row, which share the rest of the row.
-        history: input column with what a user chose before, where rows have histories.
-        negatives: training rows of items that were not chosen for each row of one that was, where rows have histories.
-        online: the splits hold raw rows, as earlier versions could write them; `PreparedData.load` refuses them.
-        best_auc: best AUC that any model can reach, where it is known.
-        heads: what is learned of each label column, in the order of their channel; none for one binary head each.
-        others: whatever else the file has; kept as it is.
+        group_by: input column that defines the groups (users) for GAUC, if any.
+        item: input column of item ids, which the catalog lists, if any.
+        candidates: input columns that may have several values per row; the values share the row's other columns.
+        history: input column with the items that a user chose before, if rows have histories.
+        negatives: number of negative training rows per positive row, if rows have histories.
+        online: whether the splits contain raw rows, as earlier versions could write them; `PreparedData.load` rejects
+            such data.
+        best_auc: the highest AUC that any model can reach, if known.
+        heads: tasks of the label columns, in channel order; empty for one binary head per label.
+        others: any other entries of the file, kept unchanged.
     """
 
     dataset: str | None = None
@@ -41,7 +42,6 @@ class SpecMetadata:
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Any]) -> "SpecMetadata":
-        """The metadata that the plain values of a file say."""
         known = {name: value for name, value in entries.items() if name in _KNOWN and value is not None}
         others = {name: value for name, value in entries.items() if name not in _KNOWN}
         heads = known.pop("heads", None) or []
@@ -50,7 +50,7 @@ class SpecMetadata:
         return replace(validated(cls, known, "metadata"), heads=tuple(map(Head.from_entry, heads)), others=others)
 
     def entries(self) -> dict[str, Any]:
-        """Plain values for a file; what there is nothing to say about is left out."""
+        """Return plain values for a file, without empty entries."""
         given = {name: getattr(self, name) for name in _KNOWN if name != "heads"}
         known = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
         if self.heads:

@@ -1,4 +1,4 @@
-"""What a model learns: a head for each label column, and what its task asks of the labels."""
+"""Prediction targets: one head per label column, with a task that determines the valid labels."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,24 +11,24 @@ from rankline.workflows.schema.validated import validated
 
 BINARY, REGRESSION, MULTICLASS = TASKS = ("binary", "regression", "multiclass")
 _MOST_CLASSES = 1 << 16
-"""Labels are float32, which has every whole number up to 2**24; a model of more classes is no table's."""
+"""The largest number of classes. float32 labels could represent integers up to 2**24."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """One label, and what is learned of it.
+    """A label column and its learning task.
 
     Attributes:
-        column: of the label: 0 or 1 for `binary`, any finite number for `regression`, 0 … n - 1 for `multiclass`.
-            Where there are several heads, a row may lack the label of one: it says nothing to that head.
+        column: name of the label column: 0 or 1 for `binary`, any finite number for `regression`, 0 … n - 1 for
+            `multiclass`. If there are several heads, a row may lack a label; it then does not count for that head.
         task: one of `TASKS`.
-        classes: their names in the order of their numbers; of `multiclass` only.
-        weight: of its loss, beside those of other heads.
-        mean, deviation: of the label in the training rows, which `prepare` finds; of `regression` only. What is learned
-            is (label - mean) / deviation, what is served is in the unit of the label.
+        classes: names of the classes in numerical order; for `multiclass` only.
+        weight: weight of this head's loss relative to the other heads.
+        mean, deviation: mean and standard deviation of the label in the training rows, computed by `prepare`; for
+            `regression` only. The model learns (label - mean) / deviation and serves values in the label's unit.
 
     Raises:
-        SpecError: one does not go with another, or is out of its range.
+        SpecError: a value is out of range, or values contradict each other.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  (pydantic's interface)
@@ -56,7 +56,7 @@ class Head:
 
     @property
     def width(self) -> int:
-        """Values of its output for each row: a probability for each class, a probability, or a number."""
+        """Number of output values per row: a probability per class, one probability, or one number."""
         return len(self.classes) or 1
 
     def _refused(self, name: str, expected: str) -> SpecError:
@@ -71,26 +71,25 @@ class Head:
 
     @classmethod
     def from_entry(cls, entry: Any) -> "Head":
-        """What the plain values of a file say."""
         if isinstance(entry, Mapping) and isinstance(classes := entry.get("classes"), list):
             entry = {**entry, "classes": list(map(str, classes))}
         return validated(cls, entry, "a head")
 
 
 def usual_heads(columns: Sequence[str]) -> tuple[Head, ...]:
-    """What label columns mean of which nothing is said: 1 where somebody chose the item, else 0."""
+    """Return the default heads: binary, where label 1 means that the item was chosen."""
     return tuple(map(Head, columns))
 
 
 def output_names(heads: Sequence[Head]) -> tuple[str, ...]:
-    """What the outputs of a model are called: `SCORE` where it has one binary head, else the columns of the labels."""
+    """Return the names of a model's outputs: `SCORE` for a single binary head, else the label columns."""
     return (SCORE,) if [head.task for head in heads] == [BINARY] else tuple(head.column for head in heads)
 
 
 def score_names(output: str, classes: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the columns for the scores of an output: `score_OUTPUT`, or `score_OUTPUT_CLASS` for each class.
 
-    The output `SCORE` gets no second `score_` in front.
+    The output `SCORE` gets no second `score_` prefix.
     """
     stem = output if output == SCORE else f"{SCORE}_{output}"
     return tuple(f"{stem}_{name}" for name in classes) or (stem,)

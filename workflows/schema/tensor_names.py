@@ -1,13 +1,12 @@
-"""How columns are called as tensors, on the wire and in a SavedModel: said once, for both.
+"""Names of the tensors for each column, in requests and in a SavedModel.
 
-A list column travels as two tensors. In a Keras batch and on the wire they are `name__values` and `name__nnzs` (the
-number of values of each row), as NVIDIA's loaders have it; the SavedModel's `serving_default` takes `name__offsets`
-instead, which is what merlin-systems sends.
+A list column travels as two tensors. In a Keras batch and in requests they are `name__values` and `name__nnzs` (the
+number of values per row), as in NVIDIA's loaders. The SavedModel's `serving_default` takes `name__offsets` instead,
+which merlin-systems sends.
+Requests mark missing values: NaN in a float column, `name__valid` for any other column of single values, and a length
+of `MISSING_LIST` for a list. An empty list, with length 0, is not missing.
 
-A request says what is missing: NaN in a column of floats, `name__valid` beside any other column of single values, and
-`MISSING_LIST` values for a list. An empty list, 0 values, is not missing.
-
-Columns may have any name, but TensorFlow and TorchScript take tensors as Python arguments: see `argument_names`.
+Columns may have any name, but TensorFlow and TorchScript pass tensors as Python arguments: see `argument_names`.
 """
 
 import builtins
@@ -20,27 +19,28 @@ VALUES = "__values"
 NNZS = "__nnzs"
 OFFSETS = "__offsets"
 VALID = "__valid"
-"""bool [num_rows, 1], False where a value is missing. Left out where there is nothing missing."""
+"""bool [num_rows, 1], False for missing values. Omitted if no value is missing."""
 
 MISSING_LIST = -1
-"""What `name__nnzs` says of a missing list in a request."""
+"""Value of `name__nnzs` that marks a missing list in a request."""
 
 SCORE = "score"
-"""Output of every model: float32 [num_rows, 1]."""
+"""Output of a model with a single binary head: float32 [num_rows, 1]."""
 
 RAGGED_SIGNATURE = "serving_default"
-"""Lists as flat values [num_values] and offsets [num_rows + 1], single values as [num_rows]."""
+"""Lists as concatenated values [num_values] and offsets [num_rows + 1], single values as [num_rows]."""
 
 PADDED_SIGNATURE = "serving_padded"
-"""Lists as zero-padded values [num_rows, width] and nnzs [num_rows, 1]: every tensor has the batch first, which is what
-lets Triton join requests."""
+"""Lists as zero-padded values [num_rows, width] and nnzs [num_rows, 1]. The batch is the first dimension of every
+tensor, so Triton can batch requests.
+"""
 
 _RESERVED = frozenset(
     {"self", "torch", "ops", "aten", "prim", "fork", "inf", "nan", "infj", "nanj", "attribute", "annotate", "CONSTANTS"}
     | {"uninitialized", "unchecked_cast", "number", "NoneType", "Tensor", "List", "Dict", "Tuple", "Optional"}
     | {*keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
 )
-"""Names with a meaning in Python, or in the code of a TorchScript file."""
+"""Reserved words of Python and of TorchScript code."""
 _PLAIN = re.compile(r"(?!as_hex_)[A-Za-z][A-Za-z0-9_]*")
 _HEX = re.compile(r"as_hex_((?:[0-9a-f]{2})*)")
 
@@ -60,6 +60,6 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def tensor_name(argument: str) -> str:
-    """Return the name of the tensor that an argument of `argument_names` takes."""
+    """Return the name of the tensor for an argument of `argument_names`."""
     encoded = _HEX.fullmatch(argument)
     return bytes.fromhex(encoded[1]).decode() if encoded else argument

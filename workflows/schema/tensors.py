@@ -1,4 +1,4 @@
-"""A tensor as it travels: what a model's config, a request and NumPy say of it, in one noun."""
+"""The description of a tensor, with its type in the notations of model configs, requests and NumPy."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ _DATATYPES = {numpy_name: datatype for datatype, numpy_name in _NUMPY_NAMES.item
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """An input or output of a model, whose first dimension, the batch, goes without saying.
+    """An input or output of a model. The batch dimension is implicit.
 
     Attributes:
         name: tensor name, see `rankline.workflows.schema.tensor_names`.
-        dtype: NumPy's name of the type; "object" for strings, which are bytes (UTF-8).
-        dims: shape of a row; -1 where any length will do.
-        optional: a request may leave it out.
-        is_candidates: a row holds one value per candidate, and may hold a single one.
+        dtype: NumPy's name of the type; "object" for strings, which are UTF-8 bytes.
+        dims: shape of a row; -1 for any length.
+        optional: whether a request may omit the tensor.
+        is_candidates: whether a row may have one value per candidate; a single value is allowed too.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Tensor:
     def from_config(
         cls, name: str, data_type: str, dims: Iterable[Any], *, optional: bool = False, is_candidates: bool = False
     ) -> "Tensor":
-        """A tensor as a model's config declares it.
+        """Return a tensor as declared in a model's config.
 
         Raises:
             ValueError: NumPy has no such type.
@@ -61,36 +61,36 @@ class Tensor:
 
     @cached_property
     def datatype(self) -> str:
-        """The type as a request names it, such as INT64."""
+        """The type as named in requests, such as INT64."""
         return _DATATYPES[self.dtype]
 
     @property
     def data_type(self) -> str:
-        """The type as a config names it, such as TYPE_INT64."""
+        """The type as named in model configs, such as TYPE_INT64."""
         return f"TYPE_{'STRING' if self.datatype == 'BYTES' else self.datatype}"
 
     @property
     def is_scalar(self) -> bool:
-        """Each row holds one value, and cannot hold more."""
+        """Whether each row holds exactly one value."""
         return self.dims == (1,)
 
     def zeros(self, num_rows: int) -> npt.NDArray[Any]:
-        """Rows of zeros, or of empty strings; one value where any length will do."""
+        """Return zeros or empty strings; dimensions of any length become 1."""
         shape = (num_rows, *(max(dim, 1) for dim in self.dims))
         return np.full(shape, fill_value(self.numpy_dtype), self.numpy_dtype)
 
 
 def side_by_side(outputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Outputs of the same rows as one array: a single one as it is, several of [N, width] as [N, sum of widths]."""
+    """Concatenate outputs of shape [N, width] to [N, sum of widths]; a single output is returned unchanged."""
     return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
 
 
 def apart(scores: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """How far each score is from the expected one; of those above 1 as a share of it. NaN stays NaN."""
+    """Return absolute differences of scores; relative ones where the expected score exceeds 1. NaN stays NaN."""
     distance: npt.NDArray[Any] = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
     return distance
 
 
 def fill_value(dtype: np.dtype[Any]) -> Any:
-    """What padding holds: zero, or the empty string."""
+    """Return the padding value: zero, or the empty string."""
     return b"" if dtype.hasobject else dtype.type(0)

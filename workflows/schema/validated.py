@@ -1,4 +1,4 @@
-"""Values of a file as dataclasses, checked by pydantic, which takes 0.4 s to import."""
+"""Validation of file contents with pydantic, imported lazily because the import takes 0.4 s."""
 
 import json
 from typing import Any, TypeVar
@@ -10,10 +10,10 @@ _SHOWN = 80
 
 
 def validated(kind: type[_Kind], value: Any, place: str) -> _Kind:
-    """Make a dataclass of plain values; a number in quotes is text.
+    """Convert plain values to a dataclass; a quoted number counts as text.
 
     Raises:
-        SpecError: a value is of another kind, missing or unknown; the message has its place.
+        SpecError: a value is missing, unknown or of the wrong type; the message names the place.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -24,5 +24,5 @@ def validated(kind: type[_Kind], value: Any, place: str) -> _Kind:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
         got = "" if first["type"] == "missing" else f" is {repr(first['input'])[:_SHOWN]}"
         raise SpecError(f"{f'{place}{path}'.lstrip('.')}{got}: {first['msg'].lower()}.") from None
-    except TypeError as error:  # dates and the like, which JSON cannot hold
+    except TypeError as error:  # dates and other values that JSON cannot represent
         raise SpecError(f"{place}: {error}.") from None

@@ -1,1 +1,1 @@
-"""Files: artifacts with manifests, atomic publishing, safe YAML, downloads."""
+"""Files: artifacts with manifests, atomic publishing, safe YAML parsing and downloads."""

@@ -1,9 +1,9 @@
-"""Directories on disk that are whole or not there: manifest, checksums, atomic publish.
+"""Artifacts: directories with a manifest and checksums, published atomically.
 
-Every noun of the flow (prepared data, trained model, exported ensemble) is one directory with a `manifest.json`:
-what it is, what it was made from, which versions made it, and the SHA-256 and size of each file. A stage fills a
-hidden sibling, which then takes the place of the old directory in one exchange, so a killed stage, or a power cut,
-leaves the old artifact or the new one, never a mixture.
+Every artifact (prepared data, trained model, exported ensemble) is one directory with a `manifest.json`: its kind, the
+artifacts it was made from, the package versions that made it, and the SHA-256 and size of each file. A stage writes to
+a hidden sibling directory, which is then swapped with the old directory in one system call. A killed stage or a power
+failure therefore leaves either the old artifact or the new one, never a mixture.
 """
 
 import ctypes
@@ -28,10 +28,10 @@ from rankline.workflows.storage.regular_files import open_regular, read_regular
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 CALLED: dict[str, str] = {}
-"""Name of a recipe → what it was asked for by, such as its file, which is what a command to make something takes."""
+"""Name of a recipe → the argument that the user passed for it, such as a file path, for use in suggested commands."""
 
-_LONGEST_NAME = 255  # bytes that Linux takes for one part of a path
-_MOST_MANIFEST_BYTES = 8 << 20  # of some 50,000 files; JSON takes 25 times as much in memory
+_LONGEST_NAME = 255  # bytes that Linux allows in one path component
+_MOST_MANIFEST_BYTES = 8 << 20  # enough for about 50,000 files; the parsed JSON takes 25 times as much memory
 _PACKAGES = (
     "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "torch", "pyarrow", "numpy", "mlflow",
     "nvidia-pytriton",
@@ -46,15 +46,15 @@ class FileRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a directory holds and where it comes from.
+    """Contents and provenance of an artifact.
 
     Attributes:
-        kind: noun, e.g. "prepared-data".
-        fingerprint: SHA-256 over kind, origin and the checksums of all files: the artifact's identity.
-        made_from: name → fingerprint of each artifact or source that went in.
-        details: counts and choices worth showing; JSON values only.
-        files: POSIX path below the directory → record.
-        versions: package → version that made it.
+        kind: kind of artifact, such as "prepared-data".
+        fingerprint: identity of the artifact: SHA-256 over `kind`, `made_from` and the checksums of all files.
+        made_from: name → fingerprint of each input artifact or source.
+        details: counts and options worth displaying; JSON values only.
+        files: POSIX path relative to the directory → record.
+        versions: package → version that made the artifact.
         created_at: UTC, ISO 8601; not part of the fingerprint.
     """
 
@@ -81,10 +81,10 @@ class Manifest:
 
     @classmethod
     def read(cls, directory: Path) -> "Manifest":
-        """Read `manifest.json` of `directory` without looking at the files it lists.
+        """Read the `manifest.json` of `directory` without checking the files that it lists.
 
         Raises:
-            ArtifactError: no manifest, or one that cannot be read.
+            ArtifactError: the manifest is missing or cannot be read.
         """
         path = directory / MANIFEST
         try:
@@ -105,7 +105,7 @@ class Manifest:
             raise ArtifactError(f"{path} cannot be read ({in_short(error)}). Make the artifact again.") from None
 
     def check_fingerprint(self, expected: str, source: Path) -> None:
-        """Refuse another artifact than the one that was meant, also one whose manifest says that it is that one."""
+        """Recompute the artifact's fingerprint, and raise `ArtifactError` if it differs from `expected`."""
         found = _fingerprint(self.kind, self.made_from, self.files)
         if found != expected.lower():
             raise ArtifactError(
@@ -133,22 +133,22 @@ class Manifest:
 def publish(
     target: Path, kind: str, *, made_from: Mapping[str, str] | None = None, details: dict[str, Any] | None = None
 ) -> Iterator[Path]:
-    """Fill a new artifact and put it at `target` in one step when the block ends without an error.
+    """Yield a directory for a new artifact, and move it to `target` atomically if the block succeeds.
 
     Args:
-        target: directory to make or replace. One that exists and is not an artifact is refused, so that a wrong path
-            never costs anybody their files.
-        kind: noun written into the manifest.
-        made_from: name → fingerprint of what went in.
-        details: written into the manifest; the block may go on filling it.
+        target: directory to create or replace. An existing directory that is not an artifact is rejected, so that a
+            wrong path never deletes a user's files.
+        kind: kind of artifact, written to the manifest.
+        made_from: name → fingerprint of each input.
+        details: written to the manifest; the block may still add entries.
 
     Yields:
-        The hidden sibling directory to write into.
+        A hidden sibling directory to write to.
 
     Raises:
         ArtifactError: `target` is a file or a directory that is not an artifact.
     """
-    target = target.resolve()  # what a link points to is replaced, not the link
+    target = target.resolve()  # replace the target of a link, not the link itself
     refuse_foreign(target, kind)
     with staging_for(target) as staging:
         yield staging
@@ -156,11 +156,11 @@ def publish(
         (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         sync_all(staging)
         _replace(staging, target, exchange_paths)
-        sync(target.parent)  # from here on the hidden name holds the old artifact, if there was one
+        sync(target.parent)  # from here on the hidden name refers to the old artifact, if any
 
 
 def refuse_foreign(target: Path, kind: str) -> None:
-    """Refuse a target that holds something else than an artifact of `kind`."""
+    """Raise `ArtifactError` if the target contains anything other than an artifact of this kind."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     try:
@@ -174,12 +174,8 @@ def refuse_foreign(target: Path, kind: str) -> None:
 def load_manifest(directory: Path, kind: str) -> Manifest:
     """Read the manifest of an artifact and check it against the files.
 
-    Args:
-        directory: the artifact.
-        kind: what the caller expects it to be.
-
     Raises:
-        ArtifactError: missing, of another kind, or a file is missing, damaged or not of the artifact.
+        ArtifactError: the artifact is missing or of another kind, or a file is missing, damaged or not listed.
     """
     if not directory.is_dir():
         raise ArtifactError(f"{directory.absolute()} does not exist. Expected {kind}: {remedy(kind, directory)}.")
@@ -193,13 +189,11 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
 
 
 def refuse_unlisted(directory: Path, names: Collection[str], kind: str) -> None:
-    """Refuse files that an artifact does not list."""
     if foreign := sorted({name for name, _ in files_below(directory)} - set(names)):
         raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Remove it.")
 
 
 def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> None:
-    """Check files of an artifact against what its manifest says."""
     for name, expected in files.items():
         path = directory / name
         if not path.is_file():
@@ -213,7 +207,7 @@ def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> 
 
 
 def refuse_links(directory: Path, kind: str) -> None:
-    """Refuse links below a directory of an artifact: what they lead to is not the artifact's, and may change."""
+    """Reject symbolic links in an artifact: their targets are outside of it and may change."""
     for path in sorted(directory.rglob("*")):
         if path.is_symlink():
             raise ArtifactError(f"{path} is a link, and this {kind} may hold only files. Put the file in its place.")
@@ -222,7 +216,7 @@ def refuse_links(directory: Path, kind: str) -> None:
 
 
 def remedy(kind: str, directory: Path) -> str:
-    """The command that makes an artifact where the command line keeps it."""
+    """Return the command that creates an artifact at its default location."""
     directory = directory.absolute()
     parent = directory.parent
     recipe, exported = (shlex.quote(CALLED.get(name, name)) for name in (parent.name, directory.name))
@@ -237,10 +231,7 @@ def remedy(kind: str, directory: Path) -> str:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A hidden sibling to write, which takes the place of `path` when the block ends without an error.
-
-    The directory of `path` is made.
-    """
+    """Yield a hidden sibling to write, which replaces `path` if the block succeeds. Creates missing directories."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         staging = Path(file.name)
@@ -256,13 +247,11 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, its directory included."""
     with whole_file(path) as staging:
         staging.write_bytes(content)
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a regular file's bytes, as hexadecimal digits."""
     digest = hashlib.sha256()
     with open_regular(path) as stream:
         while block := stream.read(1 << 20):
@@ -271,7 +260,6 @@ def sha256_of(path: Path) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that shape an artifact."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -282,7 +270,6 @@ def versions() -> dict[str, str]:
 
 
 def describe(directory: Path, kind: str, made_from: Mapping[str, str], details: Mapping[str, Any]) -> Manifest:
-    """The manifest of everything below a directory."""
     files = {
         name: FileRecord(sha256=sha256_of(path), num_bytes=path.stat().st_size) for name, path in files_below(directory)
     }
@@ -303,14 +290,13 @@ def _fingerprint(kind: str, made_from: Mapping[str, str], files: Mapping[str, Fi
 
 
 def files_below(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Every file below a directory with its POSIX path, in order."""
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             yield path.relative_to(directory).as_posix(), path
 
 
 def code_fingerprint(*packages: Path) -> str:
-    """12 characters of a SHA-256 over the Python sources of packages."""
+    """Return 12 characters of a SHA-256 over the Python sources of packages."""
     files = [
         f"{package.name}/{name} {sha256_of(path)}"
         for package in packages
@@ -321,10 +307,10 @@ def code_fingerprint(*packages: Path) -> str:
 
 
 def _replace(staging: Path, target: Path, exchange: Callable[[Path, Path], bool]) -> None:
-    """Put `staging` at `target`; an old artifact ends up under the name of `staging`."""
+    """Move `staging` to `target`. An old artifact ends up at the path of `staging`."""
     if not target.exists():
         staging.rename(target)
-    elif not exchange(staging, target):  # a file system without exchange: two renames, the old kept until the end
+    elif not exchange(staging, target):  # the file system cannot swap: rename twice, deleting nothing until the end
         aside = staging.with_name(staging.name + ".old")
         target.rename(aside)
         try:
@@ -336,7 +322,7 @@ def _replace(staging: Path, target: Path, exchange: Callable[[Path, Path], bool]
 
 
 def exchange_paths(first: Path, second: Path) -> bool:
-    """Swap two paths atomically with Linux's renameat2; False where the system cannot."""
+    """Swap two paths atomically with Linux's renameat2; False if the system does not support it."""
     at_fdcwd, rename_exchange = -100, 2
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:

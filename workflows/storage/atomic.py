@@ -1,7 +1,7 @@
-"""What is on the disk when the power fails: files, then the names that lead to them, in this order.
+"""Crash-safe file operations: sync the contents of a file before the directory entry that refers to it.
 
-A rename may reach the disk before the bytes of the file that it names. So whatever takes the place of something is
-synced first, and what it replaces goes only when the new name is on the disk.
+A rename may reach the disk before the contents of the renamed file. A replacement is therefore synced before the
+rename, and the replaced file is deleted only after the rename is on disk.
 """
 
 import errno
@@ -18,19 +18,18 @@ _MARK = ".rankline-"
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's bytes, or the names in a directory, are on the disk."""
+    """Wait until a file's contents, or the entries of a directory, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that syncs no directories
+        if error.errno != errno.EINVAL:  # raised by file systems that cannot sync directories
             raise
     finally:
         os.close(descriptor)
 
 
 def sync_all(directory: Path) -> None:
-    """Wait until everything below a directory is on the disk, and the directory."""
     for folder, _, files in os.walk(directory, topdown=False):
         for name in files:
             sync(Path(folder, name))
@@ -39,9 +38,9 @@ def sync_all(directory: Path) -> None:
 
 @contextmanager
 def staging_for(target: Path) -> Iterator[Path]:
-    """An empty hidden directory beside `target`, which is gone when the block ends, whatever it holds by then.
+    """Yield an empty hidden directory next to `target`, and delete the directory after the block.
 
-    What a process that was killed in such a block has left beside the same target is removed first.
+    Leftovers of killed processes for the same target are removed first.
     """
     prefix = f".{target.name}{_MARK}"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -53,26 +52,26 @@ def staging_for(target: Path) -> Iterator[Path]:
 
 
 def remove(directory: Path) -> None:
-    """Remove a directory whole: whenever this is cut off, it is all there or nobody sees it."""
+    """Remove a directory atomically: an interrupted call leaves either all or none of it visible."""
     with staging_for(directory) as staging:
         directory.rename(staging)
         sync(directory.parent)
 
 
 class Use:
-    """A directory that is in use, as `is_used` sees, until this is closed or this process has ended.
+    """Marks a directory as in use, see `is_used`, until `close` is called or the process ends.
 
     Args:
-        directory: which may be on a file system that is mounted for reading alone.
+        directory: may be on a read-only file system.
 
     Raises:
-        OSError: there is none.
+        OSError: the directory does not exist.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._descriptor: int | None = None  # `close` finds it, also where there is no directory
+        self._descriptor: int | None = None  # set before `os.open` may fail, because `close` reads it
         self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        with suppress(OSError):  # a file system without locks: nobody sees it there
+        with suppress(OSError):  # a file system without locks: `is_used` returns False there
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def close(self) -> None:
@@ -85,7 +84,7 @@ class Use:
 
 
 def is_used(directory: Path) -> bool:
-    """Whether a process of this machine has a `Use` of a directory."""
+    """Whether a process on this machine holds a `Use` of the directory."""
     try:
         with _locked(directory, fcntl.LOCK_NB):
             return False
@@ -96,22 +95,22 @@ def is_used(directory: Path) -> bool:
 
 
 def _made(prefix: str, parent: Path, at_end: ExitStack) -> Path:
-    """A new directory that is locked, so that nobody takes it for one that was left."""
+    """Create a directory and lock it, so that no other process takes it for a leftover."""
     while True:
         made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         at_end.callback(shutil.rmtree, made, ignore_errors=True)
         at_end.enter_context(_locked(made))
-        if made.is_dir():  # nobody was faster than the lock
+        if made.is_dir():  # no other process removed it before it was locked
             made.chmod(0o755)
             return made
 
 
 @contextmanager
 def _locked(directory: Path, wait: int = 0) -> Iterator[None]:
-    """Hold the lock of a directory, which ends with this process at the latest.
+    """Hold the exclusive lock of a directory. The lock ends with this process at the latest.
 
     Raises:
-        BlockingIOError: it is held by another, and `wait` is LOCK_NB.
+        BlockingIOError: another process holds the lock, and `wait` is LOCK_NB.
     """
     descriptor = os.open(directory, os.O_RDONLY)
     try:

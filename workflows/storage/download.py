@@ -1,5 +1,3 @@
-"""Fetch a dataset's archive: streamed, checked, unpacked whole or not at all."""
-
 import hashlib
 import http.client
 import re
@@ -15,7 +13,7 @@ from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.storage.atomic import staging_for, sync, sync_all
 
 _BLOCK_BYTES = 1 << 18
-_MOST_UNPACKED = 100  # times as large as the zip; texts of numbers come to ten
+_MOST_UNPACKED = 100  # limit on the expansion ratio; numbers as text expand about tenfold
 _MOST_FILES = 10_000
 _INSTEAD = "Use files that are already on disk with --data-dir DIR, or generate data: leave out --download."
 
@@ -25,10 +23,10 @@ class Archive:
     """A zip file on a server.
 
     Attributes:
-        name: name of the directory that the archive becomes.
-        url: where it lies.
-        md5: MD5 of the zip, hexadecimal. None where the publisher changes the file: then the MD5 that the server gives
-            at `url` + ".md5" counts, and with none there only the checksums inside the zip do.
+        name: name of the directory that the archive is unpacked to.
+        url: address of the zip file.
+        md5: MD5 of the zip file in hexadecimal. None if the publisher changes the file: the MD5 published at `url` +
+            ".md5" is checked instead, or, if there is none, only the checksums inside the zip file.
     """
 
     name: str
@@ -37,13 +35,14 @@ class Archive:
 
 
 def download(archive: Archive, directory: Path, *, progress: Progress = SILENT, timeout_s: float = 30.0) -> Path:
-    """Fetch and unpack an archive; does nothing when that was done before.
+    """Download and unpack an archive, unless its directory already exists.
 
     Returns:
-        `directory / archive.name`, holding what the zip holds, without a top folder that wraps everything.
+        `directory / archive.name`, with the contents of the zip file, excluding a single top-level folder.
 
     Raises:
-        DownloadError: not reachable, refused, cut off, damaged, or not writable. No half archive is left in place.
+        DownloadError: the server is unreachable or rejects the request, the transfer breaks off, the file is damaged,
+            or the directory is not writable. No partial archive remains.
     """
     target = directory / archive.name
     if target.is_dir():
@@ -61,20 +60,19 @@ def download(archive: Archive, directory: Path, *, progress: Progress = SILENT, 
             sync_all(whole)
             whole.rename(target)
             sync(directory)
-    except OSError as error:  # those of the network are DownloadErrors by now
+    except OSError as error:  # network errors were already converted to DownloadError
         raise DownloadError(f"{archive.name} cannot be stored in {directory} ({error.strerror or error}).") from None
     return target
 
 
 def _fetch(archive: Archive, path: Path, progress: Progress, timeout_s: float) -> str:
-    """Write the archive to `path`; returns its MD5."""
     digest, done = hashlib.md5(usedforsecurity=False), 0
     try:
         response = _open(archive.url, timeout_s)
     except urllib.error.HTTPError as error:
         raise _refused(archive.url, error) from None
     with response, path.open("wb") as stream:
-        total = response.length  # None where the server does not say
+        total = response.length  # None if the server does not send it
         while block := _read(response, archive.url):
             stream.write(block)
             digest.update(block)
@@ -110,7 +108,7 @@ def _refused(url: str, error: urllib.error.HTTPError) -> DownloadError:
 
 
 def _published_md5(url: str, timeout_s: float) -> str | None:
-    """The first thing in the file at `url` that looks like an MD5; None where the server has no such file."""
+    """Return the first MD5 in the file at `url`; None if the server has no such file."""
     try:
         with _open(url, timeout_s) as response:
             text = _read(response, url).decode("ascii", errors="replace")
@@ -144,5 +142,5 @@ def _unpack(archive: Archive, packed: Path, directory: Path) -> None:
             bundle.extractall(directory)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DownloadError(f"{archive.url} is not a complete zip file ({error}). Run it again.") from None
-    except (RuntimeError, NotImplementedError) as error:  # a password, or a compression that Python lacks
+    except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unsupported compression
         raise DownloadError(f"{archive.url} cannot be unpacked ({error}). {_INSTEAD}") from None

@@ -1,4 +1,4 @@
-"""Files of somebody else, opened without waiting and read up to a limit."""
+"""Reading of untrusted files: without blocking, and up to a size limit."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading.
 
     Raises:
-        OSError: it cannot be opened, or it is a directory, a FIFO, a socket or a device.
+        OSError: the file cannot be opened, or it is a directory, a FIFO, a socket or a device.
     """
     stream = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  (it is returned)
     if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -21,10 +21,10 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The bytes of a regular file.
+    """Return the contents of a regular file.
 
     Raises:
-        OSError: see `open_regular`, or it has more than `most_bytes`.
+        OSError: see `open_regular`, or the file is larger than `most_bytes`.
     """
     with open_regular(path) as stream:
         if os.fstat(stream.fileno()).st_size > most_bytes:
@@ -33,4 +33,4 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)  # else a FIFO would wait for its writer
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)  # opening a FIFO would otherwise wait for a writer

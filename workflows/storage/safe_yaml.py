@@ -1,20 +1,20 @@
-"""YAML as nodes, where what would take long or stands for too much is refused before it is made into values."""
+"""YAML parsing that rejects documents that are slow to parse or expand to too much data."""
 
 import yaml
 
 MOST_BYTES = 1 << 20
-_MOST_ENTRIES = 100_000  # lines, and values of lists in one line: parsing takes 30 µs for each
-_MOST_CHARACTERS = 4 << 20  # with aliases replaced by what they stand for
+_MOST_ENTRIES = 100_000  # lines and inline list values; parsing takes 30 µs for each
+_MOST_CHARACTERS = 4 << 20  # after expanding aliases
 _LONGEST_NUMBER = 100
 _NUMBER = "tag:yaml.org,2002:int"
 
 
 def compose(text: str) -> yaml.Node | None:
-    """The document in a text; None where it is empty.
+    """Parse a document into nodes; None if it is empty.
 
     Raises:
-        yaml.YAMLError: it is not YAML, it is too long, or its aliases expand to too many characters.
-        RecursionError: it holds lists in lists without end.
+        yaml.YAMLError: the text is not YAML, it is too long, or its aliases expand to too many characters.
+        RecursionError: lists are nested too deeply.
     """
     if len(text.splitlines()) + sum(text.count(sign) for sign in ",[]{}") > _MOST_ENTRIES:
         raise yaml.YAMLError(f"it has more than {_MOST_ENTRIES} lines and values")
@@ -25,7 +25,7 @@ def compose(text: str) -> yaml.Node | None:
 
 
 def _extent(node: yaml.Node, extents: dict[int, int]) -> int:
-    """Characters of a node when it is written out without aliases, about."""
+    """Return the approximate number of characters of a node with all aliases expanded."""
     if isinstance(node, yaml.ScalarNode):
         if node.tag == _NUMBER and len(node.value) > _LONGEST_NUMBER:
             problem = f"a number has more than {_LONGEST_NUMBER} digits"

@@ -1,1 +1,0 @@
-"""TorchScript files, checked before PyTorch loads them."""

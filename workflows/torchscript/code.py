@@ -1,8 +1,8 @@
-"""The code of a TorchScript file, read as strictly as PyTorch writes it.
+"""A strict check of the code in a TorchScript file, which accepts only what PyTorch's printer writes.
 
-PyTorch's parser takes more than PyTorch's printer writes: comments and continued lines between the parts of a name,
-strings in several pieces and with escapes, modules under other names. What the printer does not write is refused, so
-that every name that the code uses stands in it as a word.
+PyTorch's parser accepts more than its printer writes: comments and line continuations inside dotted names, strings in
+several parts and with escapes, modules under other names. All of these are rejected, so that every name that the code
+uses appears in it as a word.
 """
 
 import re
@@ -12,16 +12,17 @@ from graphlib import CycleError, TopologicalSorter
 from rankline.workflows.core.errors import ArtifactError
 
 LIBRARIES = frozenset({"aten", "prim", "prims", "quantized", "mkldnn", "mkldnn_prepacked", "onednn", "sparse"})
-"""Libraries of operators that only compute; others send and receive, or take memory for what it is not."""
+"""Operator libraries that only compute. Others communicate, or reinterpret memory."""
 _REFUSED = re.compile(
     r"save|from_file|load_tensor|data_ptr|rpc_\w+|\w*PythonOp|_sparse_\w+_unsafe|[lr]just|zfill|expandtabs"
 )
-"""Operators that read and write files, memory or other processes; those that pad a string run when code is compiled."""
+"""Operators that access files, memory or other processes, and string padding, which runs during compilation."""
 _PRIM = re.compile(r"[a-z_]\w*|RaiseException|NumToTensor|Print|EnumName|EnumValue|ModuleContainerIndex|IfThenElse")
-"""Operators of `prim`; others with a capital need a graph of their own, which code cannot give."""
+"""Allowed operators of `prim`; others with a capital letter need a graph, which code cannot provide."""
 _MAX_DEPTH = 800
-"""Nesting of function calls and of the expressions in them. PyTorch's compiler handles twice this depth with a stack of
-4 MiB; the default stack has 8 MiB."""
+"""Maximum nesting of function calls and their expressions. PyTorch's compiler handles twice this depth with a stack of
+4 MiB; the default stack has 8 MiB.
+"""
 _TOKEN = re.compile(
     r"""(?P<space>\ +)
     |(?P<line>\n[\ ]*)
@@ -44,13 +45,12 @@ _COMPUTED = re.compile(
 
 
 def check_code(sources: Mapping[str, str]) -> None:
-    """Refuse code that does more than compute, or overflows the stack of PyTorch's compiler.
+    """Reject code that does more than compute, or that overflows the stack of PyTorch's compiler.
 
-    Args:
-        sources: name of a record, such as "code/__torch__/model.py" → what it holds.
+    `sources` maps the name of a record, such as "code/__torch__/model.py", to its contents.
 
     Raises:
-        ArtifactError: it names what was found.
+        ArtifactError: the code is rejected; the message names the reason.
     """
     found, loading = set[str](), set[str]()
     needs: dict[str, set[str]] = {}
@@ -77,10 +77,10 @@ def check_code(sources: Mapping[str, str]) -> None:
 
 
 def check_type(annotation: object) -> None:
-    """Refuse a type annotation that is malformed or nested too deeply.
+    """Check a type annotation.
 
     Raises:
-        ArtifactError: it is.
+        ArtifactError: the annotation is malformed or nested too deeply.
     """
     if not isinstance(annotation, str) or len(annotation) > 10_000 or annotation.count("[") > 100:
         raise ArtifactError("has a value whose type is nested too deeply. Save a simpler model.")
@@ -111,7 +111,7 @@ def _tokens(definition: str, record: str) -> Iterator[tuple[str, str]]:
 
 
 def _roots(tokens: Sequence[tuple[str, str]], word: str) -> Iterator[int]:
-    """Places of a word that is not an attribute of something."""
+    """Yield the positions of a word where it is not an attribute."""
     for place, token in enumerate(tokens):
         if token[1] == word and (not place or tokens[place - 1][1] != "."):
             yield place
@@ -152,9 +152,9 @@ def _reaching_outside(tokens: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _packages(tokens: Sequence[tuple[str, str]]) -> set[int]:
-    """Return the places of package and module names in the paths of the file's own classes and functions.
+    """Return the positions of package and module names in the paths of the file's own classes and functions.
 
-    The last word of a path is neither: it may be an operator on a value, such as a member of an enumeration.
+    The last word of a path is excluded: it may be an operator on a value, such as a member of an enumeration.
     """
     return {
         place + 2 * number
@@ -164,14 +164,14 @@ def _packages(tokens: Sequence[tuple[str, str]]) -> set[int]:
 
 
 def _is_defined(tokens: Sequence[tuple[str, str]], place: int) -> bool:
-    """Whether a word is the name of a class or method, or of a field, which is declared in a line of its own."""
+    """Whether a word defines a class, a method, or a field, which is declared on its own line."""
     before, after = tokens[max(place - 1, 0)], tokens[place + 1 : place + 2]
     is_field = before == ("line", "\n  ") and after == [("sign", ":")]
     return before in (("word", "class"), ("word", "def")) or is_field
 
 
 def _attribute(tokens: Sequence[tuple[str, str]], place: int) -> Iterator[str]:
-    """The name that `getattr` is given, if it is refused, or is more than a plain string."""
+    """Yield the attribute name passed to `getattr` if it is forbidden or not a plain string."""
     depth, end = 0, place + 1
     while end < len(tokens):
         depth += {"open": 1, "close": -1}.get(tokens[end][0], 0)
@@ -185,7 +185,7 @@ def _attribute(tokens: Sequence[tuple[str, str]], place: int) -> Iterator[str]:
 
 
 def _depth(tokens: Iterable[tuple[str, str]]) -> int:
-    """Nesting depth of statements and expressions: indentation, brackets, and runs of tokens without a comma."""
+    """Return the nesting depth of code: indentation, brackets, and runs of tokens without a comma."""
     deepest = run = indentation = 0
     outer: list[int] = []
     for kind, text in tokens:
@@ -217,7 +217,7 @@ def _check_depth(needs: Mapping[str, set[str]], depths: Mapping[str, int]) -> No
 
 
 def _done_at_load(definition: str) -> Iterator[str]:
-    """What a class runs when it is loaded beyond packing the weights of a quantised layer."""
+    """Yield everything that a class runs on loading beyond packing the weights of a quantized layer."""
     _, *parts = _METHOD.split(definition)
     methods = dict(zip(parts[::2], parts[1::2], strict=True))
     pending, seen = ["__setstate__"], {"__setstate__"}

@@ -1,7 +1,7 @@
-"""The pickles of a TorchScript file, which hold its attributes, checked without building what they describe.
+"""Check the pickles of a TorchScript file, which contain its attributes, without creating the objects they describe.
 
-PyTorch has a reader of its own for them, with a subset of pickle's instructions. It trusts a tensor's size, reads a
-storage again for each mention, and destroys nested values recursively.
+PyTorch reads them with its own unpickler for a subset of pickle's instructions. It does not check a tensor's size,
+reads a storage again for each reference, and destroys nested values recursively.
 """
 
 import io
@@ -18,7 +18,7 @@ from rankline.workflows.torchscript.code import LIBRARIES, check_type
 _MAX_DEPTH = 200
 _MAX_CONTAINERS = 1_000_000
 _MAX_ELEMENTS = 1 << 28
-"""Of a tensor that repeats its storage."""
+"""Limit for a tensor that repeats its storage."""
 _ITEM_BYTES = {
     **{"Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "ComplexDouble": 16, "ComplexFloat": 8},
     **{"Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1, "QInt8": 1, "QUInt8": 1, "QInt32": 4},
@@ -56,15 +56,13 @@ class _Made:
 
 
 def check_pickle(content: bytes, storages: Mapping[str, int]) -> None:
-    """Refuse a pickle that PyTorch cannot load safely.
+    """Reject a pickle that PyTorch cannot load safely.
 
-    Args:
-        content: the pickle.
-        storages: name → bytes of the records that its tensors may use.
+    `storages` maps names to the sizes in bytes of the records that tensors may use.
 
     Raises:
-        ArtifactError: it names what does more than compute, claims tensors that are not there, or is nested too deeply.
-        ValueError: it is damaged; IndexError, KeyError, TypeError, EOFError and others of pickle, likewise.
+        ArtifactError: the pickle does more than compute, contains tensors without data, or is nested too deeply.
+        ValueError, IndexError, KeyError, TypeError, EOFError: the pickle is damaged.
     """
     try:
         found = _Unpickler(content, storages).load()
@@ -79,7 +77,7 @@ def _height(value: Any, known: dict[int, int]) -> int:
     if not isinstance(value, list | tuple | dict | _Made):
         return 0
     if id(value) not in known:
-        known[id(value)] = _MAX_DEPTH  # while it is walked: a value that holds itself has no end
+        known[id(value)] = _MAX_DEPTH  # during the traversal: a value that contains itself is too deep
         known[id(value)] = 1 + max((_height(part, known) for part in _parts(value)), default=0)
     if known[id(value)] >= _MAX_DEPTH:
         raise RecursionError
@@ -97,7 +95,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _counted(load: Callable[[Any], None]) -> Callable[["_Unpickler"], None]:
-    """An instruction that makes a container, which takes far more memory than the instruction."""
+    """Count an instruction that creates a container, which takes far more memory than the instruction."""
 
     def counted(self: "_Unpickler") -> None:
         self.num_containers += 1
@@ -109,9 +107,9 @@ def _counted(load: Callable[[Any], None]) -> Callable[["_Unpickler"], None]:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Accepts only the instructions that PyTorch's unpickler has, and handles the stack as it does.
+    """Accepts only the instructions of PyTorch's unpickler, and handles the stack in the same way.
 
-    To PyTorch, REDUCE and BUILD are the same instruction, and NEWOBJ does nothing.
+    In PyTorch's unpickler, REDUCE and BUILD are the same instruction, and NEWOBJ does nothing.
     """
 
     stack: list[Any]
@@ -162,7 +160,7 @@ class _Unpickler(pickle._Unpickler):
 
     def _load_put(self, size: int) -> None:
         place = int.from_bytes(self.read(size), "little")
-        if place > len(self.memo):  # PyTorch makes room for all that are left out
+        if place > len(self.memo):  # PyTorch would allocate memory for the skipped entries
             raise ArtifactError("has attributes numbered with gaps. Save it again.")
         self.memo[place] = self.stack[-1]
 

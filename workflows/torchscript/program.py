@@ -1,9 +1,9 @@
-"""TorchScript files, loaded only if loading them does no more than compute.
+"""TorchScript files, which are loaded only if loading them cannot do more than compute.
 
 TorchScript is a program, and `torch.jit.load` trusts it: code can read and write files, a tensor can claim memory that
-is not in the file, and deep nesting overflows the stack. A zip archive can also be written so that two readers find
-different records in it. So the records that a model needs are checked and copied to a new archive in memory, and
-PyTorch loads that one: it never reads a byte that was not checked.
+is not in the file, and deep nesting overflows the stack. A zip archive can also be crafted so that two readers find
+different records in it. The records that a model needs are therefore checked and copied to a new archive in memory, and
+PyTorch loads only that archive.
 """
 
 import json
@@ -32,13 +32,13 @@ MAX_CODE_BYTES = 4 << 20
 MAX_PICKLE_BYTES = 16 << 20
 _MAX_DIRECTORY_BYTES = 16 << 20
 _LOADING_BYTES = 768 << 20
-"""Memory for loading a program of `MAX_CODE_BYTES`, besides the tensors."""
+"""Memory for loading a program of `MAX_CODE_BYTES`, in addition to the tensors."""
 _CODE = re.compile(r"code/__torch__(/\w+)*\.py", re.ASCII)
 _TENSOR = re.compile(r"(data|constants)/\w+", re.ASCII)
 _PICKLES = ("constants.pkl", "data.pkl")
 _OUTPUTS = f"extra/{OUTPUTS}"
 _LIMITING = threading.Lock()
-"""The limit is that of the process."""
+"""Locks the memory limit, which is set for the whole process."""
 _COPIED = frozenset({"version", ".data/version", "byteorder"})
 _DAMAGED = (zlib.error, struct.error, zipfile.BadZipFile, NotImplementedError)
 _END = struct.Struct("<4s4HIIH")
@@ -48,7 +48,7 @@ _LOCAL = struct.Struct("<4s5H3I2H")
 
 
 def is_torch_script(path: Path) -> bool:
-    """Whether a file is a zip archive with the records of TorchScript; they are not checked."""
+    """Whether a file is a zip archive with the records of TorchScript. The records are not checked."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:
@@ -64,12 +64,12 @@ def load_torch_script(path: Path, torch: Any, device: Any = "cpu", *, remedy: st
 
     Args:
         path: the file.
-        torch: the module, which this package does not import.
-        device: where the tensors go.
+        torch: the torch module, which this package does not import.
+        device: device for the tensors.
         remedy: what to do if the file cannot be loaded, such as "Train again."
 
     Returns:
-        The model, and the names of its outputs, empty if the file does not say them.
+        The model and the names of its outputs, which are empty if the file does not contain them.
 
     Raises:
         ArtifactError: the file is missing or damaged, does more than compute, or needs too much memory.
@@ -89,7 +89,6 @@ def load_torch_script(path: Path, torch: Any, device: Any = "cpu", *, remedy: st
 
 
 def input_names(model: Any) -> list[str]:
-    """Return the names of the tensors that a model written by Rankline takes, in order."""
     return [tensor_name(argument.name) for argument in model.forward.schema.arguments[1:]]
 
 
@@ -118,9 +117,11 @@ def _copy_checked(file: IO[bytes], copy: IO[bytes]) -> list[str]:
 
 
 def _end_of_records(file: IO[bytes]) -> int:
-    """Offset of the central directory, which must reach to the end records, and these to the end of the file.
+    """Return the offset of the central directory.
 
-    Readers look for the end records in different ways, and agree only where there is one place for them.
+    The end records must directly follow the directory and end the file.
+
+    Readers search for the end records in different ways, and agree only if there is a single possible position.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _END_64.size - _LOCATOR_64.size - _END.size))
@@ -166,7 +167,7 @@ def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, z
 
 
 def _check_gap(num_bytes: int) -> None:
-    """Allow nothing between two records but a data descriptor, which repeats the sizes of the first."""
+    """Check that two records are adjacent, or have only a data descriptor between them, which repeats sizes."""
     if num_bytes not in (0, 12, 16, 20, 24):
         raise ArtifactError("has records that overlap, or bytes between them. Save it again.")
 
@@ -180,7 +181,7 @@ def _is_large(name: str) -> bool:
 
 
 def _check_sizes(records: Mapping[str, zipfile.ZipInfo], size: int) -> None:
-    """PyTorch compresses nothing but code, so that what unpacks to more than the file was not written by it."""
+    """Check the sizes of records: PyTorch compresses only code, so the others cannot exceed the file's size."""
     sizes = {name: info.file_size for name, info in records.items()}
     for kind, found, limit in (
         ("tensors", sum(sizes[name] for name in sizes if _is_large(name)), size),
@@ -203,7 +204,7 @@ def _outputs(content: bytes) -> list[str]:
 
 
 def _memory_file() -> IO[bytes]:
-    """A file that no other process can change."""
+    """Create a file that no other process can change."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("model.pt"), "w+b")
     return tempfile.TemporaryFile("w+b")
@@ -213,7 +214,7 @@ def _memory_file() -> IO[bytes]:
 def _limited_memory(size: int, device: Any) -> Iterator[None]:
     """Limit memory to what a model of this size needs, because constant folding could allocate any amount.
 
-    Loading onto a GPU is not limited, because its driver reserves memory of its own.
+    Loading onto a GPU is not limited, because the GPU driver reserves memory itself.
     """
     status = Path("/proc/self/status")
     if str(device) != "cpu" or not status.exists():
@@ -231,12 +232,12 @@ def _limited_memory(size: int, device: Any) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch 2.13 advises against TorchScript, which is the format that Triton's PyTorch backend reads."""
+    """Suppress PyTorch 2.13's deprecation warning for TorchScript: Triton's PyTorch backend requires the format."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.load` is deprecated", category=DeprecationWarning)
         yield
 
 
 def _line(error: Exception) -> str:
-    """The last line, which says what is wrong; those before it quote the code."""
+    """Return the last line of an error message, which has the reason; the lines before it quote the code."""
     return str(error).strip().rpartition("\n")[2].rstrip(".")[:300]

@@ -1,9 +1,8 @@
-"""How each NVTabular operator becomes part of a `TransformPlan`: one function, one line in LOWERINGS.
+"""The lowerings of NVTabular operators to a `TransformPlan`: one function and one line in LOWERINGS each.
 
-A lowering takes the operator, the columns that it selects and their expressions, and gives expressions of its output
-columns. It calls `apply` with steps of `rankline.workflows.plan.steps`, or `find` and `look_up` for keys; what can be
-folded into tables at compile time is folded there. An operator class of another package has its lowering as a method
-`lower`.
+A lowering takes the operator, the selected columns and their expressions, and returns expressions of the output
+columns. It calls `apply` with steps of `rankline.workflows.plan.steps`, or `find` and `look_up` for keys, and folds as
+much as possible into tables at compile time. Operator classes of other packages define a method `lower` instead.
 """
 
 from rankline.workflows.compiler.expressions import Lowering
@@ -41,7 +40,7 @@ from rankline.workflows.compiler.operators.lists import (
     lower_same_lengths,
     lower_vector_elements,
 )
-from rankline.workflows.nvt.compat import ops  # first, so that what it imports is imported quietly
+from rankline.workflows.nvt.compat import ops  # first, so that the imports below are quiet
 from rankline.workflows.nvt.operators import (
     Bucketize,
     Categorify,
@@ -124,7 +123,7 @@ LOWERINGS: dict[type, Lowering] = {
 _HASHED_WITH_POSITION = "hashes the row's position together with the value on a CPU, so no two rows agree"
 _DROPS_ROWS = "drops rows, and a request needs all of its own back. Filter the data before it is prepared"
 
-# Operators that no request can go through: why, and what to do.
+# Operators that cannot process requests, with the reason and the remedy.
 REFUSED: dict[type, str] = {
     ops.HashBucket: f"{_HASHED_WITH_POSITION}. Use rankline.workflows.nvt.operators.StableHashBucket",
     ops.HashedCross: f"{_HASHED_WITH_POSITION}. Use rankline.workflows.nvt.operators.StableHashedCross",

@@ -1,4 +1,4 @@
-"""Categories: a vocabulary lookup, a bucket by hash, or the number that a string writes."""
+"""Categories: vocabulary lookups, hash buckets and hexadecimal ids."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ from rankline.workflows.plan.steps import Bucket, HexToInt, WithoutEmpty
 
 
 def lower_categorify(op: ops.Categorify, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Vocabulary lookup; unseen values get the ids after null, known ones theirs by frequency.
+    """Look up values in the vocabulary: ids of known values follow those of unseen values, by frequency.
 
-    A missing element of a list is an unseen value, as in NVTabular. A missing integer is null even if there was none
-    when the vocabulary was made, where NVTabular fails.
+    A missing list element is an unseen value, as in NVTabular. A missing integer is null even if the fitted column had
+    no missing values, in which case NVTabular fails.
 
     Raises:
-        LoweringError: hash buckets, which NVTabular ties to the row's position on a CPU; one table for all columns,
-            in which it gives null and unseen values the ids of known ones.
+        LoweringError: the operator uses hash buckets, which NVTabular derives from the row's position on a CPU, or a
+            single table for all columns, in which null and unseen values get the ids of known ones.
     """
     if op.num_buckets and not isinstance(op, HashedCategorify):
         raise unsupported(
@@ -58,12 +58,12 @@ def _encoded(op: ops.Categorify, storage: str, columns: list[Expression], names:
     null = np.logical_and.reduce([is_missing(part) for part in keys])
     known, ids_of_known = np.flatnonzero(~null), _ids(vocabulary, num_unseen)[~null]
     if len(keys) > 1:
-        # All missing is null; some missing is a combination like any other.
+        # A key with all columns missing is null; a key with some columns missing is an ordinary combination.
         keys = [take_or_missing(part, np.append(known, -1)) for part in keys]
         ids_of_known = np.append(ids_of_known, NULL_ID)
     else:
         keys = [take(keys[0], known)]
-        # The request is compared as the vocabulary's type, whatever it came as.
+        # Cast the request to the vocabulary's dtype before comparing.
         columns = columns if columns[0].is_string or is_string(keys[0]) else [cast(columns[0], keys[0].values.dtype)]
     found = find(columns, keys, what=what, num_unknown=num_unseen)
     ids = np.append(ids_of_known, NULL_ID)[found.positions]
@@ -74,7 +74,7 @@ def _encoded(op: ops.Categorify, storage: str, columns: list[Expression], names:
 
 
 def _ids(vocabulary: pd.DataFrame, num_unseen: int) -> NDArray[np.int64]:
-    """Ids of the rows of a vocabulary: its index, or counted from the first free one where the index was not kept."""
+    """Return the ids of a vocabulary's rows: its index, or numbers from the first free id if it was not saved."""
     first = FIRST_UNSEEN_ID + num_unseen
     ids: NDArray[np.int64] = vocabulary.index.to_numpy()
     return ids + first if len(ids) and ids[0] < first else ids
@@ -91,7 +91,6 @@ def lower_empty_to_null(op: Any, selector: nvt.ColumnSelector, columns: Columns)
 
 
 def lower_hex_to_int(op: Any, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """The number that hexadecimal digits write."""
     if numbers := [name for name in selector.names if not columns[name].is_string]:
         raise LoweringError(f"{type(op).__name__} on {numbers}: they hold numbers, expected hexadecimal strings.")
     return {name: apply(HexToInt(), columns[name]) for name in selector.names}

@@ -1,7 +1,8 @@
-"""Numbers: NVTabular's arithmetic in its own order and dtypes, so that results are equal bit by bit.
+"""Numbers: NVTabular's arithmetic in the same order and dtypes, so that results are identical to the bit.
 
-One difference: a column keeps its dtype. pandas makes a whole batch float64 when one integer in it is missing, or when
-a float32 is filled or clipped with a number that float32 does not hold exactly; a served tensor has one dtype.
+There is one difference: a column keeps its dtype. pandas converts a whole batch to float64 if it contains a missing
+integer, or if a float32 column is filled or clipped with a number that float32 cannot represent. A served tensor always
+has the same dtype.
 """
 
 from typing import Any
@@ -37,7 +38,7 @@ def _filled(op: Any, columns: Columns, values: dict[str, Any]) -> Columns:
 
 
 def _fitting(op: Any, name: str, column: Expression, value: Any) -> Any:
-    """The value as a Python one that the column's dtype holds; floats may round it."""
+    """Return the value as a Python value that the column's dtype can hold; floats may round it."""
     value = _number(value)
     dtype = column.dtype
     if column.is_string == isinstance(value, str):
@@ -59,7 +60,7 @@ def lower_clip(op: ops.Clip, selector: nvt.ColumnSelector, columns: Columns) -> 
         dtype = columns[name].dtype
         lowest, highest = op.min_value, op.max_value
         if dtype.kind in "iu":
-            # Bounds outside the dtype's range change nothing, and could not be assigned.
+            # Bounds outside the dtype's range have no effect and could not be represented.
             lowest = None if lowest is not None and lowest < np.iinfo(dtype).min else lowest
             highest = None if highest is not None and highest > np.iinfo(dtype).max else highest
         bounds = [None if bound is None else _fitting(op, name, columns[name], bound) for bound in (lowest, highest)]
@@ -68,7 +69,6 @@ def lower_clip(op: ops.Clip, selector: nvt.ColumnSelector, columns: Columns) -> 
 
 
 def lower_finite(op: Finite, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Make floats NaN that are too large for float32."""
     lowered = {}
     for name in selector.names:
         check_numbers(op, name, columns[name])
@@ -77,7 +77,6 @@ def lower_finite(op: Finite, selector: nvt.ColumnSelector, columns: Columns) -> 
 
 
 def lower_log(op: ops.LogOp, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """log(1 + x) in float32."""
     lowered = {}
     for name in selector.names:
         check_numbers(op, name, columns[name], lists=True)
@@ -87,7 +86,7 @@ def lower_log(op: ops.LogOp, selector: nvt.ColumnSelector, columns: Columns) -> 
 
 
 def lower_normalize(op: ops.Normalize, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """(x - mean) / std, the division left out where std is 0 or not known."""
+    """Compute (x - mean) / std, or x - mean if std is 0 or unknown."""
     lowered = {}
     for name in selector.names:
         check_numbers(op, name, columns[name], lists=True)
@@ -99,7 +98,7 @@ def lower_normalize(op: ops.Normalize, selector: nvt.ColumnSelector, columns: Co
 
 
 def lower_normalize_min_max(op: ops.NormalizeMinMax, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """(x - min) / (max - min), or x / 2x where all values were one."""
+    """Compute (x - min) / (max - min), or x / 2x if max equals min."""
     lowered = {}
     for name in selector.names:
         check_numbers(op, name, columns[name])
@@ -119,7 +118,6 @@ def lower_normalize_min_max(op: ops.NormalizeMinMax, selector: nvt.ColumnSelecto
 
 
 def lower_bucketize(op: ops.Bucketize, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Number of the bin, as `numpy.digitize` counts."""
     lowered = {}
     for name in selector.names:
         check_numbers(op, name, columns[name])
@@ -133,7 +131,7 @@ def lower_bucketize(op: ops.Bucketize, selector: nvt.ColumnSelector, columns: Co
 
 
 def lower_reduce_dtype_size(op: ops.ReduceDtypeSize, _selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """The smallest dtype that held the column when it was fitted."""
+    """Cast to the smallest dtype that could hold the column during the fit."""
     lowered = dict(columns)
     for name, dtype in op.dtypes.items():
         if np.dtype(dtype.to_numpy) != object:

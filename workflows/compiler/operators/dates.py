@@ -1,5 +1,3 @@
-"""Times: their parts."""
-
 from rankline.workflows.compiler.expressions import Columns, Expression, apply, check_numbers
 from rankline.workflows.nvt.compat import nvt
 from rankline.workflows.nvt.operators import DateParts

@@ -1,4 +1,4 @@
-"""Operators that only name columns or describe them, and those that no request can go through."""
+"""Operators that only select or describe columns."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from rankline.workflows.nvt.compat import nvt, ops
 
 
 def lower_unchanged(_op: Any, _selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Selections, concatenations, tags and statistics leave the values alone."""
+    """Return the columns unchanged: for selections, concatenations, tags and statistics."""
     return columns
 
 

@@ -1,4 +1,4 @@
-"""Attributes of items become tables at the rows of the items; what is done to them next is done to the tables."""
+"""Attributes of items, as tables by item; further steps are applied to the tables."""
 
 from rankline.workflows.compiler.expressions import Columns, Expression, apply, column_of, find
 from rankline.workflows.nvt.compat import nvt
@@ -8,10 +8,10 @@ from rankline.workflows.plan.steps import Fill
 
 
 def lower_item_attributes(op: ItemAttributes, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """One lookup per item, whatever the number of attributes.
+    """Look up each item once, whatever the number of attributes.
 
     Raises:
-        LoweringError: items are strings and known ones are numbers, or the other way about.
+        LoweringError: items are strings and known items are numbers, or vice versa.
     """
     keys = column_of(op.items[op.key])
     assert isinstance(keys, Vector)

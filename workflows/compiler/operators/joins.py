@@ -1,4 +1,4 @@
-"""Joins: a left join on keys becomes a lookup, and the statistics of a group are joined like any table."""
+"""Joins: left joins and group statistics as table lookups."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from rankline.workflows.plan.steps import Fill
 
 
 def lower_join_external(op: ops.JoinExternal, _selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """A left join on unique keys; what an unknown key would join is missing."""
+    """Compile a left join on unique keys; unknown keys give missing values."""
     on, on_ext = _as_list(op.on), _as_list(op.on_ext)
     if op.how != "left":
         raise unsupported(op, f"how={op.how!r}", "drops rows, and a request needs all of its own back. Join left.")
@@ -36,7 +36,7 @@ def lower_join_external(op: ops.JoinExternal, _selector: nvt.ColumnSelector, col
 
 
 def lower_join_groupby(op: ops.JoinGroupby, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """The statistics of each group. An unknown group was counted 0 times, where NVTabular on a CPU fails."""
+    """Look up group statistics. An unknown group has count 0, whereas NVTabular fails on a CPU."""
     lowered: dict[str, Any] = {}
     for group in _groups(selector):
         name = op.name_sep.join(group)
@@ -52,10 +52,10 @@ def lower_join_groupby(op: ops.JoinGroupby, selector: nvt.ColumnSelector, column
 
 
 def lower_target_encoding(op: ops.TargetEncoding, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """The smoothed mean of the target by group, over all folds; the global mean for an unknown group.
+    """Look up the smoothed target mean of a group over all folds; the global mean for unknown groups.
 
-    NVTabular's `transform` takes the statistics of a random fold by the row's position even where there is nothing to
-    be kept from leaking; its own documentation asks for global statistics, which are what is served.
+    NVTabular's `transform` always uses the statistics of a random fold, by the row's position, even where there is no
+    target to leak. Its own documentation requires global statistics for serving, so this lowering uses them.
     """
     if op.out_col is not None:
         raise unsupported(op, f"out_col={op.out_col}", "is not what NVTabular's schema says. Use Rename.")
@@ -76,7 +76,7 @@ def lower_target_encoding(op: ops.TargetEncoding, selector: nvt.ColumnSelector, 
 
 
 def _check_are_sums(op: ops.TargetEncoding, group: list[str], key: str, stats: pd.DataFrame) -> None:
-    """A `JoinGroupby` of the same columns writes to a file of the same name, which may have been copied since."""
+    """Check a statistics file: a `JoinGroupby` on the same columns may have overwritten it."""
     names = ["count", *(f"{target}{op.name_sep}sum" for target in op.means)]
     if list(stats.columns[len(group) :][: len(names)]) != [f"{key}{op.name_sep}{name}" for name in names]:
         raise LoweringError(

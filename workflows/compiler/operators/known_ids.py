@@ -1,5 +1,3 @@
-"""Ids that a client sends as they are."""
-
 from rankline.workflows.compiler.expressions import Columns, apply, cast, check_numbers
 from rankline.workflows.nvt.compat import nvt
 from rankline.workflows.nvt.operators import KnownIds
@@ -7,7 +5,7 @@ from rankline.workflows.plan.steps import Arithmetic, Clip, Fill
 
 
 def lower_known_ids(op: KnownIds, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """What is missing, below 0 or too large becomes 0."""
+    """Replace missing, negative and too large ids by 0."""
     lowered = {}
     for name in selector.names:
         check_numbers(op, name, columns[name], lists=True)

@@ -1,5 +1,3 @@
-"""Lists: slices, padding, and empty lists for missing ones."""
-
 from rankline.workflows.compiler.expressions import Columns, Expression, apply, cast, unsupported
 from rankline.workflows.core.errors import LoweringError
 from rankline.workflows.nvt.compat import nvt, ops
@@ -15,10 +13,10 @@ def lower_null_to_empty_list(op: NullToEmptyList, selector: nvt.ColumnSelector, 
 
 
 def lower_list_slice(op: ops.ListSlice, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Python's slice of each list.
+    """Slice each list as Python does.
 
     Raises:
-        LoweringError: padding, which NVTabular leaves out on a CPU where lists are NumPy arrays.
+        LoweringError: the operator pads, which NVTabular skips on a CPU if lists are NumPy arrays.
     """
     if op.pad:
         raise unsupported(

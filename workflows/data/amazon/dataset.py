@@ -1,7 +1,7 @@
-"""Amazon reviews: who reviewed what, in the order of time, and what each item is.
+"""Amazon reviews: the reviewed items of each user in chronological order, and attributes of the items.
 
-As in NVIDIA's SIM for TensorFlow 2, an item is its id and its category, and a history is the items before, of which the
-right-most are kept. An item and a history share their vocabularies.
+As in NVIDIA's SIM for TensorFlow 2, an item is represented by its id and category, and a history is the latest items
+before it. Items and histories share their vocabularies.
 """
 
 from typing import TYPE_CHECKING
@@ -23,11 +23,11 @@ _TARGET_ITEM, _HISTORY_ITEMS = ITEM_ID + TARGET_SUFFIX, ITEM_ID + HISTORY_SUFFIX
 
 
 def amazon_graph(raw: RawData, config: PrepareConfig, sequence: SequenceConfig) -> "nvt.Workflow":
-    """The workflow that encodes user, item and history; the last feature of an item is its category, if it has any."""
+    """Build the workflow that encodes user, item and history. An item's last feature is its category, if used."""
     from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
     from rankline.workflows.nvt.operators import ItemAttributes, NullToEmptyList, SharedCategorify
 
-    assert raw.catalog is not None  # its reader always has one
+    assert raw.catalog is not None  # the reader always sets it
     attributes = {"none": [], "category": [CATEGORY], "all": raw.catalog.column_names[1:]}[sequence.attributes]
     ids = [f"{name}_id" for name in attributes]
     with quiet_nvtabular():

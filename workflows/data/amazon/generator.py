@@ -1,14 +1,13 @@
-"""Amazon-shaped reviews whose users have interests that drift, and whose best attainable AUC is known.
+"""Synthetic data in Amazon's format, with users whose interests drift. The best attainable AUC is known.
 
 Each item that a user chooses comes from one of three sources:
+    recent    an item in the category of the latest choice or of the one before
+    long ago  an item in the category of a choice 11 to 99 choices ago, selected uniformly
+    any       an item drawn by popularity alone
 
-    recent    an item of the category of the latest choice, or of the one before
-    long ago  an item of the category of a choice 11 to 99 choices ago, each of them as likely as the others
-    any       an item by its popularity alone
-
-So an interest lasts for some choices, is left, and may come back long after, when dozens of others lie between. What is
-wanted next depends on the order of the latest choices, which a model without order does not see, and on choices that a
-model of the latest ten does not see. Within a category items are chosen by popularity. Nobody chooses an item twice.
+An interest therefore lasts for some choices, ends, and may return dozens of choices later. The next choice depends on
+the order of the latest choices, which models without order cannot use, and on older choices, which models of the latest
+ten cannot see. Within a category, items are drawn by popularity. No user chooses an item twice.
 """
 
 import gzip
@@ -39,26 +38,26 @@ Ints = npt.NDArray[np.int64]
 
 _MEAN_LENGTH, _MIN_LENGTH, _LENGTH_SD, _MAX_OVER_MEAN = 125, 5, 0.5, 2.5
 _ROWS_PER_ITEM, _ITEMS_PER_CATEGORY, _CATEGORIES_PER_DEPARTMENT = 20, 100, 8
-_ITEMS_PER_CHOICE = 4  # of the longest history at least, so that there is always much that was not chosen
+_ITEMS_PER_CHOICE = 4  # minimum ratio of items to the longest history, so that most items are unchosen
 _POPULARITY_SD, _CATEGORY_SD = 1.0, 0.7
 
 _RECENT, _LONG_AGO = 0.4, 0.4
-"""Shares of the choices; what is left is of any category."""
-_RECENT_WEIGHTS = np.array([0.8, 0.2])  # of the latest choice, and of the one before
+"""Shares of the sources; the remaining choices come from any category."""
+_RECENT_WEIGHTS = np.array([0.8, 0.2])  # for the latest choice and the one before
 _FIRST_LAG, _LAST_LAG = 11, 99
 
 _USERS_PER_BLOCK, _LINES_PER_BLOCK = 1 << 10, 1 << 16
 _NUM_NEGATIVES = 4
-_FIRST_SECOND, _LAST_SECOND, _DAY_S, _DAYS_BETWEEN = 946_684_800, 1_136_073_600, 86_400, 5  # from 2000 to 2006
+_FIRST_SECOND, _LAST_SECOND, _DAY_S, _DAYS_BETWEEN = 946_684_800, 1_136_073_600, 86_400, 5  # 2000 to 2006
 
 
 @dataclass(frozen=True, kw_only=True)
 class AmazonTruth:
-    """What is known about generated data because it was planted.
+    """Known properties of generated data.
 
     Attributes:
-        best_auc: AUC of the last choice of each user against items that the user did not choose, drawn by the number of
-            their reviews, when they are ranked by the true probability of a choice over that of the draw.
+        best_auc: AUC of each user's last choice against unchosen items drawn by their number of reviews, ranked by the
+            true probability of a choice divided by the probability of the draw.
         num_users: users, each with at least 5 reviews.
         num_items: items; some have no review.
         num_categories: categories of the items.
@@ -72,12 +71,12 @@ class AmazonTruth:
 
 @dataclass(frozen=True, kw_only=True)
 class _Items:
-    """Items, those of a category one after another.
+    """Items, grouped by category.
 
     Attributes:
-        categories: of each item, ascending, shape (num_items,).
+        categories: category of each item, ascending, shape (num_items,).
         popularity: sums to 1, shape (num_items,).
-        edges: popularity of all items before each one, shape (num_items + 1,).
+        edges: total popularity of the items before each item, shape (num_items + 1,).
         starts: first item of each category, and the end, shape (num_categories + 1,).
     """
 
@@ -91,7 +90,6 @@ class _Items:
         return np.diff(self.edges[self.starts])
 
     def draw(self, low: Floats, high: Floats, rng: np.random.Generator) -> Ints:
-        """An item by popularity for each stretch of `edges`."""
         places = np.searchsorted(self.edges, low + rng.random(len(low)) * (high - low), side="right") - 1
         items: Ints = np.clip(places, 0, len(self.popularity) - 1)
         return items
@@ -100,18 +98,18 @@ class _Items:
 def generate_amazon(
     directory: Path, *, num_rows: int, seed: int, cardinality_scale: float = 1.0, progress: Progress = SILENT
 ) -> AmazonTruth:
-    """Write reviews.json and meta.json.gz, JSON lines as Amazon's, and truth.json when both are whole.
+    """Write reviews.json and meta.json.gz, JSON lines in Amazon's format, then truth.json.
 
-    The same arguments give the same bytes. A user has some 125 reviews, most users more than 100; they are in the order
-    of the items, as in Amazon's files. Memory: some 100 bytes for each review.
+    The same arguments give the same bytes. Users have about 125 reviews on average, most more than 100. The reviews are
+    ordered by item, as in Amazon's files. Memory: about 100 bytes per review.
 
     Args:
-        directory: where to write; made if missing.
-        num_rows: reviews, at least 1000.
+        directory: output directory; created if missing.
+        num_rows: number of reviews, at least 1000.
         seed: at least 0.
-        cardinality_scale: multiplies the numbers of items and categories; there are at least four times as many items
-            as the longest history has. The number of users is that of the histories.
-        progress: told the reviews drawn.
+        cardinality_scale: multiplies the numbers of items and categories; the number of items is at least four times
+            the length of the longest history. The number of users follows from the histories.
+        progress: receives the number of reviews drawn.
     """
     check_size(num_rows, seed)
     if not 0 < cardinality_scale < np.inf:
@@ -139,7 +137,7 @@ def generate_amazon(
 
 
 def _draw_lengths(num_rows: int, rng: np.random.Generator) -> Ints:
-    """Reviews of each user, the longest first, `num_rows` in all."""
+    """Draw the number of reviews of each user, in descending order and with a sum of `num_rows`."""
     lengths = long_tailed_counts(
         num_rows,
         round(num_rows / _MEAN_LENGTH),
@@ -156,7 +154,7 @@ def _make_items(num_rows: int, longest: int, cardinality_scale: float, rng: np.r
     num_categories = max(2, num_items // _ITEMS_PER_CATEGORY)
     weights = rng.lognormal(sigma=_CATEGORY_SD, size=num_categories)
     others = rng.choice(num_categories, size=num_items - num_categories, p=weights / weights.sum())
-    categories = np.sort(np.concatenate((np.arange(num_categories), others)))  # none is empty
+    categories = np.sort(np.concatenate((np.arange(num_categories), others)))  # every category has an item
     popularity = lognormal_shares(num_items, _POPULARITY_SD, rng)
     return _Items(
         categories=categories,
@@ -167,11 +165,11 @@ def _make_items(num_rows: int, longest: int, cardinality_scale: float, rng: np.r
 
 
 def _draw_histories(lengths: Ints, items: _Items, rng: np.random.Generator) -> Ints:
-    """Choices of each user in their order, then -1; shape (num_users, longest)."""
+    """Draw the choices of each user in order, padded with -1; shape (num_users, longest)."""
     histories = np.full((len(lengths), int(lengths[0])), -1)
     for step in range(histories.shape[1]):
         left = np.arange(np.count_nonzero(lengths > step))
-        while len(left):  # what the user has already is drawn again, from whichever source
+        while len(left):  # repeated items are drawn again, from any source
             drawn = _draw_choices(histories[left, :step], items, rng)
             is_new = ~(histories[left, :step] == drawn[:, None]).any(axis=1)
             histories[left[is_new], step] = drawn[is_new]
@@ -180,7 +178,6 @@ def _draw_histories(lengths: Ints, items: _Items, rng: np.random.Generator) -> I
 
 
 def _draw_choices(before: Ints, items: _Items, rng: np.random.Generator) -> Ints:
-    """One item for each user, by the items before, shape (num_users, step)."""
     num_users, step = before.shape
     recent, long_ago = _shares_at(step)
     source = rng.random(num_users)
@@ -195,7 +192,7 @@ def _draw_choices(before: Ints, items: _Items, rng: np.random.Generator) -> Ints
 
 
 def _shares_at(step: int) -> tuple[float, float]:
-    """Shares of recent and of long ago when so many choices were made; what is not there yet is any."""
+    """Return the shares of recent and long-ago choices after `step` choices, 0 while unavailable."""
     return (_RECENT if step else 0.0), (_LONG_AGO if step >= _FIRST_LAG else 0.0)
 
 
@@ -216,7 +213,6 @@ def _best_auc(blocks: list[Ints], items: _Items, rng: np.random.Generator) -> fl
 
 
 def _draw_negatives(histories: Ints, draw: Floats, rng: np.random.Generator) -> Ints:
-    """Items that are not in each history, shape (num_users, _NUM_NEGATIVES)."""
     drawn = rng.choice(len(draw), size=(len(histories), _NUM_NEGATIVES), p=draw)
     while len(own := np.argwhere((histories[:, None, :] == drawn[:, :, None]).any(axis=2))):
         drawn[tuple(own.T)] = rng.choice(len(draw), size=len(own), p=draw)
@@ -224,19 +220,19 @@ def _draw_negatives(histories: Ints, draw: Floats, rng: np.random.Generator) -> 
 
 
 def _left(histories: Ints, weights: Floats) -> Floats:
-    """Weight of all items that are not in each history, shape (num_users,)."""
+    """Return the total weight of all items that are not in each history, shape (num_users,)."""
     left: Floats = 1 - np.where(histories >= 0, weights[histories], 0).sum(axis=1)
     return left
 
 
 def _probabilities(before: Ints, steps: Ints, candidates: Ints, items: _Items) -> Floats:
-    """That each of the candidates, which the user does not have, is chosen next.
+    """Return the probability that each candidate, none of them in the history, is chosen next.
 
     Args:
-        before: choices in their order, then -1, shape (num_users, longest).
+        before: choices in order, padded with -1, shape (num_users, longest).
         steps: number of choices of each user, shape (num_users,).
         candidates: items, shape (num_users, num_candidates).
-        items: what there is.
+        items: all items.
     """
     has_it = before >= 0
     of_own = np.where(has_it, _weights(before, steps, np.where(has_it, before, 0), items), 0).sum(axis=1)
@@ -245,7 +241,7 @@ def _probabilities(before: Ints, steps: Ints, candidates: Ints, items: _Items) -
 
 
 def _weights(before: Ints, steps: Ints, candidates: Ints, items: _Items) -> Floats:
-    """Probability of each candidate before what the user has is drawn again."""
+    """Return the probability of each candidate before repeated items are drawn again."""
     rows, of_candidates = np.arange(len(before)), items.categories[candidates]
     alike = np.zeros(candidates.shape)
     shares = np.array([_shares_at(step) for step in steps.tolist()])
@@ -261,7 +257,7 @@ def _weights(before: Ints, steps: Ints, candidates: Ints, items: _Items) -> Floa
 
 
 def _lag_weights(shares: Floats, num_long: Ints) -> Iterator[tuple[int, Floats]]:
-    """Each lag that a choice can take its category from, and its probability for each user."""
+    """Yield each lag from which a choice can take its category, with its probability for each user."""
     for lag, weight in enumerate(_RECENT_WEIGHTS, start=1):
         yield lag, shares[:, 0] * weight
     for lag in range(_FIRST_LAG, _LAST_LAG + 1):
@@ -269,7 +265,6 @@ def _lag_weights(shares: Floats, num_long: Ints) -> Iterator[tuple[int, Floats]]
 
 
 def _write_reviews(path: Path, users: Ints, chosen: Ints, lengths: Ints, rng: np.random.Generator) -> None:
-    """In the order of items, then of time; each user's choices some days apart."""
     days = rng.geometric(1 / _DAYS_BETWEEN, len(users))
     total = np.cumsum(days)
     before_user = (total - days)[np.cumsum(lengths) - lengths]

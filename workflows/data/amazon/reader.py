@@ -1,12 +1,12 @@
-"""Amazon reviews on disk, in each layout that they come in.
+"""Reader for the layouts of Amazon reviews on disk.
 
-    reviews              reviews*.json, or any *.json, *.jsonl      one review a line; meta*.json beside them, if there,
-                                                                    has one item a line
-    sequences            sequences.txt, item2attributes.json        user and all items in the order of time, one user a
-                                                                    line; item → attributes, brand first, deepest
+    reviews              reviews*.json, or any *.json, *.jsonl      one review per line; optional meta*.json files with
+                                                                    one item per line
+    sequences            sequences.txt, item2attributes.json        one user per line, with all items in chronological
+                                                                    order; item → attributes, brand first, deepest
                                                                     category last
 
-Reviews and items may be compressed (`.gz`), and lines are JSON or, as in old files, Python literals.
+Reviews and items may be compressed (`.gz`). Lines are JSON or, in old files, Python literals.
 
 R. He and J. McAuley: Ups and Downs: Modeling the Visual Evolution of Fashion Trends with One-Class Collaborative
 Filtering. WWW 2016. The sequences are those of K. Zhou et al.: S³-Rec. CIKM 2020.
@@ -37,7 +37,7 @@ from rankline.workflows.preprocess.raw import RawData, fingerprint_of
 
 USER_ID, ITEM_ID = "user_id", "item_id"
 BRAND, PARENT, CATEGORY = "brand", "parent", "category"
-"""What is above the category of an item, the root first."""
+"""Attributes of an item from general to specific; PARENT is the category above its category."""
 NO_CATEGORY = "no_category"
 
 _USER, _ITEM, _TIME, _PATHS = "reviewerID", "asin", "unixReviewTime", "categories"
@@ -57,20 +57,21 @@ Ints = npt.NDArray[np.int64]
 def read_amazon(path: Path, *, max_malformed_share: float = 0.01) -> RawData:
     """Read a directory in any of the layouts, or one file of reviews.
 
-    Malformed lines are left out and counted, and the first ones named. Reviews without a time count as the oldest of
-    their user. The same item again is kept. Memory: some 200 bytes for each review.
+    Malformed lines are dropped and counted, and the first ones are reported. Reviews without a time count as the user's
+    oldest. Repeated items are kept. Memory: about 200 bytes per review.
 
     Args:
         path: directory, or file.
-        max_malformed_share: of the lines of a file, beyond which it is refused; 100 lines may always be malformed.
+        max_malformed_share: maximum share of malformed lines in a file; up to 100 malformed lines are always accepted.
 
     Returns:
-        Rows of user and item, the users in the order in which they come first, each one's items by time and then by
-        name. The catalogue has the item, its category, which is the last of its first path, and before it the brand
-        and the category above, as far as the files have any.
+        Rows of user and item. Users are in order of first appearance, each user's items are ordered by time and then by
+        name. The catalog contains the item and its category, which is the last category of its first path, and before
+        it the brand and the parent category, if the files have them.
 
     Raises:
-        DataError: there are no such files, one is empty, cut off, or malformed in too many lines, or holds no review.
+        DataError: there are no such files, a file is empty, truncated or has too many malformed lines, or there are no
+            reviews.
     """
     files = _find(path)
     lines = _Lines(max_malformed_share)
@@ -85,7 +86,7 @@ def read_amazon(path: Path, *, max_malformed_share: float = 0.01) -> RawData:
 
 
 _Read = tuple[pa.Table, pa.Table, dict[str, int]]
-"""Rows, catalogue, and remark → number of rows that it is true of."""
+"""Rows, catalog, and remark → number of rows that it applies to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +134,6 @@ class _Lines:
             self.first.append(f"{path.name}, line {number}: {fault}")
 
     def check(self, path: Path, num_lines: int, num_malformed: int) -> None:
-        """Refuse a file that holds nothing, or too much that is malformed."""
         if num_lines == 0:
             raise DataError(f"{path} is empty, expected one review, item or user a line. Fetch or write it again.")
         if num_malformed > max(_FEW_MALFORMED, self.max_malformed_share * num_lines):
@@ -176,7 +176,6 @@ def _read_reviews(paths: Sequence[Path], lines: _Lines) -> _Read:
 
 
 def _read_sequences(paths: Sequence[Path], lines: _Lines) -> _Read:
-    """sequences.txt, and item2attributes.json if it is there."""
     users, items, num_lines = array("q"), array("q"), 0
     for number, line in _numbered_lines(paths[0]):
         num_lines += 1
@@ -197,7 +196,7 @@ def _read_sequences(paths: Sequence[Path], lines: _Lines) -> _Read:
     attributes = _read_attributes(paths[1])
     unknown = names.filter(pc.invert(pc.is_in(names, value_set=pa.array(list(attributes), pa.int64()))))
     every = attributes | {item: [] for item in unknown.to_pylist()}
-    # The root of the categories is the first attribute of an item without a brand, and behind it elsewhere.
+    # The root category comes first for items without a brand, and later for items with one.
     behind = {value for values in every.values() for value in values[1:]}
     brands = [values[0] if len(values) > 1 and values[0] not in behind else None for values in every.values()]
     categories = [values[brand is not None :] for values, brand in zip(every.values(), brands, strict=True)]
@@ -231,7 +230,6 @@ def _read_attributes(path: Path) -> dict[int, list[str]]:
 
 
 def _in_order(users: pa.ChunkedArray, items: pa.ChunkedArray, times: Ints) -> pa.Table:
-    """Rows by the user's first appearance, then by time, then by item."""
     encoded = users.combine_chunks().dictionary_encode()
     chosen = items.combine_chunks().dictionary_encode()
     places = np.empty(len(chosen.dictionary), dtype=np.int32)
@@ -243,7 +241,7 @@ def _in_order(users: pa.ChunkedArray, items: pa.ChunkedArray, times: Ints) -> pa
 
 
 def _catalog(items: pa.Array, brands: pa.Array | None, paths: pa.ListArray) -> pa.Table:
-    """One row per item; columns that nothing is known for are left out, but for the category."""
+    """Return one row per item, without empty columns except the category."""
     lengths = pc.list_value_length(paths).fill_null(0).to_numpy().astype(np.int64)
     columns = {} if brands is None else {BRAND: _without_blanks(brands)}
     columns[PARENT] = _without_blanks(_element(paths, lengths - 2))
@@ -253,7 +251,7 @@ def _catalog(items: pa.Array, brands: pa.Array | None, paths: pa.ListArray) -> p
 
 
 def _element(lists: pa.ListArray, places: Ints) -> pa.Array:
-    """The element of each list at a place; missing where the list is too short, or the place negative."""
+    """Return the element of each list at a position; missing if the list is too short or the position is negative."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
     is_there = (places >= 0) & (places < lengths)
     return lists.values.take(pa.array(lists.offsets.to_numpy()[:-1] + places, mask=~is_there))
@@ -274,7 +272,7 @@ def _concat(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
 
 
 def _read_lines(path: Path, schema: pa.Schema, lines: _Lines) -> pa.Table:
-    """One row per line at the speed of Arrow; a block that it refuses is read again line by line."""
+    """Parse one row per line with Arrow; blocks that Arrow rejects are parsed again line by line."""
     tables, num_lines, before = [], 0, lines.num_malformed
     for first, block in _blocks(path):
         table = _by_arrow(block, schema)
@@ -287,9 +285,9 @@ def _read_lines(path: Path, schema: pa.Schema, lines: _Lines) -> pa.Table:
 
 
 def _by_arrow(block: bytes, schema: pa.Schema) -> pa.Table | None:
-    """The lines as rows, if each is JSON of the schema's types and tells user and item."""
+    """Parse the block; None unless each line is JSON of the schema's types and has a user and an item."""
     if block.startswith(b"{'"):
-        return None  # a Python literal, as all of the file
+        return None  # Python literals, like the whole file
     options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
         table = pa_json.read_json(pa.BufferReader(block), parse_options=options).select(schema.names)
@@ -308,7 +306,7 @@ def _has_none(texts: pa.ChunkedArray) -> bool:
 def _line_by_line(path: Path, first: int, block: bytes, schema: pa.Schema, lines: _Lines) -> pa.Table:
     rows = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes in the literals that Python takes as they are
+        warnings.simplefilter("ignore")  # Python warns about invalid escapes in literals
         for number, line in enumerate(block.split(b"\n"), first):
             if not line.strip():
                 continue
@@ -366,7 +364,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _is_utf8(text: str) -> bool:
-    """No half of a surrogate pair, which an escape in JSON can write."""
+    """Whether the text has no unpaired surrogates, which JSON escapes can produce."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

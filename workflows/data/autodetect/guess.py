@@ -1,6 +1,7 @@
-"""What a profile suggests: the type and role of each column, the label and its task, and why.
+"""Guess the type and role of each column, the label and its task from a profile, with reasons.
 
-Caps on distinct values are fixed, not shares of the rows: by a share, an age becomes a category on a large table.
+Limits on distinct values are absolute: with limits relative to the number of rows, an age would become a category in a
+large table.
 """
 
 import re
@@ -33,9 +34,9 @@ from rankline.workflows.schema.arrow_types import is_text
 from rankline.workflows.schema.tensor_names import SCORE
 
 FEW_NUMBERS = 32
-"""Whole numbers with so many distinct values at most are taken for categories."""
+"""Integer columns with at most this many distinct values are treated as categories."""
 MANY_VALUES = 1_000
-"""Distinct values from which on a category is an id, whose rare values share one."""
+"""Categories with at least this many distinct values are treated as ids, whose rare values share one id."""
 MANY_IDS = 200_000
 _UNIQUE = 0.95
 _FREE_TEXT_WORDS = 5.0
@@ -70,7 +71,7 @@ _POSITIVE = ("1", "1.0", "true", "yes", "y", "t", "positive", "pos", "click", "g
 _MISSING_LABELS = frozenset(("na", "n/a", "#n/a", "<na>", "null", "(null)", "nan", "?", "\\n"))
 """Words for a missing label, in upper or lower case. Others, such as "none", may be classes."""
 _SEPARATORS = {"|": 0.1, ";": 0.1, ",": 0.3}
-"""Sign → least share of the texts that have it, if it separates lists."""
+"""List separator → minimum share of texts that contain it."""
 _DECIMAL_COMMA = r"^\s*[-+]?\d+,\d+\s*$"
 _TIME = re.compile(r"time|date|stamp|(^|_)(ts|dt|at)$", re.IGNORECASE)
 _HISTORY = re.compile(r"hist|past|prev|last|recent|viewed|clicked|bought|seen", re.IGNORECASE)
@@ -79,8 +80,6 @@ _USER = re.compile(r"user|customer|member|visitor|session|client|reviewer|househ
 
 @dataclass(frozen=True, kw_only=True)
 class Guess:
-    """A column as it is taken to be."""
-
     config: ColumnConfig
     why: str
     missing: tuple[str, ...] = ()
@@ -88,15 +87,15 @@ class Guess:
 
 @dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """What a profile suggests.
+    """All guesses from a profile.
 
     Attributes:
-        columns: by name, the labels not among them.
-        labels: by name.
-        label_why: why these, and why such a task.
+        columns: guesses by column name, excluding labels.
+        labels: label configs by column name.
+        label_why: why each label and its task were chosen.
         time: column that orders the rows.
-        group: column whose rows belong together.
-        missing: texts that stand for a missing number, time or label.
+        group: column whose values define groups of rows.
+        missing: texts that mark a missing number, time or label.
     """
 
     columns: Mapping[str, Guess]
@@ -109,7 +108,7 @@ class Guesses:
 
 
 def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
-    """Return the columns to predict, and why these.
+    """Return the columns to predict, and why each was chosen.
 
     Raises:
         DataError: a label is not a column.
@@ -128,7 +127,7 @@ def guess(found: Profile, labels: Mapping[str, str]) -> Guesses:
     """Guess all columns.
 
     Raises:
-        DataError: nothing can be learned of a label.
+        DataError: a label cannot be learned from.
     """
     label_configs, label_whys = dict[str, LabelConfig](), dict[str, str]()
     words: set[str] = set()
@@ -231,14 +230,14 @@ def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tupl
 
 
 def _name(value: Any) -> str:
-    """Return the class that the reader of the label makes of a value."""
+    """Return the class name that the label's reader derives from a value."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _are_classes(name: str, counts: Mapping[str, int]) -> bool:
-    """Whether numbers are classes: few, whole, close together, each written in one way, and not named an amount."""
+    """Whether numbers are class labels: few, integral, close together, uniformly written, and not named an amount."""
     numbers = {float(number) for number in counts}
     is_close = max(numbers) - min(numbers) < 2 * len(numbers)
     is_few = len(numbers) <= min(_MOST_NUMBERED_CLASSES, 0.05 * sum(counts.values()) + 5)
@@ -273,7 +272,7 @@ def guess_column(column: Column) -> Guess:
 
 
 def _is_coded(column: Column) -> bool:
-    """Whether texts of a typed file only look like numbers: they are a category either way, so they stay texts."""
+    """Whether the texts of a typed file only look like numbers. Both readings give a category, so they stay texts."""
     is_int = column.elements.type == "int"
     return column.is_text and column.format != "csv" and is_int and column.num_distinct <= FEW_NUMBERS
 
@@ -300,7 +299,7 @@ def _number(column: Column) -> Guess:
     if is_whole and is_id and column.num_distinct > FEW_NUMBERS:
         if is_unique:
             return _ignored("an id, a different one in nearly every row", kind)
-        # NVTabular reads whole numbers as float64 where one is missing.
+        # NVTabular reads integers as float64 if a value is missing.
         is_rounded = max(abs(lowest), abs(highest)) > 2**53 and column.missing_share
         return _id(column, f"{few}; an id by its name", "string" if is_rounded else kind)
     if is_whole and is_unique and column.num_distinct > 0.99 * (highest - lowest + 1):
@@ -357,7 +356,6 @@ def _text(column: Column) -> Guess:
 
 
 def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
-    """Say why texts cannot be read as times, although some of them are times."""
     fitting = {form: times_of(texts, form).is_valid().to_numpy(zero_copy_only=False) for form in formats}
     best = max(formats, key=lambda form: fitting[form].sum())
     if np.logical_or.reduce(list(fitting.values())).all():
@@ -369,7 +367,7 @@ def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
 
 
 def _id(column: Column, why: str, kind: Type) -> Guess:
-    """An id: rare ones share one, the more there are of them."""
+    """Guess an id; the more distinct ids there are, the more rare ones share an id."""
     config = ColumnConfig(type=kind, role="id")
     rows_each = column.num_present / max(column.num_distinct, 1)
     if column.num_distinct > MANY_IDS:
@@ -386,7 +384,7 @@ def _id(column: Column, why: str, kind: Type) -> Guess:
 
 
 def _separator(texts: pa.Array, counts: NDArray[np.int64]) -> str | None:
-    """Return a sign that splits many of the texts into pieces, fewer of them distinct than texts; None without one."""
+    """Return a separator that splits many of the texts into pieces that repeat; None if there is none."""
     for sign, least in _SEPARATORS.items():
         has_sign = pc.match_substring(texts, sign).to_numpy(zero_copy_only=False)
         if counts[has_sign].sum() < least * counts.sum() or (sign == "," and len(texts) > MOST_COUNTED):
@@ -446,7 +444,7 @@ def _timestamp(micros: pa.Array, formats: tuple[str, ...], *, is_written: bool) 
         parts.insert(0, "hour")
     if span_days > 31:
         parts += ["day"]
-    if span_days > (2 * 365 if has_clock else 31):  # split by time, the last months of one year are new to the model
+    if span_days > (2 * 365 if has_clock else 31):  # with less, a split by time validates on months unseen in training
         parts += ["month"]
     if span_days > 365:
         parts += ["year"]

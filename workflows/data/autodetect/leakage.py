@@ -1,4 +1,4 @@
-"""Columns that give the label away: each alone on rows that it was not fitted to, and numbers that add up to it."""
+"""Detection of columns that leak the label: single columns, and numeric columns that add up to it."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from rankline.workflows.data.tabular.config import ColumnConfig, LabelConfig
 Floats = NDArray[np.float64]
 
 _LEAKS_FROM = 0.985
-"""AUC, share of the variance or share of right classes."""
+"""Minimum AUC, share of explained variance, or accuracy of a leak."""
 _FEW_ROWS = 100
 _NUM_BINS = 64
 _EXACT = 1e-9
@@ -21,7 +21,6 @@ _EXACT = 1e-9
 def find_leaks(
     rows: pa.Table, columns: Mapping[str, ColumnConfig], target: pa.ChunkedArray, label: str, config: LabelConfig
 ) -> dict[str, str]:
-    """Columns that are likely leaks, and why."""
     labels = target.to_numpy().astype(np.float64)
     kept = np.flatnonzero(~np.isnan(labels))
     if len(kept) < _FEW_ROWS:
@@ -55,7 +54,7 @@ def _bins(values: Floats) -> Floats:
 
 
 def _score(groups: Floats, target: Floats, config: LabelConfig) -> float:
-    """Return how well groups predict the label, fitted to a random half of the rows and scored on the other."""
+    """Return how well groups predict the label, fitted on a random half of the rows and scored on the other."""
     _, places = np.unique(groups, return_inverse=True)
     fit = np.random.default_rng(0).random(len(target)) < 0.5
     held = ~fit

@@ -1,6 +1,6 @@
-"""Profiles unknown files: one pass over all rows keeps a sample of them and counts the values of labels.
+"""Profile unknown files: a single pass over all rows samples them and counts the values of labels.
 
-The functions that later read a column read its sample here, so a type that is guessed here fits what is read then.
+The sample is read with the functions that later read the columns, so an inferred type fits the data as read later.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ NULL_WORDS = (
     "na", "n/a", "#n/a", "#na", "<na>", "null", "(null)", "nil", "none", "nan", "?", "-", "--", ".", "missing",
     "unknown", "\\n", "#null!", "#div/0!", "#value!", "0000-00-00", "0000-00-00 00:00:00", "0000-00-00t00:00:00",
 )  # fmt: skip
-"""What people write for a missing number or time, in upper or lower case."""
+"""Common texts for missing numbers or times, in upper or lower case."""
 _DATES = (
     "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%d %b %Y", "%d-%b-%Y",
     "%b %d %Y", "%b %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y", "%d-%m-%y", "%d-%b-%y", "%y/%m/%d",
@@ -37,29 +37,29 @@ TIME_FORMATS = (
     "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S", "%d/%b/%Y:%H:%M:%S %z",
 )  # fmt: skip
 COMPACT_FORMATS = ("%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
-"""Formats without separators: their texts are also whole numbers."""
+"""Formats without separators: their texts are also integers."""
 CLEARLY_TIME = (
     r"\d:\d\d|\b\d{4}[-/.]\d{1,2}[-/.]\d{1,2}\b|\b\d{1,2}[-/.]\d{1,2}[-/.]\d{4}\b"
     r"|\d{1,2}\.?[- ][A-Za-z]{3,9}[- ]\d{2}|[A-Za-z]{3,9} \d{1,2},? \d{4}"
 )
-"""Pattern of dates and times of day, without dates that have two-digit years: versions and numbers look like those."""
+"""Pattern of dates and times of day. Excludes dates with two-digit years, which look like versions and numbers."""
 _TIME = rf"{CLEARLY_TIME}|\b\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d\d($|\s)"
 _NUMBER = rf"^{NUMBER}$|^[+-]?(?i:inf(inity)?)$"
 _SAMPLE_ROWS = 200_000
 _SAMPLE_BYTES = 1 << 27
 MOST_COUNTED = 2_000
-"""Most distinct values of a label that are counted."""
+"""Maximum number of distinct label values that are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inferred:
-    """The type that was inferred for the values of a column.
+    """The inferred type of a column's values.
 
     Attributes:
-        type: one that all values can be read as.
-        values: as that type, null where they are missing.
-        missing: texts that stand for a missing value.
-        formats: of times, all that fit; first the one that puts them closest together.
+        type: a type that fits all values.
+        values: the values as that type, null if missing.
+        missing: texts that mark a missing value.
+        formats: for times, all formats that fit; the first one gives the smallest range of times.
     """
 
     type: Type
@@ -73,11 +73,11 @@ class Column:
     """A column of the sample.
 
     Attributes:
-        name: in the files.
-        values: as they are in the files, but null where a text is blank or a number is not finite.
-        format: of the files.
-        num_rows: in all files.
-        unusable: the type of its values if no role takes it.
+        name: column name in the files.
+        values: values as in the files, but null for blank texts and numbers that are not finite.
+        format: format of the files.
+        num_rows: number of rows in all files.
+        unusable: the type of the values if no role accepts it.
     """
 
     name: str
@@ -88,12 +88,10 @@ class Column:
 
     @property
     def holds_lists(self) -> bool:
-        """Whether its values are lists."""
         return holds_lists(self.values.type)
 
     @property
     def is_text(self) -> bool:
-        """Whether its values are texts."""
         return is_text(self.values.type)
 
     @cached_property
@@ -108,12 +106,12 @@ class Column:
 
     @property
     def num_present(self) -> int:
-        """Rows of all files that have a value; estimated where not all rows are in the sample."""
+        """Number of rows in all files that have a value; an estimate if the sample does not contain all rows."""
         return round(self.num_rows * (1 - self.missing_share))
 
     @cached_property
     def distinct(self) -> tuple[pa.Array, NDArray[np.int64]]:
-        """The distinct values, or elements of lists, in the sample, and how often each occurs."""
+        """The distinct values, or list elements, in the sample with their counts."""
         found, counts = self.elements.values.drop_null().value_counts().flatten()
         return found, counts.to_numpy()
 
@@ -123,7 +121,7 @@ class Column:
 
     @cached_property
     def num_distinct(self) -> int:
-        """Distinct values in all files, estimated by Chao (1984) where not all rows are in the sample."""
+        """Number of distinct values in all files, estimated by Chao (1984) if the sample is not complete."""
         values, counts = self.distinct
         if self.is_whole:
             return len(values)
@@ -135,10 +133,11 @@ class Column:
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """The columns of a set of files, and the values of their labels.
+
     Attributes:
-        columns: in the order of the files.
-        counts: label → how often each of its values occurs in all rows; None if there are too many.
-        num_rows: in all files.
+        columns: columns in file order.
+        counts: label → counts of its values in all rows; None if there are too many values.
+        num_rows: number of rows in all files.
     """
 
     columns: Mapping[str, Column]
@@ -155,7 +154,6 @@ def profile(
     progress: Progress = SILENT,
     sample_rows: int = _SAMPLE_ROWS,
 ) -> Profile:
-    """Read all rows once."""
     columns = {name: _Builder(is_counted=name in labels) for of_file in names.values() for name in of_file}
     total, done = sum(extent.num_rows for extent in extents), 0
     row_bytes = sum(path.stat().st_size for path in names) / total
@@ -164,7 +162,7 @@ def profile(
     for extent in extents:
         types = {name: pa.string() if config.format == "csv" else None for name in names[extent.path]}
         for batch in read(extent, config, types):
-            # Not every n-th row: where rows of a user follow each other, no two of them would be in the sample.
+            # Sample randomly rather than every n-th row, which would never take two adjacent rows of a user.
             rows = None if share >= 1 else pa.array(np.flatnonzero(rng.random(batch.num_rows) < share))
             for name, column in columns.items():
                 column.add(batch.column(name) if name in types else pa.nulls(batch.num_rows), rows)
@@ -212,7 +210,7 @@ class _Builder:
 
 
 def _joined(parts: Sequence[pa.Array]) -> pa.Array | None:
-    """Join parts into values of one type, or into texts if types differ; None if they have no type in common."""
+    """Join parts as values of one type, or as texts if types differ; None if they cannot be joined."""
     try:
         tables = [pa.table({"values": part}) for part in parts]
         return pa.concat_tables(tables, promote_options="permissive")["values"].combine_chunks()
@@ -246,7 +244,6 @@ def _usual(values: pa.Array) -> pa.Array:
 
 
 def infer(values: pa.Array, *, has_words: bool) -> Inferred:
-    """Infer the narrowest type that all values can be read as."""
     kind = values.type
     if pa.types.is_boolean(kind):
         return Inferred(type="bool", values=plain_values(values))
@@ -266,7 +263,7 @@ def _infer_number(values: pa.Array) -> Inferred:
 
 
 def _is_rounded(values: pa.Array) -> bool:
-    """Whether values are whole decimals that a float64 does not hold."""
+    """Whether values are integral decimals that float64 cannot represent."""
     if not pa.types.is_decimal(values.type) or values.type.scale > 0 or values.null_count == len(values):
         return False
     extremes = pc.min_max(values).as_py()
@@ -306,7 +303,7 @@ def _span(micros: pa.Array) -> int:
 
 
 def _are_codes(numbers: pa.Array) -> bool:
-    """Whether numbers are better kept as texts: whole ones with leading zeros, or beyond 64 bits."""
+    """Whether numbers should stay texts: integers with leading zeros, or beyond 64 bits."""
     if not pc.all(pc.match_substring_regex(numbers, r"^-?\d+$")).as_py():
         return False
     return bool(pc.any(pc.match_substring_regex(numbers, r"^-?0\d")).as_py()) or _read_as(numbers, "int") is None
@@ -320,13 +317,11 @@ def _read_as(values: pa.Array, kind: Type) -> pa.Array | None:
 
 
 def are_numbers(texts: pa.Array) -> NDArray[np.bool_]:
-    """Flag the texts, none of them null, that are numbers."""
     found: NDArray[np.bool_] = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
     return found
 
 
 def possible_formats(texts: pa.Array) -> list[str]:
-    """Return the formats of times that fit some of the first texts."""
     few = texts.drop_null().slice(0, 1_000).unique()
     if not look_like_times(few):
         return []
@@ -334,6 +329,5 @@ def possible_formats(texts: pa.Array) -> list[str]:
 
 
 def look_like_times(texts: pa.Array, pattern: str = _TIME) -> bool:
-    """Whether most texts look like a date or a time of day."""
     matches = pc.match_substring_regex(texts, pattern)
     return bool((pc.mean(matches.cast(pa.int64())).as_py() or 0) > 0.5)

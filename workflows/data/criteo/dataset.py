@@ -1,7 +1,7 @@
-"""Criteo: clicks on advertisements, 13 counts and 26 categories for each.
+"""Criteo: clicks on advertisements, each with 13 counts and 26 categories.
 
-Missing counts are 0 and negative ones too, then come log(1 + x) and standardising; categories are encoded by their
-vocabulary.
+Missing and negative counts become 0, and counts are then transformed by log(1 + x) and standardized. Categories are
+encoded by vocabularies.
 """
 
 from typing import TYPE_CHECKING

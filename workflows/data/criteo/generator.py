@@ -1,15 +1,14 @@
-"""Criteo-shaped data with planted effects, whose best attainable AUC is known.
+"""Synthetic data in Criteo's format with planted effects. The best attainable AUC is known.
 
-Clicks are drawn with P(click) = sigmoid(logit), and no model can rank them better than the logit does. It is the sum of
-three terms:
-
+Clicks are drawn with P(click) = sigmoid(logit), so no model can rank them better than the logit does. The logit is the
+sum of three terms:
     effects        one number for each id of some categories
-    interactions   of all pairs of these categories: the dot products of latent vectors of their ids, as in a
-                   factorisation machine (Rendle, 2010)
+    interactions   between all pairs of these categories: dot products of latent vectors of their ids, as in a
+                   factorization machine (Rendle, 2010)
     counts         weighted sum of log(1 + x)
 
-Ids follow Zipf's law. The 255 most frequent ones of a category have effects and vectors of their own, and all others
-share one: more cannot be learned from some hundred thousand rows.
+Ids follow Zipf's law. The 255 most frequent ids of a category have their own effects and vectors, and all others share
+one: more cannot be learned from a few hundred thousand rows.
 """
 
 import math
@@ -38,23 +37,23 @@ CATEGORY_COUNTS = (
     7_599_500, 33_521, 17_022, 7_339, 20_046, 3, 7_068, 1_377, 63, 5_345_303, 561_810, 242_827, 11, 2_209, 10_616, 100,
     4, 968, 14, 7_838_519, 2_580_502, 6_878_028, 298_771, 11_951, 97, 35,
 )  # fmt: skip
-"""Distinct ids of each category, by NVIDIA's "Training Tabular Deep Learning Models with Keras on GPU"."""
+"""Distinct ids of each category, from NVIDIA's "Training Tabular Deep Learning Models with Keras on GPU"."""
 _MIN_COUNT, _MAX_SCALE = 3, 2**32 // max(CATEGORY_COUNTS)  # an id has 32 bits
 
 _MAX_ROWS_PER_DAY = 1_000_000
-_MIN_DAYS = 5  # so that the last day is a fifth
+_MIN_DAYS = 5  # so that the last day is a fifth of the rows
 _ROWS_PER_BLOCK = 1 << 16
 _MAX_AUC_ROWS = 1 << 22
 
 
 class _Number(NamedTuple):
-    """How a count is spread, as measured on 8,000 rows of Criteo.
+    """Distribution of a count, as measured on 8,000 rows of Criteo.
 
     Attributes:
-        missing: share of the rows.
-        negative: share of the values that are -1.
-        zero: share of the values that are 0.
-        log_mean, log_sd: of the logarithms of the values above 0.
+        missing: share of rows without a value.
+        negative: share of values that are -1.
+        zero: share of values that are 0.
+        log_mean, log_sd: mean and standard deviation of the logarithm of positive values.
     """
 
     missing: float
@@ -79,33 +78,33 @@ _NUMBERS = (
     _Number(0.7768, 0.0, 0.744, 0.65, 0.89),
     _Number(0.2034, 0.0, 0.059, 1.76, 1.17),
 )
-# Share of the rows that lack each category, from the same rows. Columns of equal shares lack theirs together there.
+# Share of rows in which each category is missing, from the same rows. Columns with equal shares are missing together.
 _MISSING_CATEGORY = (
     0.0, 0.0, 0.0331, 0.0331, 0.0, 0.1309, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0331, 0.0, 0.0, 0.0, 0.0331, 0.0, 0.0, 0.4529,
     0.4529, 0.0331, 0.8173, 0.0, 0.0331, 0.4529, 0.4529,
 )  # fmt: skip
 
-# Categories with effects: few ids and many, always there and often missing; and those of them that interact.
+# Categories with effects, with few or many ids, and rarely or often missing; and the subset that interacts.
 _WITH_EFFECTS = tuple(map(CATEGORIES.index, ("C1", "C2", "C5", "C8", "C9", "C14", "C16", "C18", "C24", "C26")))
 _INTERACTING = tuple(map(CATEGORIES.index, ("C9", "C14", "C16", "C18", "C26")))
 _NUM_EFFECTS = 1 << 8
 _NUM_LATENT = 4
-# Standard deviation of effects, of interactions and of counts over the rows; it sets the best AUC.
+# Standard deviation of each term over the rows; determines the best AUC.
 _TERM_SD = np.float32(0.77)
 _POSITIVE_RATE = 0.25
 
 _COLUMN_FACTOR = 0x85EBCA77
-"""Gives the same id another number in another column."""
+"""Gives the same id different numbers in different columns."""
 
 _PLAIN = pa_csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none", batch_size=8192)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriteoTruth:
-    """What is known about generated data because it was planted.
+    """Known properties of generated data.
 
     Attributes:
-        best_auc: AUC of the true probabilities against the drawn labels, over all rows or the first 4,194,304.
+        best_auc: AUC of the true probabilities against the drawn labels, over the first 4,194,304 rows at most.
         positive_rate: share of rows with label 1.
     """
 
@@ -115,13 +114,13 @@ class CriteoTruth:
 
 @dataclass(frozen=True, kw_only=True)
 class _World:
-    """What rules the labels.
+    """Parameters of the label distribution.
 
     Attributes:
-        counts: ids of each category.
-        effects: category → effects of its ids, at the end those of rare and of missing ids, shape (_NUM_EFFECTS + 1,).
-        vectors: category → latent vectors likewise, shape (_NUM_EFFECTS + 1, _NUM_LATENT).
-        weights: of the counts, shape (13,).
+        counts: number of ids in each category.
+        effects: category → effects of its ids, the last two for rare and for missing ids, shape (_NUM_EFFECTS + 1,).
+        vectors: category → latent vectors in the same order, shape (_NUM_EFFECTS + 1, _NUM_LATENT).
+        weights: weights of the counts, shape (13,).
     """
 
     counts: tuple[int, ...]
@@ -141,17 +140,17 @@ class _Block:
 def generate_criteo(
     directory: Path, *, num_rows: int, seed: int, cardinality_scale: float, progress: Progress = SILENT
 ) -> CriteoTruth:
-    """Write day_0, day_1, … in the Terabyte layout, and truth.json when all are whole.
+    """Write day_0, day_1, … in the Terabyte layout, then truth.json.
 
-    The same arguments give the same bytes. Days are of one size, five of them or as many as keep them below a million
-    rows. Memory: one block of 65,536 rows, and 5 bytes for each row, 20 MiB at most, to rank them for the AUC.
+    The same arguments give the same bytes. Days have equal sizes; there are five, or as many as keep each below a
+    million rows. Memory: one block of 65,536 rows, plus 5 bytes per row, 20 MiB at most, to compute the AUC.
 
     Args:
-        directory: where to write; made if missing.
+        directory: output directory; created if missing.
         num_rows: at least 1000.
         seed: at least 0.
-        cardinality_scale: multiplies the number of ids that each category has in the document, which stays at least 3.
-        progress: told the rows written.
+        cardinality_scale: multiplies the number of ids of each category in `CATEGORY_COUNTS`; the result is at least 3.
+        progress: receives the number of rows written.
     """
     check_size(num_rows, seed)
     if not 0 < cardinality_scale <= _MAX_SCALE:
@@ -181,7 +180,7 @@ def generate_criteo(
 
 
 def _days(num_rows: int) -> list[int]:
-    """Rows of each day; where they cannot be equal, the last is not the smaller."""
+    """Return the number of rows of each day; sizes differ by at most one, and the last is among the largest."""
     num_days = max(_MIN_DAYS, -(-num_rows // _MAX_ROWS_PER_DAY))
     edges = [num_rows * day // num_days for day in range(num_days + 1)]
     return [end - start for start, end in pairwise(edges)]
@@ -217,20 +216,19 @@ def _draw_number(number: _Number, num_rows: int, rng: np.random.Generator) -> In
 
 
 def _draw_missing(shares: Sequence[float], num_rows: int, rng: np.random.Generator) -> list[Mask]:
-    """One mask for each share, the same one for equal shares."""
     masks = {share: rng.random(num_rows, dtype=np.float32) < share for share in sorted(set(shares))}
     return [masks[share] for share in shares]
 
 
 def _draw_ids(count: int, num_rows: int, rng: np.random.Generator) -> Ints:
-    """Draw ids in [0, count) by Zipf's law: (count + 1)^u of a uniform u, rounded down, is k in proportion to 1/k."""
+    """Draw ids in [0, count) by Zipf's law: (count + 1)^u for uniform u, rounded down, is k with probability ~ 1/k."""
     places = np.exp(rng.random(num_rows) * math.log(count + 1)).astype(np.int64)
     ids: Ints = np.minimum(places, count) - 1  # rounding may reach count + 1
     return ids
 
 
 def _terms(world: _World, block: _Block) -> Floats:
-    """Effects, interactions and counts, each up to scale and shift, shape (3, num_rows)."""
+    """Return effects, interactions and counts before scaling and centering, shape (3, num_rows)."""
     num_rows = len(block.ids[0])
     effects = np.zeros(num_rows, dtype=np.float32)
     for column, effects_of in world.effects.items():
@@ -240,7 +238,7 @@ def _terms(world: _World, block: _Block) -> Floats:
         rows = vectors_of[_places(block, column)]
         vectors += rows
         squares += _norms(rows)
-    # All pairs at once: the square of the sum less the sum of the squares is twice their sum.
+    # Sum over all pairs at once: the square of the sum minus the sum of squares is twice the sum of products.
     interactions = _norms(vectors) - squares
     counts = np.zeros(num_rows, dtype=np.float32)
     for values, missing, weight in zip(block.numbers, block.no_number, world.weights, strict=True):
@@ -251,7 +249,6 @@ def _terms(world: _World, block: _Block) -> Floats:
 
 
 def _places(block: _Block, column: int) -> Ints:
-    """Rows of the ids of a category in a table of effects."""
     return np.where(block.no_id[column], _NUM_EFFECTS, np.minimum(block.ids[column], _NUM_EFFECTS - 1))
 
 
@@ -262,7 +259,7 @@ def _norms(vectors: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class _Calibration:
-    """What makes logits of terms: means and scales, shape (3, 1), and an intercept."""
+    """Converts terms to logits: means and scales, shape (3, 1), and an intercept."""
 
     means: Floats
     scales: Floats
@@ -274,7 +271,7 @@ class _Calibration:
 
 
 def _calibrate(terms: Floats) -> _Calibration:
-    """Give each term its standard deviation over the rows of a sample, and the labels their rate."""
+    """Scale each term to its standard deviation over a sample, and set the intercept for the positive rate."""
     means = terms.mean(axis=1, keepdims=True)
     scales = _TERM_SD / terms.std(axis=1, keepdims=True)
     centred: Floats = ((terms - means) * scales).sum(axis=0)
@@ -300,7 +297,7 @@ def _table(block: _Block, labels: Mask) -> pa.Table:
 
 
 def _hex_column(ids: npt.NDArray[np.uint32], present: Mask) -> pa.StringArray:
-    """Eight digits for each id that is present, else nothing."""
+    """Return eight hexadecimal digits for each id that is present, else an empty string."""
     digits = ids[present].astype(">u4").tobytes().hex().encode()
     ends = np.cumsum(present, dtype=np.int32) * np.int32(8)
     offsets = np.concatenate((np.zeros(1, dtype=np.int32), ends))

@@ -1,11 +1,11 @@
-"""Criteo's click logs on disk: rows without a header, their fields parted by tabs, in each layout they come in.
+"""Reader for Criteo's click logs: tab-separated rows without a header, in several layouts.
 
-    Kaggle      train.txt               one file; test.txt beside it has no labels and is left alone
-    Terabyte    day_0, day_1, …         one file for each day
-    any other   *.tsv, *.txt            one file for each period, in the order of their names
+    Kaggle      train.txt               one file; test.txt has no labels and is ignored
+    Terabyte    day_0, day_1, …         one file per day
+    any other   *.tsv, *.txt            one file per period, in natural order of the names
 
-Each file may be compressed (`.gz`). A row holds a label, 13 counts and 26 categories, which are hexadecimal numbers of
-at most 32 bits. A missing value is an empty field.
+Each file may be compressed (`.gz`). A row contains a label, 13 counts and 26 categories, which are hexadecimal numbers
+of at most 32 bits. A missing value is an empty field.
 
 The Criteo AI Lab's 1TB Click Logs dataset, and the Display Advertising Challenge that Kaggle held in 2014.
 """
@@ -45,18 +45,18 @@ _WHOLE_NUMBER = ColumnConfig(type="int", role="numeric")
 
 
 def read_criteo(directory: Path, *, shard_bytes: int = SHARD_BYTES) -> RawData:
-    """Find the files of a directory and go over their bytes once; the rows are read when they are asked for.
+    """Find and scan the files of a directory; the rows are read on demand.
 
     Args:
-        directory: holds the files of one layout, whose numbers are counted as numbers: day_2 comes before day_10.
-        shard_bytes: of the shards that a file is read in, at least, but for the last; a compressed file is one shard.
+        directory: contains the files of one layout. Numbers in names are compared by value: day_2 comes before day_10.
+        shard_bytes: minimum size of the shards of a file, except the last; a compressed file is one shard.
 
     Returns:
-        Rows by `CRITEO_SCHEMA`, one period for each file, in batches of some megabytes; no catalogue.
+        Rows with `CRITEO_SCHEMA`, one period per file, in batches of some megabytes; no catalog.
 
     Raises:
-        DataError: there are no such files, one is empty, cut off or not gzip, or its first line is not a row. What is
-            wrong with later rows is said when they are read.
+        DataError: there are no such files, a file is empty, truncated or not gzip, or its first line is not a row.
+            Errors in later rows are raised when they are read.
     """
     paths = _find(directory)
     for path in paths:
@@ -74,7 +74,7 @@ def read_criteo(directory: Path, *, shard_bytes: int = SHARD_BYTES) -> RawData:
 
 
 def _find(directory: Path) -> list[Path]:
-    """The files of the first layout that is there, oldest first."""
+    """Return the files of the first layout that is present, oldest first."""
     if not directory.is_dir():
         raise DataError(f"{directory} is not a directory. Expected one that holds the files of Criteo.")
     files = [path for path in directory.iterdir() if path.is_file()]
@@ -140,7 +140,7 @@ def _label(numbers: pa.Int64Array) -> pa.Int64Array:
 
 
 def _category(texts: pa.StringArray) -> pa.StringArray:
-    """Check that texts are hexadecimal numbers, and make empty ones missing; faster than Arrow's own functions."""
+    """Check that texts are hexadecimal, and make empty ones missing; faster than Arrow's functions."""
     _, offset_buffer, data = texts.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     lengths = np.diff(offsets)
@@ -157,7 +157,7 @@ def _are_digits(data: pa.Buffer | None, offsets: NDArray[np.int32]) -> bool:
     if data is None:
         return True
     text = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
-    # Unsigned numbers wrap around, so one comparison bounds them on both sides. 0x20 makes letters small.
+    # Unsigned numbers wrap around, so one comparison checks both bounds. 0x20 converts letters to lower case.
     is_digit = (text - ord("0")) < 10
     is_digit |= ((text | 0x20) - ord("a")) < 6
     return bool(is_digit.all())

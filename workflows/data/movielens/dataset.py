@@ -1,7 +1,7 @@
 """MovieLens: ratings of movies, and the genres of each movie as a multi-hot column.
 
-The graph follows NVIDIA's "Getting Started MovieLens" notebooks: genres joined from the movies table, ids and genres
-categorified, a rating above 3 is a positive.
+The graph follows NVIDIA's "Getting Started MovieLens" notebooks: genres are joined from the movies table, ids and
+genres are encoded by `Categorify`, and ratings above 3 are positive.
 """
 
 from typing import TYPE_CHECKING
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from rankline.workflows.nvt.compat import nvt
 
 POSITIVE_ABOVE = 3.0
-"""Stars that are still no positive."""
+"""Ratings above this number of stars are positive."""
 
 
 def movielens_graph(raw: RawData, config: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":
     from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
     from rankline.workflows.nvt.operators import GreaterThan, HashedCategorify, NullToEmptyList
 
-    assert raw.catalog is not None  # its reader always has one
+    assert raw.catalog is not None  # the reader always sets it
     movies = raw.catalog.select([MOVIE_ID, GENRES]).to_pandas()
     with quiet_nvtabular():
         if config.hash_buckets:

@@ -1,11 +1,9 @@
-"""MovieLens-shaped data with planted tastes, whose best attainable AUC is known.
+"""Synthetic data in MovieLens format with planted tastes. The best attainable AUC is known.
 
-Every rating is drawn from an ordered logit model. A user u and a movie m with genres G have
-
+Ratings are drawn from an ordered logit model. For a user u and a movie m with genres G,
     logit(u, m) = bias(u) + quality(m) + sum of taste(u, g) for g in G / sqrt(|G|)
-
-and the rating says where logit + logistic noise falls between fixed thresholds. The one between 3.0 and 3.5 stars is
-zero, so P(rating > 3) = sigmoid(logit), and no model can rank the ratings better than the logit does.
+and the rating is determined by where logit + logistic noise falls between fixed thresholds. The threshold between 3.0
+and 3.5 stars is zero, so P(rating > 3) = sigmoid(logit), and no model can rank the ratings better than the logit does.
 """
 
 import csv
@@ -35,15 +33,15 @@ from rankline.workflows.nvt.kernels.distinct import sorted_distinct
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_MIN_ROWS_PER_USER, _ACTIVITY_SD, _MAX_OVER_MEAN = 20, 1.4, 12  # the first as in MovieLens
+_MIN_ROWS_PER_USER, _ACTIVITY_SD, _MAX_OVER_MEAN = 20, 1.4, 12  # the minimum is MovieLens's
 _POPULARITY_SD = 1.6
 _ROWS_PER_BLOCK = 1_000_000
 
-# Rows, users and movies of ml-latest-small and of ml-25m.
+# Numbers of rows, users and movies in ml-latest-small and ml-25m.
 _SMALL = (100_836, 610, 9_742)
 _LARGE = (25_000_095, 162_541, 62_423)
 
-# Genre → share of the movies of ml-latest-small that have it, and the shares of movies with 1, 2, … 6 genres.
+# Genre → share of the movies of ml-latest-small with that genre, and shares of movies with 1, 2, … 6 genres.
 _GENRES = {
     "Action": 0.188, "Adventure": 0.130, "Animation": 0.063, "Children": 0.068, "Comedy": 0.386, "Crime": 0.123,
     "Documentary": 0.045, "Drama": 0.448, "Fantasy": 0.080, "Film-Noir": 0.009, "Horror": 0.100, "IMAX": 0.016,
@@ -52,9 +50,9 @@ _GENRES = {
 }  # fmt: skip
 _GENRES_PER_MOVIE = (0.29, 0.33, 0.24, 0.10, 0.03, 0.01)
 
-# Standard deviations over the rows; together they set the best AUC.
+# Standard deviations over the rows; together they determine the best AUC.
 _BIAS_SD, _QUALITY_SD, _TASTE_SD = 0.9, 0.9, 0.9
-# Thresholds between 0.5, 1.0, … 5.0 stars, placed so that the stars are about as frequent as in MovieLens.
+# Thresholds between 0.5, 1.0, … 5.0 stars, chosen to give about the same distribution of stars as MovieLens.
 _THRESHOLDS = np.array([-4.95, -3.75, -3.3, -2.2, -1.62, 0.0, 0.63, 2.15, 2.9])
 _STARS = [f"{half / 2:.1f}" for half in range(1, 11)]
 
@@ -67,13 +65,13 @@ _PLAIN = pa_csv.WriteOptions(include_header=False, quoting_style="none")
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedTruth:
-    """What is known about generated data because it was planted.
+    """Known properties of generated data.
 
     Attributes:
         best_auc: AUC of the true probabilities against the drawn labels, over all rows.
         positive_rate: share of rows with a rating above 3.
         num_users: users, each with at least 20 rows.
-        num_movies: movies in the catalogue; some have no rating.
+        num_movies: movies in the catalog; some have no rating.
     """
 
     best_auc: float
@@ -84,18 +82,18 @@ class GeneratedTruth:
 
 @dataclass(frozen=True, kw_only=True)
 class _World:
-    """Users and movies, and what rules their ratings.
+    """Users and movies, with the parameters of their ratings.
 
     Attributes:
         rows_per_user: shape (num_users,).
         popularity: weights that sum to 1, shape (num_movies,).
         movie_ids: ascending with gaps, shape (num_movies,).
-        genres: which genre each movie has, shape (num_movies, num_genres).
+        genres: mask of each movie's genres, shape (num_movies, num_genres).
         bias: shape (num_users,).
         quality: shape (num_movies,).
         taste: shape (num_users, num_genres).
         joined_at: seconds since 1970, shape (num_users,).
-        active_s: how long a user's ratings spread, shape (num_users,).
+        active_s: time span of each user's ratings, shape (num_users,).
     """
 
     rows_per_user: Ints
@@ -112,17 +110,17 @@ class _World:
 def generate_movielens(
     directory: Path, *, num_rows: int, seed: int, cardinality_scale: float = 1.0, progress: Progress = SILENT
 ) -> GeneratedTruth:
-    """Write ratings.csv and movies.csv in the layout of ml-latest, and truth.json when both are whole.
+    """Write ratings.csv and movies.csv in the layout of ml-latest, then truth.json.
 
-    The same arguments give the same bytes. Memory: one block of a million rows, and some 50 bytes for each row while
-    all are ranked for the AUC.
+    The same arguments give the same bytes. Memory: one block of a million rows, plus about 50 bytes per row to compute
+    the AUC.
 
     Args:
-        directory: where to write; made if missing.
-        num_rows: ratings, at least 1000. The numbers of users and movies grow with it as they do in MovieLens.
+        directory: output directory; created if missing.
+        num_rows: number of ratings, at least 1000. The numbers of users and movies grow with it as in MovieLens.
         seed: at least 0.
-        cardinality_scale: multiplies the numbers of users and movies; a user keeps at least 20 rows.
-        progress: told the rows written.
+        cardinality_scale: multiplies the numbers of users and movies; each user keeps at least 20 rows.
+        progress: receives the number of rows written.
     """
     check_size(num_rows, seed)
     rng = np.random.default_rng(seed)
@@ -191,7 +189,7 @@ def _make_world(num_rows: int, cardinality_scale: float, rng: np.random.Generato
 
 
 def _between(num_rows: int, column: int) -> int:
-    """Users (1) or movies (2) for so many rows, by the power law through the two real datasets."""
+    """Return the number of users (column 1) or movies (2) by the power law through the two real datasets."""
     exponent = math.log(_LARGE[column] / _SMALL[column]) / math.log(_LARGE[0] / _SMALL[0])
     return round(_SMALL[column] * math.pow(num_rows / _SMALL[0], exponent))
 
@@ -205,14 +203,13 @@ def _draw_genres(num_movies: int, rng: np.random.Generator) -> npt.NDArray[np.bo
 
 
 def _scale(values: Floats, weights: Floats, deviation: float) -> Floats:
-    """Shift and stretch to mean 0 and standard deviation `deviation` under `weights`."""
     centred = values - weights @ values
     scaled: Floats = centred * (deviation / np.sqrt(weights @ centred**2))
     return scaled
 
 
 def _draw_pairs(world: _World, rng: np.random.Generator) -> Iterator[tuple[Ints, Ints]]:
-    """Yield blocks of distinct (user, movie) indices, ordered by user and movie, whole users at a time."""
+    """Yield blocks of distinct (user, movie) indices, ordered by user and movie. No user spans two blocks."""
     ends = np.cumsum(world.rows_per_user)
     start = 0
     while start < len(ends):
@@ -226,8 +223,8 @@ def _draw_pairs(world: _World, rng: np.random.Generator) -> Iterator[tuple[Ints,
 def _draw_distinct(counts: Ints, popularity: Floats, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Draw `counts[u]` distinct movies for each user u by popularity.
 
-    What was drawn twice is drawn again for the users concerned, from ever flatter popularities: who has seen the hits
-    goes on with the rest. So the rounds stay few for users who rate thousands of movies.
+    Duplicates are drawn again with increasingly flat popularities: a user who has seen the hits continues with the
+    rest. This limits the number of rounds for users who rate thousands of movies.
     """
     num_movies, num_users = len(popularity), len(counts)
     pairs, missing, rounds = np.empty(0, dtype=np.int64), counts, 0

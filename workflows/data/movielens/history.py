@@ -1,6 +1,7 @@
-"""MovieLens for a model that knows what each user rated: as `movielens`, and the year of release.
+"""MovieLens for models of each user's rated movies: like `movielens`, plus the year of release.
 
-What a user rated is no column: the model takes it from the training rows (`training/models/factorization/bayesian_fm`).
+The rated movies are not a column; the model takes them from the training rows
+(`training/models/factorization/bayesian_fm`).
 """
 
 from dataclasses import replace
@@ -27,7 +28,7 @@ _NONE = ""
 def movielens_history_graph(raw: RawData, config: PrepareConfig, rows: RowsConfig) -> "nvt.Workflow":
     from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 
-    assert raw.catalog is not None  # its reader always has one
+    assert raw.catalog is not None  # the reader always sets it
     years = raw.catalog.select([MOVIE_ID]).append_column(_YEAR, _years(raw.catalog)).to_pandas()
     with quiet_nvtabular():
         joined = [MOVIE_ID] >> ops.JoinExternal(years, on=[MOVIE_ID])
@@ -36,7 +37,7 @@ def movielens_history_graph(raw: RawData, config: PrepareConfig, rows: RowsConfi
 
 
 def _years(catalog: "pa.Table") -> "pa.ChunkedArray":
-    """Years of release, four together, as texts; "" where the title has none."""
+    """Return years of release in groups of four, as texts; "" if the title has none."""
     found = pc.struct_field(pc.extract_regex(catalog[TITLE], r"\((?P<year>[0-9]{4})\)\s*$"), "year").cast("int64")
     together = pc.multiply(pc.divide(found, _YEARS_TOGETHER), _YEARS_TOGETHER)
     return pc.fill_null(together.cast("string"), _NONE)

@@ -1,7 +1,7 @@
-"""MovieLens on disk: the three layouts in which GroupLens ships it, and where to fetch them.
+"""Reader for the three layouts of MovieLens, and the archives to download.
 
     ml-latest, ml-25m   ratings.csv, movies.csv                 CSV with a header, UTF-8
-    ml-1m               ratings.dat, movies.dat                 fields parted by `::`, no header, Latin-1
+    ml-1m               ratings.dat, movies.dat                 fields separated by `::`, no header, Latin-1
     ml-100k             u.data, u.item, u.genre                 tabs and bars, no header, Latin-1, genres as flags
 
 F. Maxwell Harper and Joseph A. Konstan: The MovieLens Datasets: History and Context. ACM TiiS 5(4), 2015.
@@ -35,7 +35,7 @@ _ROOT = "https://files.grouplens.org/datasets/movielens"
 MOVIELENS_ARCHIVES = {
     archive.name: archive
     for archive in (
-        # GroupLens renews this one, so no digest can be written down: the .md5 file beside it is asked for.
+        # GroupLens updates this archive, so its MD5 cannot be fixed here; the published .md5 file is used.
         Archive(name="ml-latest-small", url=f"{_ROOT}/ml-latest-small.zip"),
         Archive(name="ml-1m", url=f"{_ROOT}/ml-1m.zip", md5="c4d9eecfca2ab87c1945afe126590906"),
         Archive(name="ml-25m", url=f"{_ROOT}/ml-25m.zip", md5="6b51fb2759a8657d3bfcbfc42b592ada"),
@@ -61,19 +61,16 @@ class _Layout:
 def read_movielens(directory: Path) -> RawData:
     """Read a directory in any of the three layouts.
 
-    Rows without user, movie or rating are dropped ("missing value"), and so are all but the latest rating of a user
-    for a movie ("duplicate"). Ratings of movies that the catalogue lacks stay and are noticed, as are rows without a
-    timestamp, which get 0.
-
-    Args:
-        directory: holds the files of one layout.
+    Rows without user, movie or rating are dropped ("missing value"), and of several ratings of a movie by the same user
+    only the latest is kept ("duplicate"). Ratings of movies that are not in the catalog and rows without a timestamp,
+    which become 0, are kept and noted.
 
     Returns:
-        Rows by `RATINGS_SCHEMA`, catalogue by `CATALOG_SCHEMA`. "(no genres listed)" is a genre like any other; an
-        empty cell is an empty list.
+        Rows with `RATINGS_SCHEMA`, catalog with `CATALOG_SCHEMA`. "(no genres listed)" is an ordinary genre; an empty
+        cell is an empty list.
 
     Raises:
-        DataError: a file is missing, empty, cut off, or holds something else than its columns are for.
+        DataError: a file is missing, empty, truncated, or has invalid values in its columns.
     """
     layout = _detect(directory)
     ratings, catalog = layout.read(directory)
@@ -183,14 +180,14 @@ def _read_flags_layout(directory: Path) -> tuple[pa.Table, pa.Table]:
 
 
 def _split_genres(movies: pa.Table) -> pa.Table:
-    """Turn "A|B" into ["A", "B"], and "" into []."""
+    """Convert "A|B" to ["A", "B"], and "" to []."""
     empty = pa.scalar([], CATALOG_SCHEMA.field(GENRES).type)
     lists = pc.if_else(pc.equal(movies[GENRES], ""), empty, pc.split_pattern(movies[GENRES], "|"))
     return pa.table([movies[MOVIE_ID], movies[TITLE], lists], schema=CATALOG_SCHEMA)
 
 
 def _gather_flags(movies: pa.Table, names: list[str]) -> pa.Table:
-    """Turn one column of flags for each genre into a list of the genres that are set."""
+    """Convert one column of flags per genre to a list of the genres that are set."""
     flags = np.column_stack([movies[name].fill_null(False).to_numpy() for name in names])
     values = pa.array(names, pa.string()).take(pa.array(np.nonzero(flags)[1]))
     lists = arrow_lists(values, offsets_of(flags.sum(axis=1)))
@@ -214,7 +211,7 @@ def _read(file: _TextFile) -> pa.Table:
         try:
             table = _read_csv(file, use_threads=True)
         except pa.ArrowInvalid:
-            table = _read_csv(file, use_threads=False)  # then Arrow's message says which row it is
+            table = _read_csv(file, use_threads=False)  # Arrow's message then contains the row number
     except pa.ArrowInvalid as error:
         raise DataError(
             f"{file.path}: {str(error).splitlines()[0]}. Correct or remove the row; if the file was cut off, fetch it "
@@ -244,7 +241,7 @@ def _read_csv(file: _TextFile, *, use_threads: bool) -> pa.Table:
 
 
 def _single_character_delimited(file: _TextFile) -> str | pa.BufferReader:
-    """What Arrow, whose delimiters are single characters, can read in place of `file`."""
+    """Return an input for Arrow, whose delimiters are single characters, with the contents of `file`."""
     if len(file.delimiter) == 1:
         return str(file.path)
     content = file.path.read_bytes().replace(file.delimiter.encode(), _UNIT_SEPARATOR.encode())

@@ -1,9 +1,10 @@
-"""Tables of any shape: files of rows whose columns a `TableConfig` describes, which is the data half of a recipe file.
+"""Tables of any schema: files of rows whose columns a `TableConfig` describes, the data half of a recipe file.
 
-config      what is said about files, columns and labels
-files       the files, in batches of rows
-typed       the columns of a batch as they are trained on and sent
-dataset     the `Dataset`: reader and graph
-profile     what `init` finds out about files it knows nothing about
-guess       what it makes of that: types, roles, labels, likely leaks
+config         configuration of files, columns and labels
+files          reading files in batches of rows
+csv_dialect    detection of encoding, delimiter and header
+csv_text       CSV headers and faulty lines
+cast           casts of columns to the types used in training and requests
+reader         rows for training and requests
+dataset        the `Dataset`: reader and graph
 """

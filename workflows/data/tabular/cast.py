@@ -1,6 +1,6 @@
-"""The columns of a batch, whatever the files hold, as they are trained on and sent: int64, float64, strings, lists.
+"""Casts of columns to the types used in training and requests: int64, float64, strings and lists.
 
-The same for every format, so that a file which is scored is read as the one that was trained on.
+The casts are the same for every file format, so that files to score are read like the training files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,11 @@ TYPES: Mapping[str, pa.DataType] = {
     "bool": pa.int64(),
     "timestamp": pa.int64(),
 }
-"""What each type is once it is read."""
+"""Column type → Arrow type after reading."""
 
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-"""Pattern of a number as text."""
 _MOST_DIGITS = 20
-"""Digits of the largest whole number of 64 bits."""
+"""Number of digits of the largest 64-bit integer."""
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 _EXPECTED = {
     "string": "text",
@@ -37,8 +36,6 @@ _EXPECTED = {
 
 
 class ValueFaultError(Exception):
-    """A value that its column cannot hold."""
-
     def __init__(self, row: int, got: Any, expected: str) -> None:
         super().__init__(f"{got!r} is not {expected}")
         self.row, self.got, self.expected = row, got, expected
@@ -49,7 +46,7 @@ def type_of(column: ColumnConfig) -> pa.DataType:
 
 
 def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
-    """A column as its config has it.
+    """Cast a column to the type in its config.
 
     Raises:
         ValueFaultError: a value does not fit.
@@ -75,7 +72,7 @@ def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
 
 
 def _vectors(vectors: pa.Array, values: pa.Array, length: int) -> pa.Array:
-    """Check that all vectors have the length, except empty ones, which are missing."""
+    """Check that all vectors have the given length, except empty ones, which are missing."""
     lengths = pc.list_value_length(vectors)
     misfit = pc.and_(pc.greater(pc.list_value_length(values), 0), pc.not_equal(lengths, length))
     if pc.any(misfit).as_py():
@@ -85,7 +82,7 @@ def _vectors(vectors: pa.Array, values: pa.Array, length: int) -> pa.Array:
 
 
 def _lists(lists: pa.Array, elements: pa.Array) -> pa.Array:
-    """Lists of other elements; a missing one is left out, and a missing list stays missing."""
+    """Return the lists with other elements. Missing elements are removed; missing lists stay missing."""
     parents = pc.list_parent_indices(lists)
     present = elements.is_valid()
     kept = parents.filter(present).to_numpy(zero_copy_only=False)
@@ -107,14 +104,14 @@ def _typed(values: pa.Array, column: ColumnConfig) -> pa.Array:
         return _booleans(values)
     if column.type == "string":
         texts = _texts(values)
-        return pc.if_else(pc.equal(texts, ""), None, texts)  # an empty text is missing, in every format
+        return pc.if_else(pc.equal(texts, ""), None, texts)  # empty texts are missing in every format
     target = TYPES[column.type]
     expected = _EXPECTED[column.type]
     plain = _plain(values, expected)
     if of_text:
         plain = pc.utf8_trim_whitespace(plain)
     elif pa.types.is_floating(plain.type):
-        plain = pc.if_else(pc.is_finite(plain), plain, None)  # not a number, or infinite: missing
+        plain = pc.if_else(pc.is_finite(plain), plain, None)  # NaN and infinities are missing
     typed = _cast(plain, target, expected)
     if target != pa.float64():
         return typed
@@ -132,7 +129,7 @@ def _plain(values: pa.Array, expected: str) -> pa.Array:
 
 def _cast(values: pa.Array, target: pa.DataType, expected: str) -> pa.Array:
     try:
-        # A number of 64 bits that a float64 rounds is the nearest one.
+        # Integers of 64 bits are rounded to the nearest float64.
         return values.cast(target, safe=target != pa.float64() or not pa.types.is_integer(values.type))
     except pa.ArrowException:
         if is_text(values.type) and target == pa.int64():
@@ -144,7 +141,7 @@ def _cast(values: pa.Array, target: pa.DataType, expected: str) -> pa.Array:
 
 
 def _whole_numbers(texts: pa.Array) -> pa.Array:
-    """Write whole numbers plainly: 36.0, +36, 3.6e1 and 36. become 36."""
+    """Normalize integers: 36.0, +36, 3.6e1 and 36. become 36."""
     is_other = pc.match_substring_regex(texts, f"^{NUMBER}$")
     is_other = pc.and_(is_other, pc.invert(pc.match_substring_regex(texts, r"^-?\d+$")))
     changed = {text: _whole_number(text) for text in texts.filter(is_other).unique().to_pylist()}
@@ -160,7 +157,6 @@ def _whole_number(text: str) -> str:
 
 
 def _first_misfit(values: pa.Array, target: pa.DataType) -> int:
-    """The first row that cannot be cast, by halves."""
     begin, end = 0, len(values)
     while end - begin > 1:
         middle = (begin + end) // 2
@@ -180,8 +176,8 @@ def _texts(values: pa.Array) -> pa.Array:
     texts = plain.cast(pa.string())
     if not pa.types.is_floating(plain.type):
         return texts
-    # Whole numbers that could be missing are floats in many files. Each value decides alone, or its text would depend
-    # on the values that were read with it.
+    # Nullable integers are floats in many files. Each value is converted independently, so that its text does not
+    # depend on the other values in the batch.
     is_whole = pc.and_(pc.equal(plain, pc.trunc(plain)), pc.less(pc.abs(plain), 2.0**63))
     whole = pc.if_else(is_whole, plain, None).cast(pa.int64()).cast(pa.string())
     return pc.coalesce(whole, pc.if_else(pc.is_nan(plain), None, texts))
@@ -219,7 +215,7 @@ _YEAR_1000 = -30_610_224_000_000_000
 
 
 def times_of(texts: pa.Array, form: str) -> pa.Array:
-    """Read texts of a format as microseconds, in UTC unless they name a zone; null where the format does not fit."""
+    """Parse texts of a format as microseconds, in UTC unless they contain a zone; null if the format does not fit."""
     if form == ISO:
         return iso_times(texts)
     parsed = pc.strptime(texts, format=form, unit="us", error_is_null=True).cast(pa.int64())
@@ -231,7 +227,7 @@ _ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
 
 
 def iso_times(texts: pa.Array) -> pa.Array:
-    """Texts by ISO 8601 as microseconds; null where they are none. Without a zone they are taken as UTC."""
+    """Parse ISO 8601 texts as microseconds; null if invalid. Times without a zone are in UTC."""
     is_time = pc.match_substring_regex(texts, f"{_ISO}({_ZONE})?$")
     zoned = pc.and_(is_time, pc.match_substring_regex(texts, f"[T ].*{_ZONE}"))
     plain = _parsed(pc.if_else(pc.and_(is_time, pc.invert(zoned)), texts, None), None)
@@ -243,7 +239,7 @@ def iso_times(texts: pa.Array) -> pa.Array:
 def _parsed(texts: pa.Array, zone: str | None) -> pa.Array:
     try:
         return texts.cast(pa.timestamp("us", zone)).cast(pa.int64())
-    except pa.ArrowException:  # nanoseconds, or a day that there is not: one by one
+    except pa.ArrowException:  # nanoseconds or an invalid day: parse one by one
         return pa.array([_one(text, zone) for text in texts], pa.int64())
 
 
@@ -259,11 +255,10 @@ def _one(text: pa.Scalar, zone: str | None) -> int | None:
 
 
 LABEL_TYPE = pa.float32()
-"""Of a label once it is read."""
 
 
 def typed_label(values: pa.Array, label: LabelConfig) -> pa.Array:
-    """The numbers of a label.
+    """Convert a label column to numbers.
 
     Raises:
         ValueFaultError: a value does not fit the task.

@@ -1,4 +1,4 @@
-"""What a recipe file says about its data. Light to import; the JSON schema for editors is made from these classes."""
+"""The data part of a recipe file. Fast to import; the JSON schema for editors is generated from these classes."""
 
 import json
 from collections.abc import Mapping
@@ -22,22 +22,24 @@ Quote = Literal["double", "none"]
 CATEGORIES: tuple[Role, ...] = ("id", "categorical", "text")
 LISTS: tuple[Role, ...] = ("multihot", "history", "vector")
 ISO, EPOCHS = "iso", {"epoch_s": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1}
-"""Formats of times: ISO 8601, or whole numbers since 1970, by how many microseconds one of them is."""
+"""Time formats: ISO 8601, or integers since 1970, by microseconds per unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilesConfig:
-    """Which files hold the rows, and how they are written.
+    """The data files and their format.
 
     Attributes:
         files: files, directories and patterns such as logs/*.csv, relative to the recipe file.
-        format: of all files; without it, the ending of their names says.
-        delimiter: between the cells of a CSV file.
-        quote: of the cells of a CSV file. A cell in double quotes may contain delimiters and line ends; with none, a
-            quote is an ordinary character.
-        header: the first line of a CSV file has the names of its columns; else they are column_1, column_2 and so on.
-        encoding: of the text of a CSV file.
-        missing: texts that stand for a missing number, time or label in a CSV file; of texts, only the empty one does.
+        format: format of all files; if not set, it is derived from the file names.
+        delimiter: delimiter between the cells of a CSV file.
+        quote: quoting of the cells of a CSV file. A cell in double quotes may contain delimiters and line breaks; with
+            none, a quote is an ordinary character.
+        header: whether the first line of a CSV file contains the column names; if not, they are column_1, column_2 and
+            so on.
+        encoding: text encoding of a CSV file.
+        missing: texts that mark a missing number, time or label in a CSV file; in text columns, only empty text is
+            missing.
     """
 
     files: tuple[str, ...]
@@ -57,22 +59,22 @@ class FilesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnConfig:
-    """What a column holds, and what it is for.
+    """The contents and the role of a column.
 
     Attributes:
-        type: of its values, or of the values of its lists.
-        role: what it is for. id, categorical and text become ids of a vocabulary; multihot and history are lists of
-            such; numeric is scaled, and a vector is a list of numbers of one length; of a timestamp, `parts` are taken;
-            group names rows that belong together and is no feature; ignored is not read.
-        format: of a timestamp that is text or a number: "iso", "epoch_s", "epoch_ms", "epoch_us", or as strptime has
-            it, such as "%d/%m/%Y %H:%M".
-        parts: of a timestamp, what the model sees; the last two as numbers, the others as categories.
-        separator: between the values of a list in a CSV file.
-        length: of a vector, how many numbers it has.
-        scale: of a numeric column or vector: standard has mean 0 and deviation 1; log is standard after log(1 + x), for
-            counts and amounts; none leaves it.
-        of: of a history, the column whose ids it lists.
-        max_length: of a list, how many of its last values are kept; 0 keeps all.
+        type: type of the values, or of the list elements.
+        role: how the column is used. id, categorical and text are encoded by a vocabulary; multihot and history are
+            lists of such values; numeric is scaled, and a vector is a list of numbers of fixed length; a timestamp is
+            split into `parts`; group identifies rows that belong together and is not a feature; ignored is not read.
+        format: format of a timestamp that is text or a number: "iso", "epoch_s", "epoch_ms", "epoch_us", or a strptime
+            format such as "%d/%m/%Y %H:%M".
+        parts: parts of a timestamp that become features; the last two are numeric, the others are categories.
+        separator: separator of list elements in a CSV file.
+        length: number of elements of a vector.
+        scale: scaling of a numeric column or vector: standard gives mean 0 and standard deviation 1; log applies
+            log(1 + x) first, for counts and amounts; none leaves the values unchanged.
+        of: for a history, the column whose ids it lists.
+        max_length: for a list, the number of last elements to keep; 0 keeps all.
         frequency_threshold: as in `prepare`, for this column.
         hash_buckets: as in `prepare`, for this column.
     """
@@ -117,19 +119,19 @@ class ColumnConfig:
 
     @property
     def is_feature(self) -> bool:
-        """The model sees it, so a request has it."""
+        """Whether the column is a model input and therefore part of a request."""
         return self.role not in ("group", "ignored")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelConfig:
-    """What is predicted of a row.
+    """A label to predict.
 
     Attributes:
-        task: binary and multiclass say which class, regression how much.
-        classes: texts that the column holds, in the order of their numbers 0, 1, …; of a binary label the second is
-            the positive one. A binary label without them is 0 or 1, true or false, or yes or no.
-        weight: of its loss, beside other labels.
+        task: binary and multiclass predict a class, regression predicts a number.
+        classes: texts in the column, in the order of their numbers 0, 1, …; the second class of a binary label is the
+            positive one. A binary label without classes is 0 or 1, true or false, or yes or no.
+        weight: weight of this label's loss relative to the other labels.
     """
 
     task: Task = "binary"
@@ -152,12 +154,12 @@ class LabelConfig:
 
 
 def _choices_of(column: ColumnConfig) -> dict[str, Any]:
-    """Return the choices of a column, with a length for vectors only: data prepared by earlier versions have none."""
+    """Return a column's options. `length` is only for vectors, because older prepared data does not have it."""
     return {name: value for name, value in asdict(column).items() if name != "length" or value}
 
 
 def not_in_requests(name: str) -> str | None:
-    """Why a request cannot have a column of this name; None where it can."""
+    """Return why a request cannot have a column of this name; None if it can."""
     if (end := next((end for end in (VALUES, NNZS, VALID) if name.endswith(end)), None)) is None:
         return None
     return f"a request's own names end with {end}, of what belongs to a column {name.removesuffix(end)!r}"
@@ -165,14 +167,15 @@ def not_in_requests(name: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class TableConfig:
-    """Files, columns and labels of a data set.
+    """Files, columns and labels of a dataset.
 
     Attributes:
-        data: files.
-        columns: by their names in the files; others are not read.
-        labels: what is predicted, by the names of their columns.
+        data: the data files.
+        columns: columns by their names in the files; other columns are not read.
+        labels: labels by the names of their columns.
         time: column that orders the rows, for a split by time.
-        group: column whose rows belong together: GAUC averages over it, and a split by group cuts between its values.
+        group: column whose values define groups of rows: GAUC averages over them, and a split by group keeps them
+            together.
     """
 
     data: FilesConfig
@@ -211,16 +214,16 @@ class TableConfig:
 
     @property
     def read(self) -> dict[str, ColumnConfig]:
-        """The columns that are read, but for the labels."""
+        """The columns to read, excluding labels."""
         wanted = {self.time, self.group}
         return {name: column for name, column in self.columns.items() if column.is_feature or name in wanted}
 
     @property
     def choices(self) -> dict[str, Any]:
-        """All that shapes what is made of the rows, by key, as JSON has it."""
+        """All options that affect the prepared data, by key, as JSON values."""
         data = {f"data.{name}": value for name, value in asdict(self.data).items()}
         if self.data.quote == FilesConfig.quote:
-            del data["data.quote"]  # data prepared by earlier versions have none
+            del data["data.quote"]  # absent in data prepared by earlier versions
         columns = {f"columns.{name}": _choices_of(column) for name, column in self.read.items()}
         labels = {f"labels.{name}": asdict(label) for name, label in self.labels.items()}
         found = data | columns | labels | {"time": self.time, "group": self.group}

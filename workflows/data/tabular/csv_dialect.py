@@ -1,4 +1,4 @@
-"""How a CSV file is written: its encoding, its delimiter, and whether its first line is a header."""
+"""Detection of a CSV file's encoding, delimiter and header."""
 
 import codecs
 import csv
@@ -19,12 +19,11 @@ from rankline.workflows.data.text_files import unpacked, wide_encoding
 
 _DELIMITERS = ",\t;|"
 _FIRST_BYTES = 1 << 17
-"""Of a file; the csv module allows a cell of that length."""
+"""Bytes read from the start of a file; the csv module accepts cells of that length."""
 _FIRST_LINES = 1_000
 
 
 def as_written(path: Path, config: FilesConfig) -> FilesConfig:
-    """Detect encoding, delimiter and header of a CSV file from its first lines."""
     try:
         with FileIO(path) as file, unpacked(path, file) as packed:
             head = packed.read(_FIRST_BYTES)
@@ -37,14 +36,13 @@ def as_written(path: Path, config: FilesConfig) -> FilesConfig:
         return replace(config, encoding=encoding)
     best = max(_DELIMITERS, key=lambda sign: (min(line.count(sign) for line in lines), -_DELIMITERS.index(sign)))
     delimiter = best if best in lines[0] else ","
-    # Python 3.10 does not read zero bytes, which `read_header` refuses.
+    # Python 3.10's csv module rejects zero bytes. `read_header` reports them.
     reader = csv.reader(io.StringIO(text.replace("\0", " "), newline=""), delimiter=delimiter)
     rows = [row for row, _ in zip(reader, range(_FIRST_LINES), strict=False) if row]
     return replace(config, encoding=encoding, delimiter=delimiter, header=_has_header(rows))
 
 
 def _encoding(head: bytes) -> str:
-    """Guess the encoding of text without a byte order mark."""
     if head[::2].count(0) > len(head) / 4:
         return "utf-16-be"
     if head[1::2].count(0) > len(head) / 4:
@@ -57,13 +55,13 @@ def _encoding(head: bytes) -> str:
 
 
 def _has_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row names the columns, judged by the rows below."""
+    """Whether the first row contains column names, judged by the rows below."""
     first, *others = rows
     numbers = [float(cell) for cell in first if _is_number(cell)]
     columns = list(zip(*(row for row in others if len(row) == len(first)), strict=True))
     if not numbers or not columns:
         return True
-    if len(set(numbers)) < len(numbers):  # names do not repeat
+    if len(set(numbers)) < len(numbers):  # names would not repeat
         return False
     if all(number.is_integer() for number in numbers):
         are_years = all(1900 <= number <= 2100 for number in numbers)

@@ -1,7 +1,7 @@
-"""Reads CSV as text: the header, and the first line that is not a row of the table.
+"""Parse CSV as text, for the header and for the first faulty line.
 
-Arrow reads the rows. It reads everything up to the next quote as one cell and reports neither line nor column, so it
-does not notice a quote that is never closed: the rows between two of those would be lost.
+Arrow parses the rows, but it reads everything up to the next quote as one cell and reports neither line nor column. It
+does not notice an unclosed quote, and the rows between two unclosed quotes would be lost.
 """
 
 import csv
@@ -18,7 +18,7 @@ from rankline.workflows.data.tabular.cast import NUMBER
 from rankline.workflows.data.tabular.config import FilesConfig
 from rankline.workflows.data.text_files import opened, wide_encoding
 
-_MOST_CHARACTERS = 1 << 22  # of a cell
+_MOST_CHARACTERS = 1 << 22  # per cell
 _ROWS_LOOKED_AT = 200
 _FEW_LINES = 5
 _SHOWN = 40
@@ -28,17 +28,15 @@ _REMEDY = "Correct the quote, or set 'quote: none' under data to read quotes as 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The header of a CSV file."""
-
     names: tuple[str, ...]
     num_lines: int
 
 
 def read_header(path: Path, config: FilesConfig) -> Header:
-    """Read the names of the columns. A column without a name is called column_N after its position.
+    """Read the column names. Columns without a name are called column_N by position.
 
     Raises:
-        DataError: the file is empty, or its first lines are no header.
+        DataError: the file is empty, or its first lines are not a header.
         OSError, EOFError, zlib.error, UnicodeError, LookupError: the file cannot be read.
     """
     first = next(_rows(path, config), None)
@@ -61,7 +59,7 @@ def read_header(path: Path, config: FilesConfig) -> Header:
 
 
 def first_fault(path: Path, config: FilesConfig) -> DataError | None:
-    """Return an error for the first line that is not a row, or opens a cell that swallows rows; None without one."""
+    """Return an error for the first line that is not a row or opens a cell that swallows rows; None without one."""
     names = read_header(path, config).names
     some = islice((row for row in _rows(path, config) if len(row.lines) == 1), 1, _ROWS_LOOKED_AT)
     numeric = _numeric([row.cells for row in some], len(names))
@@ -97,7 +95,7 @@ def _fault(row: _Row, names: Sequence[str], numeric: set[int], config: FilesConf
 
 
 def _swallows(row: _Row, num_cells: int, numeric: set[int], config: FilesConfig) -> bool:
-    """Whether the lines of a row look like rows: as many cells, and numbers where other rows have numbers."""
+    """Whether a row's lines look like rows themselves: as many cells, and numbers in the same columns as other rows."""
     if not _is_well_quoted(row.lines, config):
         return True
     parts = [line.rstrip("\r\n").split(config.delimiter) for line in row.lines if line.strip()]
@@ -113,7 +111,7 @@ def _swallows(row: _Row, num_cells: int, numeric: set[int], config: FilesConfig)
 
 
 def _numeric(rows: Sequence[Sequence[str]], num_cells: int) -> set[int]:
-    """Return the columns that hold numbers, and nothing else except empty cells."""
+    """Return the columns that contain only numbers and empty cells, and at least one number."""
     found = set[int]()
     for place in range(num_cells):
         filled = [cell for row in rows if len(row) == num_cells and (cell := row[place].strip())]
@@ -123,7 +121,7 @@ def _numeric(rows: Sequence[Sequence[str]], num_cells: int) -> set[int]:
 
 
 def _is_well_quoted(lines: Sequence[str], config: FilesConfig) -> bool:
-    """Whether every quote that opens a cell is closed, at the end of the cell."""
+    """Whether every opening quote of a cell is closed at the end of the cell."""
     try:
         return len(list(csv.reader(lines, strict=True, **_dialect(config)))) == 1
     except csv.Error:
@@ -131,7 +129,6 @@ def _is_well_quoted(lines: Sequence[str], config: FilesConfig) -> bool:
 
 
 def _rows(path: Path, config: FilesConfig) -> Iterator[_Row]:
-    """Yield all rows except blank lines."""
     wide = wide_encoding(path, config.encoding)
     encoding = ("utf-8" if wide else config.encoding).replace("utf-8", "utf-8-sig")
     with (
@@ -154,7 +151,7 @@ def _rows(path: Path, config: FilesConfig) -> Iterator[_Row]:
                 number += len(lines)
                 lines.clear()
         except csv.Error:
-            if any("\0" in line for line in lines):  # Python 3.10 does not read them
+            if any("\0" in line for line in lines):  # Python 3.10 rejects zero bytes
                 raise _zero_bytes(path) from None
             raise DataError(f"{path}, line {number}: a cell has a quote that is not closed. {_REMEDY}") from None
         finally:

@@ -1,8 +1,8 @@
-"""The `Dataset` of a table, by what its config says of the columns.
+"""The `Dataset` of a table, defined by its config.
 
-Categories become ids of a vocabulary or hash buckets, numbers are scaled and missing ones become the mean, times
-become parts. Outputs have `safe_names`: frameworks refuse spaces and question marks, and a request keeps the names of
-the files.
+Categories become ids of a vocabulary or hash buckets, numbers are scaled and their missing values become the mean, and
+times are split into parts. Outputs have `safe_names`, because frameworks reject spaces and question marks; requests use
+the names in the files.
 """
 
 from collections import Counter, defaultdict
@@ -60,7 +60,7 @@ def _check_score_names(heads: Sequence[Head]) -> None:
 
 
 def table_graph(config: TableConfig, _raw: RawData, prepare: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":
-    """The workflow that encodes the rows; its inputs are features and labels."""
+    """Build the workflow that encodes the rows; its inputs are features and labels."""
     from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
 
     with quiet_nvtabular():
@@ -71,8 +71,6 @@ def table_graph(config: TableConfig, _raw: RawData, prepare: PrepareConfig, _row
 
 
 class _Graph:
-    """Makes the nodes of the graph, columns that go the same way together."""
-
     def __init__(self, config: TableConfig, prepare: PrepareConfig) -> None:
         self._config, self._prepare, self._names = config, prepare, names_of(config)
         self._shared = {column.of for column in config.features.values() if column.of is not None}
@@ -85,7 +83,7 @@ class _Graph:
         return [self._ids(names) >> _encoder(*way) for way, names in ways.items()]
 
     def lists(self) -> list[Any]:
-        """Multi-hot lists, and histories beside the columns whose vocabularies they share."""
+        """Encode multi-hot lists, and histories together with the columns whose vocabularies they share."""
         from rankline.workflows.nvt.operators import SharedCategorify
 
         nodes = [
@@ -132,7 +130,7 @@ class _Graph:
         return nodes
 
     def labels(self) -> list[Any]:
-        """Labels are numbers already; see `rows`."""
+        """Tag the labels, which are already numbers."""
         from rankline.workflows.nvt.compat import ops
 
         return [[self._names[name] for name in self._config.labels] >> ops.AddTags(["target"])]
@@ -179,7 +177,7 @@ def _encoder(threshold: int, buckets: int, are_numbers: bool = False) -> Any:
 
 
 def _scaled(columns: Any, scale: str) -> Any:
-    """Scale numbers for the model. A missing or infinite one becomes the mean, or 0 with scale none."""
+    """Scale numbers for the model. Missing and infinite values become the mean, or 0 without scaling."""
     from rankline.workflows.nvt.compat import ops
     from rankline.workflows.nvt.operators import Finite
 

@@ -1,10 +1,10 @@
-"""Files of rows: CSV, Parquet or JSON lines, found by names and patterns, read in batches, and apart where they can be.
+"""Files of rows: CSV, Parquet or JSON lines, found by names and patterns, and read in batches.
 
-JSON lines, and CSV without cells that span lines, can be split at any line end, and Parquet at its row groups. Other
-CSV files, compressed files and those in UTF-16 are read as a whole.
+JSON lines, and CSV without cells that span lines, can be split at any line end, and Parquet between row groups. Other
+CSV files, compressed files and files in UTF-16 are read as a whole.
 
-Directories named KEY=VALUE directly above a file, as Hive writes them, become text columns of the file, unless it has a
-column of that name. All columns have Arrow's plain types, see `rankline.workflows.schema.arrow_types`.
+Directories named KEY=VALUE directly above a file (Hive partitioning) become text columns, unless the file has a column
+of that name. All columns have Arrow's plain types, see `rankline.workflows.schema.arrow_types`.
 """
 
 import hashlib
@@ -38,8 +38,8 @@ _SUFFIXES: Mapping[str, Format] = {
     ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".pq": "parquet",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
 }  # fmt: skip
-_BLOCK_BYTES = 1 << 21  # what the caches of a processor hold
-SHARD_BYTES = 48 << 20  # of Criteo some 200,000 rows, a little less than what NVTabular has at a time
+_BLOCK_BYTES = 1 << 21  # fits in the CPU caches
+SHARD_BYTES = 48 << 20  # about 200,000 rows of Criteo, slightly less than one NVTabular partition
 _BATCH_ROWS = 1 << 16
 NUMBERS = (pa.int64(), pa.float64())
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -47,7 +47,7 @@ _OF_PROGRAMS = ("pyvenv.cfg", "config.pbtxt")
 _OF_MLFLOW = ("mlruns", "mlartifacts")
 
 Types = Mapping[str, pa.DataType | None]
-"""Column → what a reader makes of its text; None for what the reader finds."""
+"""Column → type to read it as; None to infer the type."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +55,13 @@ class Extent:
     """Consecutive rows of a file.
 
     Attributes:
-        path: absolute, for whoever reads it.
-        first_row: rows of the file before them.
-        num_rows: how many.
-        offset: of their first byte; 0 where the file is read from its beginning.
-        num_bytes: how many; None for up to the end.
+        path: absolute path, because other processes may read the file.
+        first_row: number of rows in the file before this extent.
+        num_rows: number of rows.
+        offset: position of the first byte; 0 if the file is read from its beginning.
+        num_bytes: number of bytes; None to read up to the end of the file.
         groups: row groups of a Parquet file.
-        is_quoted: cells of a CSV file contain line ends.
+        is_quoted: whether cells of a CSV file contain line breaks.
     """
 
     path: Path
@@ -75,20 +75,19 @@ class Extent:
 
 @dataclass(frozen=True, kw_only=True)
 class Scanned:
-    """What one pass over files found."""
-
     fingerprint: str
     extents: tuple[Extent, ...]
 
 
 def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
-    """The files that a config names, each once, sorted within a pattern or directory.
+    """Return the files that a config names, without duplicates, sorted within a pattern or directory.
 
-    A directory stands for all files below it in the config's format, or in any known format if it has none. Hidden
-    files and directories, whose names begin with "." or "_", and output of Rankline, MLflow or Triton are left out.
+    A directory stands for all files below it in the config's format, or in any known format if the config has none.
+    Hidden files and directories, whose names begin with "." or "_", and outputs of Rankline, MLflow and Triton are
+    excluded.
 
     Raises:
-        DataError: a name or pattern finds nothing.
+        DataError: a name or pattern matches no files.
     """
     found: dict[Path, None] = {}
     for name in config.files:
@@ -108,10 +107,10 @@ def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
 
 
 def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
-    """The config with the format of its files.
+    """Return the config with the format of its files.
 
     Raises:
-        ConfigError: the endings say none, or several.
+        ConfigError: the file names have no known ending, or different ones.
     """
     if config.format is not None:
         return config
@@ -124,7 +123,7 @@ def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
 
 
 def names_in(path: Path, config: FilesConfig) -> list[str]:
-    """Return the columns that the directories of a file name, then those of the file in order."""
+    """Return the columns of a file's partition directories, then those of the file in order."""
     names = _own_names(path, config)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{path} has more than one column named {', '.join(map(repr, twice))}. Rename all but one.")
@@ -144,7 +143,7 @@ def _own_names(path: Path, config: FilesConfig) -> Sequence[str]:
 
 
 def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = SHARD_BYTES) -> Scanned:
-    """Go over the bytes of files once: their checksum, and what can be read of them apart."""
+    """Scan files once, for a fingerprint and for extents that can be read independently."""
     digest, extents = hashlib.sha256(), list[Extent]()
     for path in paths:
         try:
@@ -162,13 +161,13 @@ def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = SHARD
 
 
 def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.RecordBatch]:
-    """The rows of an extent, in batches of some megabytes. A column that the file lacks is null.
+    """Yield the rows of an extent in batches of some megabytes. Columns that the file lacks are null.
 
-    Arrow's CSV reader rejects 36.0 as a whole number, and does not say in which row. From the batch on in which it
-    rejects a value, columns of numbers come as text.
+    Arrow's CSV reader rejects 36.0 as an integer without reporting the row. From the batch with the rejected value on,
+    numeric columns are read as text.
 
     Raises:
-        DataError: the file cannot be read so, or has changed.
+        DataError: the file cannot be read in its format, or it has changed.
     """
     try:
         done = 0
@@ -196,7 +195,7 @@ def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.Recor
 def _read_typed(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.RecordBatch]:
     partitions = _partitions(extent.path)
     if config.format == "jsonl" and not partitions:
-        own = types  # it may lack any key in any line
+        own = types  # any line may lack any key
     else:
         names = set(_own_names(extent.path, config))
         own = {name: kind for name, kind in types.items() if name in names}
@@ -224,7 +223,7 @@ def _read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.Reco
 
 
 READ_ERRORS = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeError)
-"""What libraries raise where a file cannot be read; see `unreadable`."""
+"""Exceptions of libraries for unreadable files; see `unreadable`."""
 
 
 def unreadable(path: Path, error: Exception, config: FilesConfig) -> DataError:
@@ -247,10 +246,10 @@ def format_of(path: Path) -> Format | None:
 def _matching(pattern: str, directory: Path) -> list[Path]:
     """Return the files that match a pattern.
 
-    Unless the pattern itself names hidden files, those and output are left out; see `find_files`.
+    Hidden files and outputs (see `find_files`) are excluded, unless the pattern itself names hidden files.
     """
     root, parts = directory / Path(pattern).anchor, list(Path(pattern).parts[bool(Path(pattern).anchor) :])
-    while parts and (root / parts[0]).exists():  # a name, even with * in it
+    while parts and (root / parts[0]).exists():  # a literal name, even if it contains *
         root /= parts.pop(0)
     if not any(sign in part for part in parts for sign in "*?["):
         return []
@@ -289,7 +288,7 @@ def _lies_in_output(file: Path, root: Path) -> bool:
 
 
 def _is_output(directory: Path) -> bool:
-    """Whether a directory is or holds an artifact of Rankline, or is one of MLflow, Triton or a virtual environment."""
+    """Whether a directory is or contains an artifact, or belongs to MLflow, Triton or a virtual environment."""
     if directory.name in _OF_MLFLOW or any((directory / name).is_file() for name in _OF_PROGRAMS):
         return True
     return any(_is_artifact(path.parent) for pattern in (MANIFEST, f"*/{MANIFEST}") for path in directory.glob(pattern))
@@ -304,7 +303,7 @@ def _is_artifact(directory: Path) -> bool:
 
 
 def _partitions(path: Path) -> dict[str, str | None]:
-    """Return the KEY → VALUE of the directories KEY=VALUE directly above a file, the outermost first."""
+    """Return KEY → VALUE for the directories KEY=VALUE directly above a file, outermost first."""
     found: dict[str, str | None] = {}
     for directory in path.absolute().parents:
         key, sign, value = directory.name.partition("=")
@@ -316,13 +315,13 @@ def _partitions(path: Path) -> dict[str, str | None]:
 
 @lru_cache(maxsize=4096)
 def _keys_of(path: Path, num_bytes: int, changed_ns: int) -> tuple[str, ...]:  # noqa: ARG001  (part of the cache's key)
-    """Return every key in a JSON Lines file. All lines are read, since writers may omit keys whose value is null."""
+    """Return all keys in a JSON Lines file. Reads all lines, because writers may omit keys whose value is null."""
     names: dict[str, None] = {}
     number = 0
     for lines in _lines(Extent(path=path, first_row=0, num_rows=0)):
         try:
             names |= dict.fromkeys(_arrow_json(lines, pa.schema([])).column_names)
-        except pa.ArrowInvalid:  # not JSON, or of several types
+        except pa.ArrowInvalid:  # not JSON, or values of mixed types
             rows = [json_object(line, path, number + n) for n, line in enumerate(lines.splitlines(), 1) if line.strip()]
             names |= {name: None for row in rows for name in row}
         number += lines.count(b"\n")
@@ -332,10 +331,10 @@ def _keys_of(path: Path, num_bytes: int, changed_ns: int) -> tuple[str, ...]:  #
 
 
 def json_object(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """A line as an object.
+    """Parse a line as a JSON object.
 
     Raises:
-        DataError: it is none.
+        DataError: the line is not a JSON object.
     """
     try:
         row = json.loads(line)
@@ -402,7 +401,7 @@ def _scan_text(path: Path, config: FilesConfig, shard_bytes: int) -> tuple[str, 
 
 
 def _rows_in(lines: bytes) -> int:
-    """Lines that are not blank, of whole ones."""
+    """Return the number of complete lines that are not blank."""
     if b"\r" in lines:
         lines = lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n"))
@@ -456,7 +455,7 @@ def _read_json(extent: Extent, types: Types) -> Iterator[pa.RecordBatch]:
             columns = {name: _json_column(table, name) for name in types}
             if any(types[name] is None and _is_rounded(column) for name, column in columns.items()):
                 columns = _json_by_line(lines, extent, number, types)
-        except pa.ArrowInvalid:  # not JSON, or of several types: line by line
+        except pa.ArrowInvalid:  # not JSON, or values of mixed types: parse line by line
             columns = _json_by_line(lines, extent, number, types)
         number += len(next(iter(columns.values())))
         yield pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
@@ -477,7 +476,7 @@ def _json_column(table: pa.Table, name: str) -> pa.Array:
 
 
 def _is_rounded(column: pa.Array) -> bool:
-    """Whether Arrow may have rounded whole numbers beyond int64, such as ids, by reading them as floats."""
+    """Whether Arrow may have rounded integers beyond int64, such as ids, by reading them as floats."""
     values = column.flatten() if holds_lists(column.type) else column
     return pa.types.is_floating(values.type) and (pc.max(pc.abs(values)).as_py() or 0) >= 1 << 63
 
@@ -497,7 +496,6 @@ def _json_by_line(lines: bytes, extent: Extent, done: int, types: Types) -> dict
 
 
 def _json_values(values: list[Any]) -> pa.Array:
-    """Make an array of values of one type, or else of their texts; likewise of lists."""
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):

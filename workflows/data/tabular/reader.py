@@ -1,4 +1,4 @@
-"""The rows of a table as they are trained on, and as they are sent: read, cast and checked batch by batch."""
+"""The rows of a table for training and requests: read, cast and checked batch by batch."""
 
 import functools
 import re
@@ -46,7 +46,7 @@ _READING_FILES = ("data.delimiter", "data.quote", "data.encoding", "data.missing
 
 
 def safe_names(names: Sequence[str]) -> dict[str, str]:
-    """Column → a name of letters, digits and underscores, which every framework takes; no two are the same."""
+    """Return column → unique name of letters, digits and underscores, which every framework accepts."""
     taken: dict[str, str] = {}
     for name in names:
         stem = re.sub(r"_{2,}", "_", re.sub(r"[^0-9A-Za-z]", "_", name)).strip("_") or "column"
@@ -57,7 +57,7 @@ def safe_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def names_of(config: TableConfig) -> dict[str, str]:
-    """`safe_names` of the columns and labels of a table.
+    """Return `safe_names` of the columns and labels of a table.
 
     Timestamps and vectors become several features, called `NAME_PART`. NAME is chosen so that these are unique, too.
     """
@@ -107,7 +107,6 @@ class _Reading:
             raise self._refusal(name, fault, path, done) from None
 
     def as_found(self, batch: pa.RecordBatch, sent: pa.RecordBatch) -> pa.Table:
-        """Return a batch as it is in the files, with numbers that were read as text as numbers."""
         table = pa.Table.from_batches([batch])
         for number, field in enumerate(batch.schema):
             wanted = self.types.get(field.name)
@@ -124,7 +123,7 @@ class _Reading:
         return typed_label(self._present(values, label.classes), label)
 
     def _present(self, values: pa.Array, classes: Sequence[str] = ()) -> pa.Array:
-        """Replace texts that stand for a missing value by null, with or without blanks around them."""
+        """Replace texts that mark a missing value by null, ignoring surrounding whitespace."""
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         if not is_text(values.type):
@@ -154,11 +153,11 @@ def _labelled(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
 
 
 def read_table(config: TableConfig, base: Path, path: Path | None = None) -> RawData:
-    """Find the files, go over their bytes once and check their columns; the rows are read when they are asked for.
+    """Find and scan the files and check their columns; the rows are read on demand.
 
     Raises:
         DataError: files or columns are missing.
-        ConfigError: the format is not known.
+        ConfigError: the format is unknown.
     """
     files, directory = config.data, base
     if path is not None and path != base:
@@ -197,7 +196,7 @@ class TableRequests:
     def of_file(
         self, path: Path, optional: Collection[str] = (), format_name: str | None = None
     ) -> Iterator[tuple[pa.Table, pa.Table, float]]:
-        """Rows of a file like those that were trained on; it may lack labels, and have other columns."""
+        """Yield rows of a file that is read like the training files; it may lack labels and have other columns."""
         files = replace(self.config.data, format=cast("Format | None", format_name) or self.format_of(path))
         reading = self._reading(files, set(optional).difference(names_in(path, files)))
         _check_columns([path], reading)
@@ -216,7 +215,7 @@ class TableRequests:
                 yield rows, pa.Table.from_batches([sent]), done / total
 
     def format_of(self, path: Path) -> Format:
-        """By the ending of its name, else as the files that were trained on."""
+        """Return the format by the file name, else the format of the training files."""
         if not path.is_file():
             raise DataError(f"{path} does not exist. Expected a file with rows to score.")
         return format_of(path) or self.config.data.format or "csv"
@@ -226,7 +225,6 @@ class TableRequests:
         return [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
 
     def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:
-        """One row; an empty text is a missing value."""
         features = self.config.features
         unknown = [name for name in texts if name not in features]
         missing = [name for name in features if name not in texts and name not in optional]
@@ -253,14 +251,14 @@ class TableRequests:
 
 
 def _reading_of(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a table's choices that say what a text in a request is."""
+    """Return the options of a table that determine how texts in requests are read."""
     columns = {key: column for key, column in choices.items() if key.startswith("columns.")}
     of_columns = {key: [column[name] for name in _READING] for key, column in columns.items()}
     return of_columns | {key: choices.get(key) for key in _READING_FILES}
 
 
 def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[Path]]:
-    """Return a remark for each column that only some files have, with the files whose rows lack it."""
+    """Return a remark for each column that only some files have, with the files whose rows it applies to."""
     wanted = [*reading.columns, *reading.labels]
     lacking: dict[str, list[Path]] = {name: [] for name in wanted}
     for path in paths:

@@ -1,4 +1,4 @@
-// The arrays of a plan, by the names that plan.json has for them.
+// The arrays of a plan, by their names in plan.json.
 #ifndef RANKLINE_PLAN_ARRAYS_H_
 #define RANKLINE_PLAN_ARRAYS_H_
 
@@ -22,7 +22,7 @@ struct Array {
   const void* data = nullptr;
 
   int64_t size() const;
-  // Throws ArtifactError: it holds values of another type.
+  // Throws ArtifactError if the values have another type.
   template <typename T>
   const T* as(Dtype expected) const {
     Check(expected);
@@ -33,7 +33,7 @@ struct Array {
   void Check(Dtype expected) const;
 };
 
-// Strings one after another, and where each begins and ends, checked.
+// Concatenated strings with checked offsets.
 struct Strings {
   const int64_t* offsets = nullptr;
   const char* data = nullptr;
@@ -44,18 +44,18 @@ struct Strings {
   }
 };
 
-// Maps the files of a plan, which stay where they are as long as this lives. All throw ArtifactError.
+// Maps the files of a plan for the lifetime of this object. All methods throw ArtifactError.
 class Arrays {
  public:
   explicit Arrays(std::string directory) : directory_(std::move(directory)) {}
 
   Array Numbers(const Json& value);
   Strings Text(const Json& value);
-  // A table: `Vector` or `Lists`.
+  // Returns a table: `Vector` or `Lists`.
   Column Table(const Json& value);
-  // A mask, or null.
+  // Returns a mask, or null.
   const uint8_t* Mask(const Json& value, int64_t size);
-  // Values of a `Vector`, numbers or strings.
+  // Returns the values of a `Vector`, numbers or strings.
   Vector Values(const Json& value);
 
  private:

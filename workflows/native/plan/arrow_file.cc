@@ -8,18 +8,18 @@
 namespace rankline {
 namespace {
 
-// A FlatBuffers table, of which every offset is checked before it is followed.
+// A FlatBuffers table that checks every offset before following it.
 class Table {
  public:
   Table(std::string_view buffer, size_t at) : buffer_(buffer), at_(at) {
     const auto back = Read<int32_t>(at);
-    vtable_ = static_cast<size_t>(static_cast<int64_t>(at) - back);  // one that lies before the buffer wraps, too large
+    vtable_ = static_cast<size_t>(static_cast<int64_t>(at) - back);  // positions before the buffer wrap around
     vtable_bytes_ = Read<uint16_t>(vtable_);
   }
 
   static Table Root(std::string_view buffer) { return Table(buffer, Table(buffer).Read<uint32_t>(0)); }
 
-  // A field's value, or nothing's.
+  // Returns a field's value, or a default value if it is missing.
   template <typename T>
   T Scalar(size_t field) const {
     const size_t at = Find(field);
@@ -30,7 +30,7 @@ class Table {
 
   Table Child(size_t field) const { return Table(buffer_, Follow(field)); }
 
-  // Where the items of a vector begin, and how many there are.
+  // Returns the position of the first item of a vector, and the number of items.
   std::pair<size_t, size_t> Vector(size_t field, size_t item_bytes) const {
     const size_t at = Follow(field);
     const size_t count = Read<uint32_t>(at);
@@ -71,7 +71,7 @@ class Table {
 constexpr std::string_view kMagic("ARROW1\0\0", 8);
 constexpr uint32_t kContinuation = 0xFFFFFFFF;
 constexpr uint8_t kRecordBatch = 3;
-// Fields of Arrow's tables, numbered as in its Message.fbs.
+// Field numbers of Arrow's Message.fbs.
 constexpr size_t kHeaderType = 1, kHeader = 2, kBodyLength = 3;
 constexpr size_t kNodes = 1, kBuffers = 2, kCompression = 3;
 

@@ -1,4 +1,4 @@
-// One array of a plan: an Arrow IPC file with a record batch of one column, mapped into memory.
+// Arrays of a plan: memory-mapped Arrow IPC files with one record batch of one column.
 #ifndef RANKLINE_PLAN_ARROW_FILE_H_
 #define RANKLINE_PLAN_ARROW_FILE_H_
 
@@ -9,13 +9,13 @@
 
 namespace rankline {
 
-// The column as it lies in the file. Its type is not looked at: the plan says what it is.
+// The column as stored in the file. Its Arrow type is ignored, because the plan states the type.
 struct ArrowArray {
   int64_t length = 0;
-  std::vector<std::string_view> buffers;  // without the one that says what is null: nothing is
+  std::vector<std::string_view> buffers;  // without the validity buffer, as there are no nulls
 };
 
-// Throws ArtifactError: the file is cut short, contradicts itself, is compressed or holds nulls.
+// Throws ArtifactError if the file is truncated, inconsistent or compressed, or contains nulls.
 ArrowArray ReadArrow(std::string_view file);
 
 }  // namespace rankline

@@ -1,4 +1,4 @@
-// A plan as C functions, by which Python runs it in its own process; see `workflows/plan/native_library.py`.
+// C functions with which Python runs a plan in its own process; see `workflows/plan/native_library.py`.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -10,7 +10,7 @@ namespace {
 
 using rankline::Tensor;
 
-// As Python passes it: strings are the offsets and bytes of an Arrow array.
+// A tensor passed from Python; strings are the offsets and bytes of an Arrow array.
 struct PlainTensor {
   int64_t dtype;
   int64_t rows;
@@ -36,7 +36,7 @@ class CallbackSink : public rankline::Sink {
 
 void Say(const char* what, char* error, size_t size) { std::snprintf(error, size, "%s", what); }
 
-// The tensors of a request; strings are views in `texts`.
+// Returns the tensors of a request; their strings are views in `texts`.
 std::vector<Tensor> TensorsOf(const PlainTensor* given, size_t count, std::vector<std::string_view>& texts) {
   std::vector<Tensor> tensors(count);
   int64_t num_texts = 0;
@@ -44,7 +44,7 @@ std::vector<Tensor> TensorsOf(const PlainTensor* given, size_t count, std::vecto
     tensors[i] = {static_cast<rankline::Dtype>(given[i].dtype), given[i].rows, given[i].width, given[i].data};
     if (given[i].offsets != nullptr) num_texts += given[i].rows * given[i].width;
   }
-  texts.resize(static_cast<size_t>(num_texts) + 1);  // one more, so that there is an address where there are none
+  texts.resize(static_cast<size_t>(num_texts) + 1);  // one extra, to have an address even if there are none
   std::string_view* next = texts.data();
   for (size_t i = 0; i < count; ++i) {
     const int64_t* offsets = given[i].offsets;
@@ -62,7 +62,7 @@ std::vector<Tensor> TensorsOf(const PlainTensor* given, size_t count, std::vecto
 
 #define RANKLINE_EXPORT extern "C" __attribute__((visibility("default")))
 
-// A plan, or null and why; `candidates` has commas between the names.
+// Returns a plan, or null and an error message; `candidates` are names separated by commas.
 RANKLINE_EXPORT void* rankline_plan_open(const char* directory, const char* candidates, int64_t max_list_length,
                                          char* error, size_t size) {
   try {
@@ -81,7 +81,7 @@ RANKLINE_EXPORT void* rankline_plan_open(const char* directory, const char* cand
 
 RANKLINE_EXPORT void rankline_plan_close(void* plan) { delete static_cast<rankline::Plan*>(plan); }
 
-// 0, 1 where the request is wrong, or 2 where something else is. Threads may run one plan at once.
+// Returns 0 on success, 1 for an invalid request, and 2 for other errors. Thread-safe for a plan.
 RANKLINE_EXPORT int rankline_plan_run(void* plan, const PlainTensor* given, size_t count, Allocate allocate,
                                       char* error, size_t size) {
   static thread_local rankline::Scratch scratch;

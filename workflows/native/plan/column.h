@@ -1,4 +1,4 @@
-// Columns while a plan runs: a vector of values, or lists of them, each with its missing values marked.
+// Columns of a running plan: values or lists of values, with masks for missing values.
 #ifndef RANKLINE_PLAN_COLUMN_H_
 #define RANKLINE_PLAN_COLUMN_H_
 
@@ -11,12 +11,12 @@
 
 namespace rankline {
 
-// One value per row. Floats have no mask: NaN is missing, as in pandas.
+// One value per row. Floats have no mask: NaN means missing, as in pandas.
 struct Vector {
   Dtype dtype = Dtype::kInt64;
   int64_t size = 0;
-  const void* values = nullptr;    // anything where missing; std::string_view for strings
-  const uint8_t* valid = nullptr;  // 0 where a value is missing; null where nothing is
+  const void* values = nullptr;    // undefined where missing; std::string_view for strings
+  const uint8_t* valid = nullptr;  // 0 where a value is missing; null if none is
 
   template <typename T>
   const T* as() const {
@@ -24,14 +24,14 @@ struct Vector {
   }
 };
 
-// A vector, or one list per row: `elements` of all lists, and where each begins and ends in them.
+// A vector, or one list per row: the `elements` of all lists, and the offsets of each list.
 struct Column {
   Vector elements;
   bool is_list = false;
   const int64_t* offsets = nullptr;  // [rows + 1]
-  const uint8_t* valid = nullptr;    // of lists; missing ones have no elements
+  const uint8_t* valid = nullptr;    // of lists; missing lists have no elements
   int64_t rows = 0;
-  int64_t width = kAnyWidth;  // no list is longer, where that is known
+  int64_t width = kAnyWidth;  // maximum length of a list, if known
 };
 
 inline Column Single(const Vector& vector) {
@@ -43,7 +43,7 @@ inline Column Single(const Vector& vector) {
 
 inline bool IsFloat(Dtype dtype) { return dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64; }
 
-// Calls a function with a null pointer to the type of the values: uint8_t for booleans. Strings and halves are refused.
+// Calls a function with a null pointer of the value type (uint8_t for booleans). Refuses strings and float16.
 template <typename F>
 auto WithType(Dtype dtype, F&& function) {
   switch (dtype) {
@@ -73,7 +73,7 @@ auto WithType(Dtype dtype, F&& function) {
   }
 }
 
-// The same for values that are only moved, strings among them.
+// Like WithType, for values that are only moved, including strings.
 template <typename F>
 auto WithAnyType(Dtype dtype, F&& function) {
   if (dtype == Dtype::kString) return function(static_cast<std::string_view*>(nullptr));
@@ -89,23 +89,23 @@ bool IsNan(T value) {
   return false;
 }
 
-// Which rows are missing: 1 or 0 for each.
+// Returns 1 for each missing row, else 0.
 const uint8_t* Missing(const Vector& vector, Scratch& scratch);
 
-// The mask, or null where nothing is missing.
+// Returns the mask, or null if nothing is missing.
 const uint8_t* MaskOf(const uint8_t* valid, int64_t size);
 
-// The vector at some rows, every one of which is looked at: [0, size).
+// Returns the vector's values at `rows`; all must be in [0, size).
 Vector TakeRows(const Vector& vector, const int64_t* rows, int64_t count, Scratch& scratch);
 Column TakeRows(const Column& column, const int64_t* rows, int64_t count, Scratch& scratch);
 
-// Numbers as another dtype, as NumPy's astype does it. What is missing stays so.
+// Converts numbers like NumPy's astype; missing values stay missing.
 Vector Converted(const Vector& vector, Dtype dtype, Scratch& scratch);
 
-// Values to compute with: as pandas does, integers become float64 where one is missing.
+// Returns values for arithmetic; as in pandas, integers become float64 if any is missing.
 Vector NumbersOf(const Vector& vector, Scratch& scratch);
 
-// What NumPy makes of two dtypes, neither of them strings.
+// Returns NumPy's promotion of two dtypes other than strings.
 Dtype Promoted(Dtype left, Dtype right);
 
 }  // namespace rankline

@@ -71,7 +71,7 @@ class KeyIndex : public Elementwise {
       const int64_t at = hashes_.Find(HashId(static_cast<uint64_t>(WordOf(key))));
       row = at < 0 ? 0 : small_rows_[at];
     } else {
-      // All that lies outside the slots, differences that wrap too, falls to the first or last of them.
+      // Keys outside the slots, including wrapped differences, map to the first or last slot.
       const auto slot = static_cast<int64_t>(static_cast<uint64_t>(WordOf(key)) - static_cast<uint64_t>(origin_));
       row = rows_[std::clamp<int64_t>(slot, 0, num_rows_ - 1)];
     }
@@ -82,8 +82,8 @@ class KeyIndex : public Elementwise {
   int64_t num_unknown_, missing_row_, origin_;
   uint64_t seed_;
   bool is_hashed_ = false, has_strings_ = false;
-  const int64_t* rows_ = nullptr;        // of a dense index
-  const int32_t* small_rows_ = nullptr;  // of a hashed one
+  const int64_t* rows_ = nullptr;        // for a dense index
+  const int32_t* small_rows_ = nullptr;  // for a hashed index
   int64_t num_rows_ = 0;
   Hashes hashes_;
   Strings strings_;

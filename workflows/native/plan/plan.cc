@@ -16,20 +16,20 @@ const char* const kValues = "__values";
 const char* const kLengths = "__nnzs";
 const char* const kMask = "__valid";
 
-// A raw column, and where its tensors are among those of a request.
+// A raw column, and the positions of its tensors in a request.
 struct Input {
   std::string name;
   Dtype dtype = Dtype::kInt64;
   bool is_list = false;
   bool is_candidates = false;
-  size_t values = 0;  // the lengths of lists come next
+  size_t values = 0;  // followed by the lengths of lists
   int mask = -1;
 };
 
-// A raw column, counted from -1 down, or an earlier result, counted from 0.
+// A raw column (numbered -1, -2, …) or an earlier result (numbered 0, 1, …).
 using Reference = int64_t;
 
-// What a part of a plan is made of.
+// Whether a part of a plan depends on inputs with a value per row, or with a value per candidate.
 struct Origin {
   bool rows = false;
   bool candidates = false;
@@ -40,20 +40,20 @@ struct Call {
   std::vector<Reference> inputs;
 };
 
-// One column that comes out: looked up or computed.
+// An output column, looked up or computed.
 struct Output {
   std::string name;
   Dtype dtype = Dtype::kInt64;
   bool is_lookup = false;
   bool is_list = false;
   bool is_candidates = false;
-  int64_t width = 1;  // of lists
+  int64_t width = 1;  // for lists
   Reference source = 0;
   const char* table = nullptr;
   const int32_t* lengths = nullptr;
   int64_t table_rows = 0;
   size_t first = 0;           // position of its first tensor
-  std::vector<size_t> calls;  // that only this column needs
+  std::vector<size_t> calls;  // needed only by this column
 };
 
 std::string Quoted(const std::string& name) { return "'" + name + "'"; }
@@ -66,7 +66,7 @@ void RefuseMissing(const std::string& name, const uint8_t* valid, int64_t size) 
       ", and would reach the model. Send a value, or fill it in the workflow: FillMissing, NullToEmptyList.");
 }
 
-// A value that says nothing, for each row.
+// Returns placeholders for missing values: NaN, zeros or empty strings.
 const void* Zeros(Dtype dtype, int64_t count, Scratch& scratch) {
   return WithAnyType(dtype, [&](auto* type) -> const void* {
     using T = ValueOf<decltype(type)>;
@@ -141,14 +141,14 @@ class Plan::Impl {
         WriteLookup(output, column, size, rows, count, scratch, sink);
       else
         WriteComputed(output, column, size, rows, count, sink);
-      scratch.Release(before);  // so that the next column finds its memory in the cache
+      scratch.Release(before);  // lets the next column reuse memory that is in the cache
     }
   }
 
   std::vector<TensorSpec> input_specs_, output_specs_;
 
  private:
-  // --- while it is loaded ---
+  // --- loading ---
 
   void AddInput(const Json& entry) {
     Input input;
@@ -193,7 +193,7 @@ class Plan::Impl {
     calls_.push_back(std::move(call));
   }
 
-  // The columns of a stack, in which older plans kept those that go through the same steps, become calls of their own.
+  // Turns each column of a stack into calls of its own. Older plans stacked columns with the same steps.
   void AddStack(const Json& entry) {
     std::vector<Reference>& made = stacks_.emplace_back();
     const std::vector<Json>& names = entry["inputs"].array();
@@ -293,7 +293,7 @@ class Plan::Impl {
     }
   }
 
-  // Finds out which calls one output alone needs, which several do, and which none does.
+  // Assigns each call to the only output that needs it, to several outputs, or to none.
   void PlanCalls() {
     constexpr int64_t kNone = -1, kSeveral = -2;
     std::vector<int64_t> users(calls_.size(), kNone);
@@ -314,9 +314,9 @@ class Plan::Impl {
     }
   }
 
-  // --- while it runs ---
+  // --- running ---
 
-  // Rows, and candidates of each; 1 where there are none.
+  // Returns the number of rows, and of candidates per row (1 if there are none).
   std::pair<int64_t, int64_t> ShapeOf(const std::vector<Tensor>& given) const {
     int64_t rows = -1, count = 1;
     const Input* first = nullptr;
@@ -421,7 +421,7 @@ class Plan::Impl {
     lists.valid = MaskOf(valid, rows);
     lists.elements.size = offsets[rows];
     lists.elements.values = values.data;
-    if (rows == 1 || offsets[rows] == rows * values.width) return lists;  // nothing lies between the lists
+    if (rows == 1 || offsets[rows] == rows * values.width) return lists;  // the lists are contiguous
     lists.elements.values = WithAnyType(input.dtype, [&](auto* type) -> const void* {
       using T = ValueOf<decltype(type)>;
       auto* flat = scratch.Take<T>(offsets[rows]);
@@ -435,7 +435,7 @@ class Plan::Impl {
     return lists;
   }
 
-  // A list column's values and lengths.
+  // Writes a list column's values and lengths.
   static void WriteLists(const Output& output, const Column& lists, Sink& sink) {
     RefuseMissing(output.name, lists.valid, lists.rows);
     RefuseMissing(output.name, lists.elements.valid, lists.elements.size);
@@ -515,7 +515,7 @@ class Plan::Impl {
   std::set<std::string> candidates_;
   std::vector<Input> inputs_;
   std::vector<Call> calls_;
-  std::vector<std::vector<Reference>> stacks_;  // what each made, by column
+  std::vector<std::vector<Reference>> stacks_;  // results of each stack, by column
   std::vector<Output> outputs_;
   std::vector<size_t> shared_calls_;
 };

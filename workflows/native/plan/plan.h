@@ -1,4 +1,4 @@
-// The transform of one serving graph: what `workflows/plan` compiles and saves, run without Python.
+// Runs the transform of a serving graph, compiled and saved by `workflows/plan`, without Python.
 #ifndef RANKLINE_PLAN_PLAN_H_
 #define RANKLINE_PLAN_PLAN_H_
 
@@ -11,30 +11,30 @@
 
 namespace rankline {
 
-// A plan, mapped into memory. It never changes, so all threads may run it at once, each with a Scratch of its own.
+// A memory-mapped plan. It is immutable, so threads can run it concurrently, each with its own Scratch.
 class Plan {
  public:
-  // Maps the directory that `TransformPlan.save` wrote.
+  // Maps a directory written by `TransformPlan.save`.
   //
   // candidates: raw columns that may hold several values per row, [num_rows, num_candidates].
-  // max_list_length: most values of a list of one row; 0 for any number.
+  // max_list_length: maximum length of a row's list; 0 for any length.
   //
-  // Throws ArtifactError: missing, damaged, of another version, or it cannot be run for several candidates.
+  // Throws ArtifactError if the plan is missing, damaged or of another version, or does not support candidates.
   Plan(const std::string& directory, const std::vector<std::string>& candidates, int64_t max_list_length);
   ~Plan();
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  // Tensors of a request, as `ColumnSpec.tensors` and `ColumnSpec.mask` name them.
+  // Tensors of a request, named as in `ColumnSpec.tensors` and `ColumnSpec.mask`.
   const std::vector<TensorSpec>& inputs() const;
-  // Tensors that come out, in the workflow's order; a list is two of them.
+  // Output tensors, in the workflow's order; a list has two.
   const std::vector<TensorSpec>& outputs() const;
 
   // Transforms the rows of one request.
   //
-  // given: a tensor for each of inputs(); data is null for one that the request leaves out.
+  // given: one tensor for each of inputs(); data is null for a missing input.
   //
-  // Throws RequestError.
+  // Throws RequestError for an invalid request.
   void Run(const std::vector<Tensor>& given, Scratch& scratch, Sink& sink) const;
 
  private:

@@ -1,4 +1,4 @@
-// Memory of one thread for what a run makes on its way.
+// Memory of one thread for intermediate results of a run.
 #ifndef RANKLINE_PLAN_SCRATCH_H_
 #define RANKLINE_PLAN_SCRATCH_H_
 
@@ -10,10 +10,11 @@
 
 namespace rankline {
 
-// Memory is handed out piece by piece and taken back all at once, so a run allocates none once one has been as large.
+// An arena: memory is handed out in pieces and released all at once, so a run allocates nothing if an earlier run was
+// as large.
 class Scratch {
  public:
-  // Uninitialised memory for `count` values, aligned for all of them.
+  // Returns uninitialized, aligned memory for `count` values.
   template <typename T>
   T* Take(int64_t count) {
     if (count < 0 || static_cast<uint64_t>(count) > kMost / sizeof(T)) throw std::bad_alloc();
@@ -28,7 +29,7 @@ class Scratch {
     return memory;
   }
 
-  // What was handed out since is taken back by Release, unless new memory had to be had for it.
+  // Release returns memory handed out since the mark, unless it required a new block.
   struct Mark {
     size_t blocks;
     size_t used;
@@ -38,7 +39,7 @@ class Scratch {
     if (mark.blocks == blocks_.size()) used_ = mark.used;
   }
 
-  // Takes everything back. Several blocks become one that holds as much, unless a rare large request left them.
+  // Releases everything. Merges several blocks into one of the same size, unless a rare large request caused them.
   void Reset() {
     if (blocks_.size() > 1) {
       const size_t all = total_;
@@ -71,7 +72,7 @@ class Scratch {
   }
 
   std::vector<Block> blocks_;
-  size_t used_ = 0;  // of the last block
+  size_t used_ = 0;  // in the last block
   size_t total_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What a plan computes per request: small steps over columns.
+// Steps of a plan: small computations on columns.
 #ifndef RANKLINE_PLAN_STEP_H_
 #define RANKLINE_PLAN_STEP_H_
 
@@ -10,40 +10,40 @@
 
 namespace rankline {
 
-// Makes one column of one or more, of as many rows.
+// Computes a column from one or more columns with the same number of rows.
 class Step {
  public:
   virtual ~Step() = default;
 
-  // Throws std::exception where the columns are none that the step was made for, as those of a damaged plan.
+  // Throws std::exception if the columns do not fit the step, as in a damaged plan.
   virtual Column Run(const Column* const* columns, size_t count, Scratch& scratch) const = 0;
 
-  // One vector of several.
+  // Computes a vector from several vectors.
   virtual Vector Compute(const Vector* vectors, size_t count, Scratch& scratch) const = 0;
 };
 
-// A step of plan.json: one of those in `workflows/plan/steps.py`, or a KeyIndex. Throws ArtifactError.
+// Returns a step of plan.json: a step of `workflows/plan/steps.py`, or a KeyIndex. Throws ArtifactError.
 std::unique_ptr<const Step> MakeStep(const Json& entry, Arrays& arrays);
 
-// The same for one of the `members` columns of a stack; see `workflows/plan/stacks.py`.
+// Like MakeStep, for one of the `members` columns of a stack; see `workflows/plan/stacks.py`.
 std::unique_ptr<const Step> MakeMemberStep(const Json& entry, Arrays& arrays, int64_t member, int64_t members);
 
-// A KeyIndex, which finds the table row of a key; see `workflows/plan/key_index.py`.
+// Returns a KeyIndex, which maps keys to table rows; see `workflows/plan/key_index.py`.
 std::unique_ptr<const Step> MakeKeyIndex(const Json& entry, Arrays& arrays);
 
-// A step on elements of lists as on single values.
+// A step that treats elements of lists like single values.
 class Elementwise : public Step {
  public:
   Column Run(const Column* const* columns, size_t count, Scratch& scratch) const override;
 };
 
-// Sorted hashes, parted by their first bits, and where each part begins; see `workflows/plan/key_index.py`.
+// Sorted hashes, partitioned by their first bits, with the start of each part; see `workflows/plan/key_index.py`.
 struct Hashes {
   const uint64_t* hashes = nullptr;
   const int32_t* starts = nullptr;
   int shift = 0;
 
-  // Where a hash is; -1 where it is not.
+  // Returns the position of a hash, or -1 if it is absent.
   int64_t Find(uint64_t hash) const {
     const uint64_t part = hash >> shift;
     for (int32_t at = starts[part]; at < starts[part + 1]; ++at) {
@@ -53,7 +53,9 @@ struct Hashes {
   }
 };
 
-// The hashes of one index among `num_hashes`, the last of which stands at the end. Throws ArtifactError.
+// Returns the hashes of an index after checking `starts`; `hashes` has one extra element at the end.
+//
+// Throws ArtifactError.
 Hashes CheckedHashes(const uint64_t* hashes, int64_t num_hashes, const int32_t* starts, int64_t num_starts);
 
 }  // namespace rankline

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// A constant: a number, or a string.
+// A constant number or string.
 class Constant {
  public:
   explicit Constant(const Json& json) : is_string_(json.is_string()) {
@@ -22,7 +22,7 @@ class Constant {
       number_ = Number(json);
   }
 
-  // As a value of this type, as NumPy converts a Python number.
+  // Converts to this type, as NumPy converts a Python number.
   template <typename T>
   T As() const {
     if constexpr (std::is_same_v<T, std::string_view>) {
@@ -40,7 +40,7 @@ class Constant {
   Number number_{Json::Parse("0")};
 };
 
-// A vector of so many values, each made by its row.
+// Returns a vector of `size` values, each computed from its row number.
 template <typename T, typename F>
 Vector Made(Dtype dtype, int64_t size, Scratch& scratch, F value) {
   auto* values = scratch.Take<T>(size);
@@ -133,7 +133,7 @@ class Narrow : public Elementwise {
   Dtype dtype_;
 };
 
-// The number that a string of 1 to 15 hexadecimal digits is; NaN for any other.
+// Parses 1 to 15 hexadecimal digits; returns NaN for any other string.
 double NumberOfHex(std::string_view text) {
   if (text.empty() || text.size() > 15) return kNan;
   uint64_t number = 0;
@@ -202,7 +202,7 @@ class Arithmetic : public Elementwise {
     if (has_operand_) operand_ = Number(entry["operand"]);
   }
 
-  // With the same number for all rows, of the dtype that it has.
+  // Uses the same number, with its own dtype, for all rows.
   Arithmetic(Function function, const Vector& number) : function_(function), has_operand_(false), number_(number) {}
 
   Vector Compute(const Vector* vectors, size_t count, Scratch& scratch) const override {
@@ -283,7 +283,7 @@ class Clip : public Elementwise {
     } else {
       const auto own = bound.is_float ? static_cast<T>(bound.value) : static_cast<T>(bound.whole);
       for (int64_t i = 0; i < size; ++i) {
-        // NumPy compares with a float as floats, and with a whole number as it is.
+        // Like NumPy, compare as floats if the bound is a float, and exactly if it is an integer.
         const bool is_beyond = bound.is_float
                                    ? beyond(static_cast<double>(values[i]), bound.value)
                                    : beyond(static_cast<__int128>(values[i]), static_cast<__int128>(bound.whole));
@@ -343,7 +343,7 @@ class Combine : public Elementwise {
   std::vector<int64_t> sizes_;
 };
 
-// The hash of each value, 0 where it is missing.
+// Returns the hash of each value, or 0 for missing values.
 const uint64_t* HashesOf(const Vector& column, Scratch& scratch) {
   const uint8_t* missing = Missing(column, scratch);
   auto* hashes = scratch.Take<uint64_t>(column.size);
@@ -376,7 +376,7 @@ class Bucket : public Elementwise {
   uint64_t num_buckets_;
 };
 
-// A step that makes other lists of lists.
+// A step from lists to other lists.
 class OnLists : public Step {
  public:
   Vector Compute(const Vector*, size_t, Scratch&) const override {
@@ -389,7 +389,7 @@ class OnLists : public Step {
     return column;
   }
 
-  // Lists of new lengths. `source` gives the element at a place of a row, -1 for the value that fills up.
+  // Returns lists of new lengths. `source` maps a row and position to an element, or to -1 for the fill value.
   template <typename L, typename S>
   static Column Rebuilt(const Column& lists, const Constant* filling, Scratch& scratch, L length, S source) {
     Column made = lists;
@@ -580,7 +580,7 @@ class WithoutEmpty : public OnLists {
   }
 };
 
-// What a table holds at keys: the lookup of one column of a stack.
+// Looks up keys of one column of a stack in a table.
 class Lookup : public Elementwise {
  public:
   Lookup(const Json& entry, Arrays& arrays, int64_t member, int64_t members) {
@@ -590,7 +590,7 @@ class Lookup : public Elementwise {
     const auto own = [&](const char* name, Dtype dtype) {
       return static_cast<const int64_t*>(OfMembers(entry[name], arrays, members).as<void>(dtype))[member];
     };
-    // Where this column begins in an array of all, and how far it may reach.
+    // Returns this column's start and maximum length in an array of all columns.
     const auto part = [&](const char* name, const Array& all) {
       const Array firsts = OfMembers(entry[name], arrays, members);
       const auto* first = firsts.as<int64_t>(Dtype::kInt64) + member;
@@ -621,7 +621,7 @@ class Lookup : public Elementwise {
   Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& keys = vectors[0];
     const uint8_t* missing = Missing(keys, scratch);
-    auto* found = scratch.Take<int64_t>(keys.size);  // position of a known key; of others -1 less their bucket
+    auto* found = scratch.Take<int64_t>(keys.size);  // position of a known key, or -1 - bucket
     WithType(keys.dtype, [&](auto* type) {
       const auto* key = keys.as<ValueOf<decltype(type)>>();
       for (int64_t i = 0; i < keys.size; ++i) {
@@ -639,7 +639,7 @@ class Lookup : public Elementwise {
     });
   }
 
-  // An array with a value for each column of a stack.
+  // Returns an array with one value per column of a stack.
   static Array OfMembers(const Json& value, Arrays& arrays, int64_t members) {
     const Array array = arrays.Numbers(value);
     if (array.size() != members) throw ArtifactError("a stack with another number of constants than columns");

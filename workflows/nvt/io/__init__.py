@@ -1,1 +1,0 @@
-"""Saved workflows: written by NVTabular, read as data."""

@@ -1,11 +1,11 @@
-"""Functions that a saved workflow holds: neither imported nor run because a file says so.
+"""Functions in saved workflows, which are not imported or run just because a file refers to them.
 
-A `LambdaOp` with a lambda has its code in the file, one with a function has that function's name. A workflow may well
-hold either where serving needs neither, as on a label: it loads, and what stands in the place of the function says what
-it is when it is called.
+A `LambdaOp` with a lambda stores the code in the file; one with a named function stores the function's name. Workflows
+may contain such functions in parts that serving does not need, such as a label. The workflow loads anyway, with a
+stand-in for the function that raises an error when called.
 
-An installed package names the functions that may be called, each by an entry point of the group `rankline.functions`,
-as `is_liked = "shop.functions:is_liked"`. They become themselves in a workflow that refers to them by name.
+Installed packages declare the functions that may be called, with one entry point each in the group
+`rankline.functions`, such as `is_liked = "shop.functions:is_liked"`. References to these functions are resolved.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from rankline.workflows.core.errors import ArtifactError
 
 GROUP = "rankline.functions"
 
-# Class → its attributes that hold a function.
+# Class → attributes that contain a function.
 HELD_BY = {
     "merlin.dag.ops.subgraph.Subgraph": ("loop_until",),
     "merlin.dag.ops.udf.UDF": ("f",),
@@ -24,18 +24,18 @@ HELD_BY = {
     "nvtabular.ops.filter.Filter": ("f",),
     "nvtabular.ops.rename.Rename": ("f",),
 }
-_CALLED = {"UDF": "LambdaOp"}  # by those who write it
+_CALLED = {"UDF": "LambdaOp"}  # class → name that users know
 
 
 class CodeInFile:
-    """What stands in the place of a function that was not loaded.
+    """Stand-in for a function that was not loaded. It raises `ArtifactError` when called.
 
     Args:
-        named: the function as MODULE:NAME; None where its code is in the file.
+        named: the function as MODULE:NAME; None if its code is in the file.
     """
 
     def __init__(self, named: str | None = None) -> None:
-        self.__name__ = named or "<code in the file>"  # what NVTabular shows of the node
+        self.__name__ = named or "<code in the file>"  # NVTabular displays it for the node
         self._named = named
         self._where = "A function"
 
@@ -44,7 +44,6 @@ class CodeInFile:
         self._where = f"{_CALLED.get(kind, kind)} on {columns}"
 
     def __call__(self, *_arguments: Any) -> NoReturn:
-        """Refuse."""
         if self._named:
             raise ArtifactError(
                 f"{self._where} calls {self._named}, which no installed package names in the entry-point group "
@@ -62,7 +61,6 @@ class CodeInFile:
 
 
 def named_function(module: str, name: str) -> Callable[..., Any]:
-    """The function that an installed package names so, else what refuses to be called."""
     for entry in entry_points(group=GROUP):
         if entry.value == f"{module}:{name}":
             return _loaded(entry)
@@ -72,7 +70,7 @@ def named_function(module: str, name: str) -> Callable[..., Any]:
 def _loaded(entry: Any) -> Callable[..., Any]:
     try:
         function: Callable[..., Any] = entry.load()
-    except Exception as error:  # the package's own
+    except Exception as error:  # raised by the package's own code
         raise ArtifactError(
             f"{entry.value}, which an installed package names in the entry-point group {GROUP}, cannot be imported "
             f"({type(error).__name__}: {error}). Mend or remove the package."
@@ -83,7 +81,7 @@ def _loaded(entry: Any) -> Callable[..., Any]:
 
 
 def say_whose_they_are(node: Any) -> None:
-    """Tell the functions of a node's operator that were not loaded where they belong."""
+    """Set the operator and columns that unloaded functions of a node mention in their error message."""
     for name in {name for names in HELD_BY.values() for name in names}:
         function = vars(node.op).get(name)
         if isinstance(function, CodeInFile):

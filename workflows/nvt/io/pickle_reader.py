@@ -1,11 +1,12 @@
-"""Pickles read as data: what a pickle names is neither imported nor called.
+"""Read pickles as data, without importing or calling anything that they name.
 
-A pickle is a program. It names classes and functions, and says what to call them with and what to put into the objects.
-Here each name stands for a class made for the occasion, which only notes what the pickle wants; the result is a tree of
-plain values and `Call`s. Who reads the tree decides what becomes of each (`workflows/nvt/io/restore.py`).
+A pickle is a program: it names classes and functions, the arguments to call them with and the state of the resulting
+objects. This reader represents each name by a new class that only records what the pickle requests. The result is a
+tree of plain values and `Call`s, which `workflows/nvt/io/restore.py` interprets.
 
-The base is Python's unpickler in Python, though ten times slower than the one in C (a second for a million strings):
-that one allocates whatever four bytes of a file ask for, and overflows the stack on tuples in tuples.
+The reader extends Python's pure-Python unpickler, which is ten times slower than the C one (a second for a million
+strings). The C unpickler allocates whatever size four bytes of the file request, and overflows the stack on deeply
+nested tuples.
 """
 
 import io
@@ -19,14 +20,14 @@ from rankline.workflows.core.old_names import NEW_NAMES
 
 
 class Call:
-    """An object that the pickle asks for. Its class stands for a name, its fields are what was asked.
+    """An object that the pickle requests. The class represents the name, and the instance the call.
 
     Attributes:
-        module: of what is called.
-        attribute: what is called, in the module.
+        module: module of the callable.
+        attribute: name of the callable in the module.
         name: both, as MODULE.ATTRIBUTE.
-        arguments: what it is called with.
-        state: what is to be put into the object; None where nothing is.
+        arguments: arguments of the call.
+        state: state to set on the object; None if there is none.
     """
 
     module: str
@@ -44,7 +45,7 @@ class Call:
         self.state = state
 
     def __call__(self, *arguments: Any) -> "Call":
-        """What is asked for where a result is called in its turn, as in the code of functions; nothing has its name."""
+        """Represent a call of a call's result, as in pickled code of functions."""
         return _Unnamed(self, *arguments)
 
 
@@ -53,16 +54,16 @@ class _Unnamed(Call):
 
 
 def read_inert(stream: IO[bytes]) -> Any:
-    """The tree that a pickle holds: plain values, `Call`s, and subclasses of `Call` where it has a name for a value."""
+    """Read a pickle as a tree of plain values, `Call`s, and subclasses of `Call` for names used as values."""
     return _InertUnpickler(stream).load()
 
 
 def is_name(part: Any) -> bool:
-    """Whether a part of the tree is a name as a value."""
+    """Whether a part of the tree is a name used as a value."""
     return type(part) is type and issubclass(part, Call)
 
 
-# What NVTabular's pickles are written with: no other call, no memo by number, nothing from outside of the file.
+# Opcodes that NVTabular's pickles use. Excludes other calls, numbered memos and references to outside of the file.
 _OPCODES = (
     *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET),
     *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
@@ -71,7 +72,7 @@ _OPCODES = (
     *(pickle.EMPTY_TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.TUPLE),
     *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT, pickle.EMPTY_SET),
     *(pickle.STACK_GLOBAL, pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD),
-    pickle.POP,  # of what filling a function returns, in those that are saved with their code
+    pickle.POP,  # drops the result of setting a function's state, in functions saved with their code
 )
 
 
@@ -79,9 +80,9 @@ _CONTAINERS = (
     *(pickle.EMPTY_TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.TUPLE, pickle.MARK, pickle.EMPTY_LIST),
     *(pickle.EMPTY_DICT, pickle.EMPTY_SET, pickle.REDUCE, pickle.NEWOBJ),
 )
-# Most of what one byte of a file may ask for takes a hundred bytes of memory.
+# Most containers that one byte of a file can request take about a hundred bytes of memory.
 _LEAST_MADE = 2_000_000
-_BYTES_PER_CONTAINER, _BYTES_PER_MEMO = 16, 4  # in a file that makes more than that, at least
+_BYTES_PER_CONTAINER, _BYTES_PER_MEMO = 16, 4  # minimum in files that exceed _LEAST_MADE
 
 
 def _counted(load: Callable[[Any], None]) -> Callable[["_InertUnpickler"], None]:
@@ -101,13 +102,13 @@ class _InertUnpickler(pickle._Unpickler):
 
     def __init__(self, stream: IO[bytes]) -> None:
         content = stream.read()
-        super().__init__(io.BytesIO(content))  # from memory it reads no more than there is
+        super().__init__(io.BytesIO(content))  # reading from memory never allocates more than the content
         self._containers_left = max(_LEAST_MADE, len(content) // _BYTES_PER_CONTAINER)
         self._most_memos = max(_LEAST_MADE, len(content) // _BYTES_PER_MEMO)
         self._names: dict[tuple[str, str], type[Call]] = {}
 
     def find_class(self, module: str, name: str) -> type[Call]:
-        module = module.replace("numpy._core.", "numpy.core.")  # the same functions, by their name since NumPy 2
+        module = module.replace("numpy._core.", "numpy.core.")  # NumPy 2 renamed the module
         module = NEW_NAMES.get(module, module)
         if (module, name) not in self._names:
             noted = {"module": module, "attribute": name, "name": f"{module}.{name}"}
@@ -131,7 +132,7 @@ class _InertUnpickler(pickle._Unpickler):
         self.stack[-1].update(map(_flat, elements))
 
     def _load_frozen_elements(self) -> None:
-        elements = self.pop_mark()  # first: it changes where `append` leads
+        elements = self.pop_mark()  # must come first: it changes the list that `append` refers to
         self.append(frozenset(map(_flat, elements)))
 
     def count_container(self) -> None:
@@ -161,7 +162,7 @@ class _InertUnpickler(pickle._Unpickler):
 
 
 def _flat(key: Any) -> Any:
-    """A key, which is looked at before it is hashed."""
+    """Check a key before it is hashed, because hashing nested tuples may recurse too deeply."""
     if isinstance(key, tuple | frozenset) and any(isinstance(part, tuple | frozenset) for part in key):
         raise ArtifactError("it has a key of tuples in tuples")
     return key

@@ -1,10 +1,10 @@
-"""What a saved workflow is made of, each part by a rule of its own; what has no rule is refused.
+"""Build a saved workflow from its pickle, with one rule for each kind of part. Parts without a rule are rejected.
 
-NVTabular saves a workflow as a pickle, which may ask for anything. It is read as data
-(`workflows/nvt/io/pickle_reader.py`), and made here: graphs, schemas and operators as empty objects that are filled,
-without their constructors; arrays and frames from their numbers, with dtypes that hold plain values; a Dataset from the
-frame in it, not from its Dask graph. Functions of operators are left where they are (`workflows/nvt/io/functions.py`),
-whatever they are made of.
+NVTabular saves workflows as pickles, which could run any code. The pickle is read as data
+(`workflows/nvt/io/pickle_reader.py`) and its objects are created here. Graphs, schemas and operators are created empty,
+without calling their constructors, and then filled. Arrays and frames are created from their values, with dtypes for
+plain values only. A Dataset is created from its frame, not from its Dask graph. Functions in operators are not loaded,
+whatever they contain (`workflows/nvt/io/functions.py`).
 """
 
 import importlib
@@ -32,7 +32,7 @@ GROUP = "rankline.operators"
 
 _OPERATORS = ("nvtabular.ops.", "rankline.workflows.nvt.operators")
 
-# Made empty and filled with what was saved.
+# Classes that are instantiated empty and filled with the saved state.
 _SHELLS = {
     "merlin.dag.graph": {"Graph"},
     "merlin.dag.node": {"Node"},
@@ -58,7 +58,7 @@ _ENUMS = {
     "merlin.dtypes.base": {"ElementType", "ElementUnit", "Signedness"},
     "merlin.schema.tags": {"Tags"},
 }
-# Types as values: operators are told so what to put out.
+# Types used as values: operators store them as output dtypes.
 _TYPES = {
     "builtins": {"bool", "int", "float", "str", "object"},
     "numpy": {
@@ -66,7 +66,7 @@ _TYPES = {
         "float64",
     },
 }  # fmt: skip
-# Parts of the parts above, read by the rules of those.
+# Components of the parts above, handled by the rules of those parts.
 _INNER = {
     "dask.dataframe.core": {"DataFrame"},
     "dask.highlevelgraph": {"HighLevelGraph", "MaterializedLayer"},
@@ -87,21 +87,23 @@ _TIME_UNITS = frozenset(
 )
 
 
-# What refers to others like it, or to itself.
+# Classes whose instances may refer to each other or to themselves.
 _NODES = frozenset({"merlin.dag.node.Node", "merlin.io.dataset.Dataset", "nvtabular.workflow.node.WorkflowNode"})
 _LEAST_BYTES, _MOST_TIMES = 64 << 20, 32
-"""A file may stand for so much, and so many times its own size: texts that are there often are in it once."""
-_MOST_COLUMNS = 1 << 24  # of a sparse matrix, of which NVTabular counts each
+"""Limits on the expanded size of a file: an absolute size, or a multiple of the file size, whichever is larger.
+Repeated texts are stored only once in the file.
+"""
+_MOST_COLUMNS = 1 << 24  # of a sparse matrix; NVTabular allocates a count for each
 _MOST_EMPTY = 1 << 16  # rows or columns of an array without values
 
 
 def check_extent(tree: Any, num_bytes: int) -> None:
-    """Refuse a tree that repeats its parts so often that it expands to much more than the size of its file.
+    """Reject a tree whose repeated parts expand to much more than the size of its file.
 
     Raises:
-        ArtifactError: it does, or it holds itself other than by the nodes of a graph.
+        ArtifactError: the tree expands too much, or it contains itself other than through the nodes of a graph.
     """
-    extents: dict[int, int] = {}  # bytes of a part when it is written out, about; -1 while that is found out
+    extents: dict[int, int] = {}  # approximate bytes of an expanded part; -1 while being computed
     nodes = [tree]
 
     def extent(part: Any) -> int:
@@ -132,18 +134,17 @@ def check_extent(tree: Any, num_bytes: int) -> None:
 
 def _contents_of(part: Any) -> Iterable[Any]:
     if isinstance(part, Call | dict):
-        return _parts_of(part)  # without functions, which are left where they are
+        return _parts_of(part)  # without functions, because they are not loaded
     return part if isinstance(part, list | tuple | set | frozenset) else ()
 
 
 def make_parts(tree: Any) -> Any:
-    """What a tree of `read_inert` stands for."""
     _check_names(tree)
     return _Maker().make(tree)
 
 
 def _check_names(tree: Any) -> None:
-    """Refuse what no rule is for, before anything is made: all of the tree but the functions of operators."""
+    """Reject a tree with names that have no rule, before anything is built. Functions of operators are not checked."""
     seen: set[int] = set()
     left = [tree]
     while left:
@@ -157,7 +158,7 @@ def _check_names(tree: Any) -> None:
 
 
 def _parts_of(part: Any) -> list[Any]:
-    """What a part is made of, in the order of the file, functions of operators left out."""
+    """Return the components of a part in file order, without functions of operators."""
     if isinstance(part, Call):
         held = _functions_of(part)
         if not held:
@@ -171,7 +172,7 @@ def _parts_of(part: Any) -> list[Any]:
 
 
 def has_rule(module: str, name: str) -> bool:
-    """Whether what is called so is made again, by a rule or as an operator of a known package."""
+    """Whether a class can be restored: by a rule, or as an operator of a known package."""
     return f"{module}.{name}" in _RULES or _is_operator_name(module, name)
 
 
@@ -181,7 +182,6 @@ def _check_name(call: Any) -> None:
 
 
 def _functions_of(call: Call) -> dict[str, Any]:
-    """The functions that an operator holds, by attribute: names, or calls that would make them."""
     if call.name not in HELD_BY or not isinstance(call.state, dict):
         return {}
     held = {name: call.state.get(name) for name in HELD_BY[call.name]}
@@ -189,7 +189,7 @@ def _functions_of(call: Call) -> dict[str, Any]:
 
 
 class _Maker:
-    """Makes each part once, however often it is referred to."""
+    """Builds each part once, even if it is referenced several times."""
 
     def __init__(self) -> None:
         self._made: dict[int, Any] = {}
@@ -216,7 +216,7 @@ class _Maker:
         return parts if _ATOMS.issuperset(map(type, parts)) else [self.make(part) for part in parts]
 
     def keep(self, part: Any, made: Any) -> Any:
-        """Remember what a part became, which may be before it is filled, as graphs go round in circles."""
+        """Register the object built for a part. For cyclic graphs this must happen before the object is filled."""
         self._made[id(part)] = made
         return made
 
@@ -231,7 +231,6 @@ class _Maker:
         return made
 
     def state_of(self, call: Call) -> Any:
-        """What is put into an object, with what stands in the place of functions."""
         held = _functions_of(call)
         if not held:
             return self.make(call.state)
@@ -240,14 +239,14 @@ class _Maker:
         return others | functions
 
     def _called(self, call: Call) -> Any:
-        _check_name(call)  # once more, of what is really made
+        _check_name(call)  # checked again for the objects that are actually built
         if _is_no_object(call.module, call.attribute):
             raise _unexpected(call)
         return self.keep(call, _RULES.get(call.name, _make_operator)(self, call))
 
 
 def _is_no_object(module: str, name: str) -> bool:
-    """Whether it is only there as a value, or in the parts of another."""
+    """Whether a name may occur only as a value or as a component of another part."""
     return any(name in names.get(module, ()) for names in (_TYPES, _INNER)) and f"{module}.{name}" not in _RULES
 
 
@@ -264,9 +263,8 @@ def _make_shell(maker: _Maker, call: Call) -> Any:
 
 
 def _make_operator(maker: _Maker, call: Call) -> Any:
-    """An operator, filled; or called, where its class says by `__reduce__` that it is saved so."""
     kind = getattr(importlib.import_module(call.module), call.attribute, None)
-    # Defined there, not merely imported there: modules hold much more than their own classes.
+    # The class must be defined in the module, not just imported there: modules contain more than their own classes.
     if not (isinstance(kind, type) and issubclass(kind, ops.Operator) and kind.__module__ == call.module):
         raise _not_data(call.name)
     if "__reduce__" not in {name for ancestor in kind.__mro__[:-1] for name in vars(ancestor)}:
@@ -295,7 +293,7 @@ def _make_function(part: Any) -> Callable[..., Any]:
 
 
 def _is_behaviour(kind: type, name: Any) -> bool:
-    """Whether a value of this name would take the place of a method."""
+    """Whether an attribute of this name would replace a method."""
     return not isinstance(name, str) or name.startswith("__") or inspect.isroutine(getattr(kind, name, None))
 
 
@@ -304,7 +302,6 @@ def _is_operator_name(module: str, name: str) -> bool:
 
 
 def _installed() -> set[str]:
-    """Operator classes of installed packages, as MODULE:CLASS."""
     return {entry.value for entry in entry_points(group=GROUP)}
 
 
@@ -316,7 +313,7 @@ def _make_enum(_maker: _Maker, call: Call) -> Any:
 
 
 def _make_executor(_maker: _Maker, _call: Call) -> Any:
-    """A new one: what runs a workflow is not part of what was saved."""
+    """Create a new executor; the saved one is ignored."""
     return DaskExecutor()
 
 
@@ -369,7 +366,7 @@ def _array_of(maker: _Maker, call: Call, values: Any, dtype: Any, shape: Any, or
         flat = np.fromiter(maker.all(values), dtype=object, count=len(values))
     else:
         flat = np.frombuffer(bytearray(values), dtype=made_dtype)
-    # Of an array without values, one side may be said to be of any length.
+    # An array without values may have one dimension of any length.
     if not all(type(size) is int and 0 <= size <= max(len(flat), _MOST_EMPTY) for size in shape):
         raise _unexpected(call)
     if math.prod(shape) != len(flat):
@@ -385,7 +382,7 @@ def _make_scalar(maker: _Maker, call: Call) -> Any:
 
 
 def _make_index(maker: _Maker, call: Call) -> Any:
-    """An index; its name is what names a column."""
+    """Build an index; its name may be the name of a column."""
     match call.arguments, call.state:
         case (kind, {"data": Call() as data, "name": name, **rest}), None if not rest:
             values = maker.make(data)
@@ -409,21 +406,21 @@ def _make_frame(maker: _Maker, call: Call) -> pd.DataFrame:
 def _frame_of(maker: _Maker, call: Call, blocks: Any, columns: pd.Index, index: pd.Index) -> pd.DataFrame:
     by_position: dict[int, NDArray[Any]] = {}
     parts = [_block_of(maker, call, block) for block in blocks]
-    if len(columns) != sum(len(rows) for rows, _ in parts):  # before they are counted: an index may say any number
+    if len(columns) != sum(len(rows) for rows, _ in parts):  # checked first: an index may claim any length
         raise _unexpected(call)
     for rows, placement in parts:
         positions = np.arange(len(columns))[placement]
         by_position.update(zip(positions.tolist(), rows, strict=True))
     if not by_position or set(by_position) != set(range(len(columns))):
         raise _unexpected(call)
-    # By number first: names may be there twice.
+    # Use numbers as keys first, because names may be duplicated.
     frame = pd.DataFrame({position: by_position[position] for position in range(len(columns))}, index=index)
     frame.columns = columns
     return frame
 
 
 def _block_of(maker: _Maker, call: Call, block: Any) -> tuple[NDArray[Any], Any]:
-    """Columns of a frame that have one dtype, as the rows of an array, and their places in the frame."""
+    """Return the columns of one dtype in a frame, as rows of an array, and their positions in the frame."""
     match block:
         case Call(name="pandas._libs.internals._unpickle_block", arguments=(values, placement, 2)):
             rows = maker.make(values)
@@ -436,7 +433,7 @@ def _make_series(maker: _Maker, call: Call) -> "pd.Series[Any]":
     match call.arguments, call.state:
         case (), {"_mgr": Call(state=([axis], [values], *_)), "name": name}:
             array, index = maker.make(values), _index_of(maker, call, axis)
-            if isinstance(array, np.ndarray) and array.shape == index.shape:  # a single value would fill any index
+            if isinstance(array, np.ndarray) and array.shape == index.shape:  # pandas would broadcast a single value
                 return pd.Series(array, index=index, name=maker.make(name))
     raise _unexpected(call)
 
@@ -456,14 +453,14 @@ def _make_matrix(maker: _Maker, call: Call) -> Any:
             matrix = scipy.sparse.csr_matrix(
                 tuple(maker.make(part) for part in (data, indices, starts)), shape=(height, width)
             )
-            # Indices that lead outside are followed unchecked by SciPy and NVTabular.
+            # SciPy and NVTabular do not check for out-of-range indices.
             matrix.check_format(full_check=True)
             return matrix
     raise _unexpected(call)
 
 
 def _make_dataset(maker: _Maker, call: Call) -> Any:
-    """A Dataset anew, of the one frame that `JoinExternal` keeps in it."""
+    """Create a new Dataset from the single frame that `JoinExternal` keeps in it."""
     match call.arguments, call.state:
         case (), {"schema": schema, "engine": Call(state={"_ddf": Call(state=(Call(state=graph), str(name), *_))})}:
             match graph:

@@ -1,7 +1,7 @@
-"""Parquet files of saved workflows, vocabularies and statistics, whose sizes are checked before anybody reads them.
+"""Size checks of the Parquet files in saved workflows: vocabularies and statistics.
 
-A few bytes of Parquet may stand for any number of rows, and a dictionary for any number of long texts. NVTabular reads
-these files whole, so what they hold in memory has to be in proportion to what they take on the disk.
+A few bytes of Parquet can describe any number of rows, and a dictionary any number of long texts. NVTabular reads these
+files completely, so their size in memory must be in proportion to their size on disk.
 """
 
 from collections.abc import Sequence
@@ -16,20 +16,22 @@ import pyarrow.parquet as pq
 from rankline.workflows.core.errors import ArtifactError, in_short
 from rankline.workflows.storage.regular_files import open_regular
 
-# NVTabular writes these. A page of any other may be thousands of times as large as what it takes.
+# The codecs that NVTabular writes. Pages of other codecs may expand a thousandfold.
 _CODECS = ("UNCOMPRESSED", "SNAPPY")
 _WIDTHS = {"BOOLEAN": 8, "INT32": 8, "INT64": 8, "INT96": 8, "FLOAT": 8, "DOUBLE": 8, "BYTE_ARRAY": 8}
-"""Type of a column → bytes of a value in memory, without the text of a `BYTE_ARRAY`."""
+"""Type of a column → bytes per value in memory, without the text of a `BYTE_ARRAY`."""
 _LEAST_BYTES, _MOST_TIMES = 64 << 20, 16
-"""A file may hold so much, and so many times its own size: statistics that are often equal take little room."""
-_MOST_ENTRIES = 100_000  # of a list in the footer, which takes memory before the entries are read
+"""Limits on a file's size in memory: an absolute size, or a multiple of the file size, whichever is larger. Statistics
+with many equal values compress well.
+"""
+_MOST_ENTRIES = 100_000  # per list in the footer, which is allocated before its entries are read
 
 
 def check_vocabulary(path: Path) -> None:
-    """Refuse a file, or a directory of them, that holds much more than its size allows.
+    """Reject a file, or a directory of files, that expands to much more than its size.
 
     Raises:
-        ArtifactError: it is not such Parquet as NVTabular writes, or it is too large for its size.
+        ArtifactError: a file is not Parquet as NVTabular writes it, or it expands too much.
     """
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         if file.exists() or file.is_symlink():
@@ -40,10 +42,9 @@ def check_vocabulary(path: Path) -> None:
 
 
 def read_vocabulary(path: str, columns: Sequence[str]) -> pd.DataFrame:
-    """A vocabulary, or statistics, that must have some columns."""
     try:
         frame = pd.read_parquet(path)
-    except Exception as error:  # damaged files raise anything
+    except Exception as error:  # damaged files raise many types of exceptions
         reason = f"{type(error).__name__}: {in_short(error)}"
         raise ArtifactError(f"{path!r} cannot be read ({reason}). Save the workflow again.") from None
     if missing := [name for name in columns if name not in frame]:
@@ -55,7 +56,7 @@ def _check_file(path: Path) -> None:
     with open_regular(path) as stream:
         num_bytes = stream.seek(0, 2)
         texts = _check_footer(path, _opened(stream).metadata, num_bytes)
-        if texts:  # as dictionaries, so that a text that is there often is in memory once
+        if texts:  # read as dictionaries, so that repeated texts are in memory once
             table = _opened(stream, read_dictionary=texts).read(columns=texts)
             _check_size(path, sum(map(_text_bytes, table.columns)), num_bytes)
 
@@ -68,7 +69,7 @@ def _check_footer(path: Path, footer: pq.FileMetaData, num_bytes: int) -> list[s
     """Check the sizes in the footer, which limits how many values are read.
 
     Returns:
-        Names of the text columns, whose sizes the footer does not have.
+        Names of the text columns, whose sizes are not in the footer.
     """
     size, texts = 0, set[str]()
     for place in range(footer.num_columns):

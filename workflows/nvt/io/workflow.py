@@ -1,13 +1,13 @@
-"""Saved NVTabular workflows, loaded without running code from the file.
+"""Save and load NVTabular workflows without running code from the file.
 
-NVTabular 23.8 saves a workflow as a pickle, and a pickle can call anything. Ours are read as data and made by rules of
-ours (`workflows/nvt/io/restore.py`); what is loaded reads no file but those beside it. A function that an operator
-holds, such as that of a `LambdaOp`, is not run (`workflows/nvt/io/functions.py`): the workflow loads, and is refused
-where it would be called.
+NVTabular 23.8 saves a workflow as a pickle, which could call anything. Rankline reads the pickle as data and builds the
+objects by its own rules (`workflows/nvt/io/restore.py`); a loaded workflow reads only the files next to it. A function
+in an operator, such as a `LambdaOp`, is not loaded (`workflows/nvt/io/functions.py`): the workflow loads, and raises an
+error if the function is called.
 
-An installed package brings operator classes by the entry-point group `rankline.operators`, one class each, as
-`log_price = "shop.operators:LogPrice"`. What may be imported is then said by the package that somebody installed, never
-by the file that is read.
+Installed packages provide operator classes through the entry-point group `rankline.operators`, one class per entry
+point, such as `log_price = "shop.operators:LogPrice"`. So installed packages, not the file, determine which classes may
+be imported.
 """
 
 import json
@@ -34,21 +34,21 @@ from nvtabular.ops import StatOperator  # isort: skip
 _PICKLE, _METADATA = "workflow.pkl", "metadata.json"
 _SAVED_IN = "/workflow"
 _VOCABULARY = "cat_path"
-_MOST_PICKLE_BYTES = 256 << 20  # of which reading takes a minute
+_MOST_PICKLE_BYTES = 256 << 20  # takes a minute to read
 _MOST_METADATA_BYTES = 1 << 20
-# Which files an operator has, by column.
+# Operator → attribute with its files by column.
 _FILES = {ops.Categorify: "categories", ops.JoinGroupby: "categories", ops.TargetEncoding: "stats"}
-# Whose pickles are read; some of older ones may be.
+# Oldest versions whose pickles are supported; some pickles of older versions load too.
 _OLDEST = {"nvtabular": "23.8", "pandas": "1.5"}
-# NVTabular and we walk a graph from its output along every path.
+# NVTabular and Rankline traverse a graph from its output along every path.
 _MOST_PATHS = 100_000
 
 
 def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
-    """Save in NVTabular's own format: `workflow.pkl`, `metadata.json` and the vocabularies.
+    """Save a workflow in NVTabular's format: `workflow.pkl`, `metadata.json` and the vocabularies.
 
-    The same workflow gives the same bytes, whenever and wherever it is saved. The workflow itself keeps its own
-    vocabularies, where NVTabular lets it use the saved ones from then on: `directory` may be moved or removed.
+    The same workflow gives identical bytes at any time and in any directory. The workflow in memory keeps using its own
+    vocabularies, whereas NVTabular would switch to the saved ones, so `directory` may be moved or deleted.
     """
     operators = _with_statistics(workflow)
     before = [dict(vars(operator)) for operator in operators]
@@ -66,7 +66,7 @@ def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
 
 
 def _name_files_alike(operator: Any, directory: str) -> None:
-    """Make an operator name its files as if they were in `_SAVED_IN`; loading replaces that directory."""
+    """Let an operator refer to its files as if they were in `_SAVED_IN`; loading replaces that directory."""
     for kind, attribute in _FILES.items():
         if isinstance(operator, kind):
             files = getattr(operator, attribute)
@@ -77,7 +77,7 @@ def _name_files_alike(operator: Any, directory: str) -> None:
 
 
 def _name_vocabularies_alike(workflow: nvt.Workflow) -> None:
-    """Do the same in the schemas, where Categorify notes the files of the fit, which nothing reads."""
+    """Do the same in the schemas, where Categorify records the files of the fit. Nothing reads these entries."""
     for node in _nodes(workflow.graph):
         for schema in (node.input_schema, node.output_schema):
             for column in schema or ():
@@ -86,7 +86,7 @@ def _name_vocabularies_alike(workflow: nvt.Workflow) -> None:
 
 
 def check_loadable(workflow: nvt.Workflow) -> None:
-    """Refuse, before it is fitted, a workflow that `load_workflow` would refuse when it is saved."""
+    """Reject a workflow before the fit if `load_workflow` could not load it later."""
     for kind in {type(node.op) for node in _nodes(workflow.graph)}:
         if not has_rule(kind.__module__, kind.__qualname__):
             raise ConfigError(
@@ -97,10 +97,10 @@ def check_loadable(workflow: nvt.Workflow) -> None:
 
 
 def load_workflow(directory: Path) -> nvt.Workflow:
-    """Load a saved NVTabular workflow, running no code from the file.
+    """Load a saved NVTabular workflow without running code from the file.
 
     Raises:
-        ArtifactError: missing, damaged, or it refers to something that is not data.
+        ArtifactError: the workflow is missing or damaged, or it refers to something that is not data.
     """
     if not (directory / _PICKLE).exists():
         raise ArtifactError(f"{directory} holds no {_PICKLE}. Expected a workflow that NVTabular 23.8 saved.")
@@ -115,7 +115,7 @@ def load_workflow(directory: Path) -> nvt.Workflow:
 
 
 def _check_sizes(workflow: nvt.Workflow) -> None:
-    """Refuse what would take much more memory when the workflow is used than its files take on the disk."""
+    """Reject a workflow that would take much more memory in use than its files take on disk."""
     operators = [node.op for node in _nodes(workflow.graph)]
     for operator in operators:
         if isinstance(operator, ops.ListSlice) and operator.pad and operator.max_elements > LONGEST_PADDED:
@@ -150,9 +150,9 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
             "Expected NVTabular operators and data only; name an operator class of your own in the entry-point group "
             f"{GROUP} of its package."
         )
-        reason = " ".join(str(error).split())  # a name in it may have a line feed
+        reason = " ".join(str(error).split())  # names in the message may contain line feeds
         raise ArtifactError(f"{path} was not loaded: {reason}. {remedy}") from None
-    except Exception as error:  # damaged pickles raise anything
+    except Exception as error:  # damaged pickles raise many types of exceptions
         remedy = _too_old(directory) or "Prepare the data again."
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {in_short(error)}). {remedy}") from None
     if not isinstance(workflow, nvt.Workflow):
@@ -162,11 +162,11 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
 
 
 def _too_old(directory: Path) -> str:
-    """What to say of a workflow that was saved by older packages than those whose pickles are known; else nothing."""
+    """Return a sentence if the workflow was saved by unsupported old versions of packages, else an empty string."""
     try:
         saved_by = json.loads(read_regular(directory / _METADATA, _MOST_METADATA_BYTES))["versions"]
         is_old = any(_numbers(saved_by[name]) < _numbers(oldest) for name, oldest in _OLDEST.items())
-    except (OSError, LookupError, TypeError, ValueError, AttributeError):  # damaged, or of somebody else
+    except (OSError, LookupError, TypeError, ValueError, AttributeError):  # damaged or foreign metadata
         return ""
     found, oldest = (" and ".join(f"{name} {versions[name]}" for name in _OLDEST) for versions in (saved_by, _OLDEST))
     return f"It was saved by {found}, expected at least {oldest}: prepare the data again." if is_old else ""
@@ -177,7 +177,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _nodes(graph: Any) -> list[Any]:
-    """Every node of a graph and of the graphs in it."""
     if not isinstance(graph, Graph):
         raise ArtifactError("it has no graph")
     nodes = _walked([graph.output_node], _sources)
@@ -193,9 +192,9 @@ def _sources(node: Any) -> list[Any]:
 
 
 def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[Any]:
-    """The nodes that can be reached, each after those that follow it."""
+    """Return the reachable nodes, each after the nodes that `following` returns for it."""
     walked: list[Any] = []
-    num_paths: dict[int, int] = {}  # from a node on; 0 while those that follow it are looked at
+    num_paths: dict[int, int] = {}  # paths from each node; 0 while the node is being visited
 
     def walk(node: Any) -> None:
         if not isinstance(node, Node):
@@ -218,13 +217,13 @@ def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[An
 
 
 def _keep_files_in(operator: Any, directory: Path) -> None:
-    """Point an operator of NVTabular to its files, which lay in another directory when the workflow was saved."""
+    """Redirect an operator's file paths from the directory where the workflow was saved to `directory`."""
     for kind, attribute in _FILES.items():
         if isinstance(operator, kind):
             files = getattr(operator, attribute)
             setattr(operator, attribute, {key: _moved(files[key], operator.out_path, directory) for key in files})
             operator.out_path = str(directory)
-    if isinstance(operator, ops.Categorify):  # NVTabular moves vocabularies that were given only as what they became
+    if isinstance(operator, ops.Categorify):  # NVTabular would otherwise move vocabularies that were passed in
         operator.vocabs = {key: operator.categories[key] for key in operator.vocabs}
     if isinstance(operator, ops.JoinExternal):
         if not isinstance(operator.df_ext, nvt.Dataset):
@@ -242,14 +241,15 @@ def _moved(file: str, saved_in: str, directory: Path) -> str:
 
 
 def without_folds(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> nvt.Workflow:
-    """A workflow as it is served, for rows that it was not fitted to: targets encoded by the statistics of all rows.
+    """Return a workflow for serving, which encodes targets by the statistics of all rows.
 
-    NVTabular's `TargetEncoding` leaves out those of a random fold, which keeps a training row's own target from it, and
-    does so with any other row. It names its columns by targets that must be there.
+    NVTabular's `TargetEncoding` excludes the statistics of a random fold, so that a training row's encoding does not
+    depend on its own target. It does the same with rows that it was not fitted to, and it requires the target columns
+    to be present.
 
     Args:
-        workflow: fitted; comes back as it is where it encodes no targets.
-        load: gives it anew, with its label.
+        workflow: a fitted workflow; returned unchanged if it has no `TargetEncoding`.
+        load: loads the workflow again, including its label.
     """
     if not _target_encodings(workflow):
         return workflow
@@ -260,7 +260,7 @@ def without_folds(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> n
 
 
 def check_no_folds(workflow: nvt.Workflow) -> None:
-    """Refuse, where rows are encoded in another order than that of the fit, a workflow for which that matters."""
+    """Raise `ConfigError` if the workflow's result depends on the row order of the fit."""
     if any(operator.kfold > 1 for operator in _target_encodings(workflow)):
         raise ConfigError(
             "TargetEncoding draws the fold of a row, whose targets are kept from it, by the row's place among those of "
@@ -273,14 +273,13 @@ def _target_encodings(workflow: nvt.Workflow) -> list[Any]:
 
 
 def keep_vocabularies_in(workflow: nvt.Workflow, directory: Path) -> None:
-    """Tell a workflow's statistics where their files are; before a fit, where to write them.
+    """Set the directory of the vocabulary files; before a fit, the directory to write them to.
 
-    Without it NVTabular writes `categories/` into the current directory.
+    Without this call, NVTabular writes `categories/` to the current directory.
     """
     for operator in _with_statistics(workflow):
         operator.set_storage_path(str(directory), copy=False)
 
 
 def _with_statistics(workflow: nvt.Workflow) -> list[Any]:
-    """Its operators that learn from rows, and may keep what they learn in files."""
     return [node.op for node in Graph.get_nodes_by_op_type([workflow.output_node], StatOperator)]

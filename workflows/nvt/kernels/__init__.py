@@ -1,1 +1,1 @@
-"""The arithmetic of the operators, shared with the plan."""
+"""Arithmetic shared by the NVTabular operators and the served plan."""

@@ -1,4 +1,4 @@
-"""Parts of times, the same for NVTabular's operators and for the served plan."""
+"""Date and time parts, shared by the NVTabular operators and the served plan."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,7 +9,7 @@ Micros = NDArray[np.int64]
 
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
-_THURSDAY = 3  # 1970-01-01, where Monday is 0
+_THURSDAY = 3  # the weekday of 1970-01-01, with Monday as 0
 
 
 def _days(micros: Micros) -> NDArray[np.int64]:
@@ -18,7 +18,7 @@ def _days(micros: Micros) -> NDArray[np.int64]:
 
 
 def _calendar(micros: Micros, unit: str) -> NDArray[np.int64]:
-    """Days, months or years since 1970, of days that NumPy's calendar has."""
+    """Return days, months or years since 1970, for dates in the range of NumPy's calendar."""
     return _days(micros).astype("datetime64[D]").astype(f"datetime64[{unit}]").astype(np.int64)
 
 
@@ -36,19 +36,16 @@ PARTS: Mapping[str, Callable[[Micros], NDArray[np.int64]]] = {
     "day_of_year": lambda micros: 1 + _days(micros) - _first_day(_calendar(micros, "Y"), "Y"),
     "elapsed_days": _days,
 }
-"""Part → its numbers; weekday counts from Monday, 0, and elapsed_days from 1970-01-01."""
+"""Part → function that computes it; weekday counts from Monday as 0, and elapsed_days from 1970-01-01."""
 NUMERIC_PARTS = ("day_of_year", "elapsed_days")
-"""Parts whose size means something; the others are categories."""
+"""Parts that are numeric features; the others are categories."""
 
 
 def date_part(micros: Micros, part: str) -> NDArray[np.float64]:
-    """A part of each time.
+    """Return a part of each time as integral float64.
 
     Args:
         micros: microseconds since 1970 in UTC.
         part: a key of `PARTS`.
-
-    Returns:
-        float64, whole numbers.
     """
     return PARTS[part](micros).astype(np.float64)

@@ -1,6 +1,6 @@
-"""Distinct numbers in order, found by sorting.
+"""Sorted distinct numbers.
 
-NumPy's `unique` hashes them since release 2.3: of ten million that are nearly all distinct, it takes 18 times as long.
+NumPy's `unique` uses hashing since version 2.3, which is 18 times slower for ten million nearly distinct numbers.
 """
 
 from typing import TypeVar
@@ -12,7 +12,6 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def sorted_distinct(values: NDArray[_Number]) -> NDArray[_Number]:
-    """The distinct values in ascending order."""
     ordered = np.sort(values)
     is_first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])

@@ -1,8 +1,8 @@
-"""A hash of ids and strings that is the same for every process, row position and library version.
+"""A hash of ids and strings that is independent of process, row position and library version.
 
-Numbers go through the finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators",
+Numbers go through the finalizer of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators",
 2014), a bijection on 64-bit words, so distinct ids collide only through the modulus. Strings are mixed eight bytes at a
-time and finished by it; long ones by BLAKE2.
+time and then finalized in the same way; long strings are hashed with BLAKE2.
 """
 
 import hashlib
@@ -13,26 +13,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 Values: TypeAlias = "NDArray[Any] | pa.LargeBinaryArray"
-"""Numbers [num_rows], or strings as UTF-8."""
+"""Numbers [num_rows], or UTF-8 strings."""
 
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
-# Bytes of a word that belong to a string of which 0 … 8 bytes are left.
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio
+# Masks that keep the first 0 … 8 bytes of a word, for the end of a string.
 _MASKS = np.array([(1 << (8 * count)) - 1 for count in range(9)], dtype=np.uint64)
 _MAX_WORD = (1 << 64) - 1
 _LONG_BYTES = 128
-_FEW_ROWS = 16  # for which NumPy takes longer to start than Python to finish
+_FEW_ROWS = 16  # up to this size, a Python loop is faster than NumPy
 _LARGEST_WHOLE = 2.0**63
 
 
 def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Hash each id on its own.
-
-    Args:
-        ids: int64, any shape.
-
-    Returns:
-        uint64 of the same shape.
-    """
+    """Hash each id of an array of any shape independently."""
     words = np.ascontiguousarray(ids, dtype=np.int64).view(np.uint64).copy()
     words ^= words >> np.uint64(30)
     words *= np.uint64(0xBF58476D1CE4E5B9)
@@ -43,21 +36,13 @@ def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def hash_strings(strings: pa.LargeBinaryArray, seed: int = 0) -> NDArray[np.uint64]:
-    """Hash each string on its own.
-
-    Args:
-        strings: UTF-8, none of them null.
-        seed: another seed, another hash; below 2^15.
-
-    Returns:
-        uint64 [num_rows].
-    """
+    """Hash each UTF-8 string independently, without nulls. `seed` selects the hash function and is below 2^15."""
     if len(strings) <= _FEW_ROWS:
         return np.array([_hash_of(string, seed) for string in strings.to_pylist()], dtype=np.uint64)
     _, offset_buffer, data_buffer = strings.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     starts, lengths = offsets[:-1] - offsets[0], np.diff(offsets)
-    data = np.zeros(offsets[-1] - offsets[0] + 8, dtype=np.uint8)  # 8 more, so that a word may reach over the end
+    data = np.zeros(offsets[-1] - offsets[0] + 8, dtype=np.uint8)  # 8 spare bytes, which the last word may read
     if data_buffer is not None:
         data[:-8] = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
     words: NDArray[np.uint64] = np.ndarray(len(data) - 7, dtype="<u8", buffer=data.data, strides=(1,))
@@ -74,7 +59,6 @@ def hash_strings(strings: pa.LargeBinaryArray, seed: int = 0) -> NDArray[np.uint
 
 
 def _hash_of(string: bytes, seed: int) -> int:
-    """The hash of one string, on Python's integers."""
     if len(string) > _LONG_BYTES:
         digest = hashlib.blake2b(string, digest_size=8, salt=seed.to_bytes(2, "little")).digest()
         return int.from_bytes(digest, "little")
@@ -86,21 +70,13 @@ def _hash_of(string: bytes, seed: int) -> int:
 
 
 def _finalised(word: int) -> int:
-    """`hash_ids` of one word, on Python's integers."""
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MAX_WORD
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MAX_WORD
     return word ^ (word >> 31)
 
 
 def hash_values(values: Values) -> NDArray[np.uint64]:
-    """Hash numbers or strings; a whole number has one hash, be it an integer or a float.
-
-    Args:
-        values: integers, booleans, floats or UTF-8 strings, none of them missing.
-
-    Returns:
-        uint64 [num_rows].
-    """
+    """Hash numbers or strings without missing values. Equal integers and floats have the same hash."""
     if isinstance(values, pa.Array):
         return hash_strings(values)
     if values.dtype.kind != "f":
@@ -112,21 +88,14 @@ def hash_values(values: Values) -> NDArray[np.uint64]:
 
 
 def bucket_of(values: Values, num_buckets: int) -> NDArray[np.int64]:
-    """Bucket in [0, num_buckets) of each value.
-
-    Args:
-        values: integers, booleans, floats or UTF-8 strings, none of them missing.
-        num_buckets: at least 1.
-    """
+    """Return the bucket in [0, num_buckets) of each value; no value may be missing."""
     return (hash_values(values) % np.uint64(num_buckets)).astype(np.int64)
 
 
 def bucket_of_many(columns: list[NDArray[np.uint64]], num_buckets: int) -> NDArray[np.int64]:
-    """Bucket in [0, num_buckets) of the hashes of several columns together; their order matters.
+    """Return the bucket in [0, num_buckets) of the combined hashes of several columns. The order of columns matters.
 
-    Args:
-        columns: hashes [num_rows] of each column, 0 where a value is missing.
-        num_buckets: at least 1.
+    Each column has shape [num_rows], with hash 0 for missing values.
     """
     combined = columns[0]
     for hashes in columns[1:]:

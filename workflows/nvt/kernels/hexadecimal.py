@@ -1,4 +1,4 @@
-"""Hexadecimal ids, such as Criteo's categories, as numbers."""
+"""Parsing of hexadecimal ids, such as Criteo's categories."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,31 +6,28 @@ from numpy.typing import NDArray
 
 MAX_DIGITS = 15
 _DIGITS = b"0123456789abcdefABCDEF"
-_VALUES = np.full(256, 0xFF, dtype=np.uint8)  # of a byte that is not a digit some bits are set above the lower four
+_VALUES = np.full(256, 0xFF, dtype=np.uint8)  # non-digits have bits set above the lower four
 for _digit in _DIGITS:
     _VALUES[_digit] = int(chr(_digit), 16)
-# Bytes of a word that belong to a string of which 0 … 8 bytes are left.
+# Masks that keep the first 0 … 8 bytes of a word.
 _MASKS = np.array([(1 << (8 * count)) - 1 for count in range(9)], dtype=np.uint64)
 _NOT_DIGITS = np.uint64(0xF0F0F0F0F0F0F0F0)
-_FEW_ROWS = 64  # for which NumPy takes longer to start than Python to finish
+_FEW_ROWS = 64  # up to this size, a Python loop is faster than NumPy
 
 
 def numbers_of_hex(strings: pa.LargeBinaryArray) -> NDArray[np.float64]:
-    """Numbers written in hexadecimal digits, small or capital.
-
-    Args:
-        strings: bytes, none of them null.
+    """Parse hexadecimal numbers in lower or upper case; no string may be null.
 
     Returns:
-        float64 [num_rows]; NaN for what is not 1 to 15 digits. Numbers of up to 13 digits are exact, longer ones are
-        rounded to 53 bits.
+        float64 [num_rows]; NaN for strings that are not 1 to 15 digits. Numbers of up to 13 digits are exact, longer
+        ones are rounded to 53 bits.
     """
     if len(strings) <= _FEW_ROWS:
         return np.array([_number_of(string) for string in strings.to_pylist()], dtype=np.float64)
     _, offset_buffer, data_buffer = strings.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     ends, lengths = offsets[1:] - offsets[0], np.diff(offsets)
-    values = np.zeros(offsets[-1] - offsets[0] + 8, dtype=np.uint8)  # 8 more, so that a word may reach over the end
+    values = np.zeros(offsets[-1] - offsets[0] + 8, dtype=np.uint8)  # 8 spare bytes, which the last word may read
     if data_buffer is not None:
         values[:-8] = _VALUES[np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]]
     words: NDArray[np.uint64] = np.ndarray(len(values) - 7, dtype="<u8", buffer=values.data, strides=(1,))
@@ -46,7 +43,7 @@ def numbers_of_hex(strings: pa.LargeBinaryArray) -> NDArray[np.float64]:
 
 
 def _joined(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """The digits in the first bytes of words as one number of 32 bits, and whether they all are digits."""
+    """Combine the digits in the first bytes of each word to a 32-bit number. Also return whether all are digits."""
     words &= _MASKS[lengths]
     valid = (words & _NOT_DIGITS) == 0
     words = words.byteswap()

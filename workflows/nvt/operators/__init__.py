@@ -1,7 +1,7 @@
-"""NVTabular operators that NVTabular 23.8 lacks, or does wrongly on a CPU.
+"""NVTabular operators that NVTabular 23.8 lacks or that are wrong on a CPU.
 
-Saved workflows name them by this package, so the modules in it may change. Those that serving graphs hold have a
-lowering in `workflows/compiler/operators`.
+Saved workflows refer to them by this package, so classes may move between its modules. Operators that are supported in
+served graphs have a lowering in `workflows/compiler/operators`.
 """
 
 from rankline.workflows.nvt.operators.categorify import Categorify, HashedCategorify, KnownIds, OrderedCategorify

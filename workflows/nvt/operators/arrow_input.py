@@ -1,4 +1,4 @@
-"""Raw texts that operators take as Arrow has them, without a Python object for each."""
+"""Raw text columns passed to operators as Arrow arrays, which avoids a Python object per value."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from merlin.dag.ops.concat_columns import ConcatColumns  # isort: skip
 
 
 def arrow_columns(workflow: nvt.Workflow) -> list[str]:
-    """Raw columns of strings which only operators read that take values as Arrow has them: see `frame_of`."""
+    """Return the raw string columns that only operators with Arrow support read; see `frame_of`."""
     nodes = list(iter_nodes([workflow.output_node]))
     readers: dict[str, set[type]] = {}
     for node in nodes:
@@ -29,7 +29,7 @@ def arrow_columns(workflow: nvt.Workflow) -> list[str]:
 
 
 def _readers(node: Any, nodes: Sequence[Any]) -> set[type]:
-    """Class of a node's operator; of one that hands on what Arrow has, those of the nodes behind it."""
+    """Return the operator class of a node, or those of its successors if it only passes Arrow data through."""
     if type(node.op) not in _PASS_ON:
         return {type(node.op)}
     behind = [other for other in nodes if any(parent is node for parent in other.parents_with_dependencies)]
@@ -37,9 +37,9 @@ def _readers(node: Any, nodes: Sequence[Any]) -> set[type]:
 
 
 def frame_of(table: pa.Table, arrow: Sequence[str]) -> pd.DataFrame:
-    """A table as pandas has it, but for some columns, whose strings, if they hold any, are not made Python objects.
+    """Convert a table to pandas, except that string columns listed in `arrow` stay Arrow arrays.
 
-    These come last, so that columns of one dtype stay one block, which NVTabular's operators are faster with.
+    These columns come last, so that columns of one dtype form one block, which speeds up NVTabular's operators.
     """
     texts = [name for name in arrow if holds_text(table.schema.field(name).type)]
     frame = table.drop_columns(texts).to_pandas()

@@ -1,4 +1,4 @@
-"""`Categorify` that is faster than NVTabular 23.8, with other orders and other ids of unseen values."""
+"""Variants of `Categorify`: faster than NVTabular 23.8, ordered by value, or with stable ids for unseen values."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,11 +24,11 @@ from nvtabular.ops.categorify import _write_uniques  # isort: skip
 
 
 class Categorify(ops.Categorify):  # type: ignore[misc]
-    """`Categorify` that counts and encodes faster, and takes columns of which a whole part is missing.
+    """`Categorify` that counts and encodes faster, and accepts columns with a partition of only missing values.
 
-    NVTabular 23.8 groups each part by each column, merges it with the vocabulary, numbers that may be missing as Python
-    objects, and looks at the first value that is there, which fails where there is none. Vocabularies, which its own
-    functions write, and ids are the same.
+    NVTabular 23.8 groups each partition by each column, merges partitions with the vocabulary, and converts nullable
+    numbers to Python objects. It also fails on partitions without any value, because it inspects the first one. The
+    vocabularies, which NVTabular's functions write, and the ids are the same.
     """
 
     def fit(self, col_selector: nvt.ColumnSelector, ddf: Any) -> Any:
@@ -42,10 +42,10 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return parts[0]
 
     def fit_finalize(self, categories: Any) -> None:
-        """Write the vocabularies of what was counted.
+        """Write the vocabularies from the counts.
 
         Raises:
-            DataError: a column is missing in all rows.
+            DataError: all values of a column are missing.
         """
         if counted := {name: value for name, value in categories.items() if isinstance(value, pd.DataFrame)}:
             options = self._create_fit_options_from_columns(list(counted))
@@ -77,7 +77,7 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return not self.single_table and self.split_out == 1 and not is_grouped
 
     def _ids_of(self, name: str, column: "pd.Series[Any]") -> NDArray[Any] | None:
-        """Ids of a column that holds numbers, what Arrow has, or nothing; None for others."""
+        """Return the ids of a column of numbers, Arrow data or only missing values; None for other columns."""
         if isinstance(column.dtype, pd.ArrowDtype):
             return self._ids_of_arrow(name, column)
         present = column.notna().to_numpy()
@@ -89,17 +89,17 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
             if vocabulary.index.dtype.kind not in "iuf":
                 return None
             values = column.to_numpy()[present]
-            with np.errstate(invalid="ignore"):  # a number that is too large becomes one that does not equal it
+            with np.errstate(invalid="ignore"):  # too large numbers wrap and fail the comparison below
                 keys = values.astype(vocabulary.index.dtype)
             position = vocabulary.index.get_indexer(keys)
-            known = (position >= 0) & (keys == values)  # a fraction is no whole number of the vocabulary
+            known = (position >= 0) & (keys == values)  # excludes fractions, which the cast to integers truncates
             found = np.full(len(values), FIRST_UNSEEN_ID, dtype=ids.dtype)
             found[known] = vocabulary.to_numpy()[position[known]]
             ids[present] = found
         return ids
 
     def _ids_of_arrow(self, name: str, column: "pd.Series[Any]") -> NDArray[Any] | None:
-        """Each distinct value is looked up once."""
+        """Look up each distinct value once."""
         encoded = dictionary_of(column)
         distinct = encoded.dictionary
         ids = (
@@ -117,7 +117,7 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return ids
 
     def _vocabulary(self, name: str) -> "pd.Series[Any]":
-        """Value → id, kept in NVTabular's own cache, which is emptied where vocabularies change."""
+        """Return value → id. Uses NVTabular's own cache, which is cleared when vocabularies change."""
         path = self.categories[name]
         with get_worker_cache("vocabularies") as cache:
             if path not in cache:
@@ -135,21 +135,21 @@ _PARTS_AT_ONCE = 8
 
 
 def _counts(df: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """How often each value of each column occurs, missing ones together, in columns named as NVTabular does."""
+    """Count each value of each column, including missing ones, in columns named as in NVTabular."""
     counts = {}
     for name in names:
         values, _ = flattened(df[name])
         if (encoded := arrow_dictionary(values)) is not None:
             distinct, sizes = _counts_of_dictionary(encoded)
         else:
-            values = values + 0.0 if values.dtype.kind == "f" else values  # Arrow tells the two zeros apart
+            values = values + 0.0 if values.dtype.kind == "f" else values  # Arrow distinguishes the two zeros
             distinct, sizes = pa.array(values, from_pandas=True).value_counts().flatten()
         counts[name] = pd.DataFrame({name: distinct.to_pandas(), f"{name}_size": sizes.to_pandas()})
     return counts
 
 
 def _counts_of_dictionary(values: pa.DictionaryArray) -> tuple[pa.Array, pa.Array]:
-    """Each value that occurs, null too, and how often."""
+    """Return each value that occurs, including null, and its count."""
     codes = values.indices.fill_null(len(values.dictionary)).to_numpy()
     sizes = np.bincount(codes, minlength=len(values.dictionary) + 1)
     occur = np.flatnonzero(sizes)
@@ -157,7 +157,7 @@ def _counts_of_dictionary(values: pa.DictionaryArray) -> tuple[pa.Array, pa.Arra
 
 
 def _summed(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
-    """The counts of several parts together."""
+    """Add the counts of several partitions."""
     return {
         name: pd.concat([part[name] for part in parts]).groupby(name, dropna=False, sort=False).sum().reset_index()
         for name in parts[0]
@@ -165,7 +165,7 @@ def _summed(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFra
 
 
 def _frame(columns: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
-    """Columns as a frame; arrays of one dtype as one block, which pandas otherwise copies together again and again."""
+    """Return columns as a frame. Arrays of one dtype become one block, so that pandas need not consolidate them."""
     arrays = list(columns.values())
     if arrays and all(isinstance(array, np.ndarray) and array.dtype == arrays[0].dtype for array in arrays):
         return pd.DataFrame(np.stack(arrays).T, columns=list(columns), index=index)
@@ -173,13 +173,13 @@ def _frame(columns: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
 
 
 class OrderedCategorify(Categorify):
-    """`Categorify` of numbers whose ids follow the values, the smallest first: what splits ids splits numbers then.
+    """`Categorify` of numbers with ids in ascending order of the values, so that a tree can split numbers by their ids.
 
-    By frequency, as NVTabular orders them, a forest needs a leaf for each hour of a day that it could cut in two.
+    With NVTabular's order by frequency, a decision tree would need a leaf per hour to split a day into two parts.
     """
 
     def fit_finalize(self, categories: Any) -> None:
-        """Write the vocabularies of what was counted; errors as of `Categorify`."""
+        """Write the vocabularies from the counts; raises the same errors as `Categorify`."""
         super().fit_finalize(categories)
         for name, path in self.categories.items():
             counted = pd.read_parquet(path)
@@ -187,18 +187,18 @@ class OrderedCategorify(Categorify):
 
 
 class HashedCategorify(Categorify):
-    """`Categorify` whose unseen values fall into `num_buckets` buckets by their own hash.
+    """`Categorify` that assigns unseen values to `num_buckets` buckets by their own hash.
 
-    NVTabular 23.8 hashes the row's position together with the value on a CPU (dask's `hash_object_dispatch` includes
-    the index), so the same unseen value gets another id in every row and nothing can be served that matches training.
-    Ids: 0 padding, 1 null, 2 … num_buckets + 1 unseen, then the vocabulary by frequency.
+    On a CPU, NVTabular 23.8 hashes the row's position together with the value (dask's `hash_object_dispatch` includes
+    the index). The same unseen value gets a different id in every row, so serving cannot match training. Ids: 0
+    padding, 1 null, 2 … num_buckets + 1 unseen, then the vocabulary by frequency.
     """
 
     def buckets_of(self, name: str) -> int:
-        """Buckets of a column.
+        """Return the number of buckets of a column.
 
         Raises:
-            ConfigError: they are more than a table of ids is made for.
+            ConfigError: the number is outside 1 to `MOST_BUCKETS`.
         """
         num_buckets = int(self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets)
         if not 0 < num_buckets <= MOST_BUCKETS:
@@ -209,7 +209,7 @@ class HashedCategorify(Categorify):
         return num_buckets
 
     def fit(self, col_selector: nvt.ColumnSelector, ddf: Any) -> Any:
-        """Make the vocabularies.
+        """Build the vocabularies.
 
         Raises:
             ConfigError: columns are grouped.
@@ -219,7 +219,7 @@ class HashedCategorify(Categorify):
         return super().fit(col_selector, ddf)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Encode, then mend the ids of unseen values."""
+        """Encode, then replace the ids of unseen values."""
         result = df.copy(deep=False)
         for name in col_selector.names:
             flat, rebuild = flattened(df[name])
@@ -232,10 +232,10 @@ class HashedCategorify(Categorify):
 
 
 class KnownIds(ops.Operator):  # type: ignore[misc]
-    """Ids that are encoded already, as int64: those outside of the range, and missing ones, become 0, as padding is.
+    """Passes ids that are already encoded, as int64; missing and out-of-range ids become 0, as padding.
 
     Args:
-        sizes: column → its ids are in [0, size).
+        sizes: column → number of ids; valid ids are in [0, size).
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -255,13 +255,13 @@ class KnownIds(ops.Operator):  # type: ignore[misc]
 
     @property
     def output_dtype(self) -> Any:
-        """int64."""
+        """Return int64."""
         return np.int64
 
 
 def _known_ids(values: Any, size: int) -> NDArray[np.int64]:
     numbers = np.asarray(values)
-    if numbers.dtype == object:  # None is NaN then
+    if numbers.dtype == object:  # the cast turns None into NaN
         numbers = numbers.astype(np.float64)
     with np.errstate(invalid="ignore"):
         return np.where((numbers >= 0) & (numbers < size), numbers, 0).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Operators that turn single values into numbers or into missing ones."""
+"""Operators that convert single values to numbers or to missing values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,10 +17,10 @@ from merlin.schema import Tags  # isort: skip
 
 
 class GreaterThan(ops.Operator):  # type: ignore[misc]
-    """1.0 where a number is above `threshold`, else 0.0: a graded label made binary.
+    """Converts numbers to 1.0 above `threshold`, else 0.0, e.g. to make a graded label binary.
 
     Args:
-        threshold: the largest value that still counts as negative.
+        threshold: the largest value that counts as negative.
     """
 
     def __init__(self, threshold: float) -> None:
@@ -33,17 +33,17 @@ class GreaterThan(ops.Operator):  # type: ignore[misc]
 
     @property
     def output_dtype(self) -> Any:
-        """float32, what a loss wants."""
+        """Return float32, the label dtype that losses expect."""
         return np.float32
 
     @property
     def output_tags(self) -> list[Tags]:
-        """Marks the column as a target."""
+        """Tag the column as a target."""
         return [Tags.TARGET]
 
 
 class Bucketize(ops.Bucketize):  # type: ignore[misc]
-    """`Bucketize` that can be saved as data: NVTabular's own keeps its boundaries in a function.
+    """`Bucketize` that can be saved as data; NVTabular's own stores its boundaries in a function.
 
     Args:
         boundaries: sorted numbers for all columns, or column → sorted numbers.
@@ -59,24 +59,24 @@ class Bucketize(ops.Bucketize):  # type: ignore[misc]
 
 
 class Finite(ops.Operator):  # type: ignore[misc]
-    """Replaces infinities, and floats too large for float32, by NaN: no model can compute with them."""
+    """Replaces infinities, and floats too large for float32, by NaN, because models cannot process them."""
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply to each selected column; whole numbers stay as they are."""
+        """Apply to each selected column; integers stay unchanged."""
         columns = df[col_selector.names]
         with np.errstate(over="ignore"):
             return columns.where(np.isfinite(columns.astype(np.float32)))
 
 
 class HexToInt(ops.Operator):  # type: ignore[misc]
-    """Whole numbers of hexadecimal strings, which are smaller and faster to encode than the strings.
+    """Converts hexadecimal strings to integers, which are smaller and faster to encode.
 
-    What is missing stays missing, and anything but a number of 1 to 15 hexadecimal digits becomes so. The column is
-    float64, whose NaN is what all other operators take for missing: an integer column would be int64 in one part of
-    the data and float64 in another, and a vocabulary of the first refuses the second. Numbers of up to 13 digits are
-    exact; longer ones are rounded to 53 bits, in training as in serving.
+    Missing values stay missing, and strings that are not 1 to 15 hexadecimal digits become missing. The output is
+    float64 with NaN for missing values, as all other operators expect. Integer columns would be int64 in some
+    partitions and float64 in others, and a vocabulary of one type does not accept the other. Numbers of up to 13 digits
+    are exact; longer ones are rounded to 53 bits, in training as in serving.
 
-    A dictionary of Arrow's stays one, of numbers, each of them once: see `arrow_columns` for who reads it.
+    An Arrow dictionary stays a dictionary, of distinct numbers; see `arrow_columns` for the operators that read it.
     """
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
@@ -87,7 +87,7 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
             if (encoded := arrow_dictionary(flat)) is not None:
                 result[name] = pd.arrays.ArrowExtensionArray(_dictionary_of_hex(encoded))
             elif isinstance(flat.dtype, pd.CategoricalDtype):
-                # A missing value has the code -1, which takes the last.
+                # Missing values have the code -1, which selects the last element.
                 result[name] = rebuild(
                     np.append(_numbers_of_hex(flat.cat.categories), np.nan)[flat.cat.codes.to_numpy()]
                 )
@@ -97,7 +97,7 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
 
     @property
     def output_dtype(self) -> Any:
-        """float64."""
+        """Return float64."""
         return np.float64
 
 
@@ -110,16 +110,16 @@ def _numbers_of_hex(series: "pd.Series[Any]") -> NDArray[np.float64]:
 
 
 def _dictionary_of_hex(strings: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Numbers of hexadecimal strings, null for what is none; strings may be of one number, as 0a and A."""
+    """Convert hexadecimal strings to numbers, null for invalid strings. Merges equal numbers (0a and A)."""
     numbers = numbers_of_hex(strings.dictionary.cast(pa.large_binary()).fill_null(b""))
     distinct = pa.array(numbers, from_pandas=True).dictionary_encode()
     is_same = len(distinct.dictionary) == len(numbers)
     indices = strings.indices if is_same else distinct.indices.take(strings.indices)
-    return pa.DictionaryArray.from_arrays(indices, distinct.dictionary, safe=False)  # they come from a dictionary
+    return pa.DictionaryArray.from_arrays(indices, distinct.dictionary, safe=False)  # indices are valid by construction
 
 
 class EmptyToNull(ops.Operator):  # type: ignore[misc]
-    """Makes empty texts missing, and removes empty and missing texts from lists."""
+    """Converts empty strings to missing values, and removes empty and missing strings from lists."""
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
         """Apply to each selected column of strings or lists of strings."""

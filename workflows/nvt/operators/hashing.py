@@ -1,4 +1,4 @@
-"""Operators of NVTabular that hash the row's position too, found and replaced by those that hash the value alone."""
+"""Replacements for NVTabular's hashing operators, which on a CPU include the row's position in the hash."""
 
 import copy
 from typing import Any
@@ -15,10 +15,10 @@ from merlin.dag import iter_nodes  # isort: skip
 
 
 class StableHashBucket(ops.HashBucket):  # type: ignore[misc]
-    """`HashBucket` by the hash of the value alone; see `HashedCategorify` for why. A missing value hashes to 0."""
+    """`HashBucket` that hashes only the value; see `HashedCategorify` for the reason. Missing values hash to 0."""
 
     def buckets_of(self, name: str) -> int:
-        """Buckets of a column."""
+        """Return the number of buckets of a column."""
         return int(self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
@@ -32,18 +32,18 @@ class StableHashBucket(ops.HashBucket):  # type: ignore[misc]
 
 
 class HashShare(StableHashBucket):
-    """The name of `StableHashBucket` in workflows that earlier versions saved."""
+    """Alias of `StableHashBucket` for workflows saved by earlier versions."""
 
 
 class StableHashedCross(ops.HashedCross):  # type: ignore[misc]
-    """`HashedCross` by the hashes of the values alone; see `HashedCategorify` for why. A missing value hashes to 0."""
+    """`HashedCross` that hashes only the values; see `HashedCategorify` for the reason. Missing values hash to 0."""
 
     def crosses(self, selector: nvt.ColumnSelector) -> list[tuple[str, ...]]:
-        """The groups of columns that it hashes together."""
+        """Return the groups of columns that are hashed together."""
         return [tuple(group) for group in self.column_mapping(selector).values()]
 
     def buckets_of(self, cross: tuple[str, ...]) -> int:
-        """Buckets of a group."""
+        """Return the number of buckets of a group."""
         return int(self.num_buckets[cross] if isinstance(self.num_buckets, dict) else self.num_buckets)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
@@ -68,16 +68,16 @@ _STABLE: dict[type, type] = {
 
 
 def with_stable_hashes(workflow: nvt.Workflow) -> nvt.Workflow:
-    """A workflow that gives a value the same id in every row; see `HashedCategorify` for what NVTabular does.
+    """Return a workflow in which equal values get equal ids in every row; see `HashedCategorify`.
 
     Args:
-        workflow: fitted or not; it stays as it is.
+        workflow: fitted or not; it is not modified.
 
     Returns:
-        The same one where nothing is to be replaced, else a copy.
+        A copy, or `workflow` itself if it contains no position-dependent operators.
 
     Raises:
-        ConfigError: `Categorify` hashes unseen combinations of several columns, which has no stable form.
+        ConfigError: `Categorify` hashes unseen combinations of several columns, which has no stable equivalent.
     """
     if not any(_depends_on_position(node.op) for node in iter_nodes([workflow.output_node])):
         return workflow
@@ -98,7 +98,7 @@ def _depends_on_position(op: Any) -> bool:
 
 
 def _stable(op: Any) -> Any:
-    """The operator with all that it was given and has learnt, as one of the stable class, which takes the same."""
+    """Return a copy of the operator as an instance of the stable class, with the same arguments and fitted state."""
     twin = copy.copy(op)
     twin.__class__ = _STABLE[type(op)]
     return twin
@@ -106,5 +106,5 @@ def _stable(op: Any) -> Any:
 
 def _groups(node: Any) -> list[list[str]]:
     selectors = [part.selector for part in (node, *node.parents_with_dependencies) if part.selector is not None]
-    groups = selectors[0].subgroups if selectors else ()  # a node has none of its own before it is fitted
+    groups = selectors[0].subgroups if selectors else ()  # unfitted nodes have no selector of their own
     return [list(group.names) for group in groups if len(group.names) > 1]

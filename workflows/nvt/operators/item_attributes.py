@@ -1,7 +1,7 @@
-"""NVTabular operators for items and lists of items: what is known of each, and one vocabulary for both.
+"""NVTabular operators for items and lists of items: attribute lookup, and vocabularies shared by both.
 
-NVTabular 23.8 joins single values only, and a vocabulary that it makes of a column and a list together counts the lists
-as well. Each operator is importable by name, so a saved workflow refers to it and holds no code.
+NVTabular 23.8 joins only single values, and counts list elements too when a column and a list share a vocabulary. The
+operators here are importable by name, so saved workflows refer to them without containing code.
 """
 
 from collections.abc import Mapping
@@ -20,22 +20,22 @@ Fill = int | float | str
 
 
 class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations
-    """Attributes of items, of single ones and of each one in a list: column KEY + SUFFIX → ATTRIBUTE + SUFFIX.
+    """Looks up attributes of single items and of items in lists: column KEY + SUFFIX → ATTRIBUTE + SUFFIX.
 
     Args:
         items: one row per item.
-        key: column of `items` that names the item; begins the name of every column that the operator is applied to.
-        fill: attribute, which is a column of `items`, → what an item has that lacks it or is not known.
+        key: column of item ids in `items`; the name of every input column must start with it.
+        fill: attribute column of `items` → value for unknown items and for items without the attribute.
 
     Raises:
-        DataError: there are no items, or one is missing or there twice.
+        DataError: `items` is empty, or an item id is missing or duplicated.
     """
 
     def __init__(self, items: pd.DataFrame, key: str, fill: Mapping[str, Fill]) -> None:
         super().__init__()
         self.items, self.key, self.fill = items[[key, *fill]].reset_index(drop=True), key, dict(fill)
         keys = self.items[key]
-        if not len(keys) or keys.isna().any() or keys.duplicated().any():  # is_unique ends strings at NUL
+        if not len(keys) or keys.isna().any() or keys.duplicated().any():  # is_unique truncates strings at NUL
             raise DataError(
                 f"{key} of {len(keys)} items: {keys.isna().sum()} missing, {keys.duplicated().sum()} repeated. "
                 "Expected at least one item, and each of them once."
@@ -47,7 +47,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         return type(self), (self.items, self.key, self.fill)
 
     def outputs(self, name: str) -> dict[str, str]:
-        """Attribute → name of its column, for a column of items."""
+        """Return attribute → output column, for a column of items."""
         if not name.startswith(self.key):
             raise ConfigError(
                 f"ItemAttributes got a column {name!r}, expected one whose name begins with {self.key!r}."
@@ -67,12 +67,12 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         return pd.DataFrame(made, index=df.index)
 
     def _rows_of(self, items: "pd.Series[Any]") -> NDArray[np.int64]:
-        """Row of each item; the one after the last for an item that is missing or unknown."""
+        """Return the row of each item; missing and unknown items get the row after the last."""
         rows = np.full(len(items), len(self._index))
         present = items.notna().to_numpy()
         if present.any():
             values = items.to_numpy()[present]
-            with np.errstate(invalid="ignore"):  # a number that is too large becomes one that does not equal it
+            with np.errstate(invalid="ignore"):  # too large numbers wrap and fail the comparison below
                 keys = values.astype(self._index.dtype)
             found = self._index.get_indexer(keys)
             rows[present] = np.where((found >= 0) & (keys == values), found, len(self._index))
@@ -86,7 +86,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
 
 
 def _filled(column: "pd.Series[Any]", fill: Fill) -> NDArray[Any]:
-    """The values, and `fill` where one is missing and once more at the end."""
+    """Return the column with missing values replaced by `fill`, plus `fill` at the end."""
     values = column.to_numpy()
     filled = np.empty(len(values) + 1, dtype=values.dtype)
     filled[:-1] = np.where(column.isna(), values.dtype.type(fill) if values.dtype != object else fill, values)
@@ -95,13 +95,13 @@ def _filled(column: "pd.Series[Any]", fill: Fill) -> NDArray[Any]:
 
 
 class SharedCategorify(HashedCategorify):
-    """`HashedCategorify` in which some columns, single or lists, are encoded by the vocabularies of others.
+    """`HashedCategorify` that encodes some columns, single values or lists, with the vocabularies of others.
 
-    Only the others are counted, so that a list which repeats what other rows hold changes no vocabulary.
+    Only columns with their own vocabulary are counted, so lists that repeat the values of other rows do not change it.
 
     Args:
-        shared: column → the column whose vocabulary it takes.
-        freq_threshold: values that are seen less often count as unseen.
+        shared: column → the column whose vocabulary it uses.
+        freq_threshold: treat values that occur less often as unseen.
         num_buckets: number of ids for unseen values.
     """
 

@@ -1,4 +1,4 @@
-"""Operators for columns of lists."""
+"""Operators for list columns."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from rankline.workflows.core.validation import LONGEST_PADDED
 from rankline.workflows.nvt.compat import nvt, ops
 
 LONGEST_SLICE = 1 << 31
-"""Lists cannot be longer, so a slice that may be is not bounded at all."""
+"""Upper limit of list lengths; a slice of this length is unbounded."""
 
 
 class NullToEmptyList(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations
-    """Replace a missing list by an empty one.
+    """Replaces missing lists by empty lists.
 
-    A left join leaves null where the key is unknown, and `Categorify` cannot encode a null list.
+    A left join returns null for unknown keys, and `Categorify` cannot encode a null list.
     """
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
@@ -33,14 +33,14 @@ class NullToEmptyList(ops.Operator):  # type: ignore[misc]  # NVTabular has no a
 
 
 class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
-    """`ListSlice` that pads on a CPU too, whatever the lists are made of.
+    """`ListSlice` that pads all kinds of lists on a CPU.
 
-    NVTabular 23.8 pads Python lists only, and leaves the arrays as they are that `Categorify` and Parquet files make.
+    NVTabular 23.8 pads only Python lists, but not the arrays that `Categorify` and Parquet files produce.
 
     Args:
-        start: first position, from the end where negative; the end where `end` is not given and it is positive.
-        end: position after the last, from the end where negative.
-        pad_value: what is put at the end of a list that is shorter than the longest slice; of the lists' dtype.
+        start: first position; negative values count from the end. Without `end`, positive values are the end instead.
+        end: position after the last; negative values count from the end.
+        pad_value: value that fills up shorter lists; of the lists' dtype.
     """
 
     def __init__(self, start: int, end: int | None = None, pad_value: float | str = 0) -> None:
@@ -59,19 +59,19 @@ class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
         return result
 
     def _slice(self, row: Any) -> NDArray[Any]:
-        # As objects strings keep what follows a NUL.
+        # With the dtype object, strings keep characters after a NUL.
         part = np.asarray(row, dtype=object if isinstance(self.pad_value, str) else None)[self.start : self.end]
         return np.append(part, np.full(self.max_elements - len(part), self.pad_value, dtype=part.dtype))
 
 
 class SameLengths(ops.Operator):  # type: ignore[misc]
-    """Lists that go together value by value: all get as many values as those of one column.
+    """Truncates or pads lists to the length of the lists in one column.
 
-    The latest stay, and zeros come before them where a list is shorter. A request may say anything, and a model that
-    counts the values of one column would take those of another row for the rest.
+    The latest values are kept, and shorter lists are padded with zeros at the front. Requests may contain lists of
+    different lengths, and a model that uses the lengths of one column would read values of other rows in the others.
 
     Args:
-        like: the column whose lists stay as they are.
+        like: the column whose lists determine the lengths.
     """
 
     def __init__(self, like: str) -> None:
@@ -79,7 +79,7 @@ class SameLengths(ops.Operator):  # type: ignore[misc]
         self.like = like
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply to each selected column of lists, none of them missing."""
+        """Apply to each selected list column; no list may be missing."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             pairs = zip(df[name], df[self.like], strict=True)

@@ -1,4 +1,4 @@
-"""NVTabular operators of tables; see `rankline.workflows.nvt.operators`."""
+"""NVTabular operators for tables; see `rankline.workflows.nvt.operators`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,9 @@ from merlin.dtypes.shape import DefaultShapes  # isort: skip
 
 
 class DateParts(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations
-    """Parts of times that are microseconds since 1970 in UTC: column → COLUMN_PART, float64, NaN where it is missing.
+    """Extracts date and time parts: column → COLUMN_PART, float64, NaN for missing times.
+
+    The input is microseconds since 1970 in UTC.
 
     Args:
         parts: column → names of parts, see `rankline.workflows.nvt.kernels.dates`.
@@ -46,7 +48,7 @@ class VectorElements(ops.Operator):  # type: ignore[misc]
     """Splits vectors into columns COLUMN_0, COLUMN_1 and so on, float64, with NaN for an empty list.
 
     Args:
-        lengths: column → length of each of its lists, unless empty.
+        lengths: column → length of its lists; lists may also be empty.
     """
 
     def __init__(self, lengths: Mapping[str, int]) -> None:
@@ -57,7 +59,7 @@ class VectorElements(ops.Operator):  # type: ignore[misc]
         return {f"{name}_{number}": [name] for name in col_selector.names for number in range(self.lengths[name])}
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Take the numbers of each selected column.
+        """Extract the elements of each selected column.
 
         Raises:
             UnfitError: a list has another length.

@@ -1,4 +1,4 @@
-"""Columns of pandas frames as Arrow has them, and the elements of columns of lists."""
+"""Conversion of pandas columns to Arrow, and access to the elements of list columns."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,12 @@ from rankline.workflows.schema.arrow_types import is_text
 
 
 def holds_text(kind: pa.DataType) -> bool:
-    """Strings, or a dictionary of some."""
+    """Whether an Arrow type is string, or a dictionary of strings."""
     return is_text(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def flattened(series: "pd.Series[Any]") -> "tuple[pd.Series[Any], Callable[[NDArray[Any]], Any]]":
-    """The elements of a column of lists, and what makes lists of as many values; other columns as they are."""
+    """Return a list column's elements, and a function that restores the lists. Other columns stay unchanged."""
     if not len(series) or not isinstance(series.iloc[0], list | np.ndarray):
         return series.reset_index(drop=True), lambda values: values
     ends = np.cumsum([len(row) for row in series])
@@ -31,13 +31,12 @@ def flattened(series: "pd.Series[Any]") -> "tuple[pd.Series[Any], Callable[[NDAr
 
 
 def dictionary_of(series: "pd.Series[Any]") -> pa.DictionaryArray:
-    """Values as Arrow has them, each distinct one once."""
     values = whole(pa.array(series))
     return values if isinstance(values, pa.DictionaryArray) else values.dictionary_encode()
 
 
 def arrow_dictionary(series: "pd.Series[Any]") -> pa.DictionaryArray | None:
-    """A column that holds a dictionary as Arrow has it; None for others."""
+    """Return a column as an Arrow dictionary array if it already is one; None for other columns."""
     kind = series.dtype
     return (
         dictionary_of(series)
@@ -47,7 +46,7 @@ def arrow_dictionary(series: "pd.Series[Any]") -> pa.DictionaryArray | None:
 
 
 def hashes_of(series: "pd.Series[Any]") -> NDArray[np.uint64]:
-    """Hash of each value, 0 where it is missing."""
+    """Return the hash of each value; 0 for missing values."""
     hashes = np.zeros(len(series), dtype=np.uint64)
     present = series.notna().to_numpy()
     hashes[present] = hash_values(plain_values(series[present]))
@@ -55,7 +54,7 @@ def hashes_of(series: "pd.Series[Any]") -> NDArray[np.uint64]:
 
 
 def plain_values(series: "pd.Series[Any]") -> Any:
-    """Numbers or UTF-8 strings, none of them missing."""
+    """Return a column without missing values as NumPy numbers or as Arrow UTF-8 binary."""
     if isinstance(series.dtype, pd.ArrowDtype):
         values = decoded(whole(pa.array(series)))
         return values.cast(pa.large_binary()) if is_text(values.type) else values.to_numpy()

@@ -1,4 +1,4 @@
-"""The choices of `prepare` for data with histories, light to import: the command line makes options of them."""
+"""Options of `prepare` for rows with histories. Fast to import: the command line derives its options from them."""
 
 from dataclasses import dataclass
 
@@ -7,29 +7,29 @@ from rankline.workflows.core.validation import LONGEST_PADDED, MOST_SEED, check_
 
 HOLDOUTS = ("last", "second-last")
 ATTRIBUTES = ("none", "category", "all")
-_MOST_NEGATIVES = 10_000  # each is a row more for each row
+_MOST_NEGATIVES = 10_000  # each adds one row per positive row
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig:
-    """How the interactions of users become rows with histories. The defaults are the corrected variant.
+    """How interactions are converted to rows with histories. The defaults are the corrected variant.
 
-    The reference (NVIDIA's SIM for TensorFlow 2) has `min_interactions` 20 and `own_items`: docs/reference/amazon.md.
+    The reference (NVIDIA's SIM for TensorFlow 2) uses `min_interactions` 20 and `own_items`: docs/reference/amazon.md.
 
     Attributes:
-        min_interactions: users with fewer are left out.
-        max_history: a row keeps at most this many of the latest items before it.
-        min_history: positions with fewer items before them give no row.
-        negatives: training rows of items that the user did not choose, for each row of one that the user chose. Scores
-            are as of one for each, which is what validation has.
-        negative_history: give training rows as many items that were not chosen as their history has, for the auxiliary
-            loss of DIEN and SIM.
-        own_items: draw negatives from all items, those of the user's own history among them, as the reference does.
-        holdout: "last" validates on each user's last item and trains on all before; "second-last" leaves the last item
-            alone and validates on the one before it, to choose options without seeing the last.
-        negative_seed: seed of the drawn negatives.
-        attributes: what a model knows of an item beside its id: "none", its "category", or "all", which are the
-            brand, the category above and the category, as far as the files have them.
+        min_interactions: exclude users with fewer interactions.
+        max_history: maximum number of previous items per row; the latest are kept.
+        min_history: minimum number of previous items; interactions with fewer give no row.
+        negatives: number of negative training rows, with items that the user did not choose, per positive row. Scores
+            are calibrated for one negative per positive, as in validation.
+        negative_history: add as many unchosen items to each training row as its history has, for the auxiliary loss of
+            DIEN and SIM.
+        own_items: draw negatives from all items, including the user's own history, as the reference does.
+        holdout: "last" validates on each user's last item and trains on all items before it; "second-last" ignores the
+            last item and validates on the one before it, to tune options without using the last item.
+        negative_seed: random seed for negatives.
+        attributes: attributes of an item that the model sees in addition to its id: "none", "category", or "all" for
+            brand, parent category and category, if the files have them.
     """
 
     min_interactions: int = 5

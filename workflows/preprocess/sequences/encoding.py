@@ -1,9 +1,10 @@
-"""Raw interactions become rows with histories, which the workflow encodes id by id.
+"""Convert raw interactions to rows with histories, and encode them id by id.
 
-The workflow encodes one id at a time, whether it stands alone or in a list. So it is run once over the distinct users
-and items, and rows are put together from what these became; `workflow.transform` of the raw rows gives the same. Users,
-items and the interactions as codes are in memory; rows are made and written block by block, in this process. The rows
-of a user come one after another, in the order of time, a positive before its negatives: loaders shuffle.
+The workflow encodes each id independently, alone or in a list. It therefore runs once over the distinct users and
+items, and the rows are assembled from the encoded ids; `workflow.transform` of the raw rows gives the same result.
+Users, items and the interactions (as codes) are held in memory; rows are assembled and written block by block in this
+process. The rows of a user are consecutive and in chronological order, each positive row before its negatives; loaders
+shuffle them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,13 +54,13 @@ from rankline.workflows.schema.ragged import arrow_lists
 _MAX_FILE_ROWS, _MAX_GROUP_ROWS = 1 << 21, 1 << 15
 _EXAMPLE_ROWS = 100
 _VALUES_PER_ROW = 16
-"""Items that the histories of a block have at most, for each row of a partition."""
+"""Maximum number of history items in a block, per row of a partition."""
 
 Codes = NDArray[np.integer[Any]]
 
 
 class HistoryEncoding:
-    """The `Encoding` that makes rows of what users chose: an item to score, and the items before it."""
+    """The `Encoding` for histories: each row has an item to score and the items before it."""
 
     _ids: "_RawIds"
     _sequences: Sequences
@@ -69,7 +70,7 @@ class HistoryEncoding:
             raise DataError(f"the files of {dataset.name} hold no interactions. Give more data.")
         if raw.catalog is None or not len(raw.catalog):
             raise DataError(f"the catalogue of {dataset.name} is empty. Give the files that describe the items.")
-        assert dataset.sequence is not None  # or else its raw rows stay rows
+        assert dataset.sequence is not None  # guaranteed by `Dataset.encoding`
         self._dataset, self._raw, self._config, self._columns = dataset, raw, config, dataset.sequence
 
     @property
@@ -81,9 +82,9 @@ class HistoryEncoding:
         return self._sequences.dropped
 
     def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:  # noqa: ARG002  (any workflow's rows)
-        """Write a row for each interaction before the held-out one, without its history.
+        """Write a row without history for each interaction before the held-out one.
 
-        So an item is as frequent as it was chosen, and what only comes later is unseen.
+        The frequency of an item then equals how often it was chosen, and items that occur only later count as unseen.
         """
         self._ids = _RawIds(self._raw, self._columns, partial(job.report, "read"))
         self._sequences = Sequences(self._ids.interactions, self._config)
@@ -91,7 +92,7 @@ class HistoryEncoding:
         writer = FilesWriter(job.scratch / TRAIN, rows_per_file=job.partition_rows, dictionaries=())
         for start in range(0, len(users), job.partition_rows):
             rows = slice(start, start + job.partition_rows)
-            # NVTabular asks the values of a list what type they are, so each partition has one: its first item.
+            # NVTabular infers a list's type from its values, so each partition's first row has one item.
             offsets = np.ones(len(users[rows]) + 1, dtype=np.int32)
             offsets[0] = 0
             writer.write(self._ids.table(users[rows], items[rows], items[start : start + 1], offsets))
@@ -113,7 +114,7 @@ class HistoryEncoding:
 
 
 class _RawIds:
-    """Raw users and items, and their interactions as codes, numbered by first appearance."""
+    """Distinct raw users and items, and interactions as codes in order of first appearance."""
 
     def __init__(self, raw: RawData, columns: SequenceColumns, report: Report) -> None:
         self._columns = columns
@@ -138,7 +139,7 @@ class _RawIds:
         self.interactions = Interactions(items=items, offsets=offsets, num_items=len(self.items))
 
     def table(self, users: Codes, items: Codes, history: Codes, offsets: Codes) -> pa.Table:
-        """Raw inputs of the rows that codes stand for; row i has the history from offsets[i] up to offsets[i + 1]."""
+        """Return the raw inputs for codes; row i has the history from offsets[i] up to offsets[i + 1]."""
         return pa.table(
             {
                 self._columns.user: self.users.take(pa.array(users)),
@@ -152,7 +153,7 @@ class _RawIds:
         return max(len(self.users), len(self.items))
 
     def alone(self, start: int, num_rows: int) -> pa.Table:
-        """Rows of user i and item i, which is the history too; of the last one where there are not so many."""
+        """Return rows with user i and item i, also as the history. The shorter list repeats its last id."""
         numbers = np.arange(start, min(start + num_rows, self.num_alone))
         users, items = (np.minimum(numbers, len(distinct) - 1) for distinct in (self.users, self.items))
         return self.table(users, items, items, np.arange(len(numbers) + 1))
@@ -177,15 +178,15 @@ def _codes(chunks: Sequence[pa.DictionaryArray]) -> tuple[NDArray[np.int32], pa.
 
 
 class _Columns:
-    """What a fitted workflow makes of users and items.
+    """The outputs of a fitted workflow for users and items.
 
     Attributes:
         label: name of the label column.
-        features: the columns in the order of the files: label, user, item, history, negative history.
+        features: the columns in file order: label, user, item, history, negative history.
         channels: channel → columns.
 
     Raises:
-        SpecError: an item in a history becomes something else than the item to score.
+        SpecError: the workflow encodes an item in a history differently from the item to score.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""Interactions of users → rows with histories: an item to score, and the items before it.
+"""Convert users' interactions to rows with histories: an item to score, and the items before it.
 
-The steps are those of NVIDIA's SIM for TensorFlow 2. Each user's last item is held out. Every item before it is a
-positive row, whose history are the items before it, and is followed by rows of items that the user did not choose; a
-held-out one is followed by one such row. They are drawn from all interactions, so that popular items come more often.
-Users and items are codes here; what they stand for is not looked at.
+The steps follow NVIDIA's SIM for TensorFlow 2. Each user's last item is held out. Every earlier item gives a positive
+row, whose history is the items before it, followed by negative rows with items that the user did not choose. A held-out
+row is followed by one negative row. Negatives are drawn from all interactions, so popular items are drawn more often.
+This module works on codes of users and items and does not depend on their raw values.
 
-Every draw follows from the seed, from what it is for and from its place among all rows, so blocks of any size give the
-same rows. The numbers are SplitMix64's (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014),
-which gives any number of a stream without those before it.
+Each draw depends only on the seed, its purpose and its row number, so the block size does not affect the rows. The
+random numbers are SplitMix64's (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014), which can
+compute any number of a stream directly.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from rankline.workflows.schema.ragged import offsets_of
 
 TRAIN, VALID = "train", "valid"
 _STREAMS = {(TRAIN, "items"): 0, (TRAIN, "history"): 1, (VALID, "items"): 2, (VALID, "history"): 3}
-_INCREMENT = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)  # constant of SplitMix64
 _ATTEMPTS = 32
 
 Codes = NDArray[np.int64]
@@ -32,10 +32,10 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Interactions:
-    """What users chose.
+    """The items that users chose.
 
     Attributes:
-        items: codes of one user after another, each user's in the order of time; shape (num_interactions,).
+        items: item codes, grouped by user, in chronological order; shape (num_interactions,).
         offsets: user i has the items from offsets[i] up to offsets[i + 1]; shape (num_users + 1,).
         num_items: codes are in [0, num_items).
     """
@@ -47,14 +47,14 @@ class Interactions:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """N rows; their histories have M items in all.
+    """N rows whose histories have M items in total.
 
     Attributes:
         users: shape (N,).
         items: the items to score, shape (N,).
-        labels: 1 where the user chose the item, else 0; shape (N,).
-        history: the items before, the latest last, one row after another; shape (M,).
-        negatives: for each item of `history` one that was not chosen, if they are wanted; shape (M,).
+        labels: 1 if the user chose the item, else 0; shape (N,).
+        history: concatenated histories, each with the latest item last; shape (M,).
+        negatives: for each item in `history`, an item that the user did not choose; shape (M,). None if not requested.
         offsets: row i has the items from offsets[i] up to offsets[i + 1]; shape (N + 1,).
     """
 
@@ -67,19 +67,19 @@ class Rows:
 
 
 class Sequences:
-    """The rows that interactions make.
+    """Generates rows from interactions.
 
     Args:
-        interactions: of all users.
-        config: which positions give rows, and how items are drawn.
+        interactions: interactions of all users.
+        config: which positions give rows, and how negatives are drawn.
 
     Attributes:
-        dropped: reason → interactions that are left out.
-        num_negatives: split → rows of items that were not chosen, for each that was.
+        dropped: reason → number of dropped interactions.
+        num_negatives: split → negative rows per positive row.
         num_rows: split → rows.
 
     Raises:
-        DataError: nothing is left to train or to validate on.
+        DataError: no rows are left for training or validation.
     """
 
     def __init__(self, interactions: Interactions, config: SequenceConfig) -> None:
@@ -126,17 +126,17 @@ class Sequences:
         self.num_rows = {name: len(split) * (1 + self.num_negatives[name]) for name, split in self._positions.items()}
 
     def training_interactions(self) -> tuple[Codes, NDArray[np.int32]]:
-        """User and item of each interaction before the held-out one, which is what vocabularies are made of."""
+        """Return user and item of each interaction before the held-out one, from which vocabularies are built."""
         lengths = np.diff(self._offsets)
         before = np.arange(len(self._items)) < np.repeat(self._offsets[:-1] + self._held_out, lengths)
         return np.repeat(np.arange(len(lengths)), lengths)[before], self._items[before]
 
     def rows(self, split: str, max_values: int = 1 << 22) -> Iterator[Rows]:
-        """The rows of a split in the order of the users and of time, a positive before its negatives.
+        """Yield the rows of a split by user and in chronological order, each positive before its negatives.
 
         Args:
             split: `TRAIN` or `VALID`.
-            max_values: items that the histories of a block have at most, unless one positive has more.
+            max_values: maximum number of history items in a block, unless a single positive has more.
         """
         positions, config = self._positions[split], self._config
         num_negatives = self.num_negatives[split]
@@ -172,11 +172,11 @@ class Sequences:
 
 
 class _Positions:
-    """Some consecutive positions of each user's sequence, numbered through.
+    """Selected consecutive positions in each user's sequence, numbered across users.
 
     Args:
-        first: the first one of each user, shape (num_users,).
-        counts: how many of each user, shape (num_users,).
+        first: first position of each user, shape (num_users,).
+        counts: number of positions of each user, shape (num_users,).
     """
 
     def __init__(self, first: Codes, counts: Codes) -> None:
@@ -192,11 +192,11 @@ class _Positions:
 
 
 class _Pairs:
-    """Which user chose which items.
+    """The set of (user, item) pairs in the interactions.
 
     Args:
         users, items: codes, shape (num_interactions,).
-        num_items: codes of items are below it.
+        num_items: item codes are below this number.
     """
 
     def __init__(self, users: Codes, items: NDArray[np.int32], num_items: int) -> None:
@@ -210,7 +210,7 @@ class _Pairs:
         return found
 
     def with_all(self, pool: NDArray[np.int32], num_users: int) -> NDArray[np.bool_]:
-        """Users who chose every item of a pool, shape (num_users,)."""
+        """Return a mask of the users who chose every item of a pool, shape (num_users,)."""
         is_there = np.zeros(self._num_items, dtype=np.bool_)
         is_there[pool] = True
         users, items = np.divmod(self._keys, self._num_items)
@@ -223,27 +223,24 @@ class _Negatives:
     """Draws items that users did not choose.
 
     Args:
-        pool: items; one that comes twice is drawn twice as often. Shape (num_interactions,).
-        own: what is not drawn for whom; None draws any item.
-        seed: another seed, other items.
+        pool: items to draw from, with probability proportional to their frequency; shape (num_interactions,).
+        own: pairs that must not be drawn; None to allow all items.
+        seed: random seed.
     """
 
     def __init__(self, pool: NDArray[np.int32], own: _Pairs | None, seed: int) -> None:
         self._pool, self._own, self._seed = pool, own, seed
 
     def draw(self, stream: int, first: int, users: Codes) -> NDArray[np.int32]:
-        """One item for each user, who must have left at least one.
+        """Draw one item for each of the users, shape (N,). Every user must have at least one unchosen item.
 
-        An item of the user's own is drawn again. Where many draws in a row were in vain, the last one is from what the
-        user left, so that the shares are the same and the end is certain.
+        Items that the user chose are drawn again. After many failed attempts, the item is drawn from the user's
+        unchosen items directly, which has the same distribution and always terminates.
 
         Args:
-            stream: what the items are for.
-            first: number of the first draw in the stream.
-            users: codes, shape (N,); each stands for the next draw.
-
-        Returns:
-            Items, shape (N,).
+            stream: number of the random stream, see `_STREAMS`.
+            first: index of the first draw in the stream.
+            users: codes, one per draw.
         """
         numbers = np.arange(first, first + len(users))
         items = self._pick(self._pool, stream, 0, numbers)

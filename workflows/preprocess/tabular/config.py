@@ -1,4 +1,4 @@
-"""The choices of `prepare` for raw rows that stay rows, light to import: the command line makes options of them."""
+"""Options of `prepare` for raw rows that stay rows. Fast to import: the command line derives its options from them."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,8 @@ class RowsConfig:
     """How raw rows are split.
 
     Attributes:
-        split: "random" permutes the rows with `split_seed`; "time" validates on the latest; "group" keeps rows of one
-            group together, as groups come by their hash.
+        split: "random" permutes the rows with `split_seed`; "time" validates on the latest rows; "group" keeps the rows
+            of a group together and selects groups by hash.
         valid_share: share of the rows to validate on, in (0, 1).
         split_seed: seed of the random split.
     """

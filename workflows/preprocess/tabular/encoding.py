@@ -1,8 +1,8 @@
-"""Rows that stay rows: each raw one is split, encoded and written, with columns of its own.
+"""Encoding of raw rows as rows: each is split, encoded and written.
 
-Rows that come as a stream may be more than memory holds. They are split, fitted to, encoded and written partition by
-partition; beside the largest partitions only the vocabularies are in memory at a time. Reading a shard, the statistics
-of a partition and encoding a file are tasks, which this process does one by one or a pool of workers side by side.
+Streamed rows may exceed memory. They are split, fitted, encoded and written partition by partition; apart from the
+largest partitions, only the vocabularies are in memory. Reading a shard, computing the statistics of a partition and
+encoding a file are tasks, run one by one in this process or in parallel by a pool of workers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ _GROUPS_PER_PARTITION = 2
 
 
 class RowEncoding:
-    """The `Encoding` that splits raw rows, and encodes each split file by file."""
+    """The `Encoding` that splits raw rows and encodes each split file by file."""
 
     def __init__(self, dataset: Dataset, raw: RawData, config: RowsConfig) -> None:
         self._dataset, self._raw, self._config = dataset, raw, config
@@ -66,7 +66,6 @@ class RowEncoding:
         return {split.name: split.num_rows for split in self._splits}
 
     def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:
-        """Write the raw rows of all splits, and hand on those of `train`."""
         schema = self._raw.rows.schema
         texts = [name for name in arrow_columns(workflow) if holds_text(schema.field(name).type)]
         self._splits = _write_raw(self._raw, self._config, self._dataset, texts, job)
@@ -78,7 +77,7 @@ class RowEncoding:
         return self._splits[0].example()
 
     def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
-        """Encode each split file by file; the held-out rows are the raw inputs of `valid`, and its encoded label."""
+        """Encode each split file by file. The held-out rows are the raw inputs and encoded labels of `valid`."""
         load = partial(load_workflow, job.directory / "workflow")
         saved = load()
         files = _EncodedFiles(
@@ -115,7 +114,6 @@ class RowEncoding:
 def _write_raw(
     raw: RawData, config: RowsConfig, dataset: Dataset, dictionaries: list[str], job: Job
 ) -> tuple[RawSplit, ...]:
-    """Split the raw rows and write the splits, the one to fit to first."""
     by = split_by_column(raw.rows, config, dataset.time, dataset.group or dataset.group_by)
     report = partial(job.report, "read")
     write = partial(_write_batches, dictionaries=dictionaries, partition_rows=job.partition_rows)
@@ -125,7 +123,7 @@ def _write_raw(
         directory.mkdir()
         first_rows = accumulate((shard.num_rows for shard in raw.rows.shards), initial=0)
         split = partial(split_batches, periods=raw.rows.periods, config=config, by=by)
-        tasks = list(zip(raw.rows.shards, first_rows, strict=False))  # the last one is the end
+        tasks = list(zip(raw.rows.shards, first_rows, strict=False))  # `first_rows` also has the end
         written = job.pool.map(partial(_write_shard, split, write, directory), tasks, report)
     else:
         written = [write(split_rows(raw.rows, config, dataset.time, by), job.scratch, len(raw.rows), report)]
@@ -144,7 +142,7 @@ def _write_raw(
 
 
 _Written = Mapping[str, tuple[Sequence[Path], int]]
-"""Split → its partitions, and their rows."""
+"""Split → its partitions and their number of rows."""
 
 
 def _write_shard(
@@ -155,7 +153,7 @@ def _write_shard(
     report: Report,
 ) -> _Written:
     shard, first_row = task
-    own = Path(mkdtemp(dir=directory))  # of this attempt alone: there may be another one
+    own = Path(mkdtemp(dir=directory))  # unique per attempt, because a task may run twice
     return write(split(shard.batches(), first_row=first_row), own, shard.num_rows, report)
 
 
@@ -180,7 +178,7 @@ def _write_batches(
 
 
 def _histories(raw: RawData, dataset: Dataset) -> pa.Table | None:
-    """Each raw user with all items of theirs; None where rows name none, or are not in memory."""
+    """Return each raw user with all their items; None if rows have no item ids or are not in memory."""
     user, item = dataset.group_by, dataset.item
     if raw.catalog is None or user is None or item is None or not isinstance(raw.rows, pa.Table):
         return None
@@ -245,7 +243,7 @@ def _arrow_type(name: str, dtype: np.dtype[Any]) -> pa.DataType:
 
 
 def _put_together(node: Any) -> list[Any]:
-    """The nodes whose columns a node only puts side by side, each alone: NVTabular copies all of them several times."""
+    """Return the nodes whose outputs a node only concatenates: NVTabular would copy all columns several times."""
     parents = node.parents_with_dependencies
     made = {name for parent in parents for name in parent.output_columns.names}
     if not isinstance(node.op, ConcatColumns) or made != set(node.output_columns.names):
@@ -268,13 +266,13 @@ class _FileTask:
 def _encode(
     files: _EncodedFiles, splits: Sequence[RawSplit], job: Job
 ) -> tuple[dict[str, Source], dict[str, int], list[Labels]]:
-    """Write each split, and the held-out rows.
+    """Write each split and the held-out rows.
 
     Returns:
-        Split → its files; list column → length of its longest list; the labels of the training rows, head by head.
+        Split → its files; list column → length of its longest list; the labels of the training rows for each head.
     """
     tasks_of = {split.name: _tasks_of(split, files, job.partition_rows) for split in splits}
-    # The large files first: at the end, when there are fewer files than workers, the small ones are left.
+    # Start with large files, so that the last tasks are small and keep all workers busy.
     tasks = sorted((task for of_split in tasks_of.values() for task in of_split), key=lambda task: -task.num_rows)
     seen = job.pool.map(partial(_write_file, files), tasks, partial(job.report, "encoded"))
     seen_in = dict(zip((task.name for task in tasks), seen, strict=True))
@@ -296,7 +294,7 @@ def _encode(
 
 
 def _fitted(heads: Sequence[Head], labels: Sequence[Labels]) -> tuple[Head, ...]:
-    """The heads with what training rows say of their labels; none where nothing is to be said of them."""
+    """Return the heads with the label statistics of the training rows; empty if they are the default heads."""
     fitted = tuple(of_head.fitted(head) for head, of_head in zip(heads, labels, strict=True))
     return () if fitted == usual_heads([head.column for head in heads]) else fitted
 
@@ -324,17 +322,16 @@ def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tup
 
 
 def _write_file(files: _EncodedFiles, task: _FileTask, report: Report) -> tuple[Sequence[Labels], Mapping[str, int]]:
-    """Encode and write the rows of one file; returns their labels, and list column → length of its longest list."""
     encoder = _Encoder(files.workflow if task.heldout is None else files.heldout_workflow)
     has_folds = task.heldout is None and files.heldout_workflow is not files.workflow
     label_fields = [encoder.schema.field(name) for name in files.labels]
     seen = [Labels() for _ in files.heads]
-    with TemporaryDirectory(dir=files.scratch) as scratch:  # of this attempt alone: there may be another one
+    with TemporaryDirectory(dir=files.scratch) as scratch:  # unique per attempt, because a task may run twice
         writer_in = partial(FilesWriter, rows_per_file=task.num_rows, rows_per_group=task.rows_per_group)
         writers = {name: writer_in(Path(scratch, name).parent) for name in (task.name, task.heldout) if name}
         for number, rows in enumerate(task.rows, 1):
             raw = rows.read()
-            if has_folds:  # which NVTabular draws by a row's place in its partition
+            if has_folds:  # NVTabular draws folds by the row's position in its partition
                 encoded = encoder.encoded(read_partition(rows.path)).slice(rows.start, rows.num_rows)
             else:
                 encoded = encoder.encoded(raw)

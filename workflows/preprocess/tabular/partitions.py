@@ -1,7 +1,7 @@
-"""Files of rows: partitions of raw ones, which NVTabular is fitted to, and encoded ones that loaders read.
+"""Files of rows: raw partitions that NVTabular is fitted to, and encoded files that loaders read.
 
-Partitions are read once or twice and thrown away: they are in Arrow's own format, which is nearly free to read. All
-else is Parquet.
+Partitions are read once or twice and then deleted, so they are in Arrow's IPC format, which is nearly free to read.
+Encoded files are Parquet.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from merlin.dtypes.shape import DefaultShapes  # isort: skip
 from merlin.schema import ColumnSchema, Schema  # isort: skip
 
 NUM_FILES = {"train": 4, "valid": 2}
-"""Split → files that it has at least."""
+"""Split → minimum number of files."""
 
 _MIN_GROUP_ROWS = 1 << 10
 _EXAMPLE_ROWS = 100
@@ -42,13 +42,14 @@ class FileRows:
 
 @dataclass(frozen=True, kw_only=True)
 class RawSplit:
-    """Raw rows of a split in the partitions that NVTabular works on.
+    """Raw rows of a split, in the partitions that NVTabular processes.
 
     Attributes:
         name: "train" or "valid".
-        partitions: a file for each, see `read_partition`; strings that only become numbers are dictionaries in it.
-        num_rows: in all partitions.
-        schema: of the raw rows.
+        partitions: one file per partition, see `read_partition`; strings that the workflow converts to numbers are
+            dictionary-encoded.
+        num_rows: total number of rows.
+        schema: schema of the raw rows.
     """
 
     name: str
@@ -57,7 +58,7 @@ class RawSplit:
     schema: pa.Schema
 
     def cut(self, rows_per_file: int) -> list[tuple[FileRows, ...]]:
-        """The rows of all partitions, cut for files of so many rows, fewer in the last one."""
+        """Divide the rows of all partitions into files of `rows_per_file` rows; the last file may have fewer."""
         files: list[list[FileRows]] = []
         done = 0
         for path in self.partitions:
@@ -76,7 +77,7 @@ class RawSplit:
         return nvt.Dataset(rows, schema=_nvtabular_schema(self.schema, columns))
 
     def example(self) -> nvt.Dataset:
-        """Return some rows for NVTabular, which learns from the first whether a column has lists, and of what type."""
+        """Return some rows for NVTabular, which infers list columns and their types from the first row."""
         rows = read_partition(self.partitions[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema)
         for number, field in enumerate(rows.schema):
             if pa.types.is_list(field.type):
@@ -85,7 +86,7 @@ class RawSplit:
         return nvtabular_dataset(rows)
 
     def _list_of(self, field: pa.Field) -> pa.Scalar:
-        """Return a list of a column that is not empty; make one up if there is none."""
+        """Return a non-empty list of a column; make one up if there is none."""
         for path in self.partitions:
             lists = read_partition(path, [field.name])[field.name]
             if len(filled := lists.filter(_has_values(lists))):
@@ -98,7 +99,6 @@ def _has_values(lists: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def read_partition(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Rows of a file that `FilesWriter` wrote as a partition."""
     with pa.OSFile(str(path)) as file:
         if columns is None:
             return pa.ipc.open_file(file).read_all()
@@ -117,7 +117,7 @@ def nvtabular_dataset(rows: pa.Table) -> nvt.Dataset:
 
 
 def frame_of_partition(rows: pa.Table) -> pd.DataFrame:
-    """Rows of a partition as NVTabular has them; see `rankline.workflows.nvt.operators.frame_of`."""
+    """Convert rows of a partition to NVTabular's layout; see `rankline.workflows.nvt.operators.frame_of`."""
     return frame_of(rows, [field.name for field in rows.schema if pa.types.is_dictionary(field.type)])
 
 
@@ -126,7 +126,7 @@ def _read_partition(path: Path, columns: list[str]) -> pd.DataFrame:
 
 
 def _nvtabular_schema(schema: pa.Schema, columns: Sequence[str]) -> Schema:
-    """By the rows' own; NVTabular would take an integer that is missing in the first row for a float."""
+    """Return an NVTabular schema for the rows. NVTabular itself infers float if an integer column starts with null."""
     return Schema([_column_schema(schema.field(name)) for name in columns])
 
 
@@ -142,7 +142,6 @@ def dtype_of(column: ColumnSchema) -> np.dtype[Any]:
 
 
 def feature_of(column: ColumnSchema, max_length: int | None = None) -> Feature:
-    """What a feature spec says about an encoded column."""
     sizes = column.properties.get("embedding_sizes", {})
     return Feature(
         name=column.name,
@@ -155,7 +154,7 @@ def feature_of(column: ColumnSchema, max_length: int | None = None) -> Feature:
 
 
 def layout_of_split(name: str, num_rows: int, max_file_rows: int, max_group_rows: int) -> tuple[int, int]:
-    """Rows of each file and of each row group of an encoded split; see `FilesWriter.of_split`."""
+    """Return rows per file and rows per row group of an encoded split; see `FilesWriter.of_split`."""
     rows_per_file = -(-num_rows // max(NUM_FILES[name], -(-num_rows // max_file_rows)))
     return rows_per_file, min(max(rows_per_file // 4, _MIN_GROUP_ROWS), max_group_rows)
 
@@ -168,10 +167,10 @@ class FilesWriter:
     """Writes tables as files `part-000.parquet`, or `part-000.arrow`, and so on.
 
     Args:
-        directory: where, made if need be.
-        rows_per_file: rows of a file, fewer in the last one.
-        rows_per_group: rows of a row group, fewer at the end of a file; None for as many as a file has.
-        dictionaries: for partitions, see `read_partition`: columns that are written as dictionaries.
+        directory: output directory; created if needed.
+        rows_per_file: rows of each file; the last may have fewer.
+        rows_per_group: rows of each row group; the last of a file may have fewer. None for one row group per file.
+        dictionaries: columns to write dictionary-encoded; None for Parquet, a collection for partitions.
     """
 
     def __init__(
@@ -194,7 +193,7 @@ class FilesWriter:
     def of_split(
         cls, directory: Path, name: str, num_rows: int, *, max_file_rows: int, max_group_rows: int
     ) -> "FilesWriter":
-        """Writes an encoded split: several files of several row groups, so that loaders can read in parallel."""
+        """Return a writer for a split, with several files and row groups, so that loaders can read in parallel."""
         rows_per_file, rows_per_group = layout_of_split(name, num_rows, max_file_rows, max_group_rows)
         return cls(directory / name, rows_per_file=rows_per_file, rows_per_group=rows_per_group)
 
@@ -205,7 +204,6 @@ class FilesWriter:
             self._write_group(num_rows)
 
     def close(self) -> list[Path]:
-        """Write what is left; returns all files."""
         if self._num_held:
             self._write_group(self._num_held)
         self._close_file()
@@ -217,7 +215,7 @@ class FilesWriter:
         group = rows.slice(0, num_rows)
         for name in self._dictionaries or ():
             group = group.set_column(group.schema.get_field_index(name), name, group[name].dictionary_encode())
-        if self._dictionaries is not None:  # a file in Arrow's format has one dictionary of a column
+        if self._dictionaries is not None:  # Arrow's file format allows one dictionary per column
             group = group.combine_chunks()
         if self._file is None:
             self._file = self._opened(group.schema)

@@ -12,7 +12,7 @@ constexpr std::pair<const char*, Function> kFunctions[] = {
     {"add", Function::kAdd},       {"subtract", Function::kSubtract},   {"multiply", Function::kMultiply},
     {"divide", Function::kDivide}, {"remainder", Function::kRemainder}, {"log", Function::kLog}};
 
-// The sign of the divisor, as Python has it; of whole numbers nothing is left of a division by zero.
+// Computes the remainder with the divisor's sign, as in Python; integer division by zero leaves 0.
 template <typename T>
 T Remainder(T left, T right) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -29,7 +29,7 @@ T Remainder(T left, T right) {
   }
 }
 
-// Whole numbers wrap, which C++ allows for those without a sign only.
+// Wraps integer overflow, which is defined in C++ only for unsigned integers.
 template <typename T, typename F>
 T Wrapped(T left, T right, F function) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -51,8 +51,8 @@ const T* Each(const T* left, const T* right, int64_t right_step, int64_t size, S
   return made;
 }
 
-// NumPy's own logarithm of float32 where the processor has AVX2: a quotient of polynomials around 1, after the exponent
-// is set apart. Of the machines that NumPy runs on today, only older ones take the C library's.
+// NumPy's float32 logarithm for CPUs with AVX2: a quotient of polynomials around 1, after separating the exponent. Only
+// on older machines does NumPy use the C library's logarithm.
 __attribute__((target("fma"))) float LogAsNumPy(float x) {
   if (std::isnan(x) || x < 0) return std::numeric_limits<float>::quiet_NaN();
   if (x == 0) return -std::numeric_limits<float>::infinity();

@@ -1,4 +1,4 @@
-// NumPy's arithmetic, on NumPy's types: the same bits.
+// Arithmetic on NumPy's types with bitwise the same results as NumPy.
 #ifndef RANKLINE_PLAN_ARITHMETIC_H_
 #define RANKLINE_PLAN_ARITHMETIC_H_
 
@@ -12,25 +12,25 @@ namespace rankline {
 
 enum class Function { kAdd, kSubtract, kMultiply, kDivide, kRemainder, kLog };
 
-// Throws ArtifactError for another name.
+// Throws ArtifactError for an unknown name.
 Function FunctionOf(const std::string& name);
 
 // A Python number, which never widens a column's dtype.
 struct Number {
   bool is_float = false;
   int64_t whole = 0;
-  double value = 0;  // of whole ones, too
+  double value = 0;  // also set for integers
 
   explicit Number(const Json& json);
 
-  // As a column of one value beside one of this dtype.
+  // Returns a single value as the other operand for a column of this dtype.
   Vector Beside(Dtype dtype, Scratch& scratch) const;
 };
 
-// The logarithm of each number.
+// Returns the logarithm of each number.
 Vector Log(const Vector& column, Scratch& scratch);
 
-// Any other function of two columns, the right one of which may hold a single value for all rows.
+// Applies any other function to two columns; the right column may hold a single value for all rows.
 Vector Apply(Function function, const Vector& left, const Vector& right, Scratch& scratch);
 
 }  // namespace rankline

@@ -8,9 +8,9 @@ namespace rankline {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000, kMinute = 60 * kSecond, kHour = 60 * kMinute, kDay = 24 * kHour;
-constexpr int64_t kThursday = 3;  // 1970-01-01, where Monday is 0
+constexpr int64_t kThursday = 3;  // weekday of 1970-01-01; Monday is 0
 
-// As Python divides: towards minus infinity.
+// Divides like Python, rounding towards minus infinity.
 constexpr int64_t Divided(int64_t number, int64_t by) { return number / by - (number % by < 0); }
 constexpr int64_t Rest(int64_t number, int64_t by) { return number % by + (number % by < 0 ? by : 0); }
 
@@ -24,10 +24,10 @@ constexpr int64_t DaysBefore(int64_t year) {
   return 365 * year + Divided(year, 4) - Divided(year, 100) + Divided(year, 400);
 }
 
-// Days from 1970-01-01 to the first of March of a year, with which leap days come last.
+// Returns the days from 1970-01-01 to March 1 of a year; years from March end with the leap day.
 constexpr int64_t FirstOfMarch(int64_t year) { return DaysBefore(year) - DaysBefore(1970) + 59; }
 
-// In the calendar of today, for all time: years of March to February, months of 153 days in five.
+// Uses the proleptic Gregorian calendar, with years from March to February: each five months have 153 days.
 constexpr Date DateOf(int64_t days) {
   int64_t year = 1970 + Divided(days * 400, 146097);
   while (FirstOfMarch(year) > days) --year;

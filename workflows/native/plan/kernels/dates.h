@@ -1,4 +1,4 @@
-// Parts of times, as `workflows/nvt/kernels/dates.py` has them.
+// Parts of times, as in `workflows/nvt/kernels/dates.py`.
 #ifndef RANKLINE_PLAN_DATES_H_
 #define RANKLINE_PLAN_DATES_H_
 
@@ -7,10 +7,10 @@
 
 namespace rankline {
 
-// A function from microseconds since 1970 to a part of that time.
+// Function from microseconds since 1970 to a part of that time.
 using DatePart = int64_t (*)(int64_t micros);
 
-// Throws ArtifactError for a part that is not known.
+// Throws ArtifactError for an unknown part.
 DatePart DatePartOf(const std::string& name);
 
 }  // namespace rankline

@@ -8,7 +8,7 @@ constexpr size_t kLongBytes = 128;
 
 uint64_t RotatedRight(uint64_t word, int bits) { return (word >> bits) | (word << (64 - bits)); }
 
-// BLAKE2b (RFC 7693) with a digest of 8 bytes and no key; the salt's first two bytes are the seed's.
+// BLAKE2b (RFC 7693) with an 8-byte digest and no key; the first two bytes of the salt are the seed.
 uint64_t Blake2b(std::string_view text, uint64_t seed) {
   constexpr uint64_t kStart[8] = {0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
                                   0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179};

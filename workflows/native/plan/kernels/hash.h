@@ -1,4 +1,4 @@
-// The hash of ids and strings of `workflows/nvt/kernels/hashing.py`, which says where it is from: the same bits.
+// Hashes of ids and strings, identical to `workflows/nvt/kernels/hashing.py`, which gives the sources.
 #ifndef RANKLINE_PLAN_HASH_H_
 #define RANKLINE_PLAN_HASH_H_
 
@@ -24,14 +24,14 @@ inline uint64_t BitsOf(double value) {
   return bits;
 }
 
-// A key as a 64-bit word; the two zeros of floats are one key.
+// Returns a key as a 64-bit word; 0.0 and -0.0 are the same key.
 template <typename T>
 int64_t WordOf(T key) {
   if constexpr (std::is_floating_point_v<T>) return static_cast<int64_t>(BitsOf(static_cast<double>(key) + 0.0));
   return static_cast<int64_t>(key);
 }
 
-// A whole number has one hash, be it an integer or a float.
+// An integral value has the same hash as integer and as float.
 template <typename T>
 uint64_t HashValue(T value) {
   if constexpr (std::is_same_v<T, std::string_view>) {
