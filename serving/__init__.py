@@ -1,1 +1,1 @@
-"""Export, Triton backends, the embedded server, client and benchmark. Never imports `training`."""
+"""Export, Triton backends, embedded server, client and load test. Never imports `training`."""

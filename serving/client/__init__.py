@@ -1,4 +1,4 @@
-"""The client: rows in, scores out. Names and types come from the server's description of the model.
+"""Client for models served by Triton. It reads names and types of the columns from the server.
 
     with Client("127.0.0.1:8001", "movielens") as client:
         scores = client.predict({"userId": [1, 2], "movieId": [31, None]})
@@ -6,22 +6,24 @@
     async with AsyncClient("127.0.0.1:8001", "movielens", ClientConfig(timeout_s=0.1)) as client:
         scores = await client.predict(rows)
 
-Rows are a mapping from names to columns, one row or a list of rows as mappings from names to values, a table of pandas,
-polars or Arrow. Lists may differ in length. None, NaN and Arrow's null say that a value is missing; see
-`rankline.workflows.schema.tensor_names` for how that travels.
+Rows are a mapping from names to columns, a single row or a list of rows as mappings from names to values, or a pandas,
+polars or Arrow table. Lists may differ in length. None, NaN and Arrow's null mark missing values; see
+`rankline.workflows.schema.tensor_names` for their encoding.
 
-A model whose rows may hold several candidates scores many of them for one row in one request:
+A model that takes several candidates per row scores many candidates for one row in one request:
 
     scores = client.rank({"user_id": "A2IBPI20UZIR0U", "history": ["B0006AAS7E"]}, candidates)
 
-    schema      what a model takes and gives
-    tensors     a column → the tensors of an input
-    requests    rows → checked, cut to what the server takes, laid out for the wire
-    config      timeouts, retries, encryption, transport
-    transport   the wire, in coroutines: `grpc`, or `http`
-    failures    what the server said → an exception
-    core        what both clients do
-    sync, aio   `Client` and `AsyncClient`, its two faces
+Modules:
+
+    schema             inputs and outputs of a model
+    encoding           conversion of columns to input tensors
+    request_builder    rows → messages: checked, split to the server's limits and encoded
+    config             timeouts, retries, encryption, transport
+    transport          interface of the transports, coroutines implemented in `grpc`, `http` and `http_async`
+    errors             conversion of failed calls to exceptions
+    core               the shared part of both clients
+    sync, aio          `Client` and `AsyncClient`
 """
 
 from rankline.serving.client.aio import AsyncClient

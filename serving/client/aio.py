@@ -1,4 +1,4 @@
-"""The client for asyncio."""
+"""The asyncio client."""
 
 import asyncio
 import os
@@ -15,11 +15,11 @@ from rankline.workflows.core.errors import ServerError
 
 
 class AsyncClient:
-    """Scores rows with one model of a Triton server, any number of requests at a time.
+    """Score rows with one model of a Triton server, with any number of concurrent requests.
 
-    It connects when its `async with` block is entered, and its methods raise ServerError outside of it. A task that is
-    cancelled while it waits cancels its request on the wire, and the server drops it if it has not begun. Arguments,
-    results and errors are those of `Client`.
+    The client connects when its `async with` block is entered; outside the block, its methods raise ServerError.
+    Canceling a task that waits for scores cancels its request, which the server drops unless it is already running.
+    Arguments, results and errors are the same as in `Client`.
     """
 
     def __init__(self, url: str, model_name: str, config: ClientConfig = DEFAULTS) -> None:
@@ -27,12 +27,7 @@ class AsyncClient:
         self._connected: Core | None = None
 
     async def __aenter__(self) -> "AsyncClient":
-        """Connect.
-
-        Raises:
-            ServerError: no server answers at the address.
-            RequestError: the server has no such model.
-        """
+        """Connect to the server."""
         transport = connect(self.url, self._config, is_async=True)
         core = Core(self.url, self._model_name, self._config, transport, asyncio.sleep)
         await core.connect()
@@ -52,7 +47,6 @@ class AsyncClient:
 
     @property
     def schema(self) -> ModelSchema:
-        """The model's inputs and outputs."""
         return self._core.schema
 
     async def predict(self, columns: Columns) -> Array:
@@ -64,11 +58,11 @@ class AsyncClient:
         return await self.infer(self.prepare_ranking(row, candidates))
 
     def prepare_ranking(self, row: Mapping[str, Any], candidates: Any) -> PreparedRequest:
-        """Check a row and its candidates against the model and lay them out; see `Client.prepare_ranking`."""
+        """Check a row and its candidates against the model and encode them; see `Client.prepare_ranking`."""
         return self._core.prepare_ranking(row, candidates)
 
     def prepare(self, columns: Columns) -> PreparedRequest:
-        """Check rows against the model and lay them out for the wire; see `Client.prepare`."""
+        """Check rows against the model and encode them; see `Client.prepare`."""
         return self._core.prepare(columns)
 
     async def infer(self, request: PreparedRequest) -> Array:

@@ -12,17 +12,17 @@ from rankline.workflows.core.errors import ConfigError
 GRPC, HTTP = "grpc", "http"
 TRANSPORTS = (GRPC, HTTP)
 MAX_PAUSE_S = 0.5
-# Why not gRPC's own retry policy: it knows statuses alone, and Triton says UNAVAILABLE also of a full queue and of what
-# is restricted; it ends after five times; and HTTP has none.
+# gRPC's own retry policy is not enough: it only sees the status, and Triton also returns UNAVAILABLE for a full queue
+# and for restricted protocols; it stops after five attempts; and HTTP has no such policy.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientTls:
-    """Files for an encrypted connection, in PEM.
+    """PEM files for an encrypted connection.
 
     Attributes:
-        root: certificates that the server's must be signed by; None takes those that the system trusts.
-        certificate, key: of this client, where the server asks for one.
+        root: CA certificates that must have signed the server's certificate; None for the system's trust store.
+        certificate, key: certificate and key of this client, if the server requires them.
     """
 
     root: Path | None = None
@@ -41,18 +41,18 @@ class ClientConfig:
     """Timeouts, retries, encryption and transport of a client.
 
     Attributes:
-        timeout_s: longest wait for an answer, retries included.
-        retry_lost: send again, until `timeout_s` is over, what no server has answered: it was killed, restarts, or
-            (over gRPC) its machine has been silent for two thirds of `timeout_s`. Scoring changes nothing, so sending
-            twice is safe.
-        retry_busy: also send again what a server refused because its queue was full. Off by default, since such a
-            server needs less load.
-        backoff_s: pause before the first retry; it doubles each time, up to 0.5 s.
-        connect_timeout_s: how long to wait at first for a server that does not answer yet; 0 asks once, so that a wrong
-            address fails at once.
+        timeout_s: maximum time to wait for a response, including retries.
+        retry_lost: retry requests that no server has answered, until `timeout_s` is over: the server was killed, is
+            restarting, or (over gRPC) its machine has been silent for two thirds of `timeout_s`. Scoring has no side
+            effects, so sending a request twice is safe.
+        retry_busy: also retry requests that the server rejected because its queue was full. Off by default, since an
+            overloaded server needs less traffic.
+        backoff_s: pause before the first retry; it doubles with each retry, up to 0.5 s.
+        connect_timeout_s: how long to keep trying to connect at first; 0 tries once, so that a wrong address fails
+            immediately.
         transport: "grpc" or "http".
-        tls: encrypts the connection.
-        headers: sent with every request, such as those that a proxy asks for, or that open a restricted protocol.
+        tls: encryption of the connection; None for none.
+        headers: headers sent with every request, such as credentials for a proxy or the key of a restricted protocol.
     """
 
     timeout_s: float = 30.0
@@ -74,15 +74,14 @@ class ClientConfig:
             raise ConfigError(f"transport is {self.transport!r}. Available: {', '.join(TRANSPORTS)}.")
 
     def may_retry(self, failure: CallError) -> bool:
-        """Whether a request may be sent again."""
         return self.retry_busy if failure.is_busy else self.retry_lost and failure.is_lost
 
     def pause_s(self, attempt: int, jitter: float) -> float:
-        """How long to wait before a retry.
+        """Return the pause before a retry.
 
         Args:
             attempt: number of earlier retries.
-            jitter: in [0, 1], so that clients that failed together do not come back together.
+            jitter: random number in [0, 1] that spreads the retries of clients that failed together.
         """
         return min(self.backoff_s * 2.0 ** min(attempt, 30), MAX_PAUSE_S) * (0.5 + jitter / 2)
 
@@ -91,7 +90,7 @@ DEFAULTS = ClientConfig()
 
 
 def is_loopback(url: str) -> bool:
-    """Whether HOST:PORT is on this machine."""
+    """Whether a HOST:PORT address is on this machine."""
     host = url.rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

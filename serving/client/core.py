@@ -1,4 +1,4 @@
-"""The part that both clients share: describe the model, send, pause before a retry, and explain failures."""
+"""The shared part of both clients: read the model's schema, send requests, retry, and explain failures."""
 
 import random
 import time
@@ -16,14 +16,14 @@ from rankline.workflows.core.errors import RequestError, ServingError
 from rankline.workflows.schema.tensors import side_by_side
 
 _Result = TypeVar("_Result")
-_MIN_TIMEOUT_S = 1e-3  # a pause that took longer than it should leaves no time, and 0 is no timeout to some transports
+_MIN_TIMEOUT_S = 1e-3  # after an overlong pause no time is left, and some transports take 0 as no timeout
 
 
 class Core:
-    """One model over one connection; `sleep` waits for some seconds, and `clock` counts them.
+    """A connection to one model, with an injected `sleep` and `clock` in seconds.
 
     Attributes:
-        schema: the model's inputs and outputs, once connected.
+        schema: inputs and outputs of the model, available after `connect`.
     """
 
     schema: ModelSchema
@@ -41,11 +41,11 @@ class Core:
         self._transport, self._sleep, self._clock = transport, sleep, clock
 
     async def connect(self) -> None:
-        """Ask the server what the model takes; closes the connection where that fails.
+        """Read the model's schema from the server; close the connection if that fails.
 
         Raises:
-            ServerError: no server answers at the address.
-            RequestError: the server has no such model.
+            ServerError: no server responds at the address.
+            RequestError: the server does not have the model.
         """
         wait_s = self._config.connect_timeout_s
         timeout_s = max(wait_s, self._config.timeout_s)
@@ -62,15 +62,13 @@ class Core:
         await self._transport.close()
 
     def prepare(self, columns: Columns) -> PreparedRequest:
-        """Check rows against the model and lay them out for the wire."""
         return prepare(columns, self.schema, self._transport.encode)
 
     def prepare_ranking(self, row: Mapping[str, Any], candidates: Any) -> PreparedRequest:
-        """Check a row and its candidates against the model and lay them out for the wire."""
         return prepare_ranking(row, candidates, self.schema, self._transport.encode)
 
     async def infer(self, request: PreparedRequest) -> Array:
-        """Send the messages of a request one after another, and join their scores."""
+        """Send the messages of a request in sequence, and join their scores."""
         config = self._config
         responses = [
             await self._call(self._transport.infer, message, config.timeout_s, lambda f, _: config.may_retry(f))
@@ -87,9 +85,9 @@ class Core:
         timeout_s: float,
         may_retry: Callable[[CallError, float], bool],
     ) -> Any:
-        """Call until there is an answer, `timeout_s` for all calls and pauses together.
+        """Call a method until it succeeds, within `timeout_s` for all calls and pauses.
 
-        `may_retry` says whether a failure allows another call, so many seconds after the first one began.
+        `may_retry` takes a failure and the number of seconds from the first call to the next one.
         """
         begin_s, attempt, left_s = self._clock(), 0, timeout_s
         while True:
@@ -105,17 +103,17 @@ class Core:
 
     async def _explained(self, failure: CallError) -> ServingError:
         if failure.is_unknown_model:
-            with suppress(CallError):  # a server may keep its list to itself
+            with suppress(CallError):  # the model list may be restricted
                 names = await self._transport.model_names(self._config.timeout_s)
                 return RequestError(f"{self._url} has no model {self._model_name!r}. Available: {names}.")
         return explain(failure, url=self._url, model_name=self._model_name, timeout_s=self._config.timeout_s)
 
 
 def run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run a coroutine that never suspends, as over a blocking transport, without an event loop.
+    """Run a coroutine that never suspends, such as a call of a blocking transport, without an event loop.
 
     Raises:
-        RuntimeError: it gave up control.
+        RuntimeError: the coroutine suspended.
     """
     try:
         coroutine.send(None)

@@ -1,8 +1,8 @@
-"""Turns a column into the tensors of an input: checks types, marks missing values, pads lists.
+"""Convert a column to input tensors: check types, mark missing values, pad lists.
 
-Integers of any width are taken where no value changes, so are floats without a fraction where integers are taken.
-Floats are rounded to the precision of the input, and refused where they would become infinite. Booleans, decimals,
-dates and timestamps are cast as `prepare` casts them: see `rankline.workflows.schema.arrow_types`.
+Integers of any width are accepted if no value changes, and so are floats without a fraction for integer inputs. Floats
+are rounded to the precision of the input, and rejected if they would become infinite. Booleans, decimals, dates and
+timestamps are cast as in `prepare`: see `rankline.workflows.schema.arrow_types`.
 """
 
 import math
@@ -26,7 +26,7 @@ from rankline.workflows.schema.tensors import Tensor, fill_value
 
 Array: TypeAlias = npt.NDArray[Any]
 Flat: TypeAlias = "Array | pa.LargeBinaryArray"
-"""Values one after another, none of them missing."""
+"""Consecutive values, none of them missing."""
 
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 _SIZE_BYTES = 4
@@ -37,7 +37,7 @@ _MAX = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float16, np.fl
 
 @dataclass
 class WireTensor:
-    """A tensor of a request: values in C order, and a shape with the rows first."""
+    """A tensor of a request: values in C order, and a shape that starts with the number of rows."""
 
     schema: Tensor
     shape: tuple[int, ...]
@@ -45,13 +45,13 @@ class WireTensor:
 
     @cached_property
     def data(self) -> Array:
-        """The bytes to send: numbers in C order; strings as uint8, each after its length."""
+        """The encoded bytes: numbers in C order; strings as uint8, each preceded by its length."""
         return _wire(self.values)
 
 
 @dataclass(frozen=True)
 class Dense:
-    """Rows of one shape, whose first dimension is the rows."""
+    """Rows of equal shape; the first dimension of `shape` is the number of rows."""
 
     schema: Tensor
     values: Flat
@@ -59,16 +59,13 @@ class Dense:
 
     @property
     def name(self) -> str:
-        """Name of the input."""
         return self.schema.name
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
         return self.shape[0]
 
     def tensors(self, start: int, stop: int) -> Iterator[WireTensor]:
-        """The tensors of some rows."""
         num_rows, *row_shape = self.shape
         if (start, stop) == (0, num_rows):
             yield WireTensor(self.schema, self.shape, self.values)
@@ -80,12 +77,13 @@ class Dense:
 
 @dataclass(frozen=True)
 class ListRows:
-    """Lists, which are padded to the longest of the rows that are sent together.
+    """Lists, padded to the longest among the rows of a message.
 
     Attributes:
+        column: schema of the column.
         elements: values of all lists.
-        lengths: int64 [num_rows]; `MISSING_LIST` for a missing one.
-        offsets: int64 [num_rows + 1], where each list begins and ends in `elements`.
+        lengths: int64 [num_rows]; `MISSING_LIST` for a missing list.
+        offsets: int64 [num_rows + 1], bounds of each list in `elements`.
     """
 
     column: ColumnSchema
@@ -95,16 +93,14 @@ class ListRows:
 
     @property
     def name(self) -> str:
-        """Name of the column."""
         return self.column.name
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
         return len(self.lengths)
 
     def tensors(self, start: int, stop: int) -> Iterator[WireTensor]:
-        """The tensors of some rows: padded values, and their number in each row."""
+        """Yield the tensors of a range of rows: padded values, and the length of each list."""
         assert self.column.lengths is not None
         lengths = self.lengths[start:stop]
         (width,) = self.column.values.dims
@@ -117,15 +113,15 @@ class ListRows:
 
 
 def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
-    """Turn a column into the rows of an input, and of its mask where values are missing.
+    """Convert a column to the rows of an input, and of its mask if values are missing.
 
     Args:
-        values: a list, NumPy array, Arrow column or pandas Series; of candidates also [num_rows, num_candidates], or
-            lists of one length. A missing value becomes NaN where the input takes floats.
-        column: the input, and its mask if it has one.
+        values: list, NumPy array, Arrow column or pandas Series; for candidates also an array [num_rows,
+            num_candidates] or lists of equal length. Missing values become NaN for float inputs.
+        column: schema of the input, with its mask if it has one.
 
     Raises:
-        RequestError: another type, a value that the type cannot hold, missing values without a mask, or lists of
+        RequestError: wrong type, a value that the type cannot represent, missing values without a mask, or lists of
             unequal length.
     """
     tensor = column.values
@@ -162,16 +158,16 @@ def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
 
 
 def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
-    """Turn a column of lists into padded values and lengths.
+    """Convert a column of lists to padded values and lengths.
 
     Args:
-        values: lists, arrays, or None where a whole list is missing: in a list, an object array, an Arrow column or a
-            pandas Series. A two-dimensional array has lists of one length.
-        column: the two inputs.
+        values: lists, arrays, or None for a missing list, in a list, an object array, an Arrow column or a pandas
+            Series. A two-dimensional array contains lists of equal length.
+        column: schema of the two inputs.
 
     Raises:
-        RequestError: no lists, another type, a value that the type cannot hold, values missing in lists of anything
-            but floats, or a list that is longer than the input.
+        RequestError: not lists, wrong type, a value that the type cannot represent, missing values in lists of a
+            non-float type, or a list longer than the input.
     """
     values, tensor = _without_pandas(values), column.values
     if isinstance(values, np.ndarray) and values.ndim == 2:
@@ -179,7 +175,7 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
         inner = values.reshape(-1)
     else:
         lists = _to_arrow(values, tensor)
-        if pa.types.is_null(lists.type):  # no row, or no list in any
+        if pa.types.is_null(lists.type):  # no rows, or all lists missing
             lists = lists.cast(pa.list_(pa.null()))
         if not holds_lists(lists.type):
             example = '["a", "b"]' if tensor.numpy_dtype.hasobject else "[1, 2, 3]"
@@ -193,7 +189,7 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
     elements, row_shape, valid = _convert(inner, tensor)
     if row_shape:
         raise RequestError(f"{column.name!r} has lists that hold lists, expected lists of {tensor.datatype} only.")
-    if valid is not None:  # to leave it out would be right for a recipe's workflow, and wrong for one made elsewhere
+    if valid is not None:  # dropping missing values suits recipes, but not imported workflows
         raise RequestError(
             f"{column.name!r} has lists that lack a value, expected lists of {tensor.datatype} only. Leave what is "
             "missing out of the lists, as a recipe does when it reads files."
@@ -204,7 +200,7 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
 
 
 def _exact(values: Any, tensor: Tensor) -> Array | None:
-    """A list of Python numbers as an array; None for anything else, or if a number does not fit."""
+    """Convert a list of Python numbers to an array; None for other values, or if a number does not fit."""
     kinds, dtype = set(map(type, values)) if isinstance(values, list) else set(), tensor.numpy_dtype
     if kinds != {float if dtype.kind == "f" else int} or dtype not in _MAX:
         return None
@@ -213,7 +209,7 @@ def _exact(values: Any, tensor: Tensor) -> Array | None:
 
 
 def _convert(values: Any, tensor: Tensor) -> tuple[Flat, tuple[int, ...], Array | None]:
-    """All scalar values, the shape of a row (() for a scalar), and which values are valid if not all."""
+    """Return all scalar values, the shape of a row (() for a scalar), and which values are valid, or None for all."""
     column, row_shape = _flatten(values, tensor)
     column = _cast(column, tensor)
     valid = None
@@ -243,7 +239,7 @@ def _flatten(values: Any, tensor: Tensor) -> tuple[pa.Array, tuple[int, ...]]:
 
 
 def _without_pandas(values: Any) -> Any:
-    """The array of a Series with a NumPy type, since Arrow would take far longer."""
+    """Return the array of a Series with a NumPy dtype, since converting the Series to Arrow takes far longer."""
     is_plain = isinstance(getattr(values, "dtype", None), np.dtype) and hasattr(values, "to_numpy")
     return values.to_numpy() if is_plain else values
 
@@ -253,7 +249,7 @@ def _to_arrow(values: Any, tensor: Tensor) -> pa.Array:
         raise RequestError(f"{tensor.name!r} is the single value {values!r}, expected a column: a list or an array.")
     try:
         is_arrow = isinstance(values, pa.Array | pa.ChunkedArray)
-        column = values if is_arrow else pa.array(values, from_pandas=True)  # which takes NaN for missing
+        column = values if is_arrow else pa.array(values, from_pandas=True)  # treats NaN as missing
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RequestError(f"{tensor.name!r} is not a column of {tensor.datatype}: {error}") from None
     if isinstance(column, pa.ChunkedArray):
@@ -285,7 +281,6 @@ def _cast(column: pa.Array, tensor: Tensor) -> pa.Array:
 
 
 def _remedy(column: pa.Array, name: str) -> str:
-    """Advice for a column of texts; empty for other types."""
     if not is_text(column.type):
         return ""
     first = next((str(value) for value in column if value.is_valid), "")
@@ -298,14 +293,14 @@ def _remedy(column: pa.Array, name: str) -> str:
 
 
 def _first_overflow(column: pa.Array, cast: pa.Array) -> str:
-    """The first finite value that became infinite in a cast; empty if there is none."""
+    """Return the first finite value that a cast made infinite; empty if there is none."""
     before, after = (array.to_numpy(zero_copy_only=False).astype(np.float64) for array in (column, cast))
     overflown = before[np.isfinite(before) & np.isinf(after)]
     return str(overflown[0]) if overflown.size else ""
 
 
 def _padded(elements: Flat, lengths: Array, width: int) -> Flat:
-    """Consecutive lists as rows of `width`, padded with zeros or empty strings."""
+    """Pad consecutive lists to rows of `width` with zeros or empty strings."""
     if isinstance(elements, np.ndarray):
         return pad(elements, lengths, width).reshape(-1)
     sizes, data = _text(elements)
@@ -319,7 +314,7 @@ def _wire(values: Flat) -> Array:
 
 
 def _text(strings: pa.LargeBinaryArray) -> tuple[Array, Array]:
-    """Size of each string in bytes, and the bytes of all."""
+    """Return the size of each string in bytes, and the concatenated bytes."""
     _, offsets_buffer, data_buffer = strings.buffers()
     if not len(strings):
         return np.zeros(0, np.int64), np.zeros(0, np.uint8)
@@ -329,7 +324,7 @@ def _text(strings: pa.LargeBinaryArray) -> tuple[Array, Array]:
 
 
 def _framed(sizes: Array, data: Array) -> Array:
-    """Strings as Triton takes them: each after its size in four bytes, little-endian."""
+    """Encode strings in Triton's format: each preceded by its size as four bytes, little-endian."""
     framed = np.empty(_SIZE_BYTES * len(sizes) + len(data), np.uint8)
     begins = np.cumsum(sizes) - sizes + _SIZE_BYTES * np.arange(len(sizes))
     is_size = np.zeros(len(framed), np.bool_)

@@ -1,14 +1,14 @@
-"""Turns failed calls into exceptions that say what to do.
+"""Convert failed calls to exceptions that suggest a remedy.
 
-Triton 24.10 answers `UNAVAILABLE` (HTTP: 503) to much that has nothing in common, so its words have to be read. An
-ensemble puts "in ensemble 'NAME', " before those of its step.
+Triton 24.10 returns `UNAVAILABLE` (HTTP: 503) for unrelated failures, so the message text has to be parsed. Ensembles
+prefix the messages of their steps with "in ensemble 'NAME', ".
 """
 
 from rankline.workflows.core.errors import DeadlineError, RequestError, ServerBusyError, ServerError, ServingError
 
 UNAVAILABLE, DEADLINE_EXCEEDED = "UNAVAILABLE", "DEADLINE_EXCEEDED"
 UNAUTHENTICATED, PERMISSION_DENIED = "UNAUTHENTICATED", "PERMISSION_DENIED"
-# Ours, not gRPC's: the client itself was closed; what answers does not speak Triton's protocol.
+# Not gRPC statuses: the client itself was closed; the server does not implement Triton's protocol.
 CLOSED, NOT_TRITON = "CLOSED", "NOT_TRITON"
 _REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
 _QUEUE_FULL, _QUEUE_TIMEOUT = "Exceeds maximum queue size", "Request timeout expired"
@@ -19,7 +19,7 @@ _TLS_TROUBLE = ("handshake failed", "erification", "[SSL", "[X509")
 
 
 class CallError(Exception):
-    """A failed call, with gRPC's status name and the words of the server or the transport."""
+    """A failed call, with gRPC's status name and the message of the server or the transport."""
 
     def __init__(self, status: str, details: str) -> None:
         super().__init__(status, details)
@@ -27,12 +27,12 @@ class CallError(Exception):
 
     @property
     def is_unknown_model(self) -> bool:
-        """Whether the server answers but lacks the model."""
+        """Whether the server responded but does not have the model."""
         return _UNKNOWN_MODEL in self.details
 
     @property
     def is_lost(self) -> bool:
-        """Whether no server with loaded models has answered, or a proxy gave up the request."""
+        """Whether no server with loaded models responded, or a proxy dropped the request."""
         is_there = self.is_busy or is_restricted(self.details)
         is_reset = self.status == "INTERNAL" and _RESET in self.details
         return (self.status == UNAVAILABLE or self.is_unknown_model or is_reset) and not is_there
@@ -44,17 +44,16 @@ class CallError(Exception):
 
     @property
     def is_late(self) -> bool:
-        """Whether the deadline passed."""
         return self.status == DEADLINE_EXCEEDED
 
 
 def is_restricted(details: str) -> bool:
-    """Whether an error says that the protocol is open only to clients with the server's key."""
+    """Whether an error message says that the protocol is restricted to clients with the server's key."""
     return _RESTRICTED in details
 
 
 def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) -> ServingError:
-    """The exception for a failed call."""
+    """Return the exception for a failed call."""
     details = failure.details
     if failure.status == CLOSED:
         return ServerError(f"the client of {url} is closed ({details}). Make another one.")
@@ -92,7 +91,6 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
 
 
 def _remedy(details: str) -> str:
-    """Advice for a server that could not be reached."""
     if any(word in details for word in _TLS_TROUBLE):
         return "Check that it uses TLS, and that the given root has signed its certificate for this host name."
     if _NOT_CONNECTED in details and any(word in details for word in _HUNG_UP):

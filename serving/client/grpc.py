@@ -1,4 +1,4 @@
-"""Triton's protocol over gRPC, through tritonclient's stubs, blocking or for asyncio."""
+"""Triton's gRPC protocol through tritonclient's stubs, blocking or for asyncio."""
 
 import os
 import threading
@@ -20,14 +20,14 @@ from rankline.workflows.schema.tensors import Tensor
 
 _RECONNECT_MS = (100, 250)
 _CONNECT_TIMEOUT_MS = 5_000
-_SILENCE = 1 / 3  # of the deadline, so that a third of it is left for another server
-_SEVERAL = ("dns:", "ipv4:", "ipv6:")  # gRPC's names for what may be several servers
+_SILENCE = 1 / 3  # fraction of the deadline; leaves a third of it for another server
+_SEVERAL = ("dns:", "ipv4:", "ipv6:")  # gRPC's address schemes that may name several servers
 
 
 _waiting: set[int] = set()
-"""Threads that wait for an answer."""
+"""Threads that wait for a response."""
 _open: "WeakSet[GrpcTransport]" = WeakSet()
-"""Asynchronous transports that are open: gRPC has threads of its own for them."""
+"""Open asynchronous transports, for which gRPC runs its own threads."""
 _is_cut_off = False
 """Whether this process was forked during calls: gRPC then hangs or aborts, and ignores timeouts."""
 
@@ -43,7 +43,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class GrpcTransport:
-    """Implements `Transport`. Threads may share a blocking one; a call of an asynchronous one is cancelled on the wire.
+    """Implements `Transport`. A blocking transport is thread-safe; canceling an asynchronous call cancels its request.
 
     Raises:
         ServerError: the process was forked while its parent used gRPC.
@@ -71,7 +71,7 @@ class GrpcTransport:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
-        """A `ModelInferRequest`."""
+        """Return a `ModelInferRequest`."""
         message = service_pb2.ModelInferRequest(model_name=schema.name)
         for tensor in tensors:
             message.inputs.add(name=tensor.schema.name, datatype=tensor.schema.datatype, shape=tensor.shape)
@@ -81,17 +81,14 @@ class GrpcTransport:
         return message
 
     def decode(self, response: Any, tensor: Tensor) -> Array:
-        """The output, [num_rows, ...]."""
         place = place_of(response, tensor.name)
         return decode(response.raw_output_contents[place], response.outputs[place].shape, tensor)
 
     async def describe(self, model_name: str, timeout_s: float) -> Any:
-        """The model's `inference.ModelConfig`."""
         message = service_pb2.ModelConfigRequest(name=model_name)
         return (await self._call(self._stub.ModelConfig, message, timeout_s)).config
 
     async def model_names(self, timeout_s: float) -> list[str]:
-        """Models that are ready."""
         index = await self._call(self._stub.RepositoryIndex, service_pb2.RepositoryIndexRequest(ready=True), timeout_s)
         return sorted(model.name for model in index.models)
 
@@ -113,7 +110,7 @@ class GrpcTransport:
             return method(message, timeout=timeout_s, **self._options)
         except grpc.RpcError as error:
             raise _failed(error) from error
-        except (ValueError, grpc.aio.UsageError) as error:  # of a channel that is closed, blocking or not
+        except (ValueError, grpc.aio.UsageError) as error:  # closed channel, blocking or not
             raise CallError(CLOSED, str(error)) from error
         finally:
             _waiting.discard(thread)
@@ -129,18 +126,18 @@ def _channel_options(url: str, config: ClientConfig) -> list[tuple[str, int | st
     options: list[tuple[str, int | str]] = [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),
-        # gRPC waits a second before it tries again to connect, and retries in the meantime would fail at once.
+        # By default gRPC waits a second before it reconnects, and retries in the meantime would fail immediately.
         ("grpc.initial_reconnect_backoff_ms", first_ms),
-        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),  # how long one attempt may take, in spite of its name
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),  # maximum duration of one attempt, despite its name
         ("grpc.max_reconnect_backoff_ms", longest_ms),
-        # A machine that vanished closes nothing: one that is silent for so long is asked, and lost if it stays silent.
-        # Where a request waits, three questions at most, as a server takes more for an attack.
+        # A machine that vanishes closes no connection. After this silence gRPC pings it, and gives up without a reply.
+        # At most three pings are sent per waiting request, since a server treats more as an attack.
         ("grpc.keepalive_time_ms", silence_ms),
-        ("grpc.http2.ping_timeout_ms", silence_ms),  # gRPC heeds this one, not keepalive_timeout_ms
+        ("grpc.http2.ping_timeout_ms", silence_ms),  # gRPC ignores keepalive_timeout_ms
     ]
     if url.startswith(_SEVERAL):
-        options.append(("grpc.lb_policy_name", "round_robin"))  # else all requests go to the first
-    # gRPC would send even what goes to this machine through the proxy of http_proxy or grpc_proxy.
+        options.append(("grpc.lb_policy_name", "round_robin"))  # otherwise all requests go to the first
+    # gRPC would send even local requests through the proxy of http_proxy or grpc_proxy.
     return [*options, ("grpc.enable_http_proxy", 0)] if is_loopback(url) else options
 
 
@@ -156,6 +153,6 @@ def _read(path: Path | None) -> bytes | None:
 
 
 def place_of(response: Any, name: str) -> int:
-    """Where an output is among those of a `ModelInferResponse`; the only one, whatever it is called."""
+    """Return the position of an output in a `ModelInferResponse`; a single output matches any name."""
     names = [output.name for output in response.outputs]
     return names.index(name) if len(names) > 1 else 0

@@ -1,4 +1,4 @@
-"""Triton's HTTP protocol through tritonclient, for networks that gRPC does not get through."""
+"""Triton's HTTP protocol through tritonclient, for networks that block gRPC."""
 
 import os
 import threading
@@ -30,7 +30,7 @@ from rankline.workflows.schema.tensors import Tensor
 
 _STATUS_OF = {
     "400": "INVALID_ARGUMENT",
-    "403": UNAVAILABLE,  # what gRPC says of a restricted protocol
+    "403": UNAVAILABLE,  # gRPC's status for a restricted protocol
     "404": "NOT_FOUND",
     "499": "CANCELLED",
     "503": UNAVAILABLE,
@@ -44,9 +44,9 @@ _STATUS_OF_PAGE = {
     "503": UNAVAILABLE,
     "504": DEADLINE_EXCEEDED,
 }
-"""For answers that are not JSON, which come from a proxy."""
+"""Statuses of responses that are not JSON and therefore come from a proxy."""
 
-os.register_at_fork(after_in_child=gevent.reinit)  # or else it waits for threads of the parent
+os.register_at_fork(after_in_child=gevent.reinit)  # otherwise gevent waits for threads of the parent
 
 
 class HttpTransport(ABC):
@@ -56,19 +56,17 @@ class HttpTransport(ABC):
         self._config = config
 
     async def describe(self, model_name: str, timeout_s: float) -> Any:
-        """The model's `inference.ModelConfig`."""
         answer = await self._call(timeout_s, "get_model_config", model_name)
         if not isinstance(answer, dict) or "max_batch_size" not in answer:
             raise CallError(NOT_TRITON, f"its answer does not describe a model: {str(answer)[:50]}")
         return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
 
     async def model_names(self, timeout_s: float) -> list[str]:
-        """Models that are ready."""
         index = await self._call(timeout_s, "get_model_repository_index")
         return sorted(entry["name"] for entry in index if entry.get("state") == "READY")
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
-        """The arguments of tritonclient's `infer`: model, inputs, version and outputs."""
+        """Return the arguments of tritonclient's `infer`: model, inputs, version and outputs."""
         inputs = []
         for tensor in tensors:
             entry = triton.InferInput(tensor.schema.name, list(tensor.shape), tensor.schema.datatype)
@@ -81,10 +79,10 @@ class HttpTransport(ABC):
         return await self._call(timeout_s, "infer", *message)
 
     def decode(self, response: Any, tensor: Tensor) -> Array:
-        """The output, [num_rows, ...], of tritonclient's `InferResult`.
+        """Return an output of tritonclient's `InferResult`, [num_rows, ...].
 
         Raises:
-            ValueError: it does not fit.
+            ValueError: the output is missing or has another dtype.
         """
         values: Array | None = response.as_numpy(tensor.name)
         if values is None or values.dtype != tensor.numpy_dtype:
@@ -97,20 +95,16 @@ class HttpTransport(ABC):
 
     @abstractmethod
     async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
-        """Call a method of tritonclient's client.
-
-        Raises:
-            CallError: it was not answered.
-        """
+        """Call a method of tritonclient's client."""
 
     @property
     def _headers(self) -> dict[str, str]:
-        """Headers of a request; a new mapping each time, since tritonclient modifies it."""
+        """Headers of a request, copied because tritonclient modifies them."""
         return dict(self._config.headers)
 
 
 class BlockingHttpTransport(HttpTransport):
-    """A connection for each thread that uses it, as gevent's sockets belong to a thread."""
+    """Opens one connection per thread, since gevent's sockets belong to a thread."""
 
     def __init__(self, url: str, config: ClientConfig) -> None:
         super().__init__(config)
@@ -126,22 +120,22 @@ class BlockingHttpTransport(HttpTransport):
 
     async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
         try:
-            with gevent.Timeout(timeout_s) as limit:  # for all reads together, unlike a socket's timeout
+            with gevent.Timeout(timeout_s) as limit:  # covers all reads, unlike a socket's timeout
                 return getattr(self._kept(), method)(*arguments, headers=self._headers)
         except gevent.Timeout as error:
             if error is not limit:
                 raise
-            self._drop()  # the answer may still arrive on its connection
+            self._drop()  # the response may still arrive on this connection
             raise CallError(DEADLINE_EXCEEDED, str(error)) from error
         except InferenceServerException as error:
             raise failed(error) from error
-        except ValueError as error:  # of JSON or UTF-8
+        except ValueError as error:  # invalid JSON or UTF-8
             raise CallError(NOT_TRITON, f"status 200, {in_short(error)}") from error
         except (OSError, HTTPException) as error:
             raise CallError(UNAVAILABLE, str(error)) from error
 
     def _kept(self) -> Any:
-        """The client of this thread. Making a new one closes those of threads that have ended."""
+        """Return this thread's client. Creating a client closes the clients of finished threads."""
         thread = threading.current_thread()
         client = self._clients.get(thread)
         if client is None:
@@ -167,7 +161,7 @@ class BlockingHttpTransport(HttpTransport):
 
 
 def failed(error: InferenceServerException) -> CallError:
-    """The failure that the server, or a proxy in front of it, answered."""
+    """Convert an error response of the server, or of a proxy in front of it."""
     status, page = str(error.status()), error.debug_details()
     if page is not None:
         return CallError(_STATUS_OF_PAGE.get(status, NOT_TRITON), f"status {status}: {' '.join(page.split())[:100]}")

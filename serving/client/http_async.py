@@ -1,4 +1,4 @@
-"""Triton's protocol over HTTP for asyncio, through tritonclient."""
+"""Triton's HTTP protocol for asyncio, through tritonclient."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ from rankline.workflows.core.errors import in_short
 
 
 class AsyncHttpTransport(HttpTransport):
-    """Connections in the running event loop."""
+    """Implements `Transport` with connections in the running event loop."""
 
     def __init__(self, url: str, config: ClientConfig) -> None:
         super().__init__(config)
@@ -38,7 +38,7 @@ class AsyncHttpTransport(HttpTransport):
             raise failed(error) from error
         except asyncio.TimeoutError as error:  # not yet TimeoutError on Python 3.10
             raise CallError(DEADLINE_EXCEEDED, str(error)) from error
-        except ValueError as error:  # of JSON or UTF-8
+        except ValueError as error:  # invalid JSON or UTF-8
             raise CallError(NOT_TRITON, f"status 200, {in_short(error)}") from error
         except (OSError, aiohttp.ClientError) as error:
             raise CallError(UNAVAILABLE, str(error)) from error

@@ -1,4 +1,4 @@
-"""Turns rows into messages: checked against the model, and split at what the server takes."""
+"""Convert rows to messages, checked against the model and split to the server's limits."""
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,19 +15,19 @@ from rankline.workflows.core.errors import RequestError, ServerError
 from rankline.workflows.core.suggestions import did_you_mean
 from rankline.workflows.schema.tensors import Tensor
 
-Columns: TypeAlias = Any  # a table of Arrow, pandas or polars, or mappings: of columns, of one row or of each row
+Columns: TypeAlias = Any  # an Arrow, pandas or polars table, or mappings of columns, of one row or of each row
 Encode: TypeAlias = Callable[[ModelSchema, Sequence[WireTensor]], Any]
 _MAX_NAMES = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRequest:
-    """Rows that are checked and laid out for the wire.
+    """Rows that are checked and encoded for sending.
 
     Attributes:
-        messages: what is sent, one for each `max_batch_size` rows: `ModelInferRequest`s for gRPC.
-        num_rows: rows in all messages; of a ranking, candidates.
-        is_ranking: the messages hold one row, each with some of its candidates.
+        messages: messages to send, one per `max_batch_size` rows; `ModelInferRequest`s for gRPC.
+        num_rows: number of rows in all messages; of candidates in a ranking.
+        is_ranking: whether each message has the same single row, with some of its candidates.
     """
 
     messages: tuple[Any, ...]
@@ -47,13 +47,12 @@ def check(columns: Columns, schema: ModelSchema) -> None:
 def prepare(
     columns: Columns, schema: ModelSchema, encode: Encode, *, max_message_bytes: int = 1 << 30
 ) -> PreparedRequest:
-    """Check rows against the model and lay them out for the wire.
+    """Check rows against the model and encode them for sending.
 
     Args:
         columns: see `Client.predict`.
-        schema: of the model.
-        encode: makes a message of tensors.
-        max_message_bytes: larger messages are split as far as they have rows; gRPC takes none of 2 GiB.
+        encode: function that converts tensors to a message.
+        max_message_bytes: size above which messages of several rows are split; gRPC rejects messages of 2 GiB.
 
     Raises:
         RequestError: a column is missing, unknown, of another length, or its values do not fit.
@@ -78,10 +77,10 @@ def prepare_ranking(
     *,
     max_message_bytes: int = 1 << 30,
 ) -> PreparedRequest:
-    """Check one row and its candidates against the model and lay them out; arguments as of `Client.rank` and `prepare`.
+    """Check one row and its candidates against the model and encode them; see `Client.rank` and `prepare`.
 
     Raises:
-        RequestError: the model takes one candidate per row, there are none, or see `prepare`.
+        RequestError: the model takes one candidate per row, there are no candidates, or as in `prepare`.
     """
     shared = {name: [value] for name, value in _row_of(row, schema).items()}
     laid_out = _lay_out(shared | _candidates_of(candidates, schema), schema)
@@ -107,18 +106,16 @@ def prepare_ranking(
 
 
 def join_scores(answers: Iterable[Array], schema: ModelSchema, request: PreparedRequest) -> Array:
-    """Put the answers to a request's messages together.
+    """Concatenate the responses to a request's messages.
 
     Args:
-        answers: [rows of the message, ...] of each message; may raise what `decode` does.
-        schema: of the model.
-        request: what was asked.
+        answers: array [num_rows, ...] of each message; iterating may raise the errors of `decode`.
 
     Returns:
-        As `Client.predict` or `Client.rank`.
+        Scores as in `Client.predict` or `Client.rank`.
 
     Raises:
-        ServerError: an answer does not fit the server's description of the model.
+        ServerError: a response does not match the server's description of the model.
     """
     output, is_single = schema.outputs[0], len(schema.outputs) == 1
     try:
@@ -141,7 +138,7 @@ def _is_flat(part: Array, output: Tensor, request: PreparedRequest) -> bool:
 
 
 def decode(content: bytes, shape: Sequence[int], tensor: Tensor) -> Array:
-    """The bytes of an output as an array. Raises ValueError or struct.error where they do not fit."""
+    """Convert the bytes of an output to an array. Raise ValueError or struct.error if they do not fit."""
     is_text = tensor.numpy_dtype.hasobject
     values: Array = deserialize_bytes_tensor(content) if is_text else np.frombuffer(content, tensor.numpy_dtype)
     return values.reshape(tuple(shape))
@@ -212,7 +209,7 @@ def _candidates_of(candidates: Any, schema: ModelSchema) -> dict[str, Any]:
 
 
 def _wanted(given: Mapping[str, Any], schema: ModelSchema) -> list[ColumnSchema]:
-    """The columns of a request; lists and masks may also be given as the tensors they become."""
+    """Return the columns of a request; lists and masks may also be passed as their tensors."""
     wanted: list[ColumnSchema] = []
     for column in schema.columns:
         tensors = [column.values]
@@ -230,7 +227,7 @@ def _wanted(given: Mapping[str, Any], schema: ModelSchema) -> list[ColumnSchema]
 def _parts(
     tensors: Callable[[int, int], list[WireTensor]], count: int, step: int, max_message_bytes: int
 ) -> Iterator[list[WireTensor]]:
-    """The tensors of each message: `step` rows, halved until they fit."""
+    """Yield the tensors of each message: `step` rows, halved until the message is small enough."""
 
     def halved(start: int, stop: int) -> Iterator[list[WireTensor]]:
         part = tensors(start, stop)
@@ -246,14 +243,18 @@ def _parts(
 
 
 def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
-    """Columns by name, from rows of any type that `Client.predict` takes; the schema says which hold lists.
+    """Convert rows of any type that `Client.predict` accepts to columns by name.
+
+    Args:
+        rows: see `Client.predict`.
+        schema: schema of the model, which identifies list columns.
 
     Raises:
-        RequestError: rows are of another type.
+        RequestError: the rows have another type.
     """
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
-    elif hasattr(rows, "to_arrow"):  # a DataFrame of polars
+    elif hasattr(rows, "to_arrow"):  # polars DataFrame
         rows = rows.to_arrow()
     if isinstance(rows, pa.Table):
         return dict(zip(rows.column_names, rows.columns, strict=True))
@@ -272,7 +273,7 @@ def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
 
 
 def _is_row(columns: Mapping[str, Any], schema: ModelSchema) -> bool:
-    """Whether these are the values of one row: scalars, except in columns that hold lists."""
+    """Whether the mapping is a single row: all values are scalars, except in list columns."""
     lists = {column.name for column in schema.columns if column.lengths is not None}
     several = {
         name for name, value in columns.items() if hasattr(value, "__iter__") and not isinstance(value, str | bytes)

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a model, as the server describes it."""
+"""Inputs and outputs of a model, as described by the server."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -23,10 +23,10 @@ class ColumnSchema:
 
     Attributes:
         name: column name.
-        values: input of the values; of lists [num_rows, longest].
-        lengths: input of how many values each list has; None where a column is one input.
-        mask: input that says which values are there, sent when one is missing; None where the model has none.
-        is_required: a request cannot do without the column.
+        values: input of the values; [num_rows, longest] for lists.
+        lengths: input of the list lengths; None for a column with a single input.
+        mask: input that flags present values, sent only if a value is missing; None if the model has no mask.
+        is_required: whether every request needs the column.
     """
 
     name: str
@@ -42,12 +42,13 @@ class ModelSchema:
 
     Attributes:
         name: model name.
-        inputs: those that every request has, in the order of its config.
-        outputs: in the order of its config.
-        max_batch_size: most rows of one request; of candidates, if rows hold several.
-        optional_inputs: those that a request may leave out, such as masks.
-        max_list_length: most values of a list, and most candidates, of one row; 0 where the server does not say.
-        classes: output → names of the classes that its values are the probabilities of, where it has some.
+        inputs: required inputs, in the order of the config.
+        outputs: outputs, in the order of the config.
+        max_batch_size: maximum number of rows in one request; of candidates, if rows have several.
+        optional_inputs: inputs that a request may leave out, such as masks.
+        max_list_length: maximum number of list values, and of candidates, in one row; 0 if the server does not state
+            it.
+        classes: output → names of the classes whose probabilities it returns, for outputs with classes.
     """
 
     name: str
@@ -63,7 +64,7 @@ class ModelSchema:
         """Read an `inference.ModelConfig`.
 
         Raises:
-            RequestError: the model takes no batches, or has inputs or outputs that cannot be asked.
+            RequestError: the model does not support batches, has no inputs or no outputs, or has an unsupported type.
         """
         if config.max_batch_size < 1:
             raise RequestError(f"model {config.name!r} takes no batches (max_batch_size 0), expected at least 1.")
@@ -83,7 +84,7 @@ class ModelSchema:
         )
 
     def by_output(self, scores: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Output → its part of the scores: [num_rows], or [num_rows, width] of several values."""
+        """Split scores by output: [num_rows], or [num_rows, width] for outputs with several values."""
         if len(self.outputs) == 1:
             return {self.outputs[0].name: scores}
         ends = np.cumsum([output.dims[0] for output in self.outputs])[:-1]
@@ -91,7 +92,7 @@ class ModelSchema:
         return {output.name: part[:, 0] if output.is_scalar else part for output, part in parts}
 
     def score_columns(self, scores: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """The scores by column, named as `rankline.workflows.schema.targets.score_names` says."""
+        """Split scores into columns named by `rankline.workflows.schema.targets.score_names`."""
         columns: dict[str, npt.NDArray[Any]] = {}
         for output, part in self.by_output(scores).items():
             classes = self.classes.get(output, ())
@@ -101,17 +102,17 @@ class ModelSchema:
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        """The columns of `score_columns`."""
+        """The column names of `score_columns`."""
         return tuple(self.score_columns(np.empty((0, sum(abs(output.dims[0]) for output in self.outputs)))))
 
     @cached_property
     def candidates(self) -> tuple[str, ...]:
-        """Columns that may hold several values per row, which share the rest of the row."""
+        """Columns that may have several values per row, with the other columns shared between them."""
         return tuple(column.name for column in self.columns if column.values.is_candidates)
 
     @cached_property
     def columns(self) -> tuple[ColumnSchema, ...]:
-        """The columns of a request, in the order of the inputs; `NAME__values` and `NAME__nnzs` are one, `NAME`."""
+        """The columns of a request, in input order; `NAME__values` and `NAME__nnzs` together are one column, `NAME`."""
         required = {tensor.name for tensor in self.inputs}
         inputs = {tensor.name: tensor for tensor in (*self.inputs, *self.optional_inputs)}
         lengths = {

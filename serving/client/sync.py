@@ -1,4 +1,4 @@
-"""The client that waits for each answer."""
+"""The blocking client."""
 
 import os
 import time
@@ -15,22 +15,22 @@ from rankline.serving.client.transport import Transport, connect
 
 
 class Client:
-    """Scores rows with one model of a Triton server, one request after another. Threads may share one.
+    """Score rows with one model of a Triton server, one request at a time. Threads may share a client.
 
-    A forked process makes a connection of its own; a pickled client connects where it is loaded.
+    A forked process opens its own connection; a pickled client connects when it is unpickled.
 
     Args:
         url: HOST:PORT of the server's gRPC protocol, or of its HTTP protocol with that transport or as
             http://HOST:PORT; https:// and grpcs:// encrypt. Over gRPC also dns:///HOST:PORT or
-            ipv4:HOST:PORT,HOST:PORT, of several servers, which are asked in turn.
-        model_name: the ensemble, or any model with a batch dimension; its first output is what is asked for.
+            ipv4:HOST:PORT,HOST:PORT for several servers, which are used in turn.
+        model_name: the ensemble, or any model with a batch dimension.
         config: timeouts, retries, encryption, transport.
-        timeout_s: in place of the one in `config`.
-        transport: in place of a connection to `url`, which then is what messages name.
+        timeout_s: overrides the timeout in `config`.
+        transport: transport to use instead of a connection to `url`; `url` then only appears in messages.
 
     Raises:
-        ServerError: no server answers at `url`.
-        RequestError: the server has no such model.
+        ServerError: no server responds at `url`.
+        RequestError: the server does not have the model.
     """
 
     def __init__(
@@ -67,58 +67,58 @@ class Client:
 
     @property
     def schema(self) -> ModelSchema:
-        """The model's inputs and outputs."""
         return self._connected.schema
 
     def predict(self, columns: Columns) -> Array:
-        """Score rows; more than `max_batch_size` are sent in several requests.
+        """Score rows; more than `max_batch_size` rows are sent in several requests.
 
         Args:
-            columns: one column per input of the model: a table of Arrow, pandas or polars, or a mapping from names to
-                arrays or lists of equal length. Or one row, a mapping from names to values, or a list of such rows.
-                Lists of a pair of inputs `NAME__values` and `NAME__nnzs` are given as `NAME`, each of any length, or
-                as the two tensors. None, NaN and nulls say that a value is missing. A column of candidates has one
-                value per row, or is [num_rows, num_candidates].
+            columns: one column per input of the model, as an Arrow, pandas or polars table, or as a mapping from names
+                to arrays or lists of equal length. Alternatively one row, a mapping from names to values, or a list of
+                such rows. A list column, with the inputs `NAME__values` and `NAME__nnzs`, is passed as `NAME` with
+                lists of any length, or as these two tensors. None, NaN and nulls mark missing values. A candidate
+                column has one value per row, or the shape [num_rows, num_candidates].
 
         Returns:
-            [num_rows], or [num_rows, width] when there is more than one value per row, as there is for several
-            candidates or classes; of several outputs side by side, which `schema.by_output` takes apart.
+            Scores [num_rows], or [num_rows, width] if rows have several values, as with several candidates or classes.
+            Several outputs are concatenated along the second axis; `schema.by_output` splits them.
 
         Raises:
-            RequestError: the columns do not fit the model, or it refused them.
+            RequestError: the columns do not fit the model, or the model rejected them.
             ServerBusyError: too many requests wait for the model.
-            DeadlineError: no answer came in time.
-            ServerError: the server does not answer, or its answer does not fit its description of the model.
+            DeadlineError: the response did not arrive in time.
+            ServerError: the server does not respond, or its response does not match its description of the model.
         """
         return self.infer(self.prepare(columns))
 
     def rank(self, row: Mapping[str, Any], candidates: Any) -> Array:
-        """Score many candidates for one row, which is sent and read once for all of them.
+        """Score many candidates for one row, which is sent and processed once for all of them.
 
         Args:
-            row: name → value, a list for a column of lists, of all that the candidates share.
-            candidates: their values, as a column of `predict`; a mapping from names to columns, or an Arrow table,
-                where the model takes several. More than the server takes for one row are sent in several requests.
+            row: name → value of the columns that all candidates share; a list for a list column.
+            candidates: values of the candidates, as a column of `predict`; for models with several candidate columns, a
+                mapping from names to columns or an Arrow table. If there are more than the server accepts per row, they
+                are sent in several requests.
 
         Returns:
-            [num_candidates].
+            Scores [num_candidates].
 
         Raises:
-            RequestError: the model takes one candidate per row, there are no candidates, or as `predict`.
-            ServerBusyError, DeadlineError, ServerError: as `predict`.
+            RequestError: the model takes one candidate per row, there are no candidates, or as in `predict`.
+            ServerBusyError, DeadlineError, ServerError: as in `predict`.
         """
         return self.infer(self.prepare_ranking(row, candidates))
 
     def prepare_ranking(self, row: Mapping[str, Any], candidates: Any) -> PreparedRequest:
-        """Check a row and its candidates against the model and lay them out for the wire; see `rank`.
+        """Check a row and its candidates against the model and encode them for sending; see `rank`.
 
         Raises:
-            RequestError: as `rank`.
+            RequestError: as in `rank`.
         """
         return self._core.prepare_ranking(row, candidates)
 
     def prepare(self, columns: Columns) -> PreparedRequest:
-        """Check rows against the model and lay them out for the wire.
+        """Check rows against the model and encode them for sending.
 
         Raises:
             RequestError: a column is missing, unknown, of another length, or its values do not fit.
@@ -129,20 +129,20 @@ class Client:
         """Send a prepared request and wait for the scores.
 
         Returns:
-            As `predict` or `rank`.
+            Scores as in `predict` or `rank`.
 
         Raises:
-            ServingError: as `predict`.
+            ServingError: as in `predict`.
         """
         return run(self._core.infer(request))
 
     @property
     def _core(self) -> Core:
-        """The connection of this process: after a fork, threads and sockets stay with the parent."""
+        """The connection of this process. After a fork, threads and sockets stay with the parent."""
         if self._process != os.getpid() and self._transport is None:
             connected = self._connect()
             connected.schema = self._connected.schema
-            self._inherited.append(self._connected)  # closing it would wait for those threads
+            self._inherited.append(self._connected)  # closing it would wait for the parent's threads
             self._connected, self._process = connected, os.getpid()
         return self._connected
 

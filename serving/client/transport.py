@@ -1,7 +1,7 @@
-"""The interface of transports, and the choice of one.
+"""Interface and factory of transports.
 
-A transport is written once for both clients, in coroutines. Those of a blocking one never give up control, so `Client`
-runs them to their end at once (`core.run`); those of the others wait in the event loop.
+Each transport is written once for both clients, as coroutines. Coroutines of a blocking transport never suspend, so
+`Client` runs them to completion immediately (`core.run`); the others wait in the event loop.
 """
 
 import re
@@ -21,37 +21,36 @@ _SCHEMES = {"grpc": (GRPC, False), "grpcs": (GRPC, True), "http": (HTTP, False),
 
 
 class Transport(Protocol):
-    """A connection. Calls raise `CallError`, after `timeout_s` at the latest; none is repeated."""
+    """A connection. Calls raise `CallError`, after `timeout_s` at the latest, and are never retried."""
 
     async def describe(self, model_name: str, timeout_s: float) -> Any:
-        """The model's `inference.ModelConfig`."""
+        """Return the model's `inference.ModelConfig`."""
 
     async def model_names(self, timeout_s: float) -> list[str]:
-        """Models that are ready."""
+        """Return the names of the models that are ready."""
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
-        """A message that asks for all outputs."""
+        """Return a message that requests all outputs."""
 
     async def infer(self, message: Any, timeout_s: float) -> Any:
-        """Send a message; returns what `decode` takes."""
+        """Send a message and return the response, to be passed to `decode`."""
 
     def decode(self, response: Any, tensor: Tensor) -> Array:
-        """The output, [num_rows, ...]. Raises ValueError, IndexError or struct.error where it does not fit."""
+        """Return an output, [num_rows, ...]. Raise ValueError, IndexError or struct.error if it does not fit."""
 
     async def close(self) -> None:
         pass
 
 
 def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
-    """Make a connection; nothing is sent yet.
+    """Create a transport without connecting to the server yet.
 
     Args:
-        url: of the server.
-        config: which transport, and its choices.
-        is_async: for the running event loop; else calls block.
+        config: choice and options of the transport.
+        is_async: True for calls in the running event loop, False for blocking calls.
 
     Raises:
-        ConfigError: `url` is not an address, or begins with a scheme that contradicts the config.
+        ConfigError: `url` is not an address, or its scheme contradicts the config.
         MissingExtraError: HTTP needs packages that are not installed.
     """
     url, config = by_scheme(url, config)
@@ -74,10 +73,10 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
 
 
 def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
-    """Split the scheme, and the path of Triton's protocol, from an address, and apply the scheme to the config.
+    """Remove the scheme, and the path of Triton's protocol, from an address, and apply the scheme to the config.
 
     Raises:
-        ConfigError: they contradict each other.
+        ConfigError: scheme and config contradict each other.
     """
     scheme, _, address = url.partition("://")
     if not address or scheme not in _SCHEMES:

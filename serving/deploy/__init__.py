@@ -1,1 +1,1 @@
-"""What the container stack adds: images, dashboards, and a benchmark client that needs nothing but gRPC."""
+"""Additions of the container stack: images, dashboards, and a benchmark client that needs only gRPC."""

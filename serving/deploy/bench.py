@@ -1,9 +1,9 @@
-"""One-shot benchmark of a server in the stack: the held-out rows, scored once for the AUC and then as load.
+"""One-shot benchmark of a server in the stack: score the held-out rows once for the AUC, then send them as load.
 
     python -m rankline.serving.deploy.bench --url triton:8001 --model movielens --prepared work/movielens/prepared
 
-It is `rankline bench` without what that needs NVTabular and MLflow for: nothing is logged, the table goes to standard
-output. The status is 1 where something is wrong with a measurement.
+This is `rankline bench` without the parts that need NVTabular and MLflow: nothing is logged, and the table goes to
+standard output. The exit status is 1 if a measurement has a problem.
 """
 
 import argparse
@@ -21,7 +21,6 @@ from rankline.workflows.schema.targets import BINARY
 
 
 def main() -> int:
-    """Parse, measure, print; the exit status."""
     options = _parser().parse_args()
     try:
         return show(_bench(options.url, options.model, options.prepared, tuple(options.batch_sizes)))
@@ -45,7 +44,7 @@ def _bench(url: str, model: str, directory: Path, batch_sizes: tuple[int, ...]) 
 
 
 def show(report: BenchmarkReport) -> int:
-    """Print the figures, and what is wrong with them to standard error; the exit status, which is 1 if anything is."""
+    """Print the figures, and problems to standard error; return the exit status, 1 if there are problems."""
     shown = columns(report.bench)
     for line in (shown, *zip(*([cell.text for cell in cells] for cells in shown.values()), strict=True)):
         print("".join(f"{text:>12}" for text in line))

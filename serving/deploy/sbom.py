@@ -1,8 +1,8 @@
-"""What a serving image is made of, as CycloneDX JSON: every file with its SHA-256, by the package that it is from.
+"""Bill of materials of a serving image as CycloneDX JSON: every file with its SHA-256, by package.
 
-    sbom.py DIRECTORY=PLACE …     where each directory's files are in the image
+    sbom.py DIRECTORY=PLACE …     PLACE is the location of the directory's files in the image
 
-It runs where the image is built, and asks Debian's package manager; the same files give the same text.
+The script runs where the image is built, and queries Debian's package manager. The same files produce the same text.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ _COPIED = {"/opt/rankline/bin/busybox": "/usr/bin/busybox"}
 
 
 def bill_of(places: dict[Path, Path]) -> dict[str, object]:
-    """The document.
+    """Return the document.
 
     Args:
-        places: directories that were copied into the image → where they are in it.
+        places: directories copied into the image → their location in the image.
     """
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", _REQUIREMENTS.read_text(), re.MULTILINE))
     owners, versions = _debian()
@@ -50,7 +50,7 @@ def bill_of(places: dict[Path, Path]) -> dict[str, object]:
 
 
 def _debian() -> tuple[dict[str, str], dict[str, str]]:
-    """Path → package, and package → version."""
+    """Return path → package, and package → version."""
     shown = _said("dpkg-query", "--show", "--showformat", "${binary:Package} ${Version}\n")
     versions = dict(line.split(" ") for line in shown)
     return {path: package for package in versions for path in _said("dpkg", "--listfiles", package)}, versions
@@ -61,7 +61,7 @@ def _said(*command: str) -> list[str]:
 
 
 def _origin(name: str, owners: dict[str, str], versions: dict[str, str], pinned: dict[str, str]) -> tuple[str, ...]:
-    """(kind, package, version) that a file is from."""
+    """Return (kind, package, version) of the package that a file belongs to."""
     original = _COPIED.get(name, name)
     for path in (original, f"/usr{original}", original.removeprefix("/usr")):
         if path in owners:

@@ -1,9 +1,9 @@
-"""MLflow's server on PostgreSQL, once that lets it in and has the tables of this MLflow.
+"""Start MLflow's server on PostgreSQL, after checking the connection and upgrading the tables if necessary.
 
     track.py [OPTIONS OF mlflow server]
 
-An older MLflow's tables are brought to this one's, which keeps what is in them. Where the server cannot start, one line
-says why.
+Tables of an older MLflow are upgraded, which keeps their content. If the server cannot start, one line states the
+reason.
 """
 
 import os
@@ -27,7 +27,6 @@ _ADVICE = {
 
 
 def main(arguments: list[str]) -> None:
-    """Check, then become the server."""
     (uri,) = (argument.removeprefix(_OPTION) for argument in arguments if argument.startswith(_OPTION))
     version = _version(uri.replace("+psycopg2", ""))
     if version is not None and not _is_current(version):
@@ -37,7 +36,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _version(uri: str) -> str | None:
-    """Of the tables; None where there are none yet."""
+    """Return the schema version of the tables; None if there are none yet."""
     try:
         connection = psycopg2.connect(uri, connect_timeout=10)
     except psycopg2.OperationalError as error:
@@ -54,7 +53,7 @@ def _version(uri: str) -> str | None:
 
 
 def _is_current(version: str) -> bool:
-    found = find_spec("mlflow")  # to import it takes seconds
+    found = find_spec("mlflow")  # importing it takes seconds
     assert found is not None
     assert found.origin is not None
     migrations = ScriptDirectory(str(Path(found.origin).parent / "store/db_migrations"))

@@ -1,12 +1,12 @@
-"""The engines that a model can be served by: a folder each, which says how it converts, loads and runs models.
+"""Engines that models are served with. Each engine has a folder that defines how it converts, loads and runs models.
 
-    NAME/__init__.py    ENGINE, an `Engine`: what it is called and which formats it takes; light to import
-    NAME/model.py       Triton's side: a folder with it is a backend, called as the folder is
-    NAME/offline.py     Model, a `rankline.serving.engines.offline.ScoringModel`: the same in this process
-    NAME/convert.py     convert(trained, target), of an engine that takes models which it has to convert
+    NAME/__init__.py    ENGINE, an `Engine`: name and formats; cheap to import
+    NAME/model.py       Triton backend; the folder's name is the name of the backend
+    NAME/offline.py     Model, a `rankline.serving.engines.offline.ScoringModel` that runs in this process
+    NAME/convert.py     convert(trained, target), for engines that convert models from other formats
 
-An engine in another package is known by an entry point of the group `rankline.engines` that leads to its `ENGINE`, such
-as `numpy = "rankline_numpy:ENGINE"`. Triton's side may import what this process can.
+Other packages register an engine by an entry point of the group `rankline.engines` that refers to its `ENGINE`, such as
+`numpy = "rankline_numpy:ENGINE"`. Its Triton backend can import the same modules as this process.
 """
 
 from collections.abc import Mapping
@@ -30,20 +30,20 @@ ENTRY_POINTS = "rankline.engines"
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """What runs a model, in Triton and in this process.
+    """A runtime for models, in Triton and in this process.
 
     Attributes:
-        name: what `--engine` takes.
+        name: value of `--engine`.
         package: the folder as a Python package, `__name__` in its `__init__.py`.
-        format: name of the file or directory that it runs, in a model repository as in a trained model.
-        converts: formats of trained models that it takes beside its own, and converts.
-        platform: what Triton calls the format, where it has a name for it.
-        output: what the model calls an output, from its `{name}` and its `{place}` among all.
-        parameters: for Triton's side, in `config.pbtxt`.
-        threads_parameter: name of the one that says how many threads one operation may use; "" for none.
-        module: top-level Python module that runs it, where it is an optional one.
-        extra: the extra in pyproject.toml that brings the module.
-        library: of C, in the module's folder, which the native backend opens; "" where there is only one in Python.
+        format: name of the model file or directory that the engine runs, in a model repository or a trained model.
+        converts: formats of trained models that the engine converts to its own.
+        platform: Triton's name for the format, if it has one.
+        output: template for the model's output names, from the output's `{name}` and position `{place}`.
+        parameters: parameters of the Triton backend in `config.pbtxt`.
+        threads_parameter: name of the parameter that limits the threads of one operation; "" for none.
+        module: top-level Python module that the engine needs, if it is optional.
+        extra: extra in pyproject.toml that installs the module.
+        library: C library in the module's folder that the native backend opens; "" if there is only a Python backend.
     """
 
     name: str
@@ -70,32 +70,32 @@ class Engine:
         return Path(spec.origin).parent
 
     def require(self, *, feature: str) -> None:
-        """Refuse to go on without the module that runs it."""
+        """Raise unless the module that runs the engine is installed."""
         if self.module:
             require(self.module, feature=feature, extra=self.extra)
 
     def load(self, path: Path) -> "ScoringModel":
-        """A model of its format in this process."""
+        """Load a model in the engine's format into this process."""
         model: ScoringModel = import_module(f"{self.package}.offline").Model(path)
         return model
 
     def load_trained(self, path: Path) -> "OfflineModel":
-        """A model that was trained in its format in this process."""
+        """Load a model that was trained in the engine's format into this process."""
         return cast("OfflineModel", self.load(path))
 
     def convert(self, trained: "ModelArtifact", target: Path) -> None:
-        """Write a trained model of one of the formats that it `converts` to `target`, in its own.
+        """Convert a trained model from one of the formats in `converts`, and write it to `target`.
 
         Raises:
             ExportError: the model cannot be converted.
-            MissingExtraError: the packages that convert it are not installed.
+            MissingExtraError: the packages needed for the conversion are not installed.
         """
         import_module(f"{self.package}.convert").convert(trained, target)
 
 
 @cache
 def engines() -> Mapping[str, Engine]:
-    """All engines by name: first those that run what a framework trains, then those that convert it."""
+    """Return all engines by name, starting with engines that run the formats of the frameworks without conversion."""
     folders = sorted(file.parent.name for file in Path(__file__).parent.glob("*/model.py"))
     ours = [import_module(f"{__name__}.{folder}").ENGINE for folder in folders]
     found = [*ours, *installed(ENTRY_POINTS, Engine).values()]
@@ -106,21 +106,20 @@ def engines() -> Mapping[str, Engine]:
 
 
 def engines_for(trained_format: str) -> Mapping[str, Engine]:
-    """Those that take a trained model of a format by name, first the one that runs it as it is."""
+    """Return the engines that accept a format of trained models by name, the one without conversion first."""
     fitting = [engine for engine in engines().values() if trained_format in (engine.format, *engine.converts)]
     return {engine.name: engine for engine in sorted(fitting, key=lambda engine: engine.format != trained_format)}
 
 
 def engine_for(trained_format: str, name: str | None = None) -> Engine:
-    """What serves a trained model.
+    """Return the engine that serves a trained model.
 
     Args:
-        trained_format: of the model.
-        name: of the engine; None for the one that runs the model as it is.
+        name: name of the engine; None for the engine that runs the format without conversion.
 
     Raises:
-        ArtifactError: no engine runs the format as it is.
-        ConfigError: there is no such engine, or it does not take the format.
+        ArtifactError: no engine runs the format without conversion.
+        ConfigError: the engine does not exist, or does not accept the format.
     """
     fitting = engines_for(trained_format)
     if name is not None:
@@ -135,7 +134,6 @@ def engine_for(trained_format: str, name: str | None = None) -> Engine:
 
 
 def engine_of_backend(backend: str) -> Engine:
-    """The engine that Triton knows by the name of a backend."""
     known = {engine.backend: engine for engine in engines().values()}
     if backend not in known:
         raise ConfigError(f"{backend!r} is not the backend of an engine, expected {', '.join(sorted(known))}.")

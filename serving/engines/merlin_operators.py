@@ -1,8 +1,8 @@
-"""The one door to merlin-systems.
+"""The only module that imports merlin-systems.
 
-Its operators for models import their framework, so an engine asks for its own by `merlin_operator`. The runtime that it
-exports with imports all frameworks, XGBoost, LightGBM and scikit-learn, which takes seconds. We export with a runtime
-of our own, so Merlin's is imported when somebody uses it.
+Its model operators import their framework, so each engine requests its operator through `merlin_operator`. Merlin's
+export runtime imports all frameworks, XGBoost, LightGBM and scikit-learn, which takes seconds. Since Rankline exports
+with its own runtime, Merlin's is imported only on use.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ with importing_merlin():
 
 
 def merlin_operator(module: str, name: str) -> Any:
-    """An operator of `merlin.systems.dag.ops`; imports the framework that it is for."""
+    """Return an operator of `merlin.systems.dag.ops`, importing its framework."""
     with importing_merlin():
         return getattr(import_module(f"merlin.systems.dag.ops.{module}"), name)
 
 
 class Predict(BaseOperator):  # type: ignore[misc]  # merlin has no annotations
-    """A model that merlin-systems has no operator for, in its graph."""
+    """Graph operator for a model without an operator in merlin-systems."""
 
     def __init__(self, outputs: Sequence[str]) -> None:
         super().__init__()

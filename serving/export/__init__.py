@@ -1,1 +1,1 @@
-"""From prepared data and a trained model to a version in a model repository, checked before it is published."""
+"""Export prepared data and a trained model as a version in a model repository, verified before it is published."""

@@ -1,4 +1,4 @@
-"""The choices of `export`, light to import: the command line makes its options from them."""
+"""Options of `export`. Cheap to import, since the command line builds its options from them."""
 
 import os
 from collections.abc import Collection
@@ -8,7 +8,7 @@ from rankline.workflows.core.validation import check_choice
 
 NATIVE, PYTHON = BACKENDS = ("native", "python")
 WIDE = 200
-"""Raw columns from which a table counts as wide; see `rankline.serving.export.relay`."""
+"""Number of raw columns from which a table counts as wide; see `rankline.serving.export.relay`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,27 +16,28 @@ class ExportConfig:
     """How an ensemble is served.
 
     Attributes:
-        engine: what runs the model, such as onnx; an unknown name lists those that take the model. By default
-            the framework that trained it.
-        backend: native runs workflow and model inside Triton, without Python, where both that form and the machine that
-            serves allow it; python runs each step in processes of Python.
-        uncompiled: operators of the workflow that have no compiled form, such as LambdaOp, separated by commas: the
-            whole workflow then runs through NVTabular, which takes some milliseconds for a row.
-        fused: run workflow and model as one step, which saves a fifth of the latency of few rows, and half where they
-            run in Python; else as two. By default one, but two where rows lack values: Triton runs requests together
-            that have the same inputs, and a missing value is an input more, which the model no longer sees. A table of
-            200 columns or more is one step in any case, since each tensor between two steps costs time.
-        max_batch_size: most rows of one request. Where rows hold candidates and a history: most candidates of all rows,
-            16,384 at most, for 32,768 would take 5 GB of memory.
-        max_list_length: most values of one list of a request, and most candidates of one row.
-        instances: copies of each step that run side by side, in Python each in a process; 0 for one per four cores.
-        threads: threads that one operation of the model may use; 0 to share the cores among the instances.
-        batch_delay_ms: how long a request may wait for others that the model then scores with it; by default it waits
-            for nothing but an instance.
-        max_queue_size: requests that may wait for a step; the next one is refused at once. 0 for any number. With a
-            limit, Triton 24.10 keeps one request in some hundreds waiting for 500 ms.
-        queue_timeout_ms: how long a request may wait for a step before it is refused, 0 for any time; same effect.
-        keep_versions: how many versions stay on disk, at least the new one and the one before.
+        engine: engine that runs the model, such as onnx; an unknown name lists the engines that can run the model. By
+            default the framework that trained it.
+        backend: native runs workflow and model inside Triton without Python, if both have a native form and the serving
+            machine has the native backends; python runs each step in Python processes.
+        uncompiled: comma-separated operators of the workflow that have no compiled form, such as LambdaOp. The whole
+            workflow then runs through NVTabular, which takes a few milliseconds per row.
+        fused: run workflow and model as one step instead of two. This saves a fifth of the latency of small requests,
+            and half when they run in Python. By default one step, but two if rows have missing values: Triton batches
+            requests with the same inputs, and a missing value adds an input that the model step does not see. A table
+            of 200 columns or more always defaults to one step, since each tensor between two steps costs time.
+        max_batch_size: maximum number of rows in one request. For rows with candidates and a history: maximum number of
+            candidates over all rows, at most 16,384, since 32,768 would need 5 GB of memory.
+        max_list_length: maximum number of values in one list of a request, and of candidates in one row.
+        instances: number of parallel copies of each step, each in its own process in Python; 0 for one per four cores.
+        threads: number of threads that one operation of the model may use; 0 to share the cores among the instances.
+        batch_delay_ms: how long a request may wait to be batched with others; by default requests wait only for a free
+            instance.
+        max_queue_size: number of requests that may wait for a step; further requests are rejected immediately. 0 for no
+            limit. With a limit, Triton 24.10 delays one request in several hundred by 500 ms.
+        queue_timeout_ms: how long a request may wait for a step before it is rejected; 0 for no limit. A limit has the
+            same effect on Triton 24.10.
+        keep_versions: number of versions to keep on disk, at least the new one and the previous one.
     """
 
     engine: str | None = None
@@ -58,15 +59,15 @@ class ExportConfig:
             check_choice(self, name, not getattr(self, name) < least, f"at least {least}")
 
     def most_rows(self, *, with_candidates: bool) -> int:
-        """Most rows of one request, or most candidates of all its rows."""
+        """Return the maximum number of rows in a request, or of candidates over all its rows."""
         return min(self.max_batch_size, _MOST_CANDIDATES) if with_candidates else self.max_batch_size
 
     def settled(self, optional: Collection[str], num_columns: int) -> "ExportConfig":
-        """Return these choices with `fused` decided.
+        """Return the config with `fused` set, if it was left open.
 
         Args:
             optional: raw columns that a request may leave out.
-            num_columns: all raw columns.
+            num_columns: number of raw columns.
         """
         return self if self.fused is not None else replace(self, fused=not optional or num_columns >= WIDE)
 

@@ -1,7 +1,7 @@
-"""The active version of an exported ensemble with its server in one image, which runs wherever containers do.
+"""Build a container image with the server and the active version of an exported ensemble.
 
-The image is that of the container stack, small and without Python, with the version in /models. Layers are the same for
-the same export on the same base: its files have its time (`SOURCE_DATE_EPOCH`).
+It is the serving image of the container stack, without Python, plus the version in /models. The same export on the same
+base image produces the same layers: file times are set to the time of the export (`SOURCE_DATE_EPOCH`).
 """
 
 import shutil
@@ -35,14 +35,11 @@ _REMEDIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """An image that was built."""
-
     tag: str
     num_bytes: int
 
 
 def build_image(ensemble: ExportedEnsemble, tag: str | None = None) -> Image:
-    """Build it with the container engine that `docker` speaks to."""
     library = _library_of(ensemble)
     tag = tag or f"rankline-{ensemble.name}:{ensemble.version}"
     _check_engine()
@@ -78,7 +75,6 @@ def _check_engine() -> None:
 
 
 def _library_of(ensemble: ExportedEnsemble) -> str:
-    """The build argument ENGINE."""
     details, with_library = ensemble.manifest.details, {e.name: e.backend for e in engines().values() if e.library}
     library = with_library.get(details["engine"])
     if library is None or details["uncompiled"] or not all(details["native"].values()):

@@ -1,8 +1,8 @@
-"""export: prepared data and trained model → one Triton ensemble.
+"""Export prepared data and a trained model as one Triton ensemble.
 
-The serving graph is merlin-systems' own (`TransformWorkflow` and its operator for the model in an `Ensemble`);
-`NativeRuntime` writes it in place of `TritonExecutorRuntime`, which makes one Python model that calls the others
-request by request. An export adds one version to a Triton model repository: see
+The serving graph is a merlin-systems `Ensemble` of `TransformWorkflow` and its operator for the model. `NativeRuntime`
+writes the graph in place of `TritonExecutorRuntime`, which generates one Python model that calls the other models
+request by request. Each export adds one version to a Triton model repository: see
 `rankline.serving.repository.ensemble`.
 """
 
@@ -40,21 +40,21 @@ from rankline.workflows.schema.targets import Head
 
 @dataclass(frozen=True, kw_only=True)
 class Exportable:
-    """A fitted workflow and the model behind it, wherever they were made.
+    """A fitted workflow and a trained model, from a recipe or imported.
 
     Attributes:
-        workflow: takes the raw columns of a request, no label.
-        offline_workflow: what the served transform is compared with.
-        model: the trained model, as the framework that made it runs it.
-        artifact: the model on disk, as engines take it.
-        dtypes: encoded column → NumPy dtype name of its values, as the model takes them.
-        widths: encoded column of lists → their width, for a model that fixes it.
-        heads: what its outputs are, in their order.
-        heldout: raw rows to compare on.
-        made_from: name → fingerprint of what went in.
-        details: for the manifest.
-        candidates: raw columns that may hold several values per row of a request.
-        columns: those of the workflow that the model takes; None for all.
+        workflow: the workflow that takes the raw columns of a request, without labels.
+        offline_workflow: the workflow that the served transform is compared with.
+        model: the trained model, run by its own framework.
+        artifact: the model on disk, as input of the engines.
+        dtypes: encoded column → NumPy dtype name of the model's input.
+        widths: encoded list column → its length, for models with fixed lengths.
+        heads: the model's outputs, in order.
+        heldout: raw rows for the comparison.
+        made_from: artifact kind → fingerprint of the artifacts that the export is made from.
+        details: details for the manifest.
+        candidates: raw columns that may have several values per row of a request.
+        columns: encoded columns that the model takes; None for all.
         refuses_missing: see `compile_workflow`.
         trained_on: see `check_parity`.
     """
@@ -85,30 +85,25 @@ def export_ensemble(
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Compile, compare, write and publish what was prepared and trained here.
+    """Compile, compare, write and publish a prepared workflow and its trained model.
 
     Args:
-        prepared: the data that the model was trained on.
-        trained: the model.
-        output: model repository of the ensemble, which gets a version more.
-        config: engine and limits.
-        name: of the ensemble model.
+        output: model repository of the ensemble, which gets a new version.
         promote: see `rankline.serving.repository.ensemble.publish_version`.
-        progress: shows the steps that are done.
 
     Raises:
-        ArtifactError: an artifact is damaged, the two do not belong together, or `output` is something else.
+        ArtifactError: an artifact is damaged, the two do not belong together, or `output` contains something else.
         ConfigError: the engine cannot run the model.
-        LoweringError: the workflow holds an operator that cannot be compiled.
+        LoweringError: the workflow has an operator that cannot be compiled.
         ParityError: offline and served results differ.
     """
-    engine_for(trained.format, config.engine)  # now, not after the model is loaded
+    engine_for(trained.format, config.engine)  # fail before loading the model
     exportable = exportable_of(prepared, trained)
     return publish_exportable(exportable, output, config, name=name, promote=promote, progress=progress)
 
 
 def check_compiles(prepared: PreparedData, config: ExportConfig) -> None:
-    """Refuse a workflow that could not be served, before a model is trained on what it makes."""
+    """Raise if the workflow could not be served, before a model is trained on its output."""
     workflow = _serving_workflow(prepared)
     if config.uncompiled_operators:
         check_uncompiled(workflow, config.uncompiled_operators)
@@ -117,7 +112,6 @@ def check_compiles(prepared: PreparedData, config: ExportConfig) -> None:
 
 
 def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
-    """What was prepared and trained here, loaded."""
     _check_same_origin(prepared, trained)
     serving_workflow = _serving_workflow(prepared)
     model = engine_for(trained.format).load_trained(trained.model_path)
@@ -158,7 +152,7 @@ def publish_exportable(
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Compile, compare, write and publish; arguments and errors as of `export_ensemble`."""
+    """Compile, compare, write and publish; arguments and errors are the same as in `export_ensemble`."""
     with checked(exportable, config, progress) as ready:
         progress.update(3, 4, "write")
         ensemble = ready.publish(output, config, name=name, promote=promote)
@@ -168,7 +162,7 @@ def publish_exportable(
 
 @contextmanager
 def checked(exportable: Exportable, config: ExportConfig, progress: Progress = SILENT) -> "Iterator[CheckedExport]":
-    """Compile and compare once; what can be published, any number of times, as long as the block lasts."""
+    """Compile and compare once. The result can be published any number of times within the block."""
     engine = engine_for(exportable.artifact.format, config.engine)
     progress.update(1, 4, "compile")
     with TemporaryDirectory(prefix="rankline-export-") as directory:
@@ -196,7 +190,7 @@ def checked(exportable: Exportable, config: ExportConfig, progress: Progress = S
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedExport:
-    """A workflow and a model in an engine that were compared with what they were made from."""
+    """A served workflow and model whose results were compared with the originals."""
 
     exportable: Exportable
     plan: Transform
@@ -248,7 +242,7 @@ class CheckedExport:
 def _transform(
     exportable: Exportable, uncompiled: Sequence[str], directory: Path
 ) -> tuple[Transform, Mapping[str, Any] | None]:
-    """The workflow as it is served; of one that is not compiled, as it was asked for, how long a row takes."""
+    """Return the served form of the workflow, and, if it is not compiled, its operators and the latency per row."""
     workflow, columns = exportable.workflow, exportable.columns
     if not uncompiled:
         plan = compile_workflow(
@@ -263,13 +257,13 @@ def _transform(
     check_uncompiled(workflow, uncompiled)
     whole = UncompiledTransform.of(workflow, input_specs(workflow), exportable.dtypes, exportable.widths)
     whole.save(directory / "uncompiled")
-    loaded = UncompiledTransform.load(directory / "uncompiled")  # as it will be served, without functions of ours
+    loaded = UncompiledTransform.load(directory / "uncompiled")  # as served, without functions of this process
     row_ms = check_rows_apart(loaded, exportable.heldout)
     return loaded, {"operators": list(uncompiled), "row_ms": row_ms}
 
 
 def _in_engine(engine: Engine, exportable: Exportable, directory: Path) -> tuple[Served, ScoringModel]:
-    """The model as an engine runs it, converted below `directory` where the engine takes another format."""
+    """Return the model in an engine, converted below `directory` if the engine needs another format."""
     artifact, heads = exportable.artifact, exportable.heads
     if engine.format == artifact.format:
         return Served(engine=engine, path=artifact.model_path, heads=heads), exportable.model
@@ -280,7 +274,7 @@ def _in_engine(engine: Engine, exportable: Exportable, directory: Path) -> tuple
 
 
 class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no annotations
-    """A workflow whose outputs have the dtypes that the plan gives them, or merlin-systems refuses the graph."""
+    """A workflow whose outputs have the dtypes of the plan; merlin-systems refuses the graph otherwise."""
 
     def __init__(self, workflow: nvt.Workflow, plan: Transform) -> None:
         super().__init__(workflow)
@@ -309,7 +303,7 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
     def export(
         self, ensemble: Ensemble, path: str, *, config: ExportConfig, name: str, version: int
     ) -> list[ModelConfig | EnsembleConfig]:
-        """Write a version below `path`, but for its manifest."""
+        """Write a version below `path`, without its manifest."""
         ops = [node.op for node in postorder_iter_nodes(ensemble.graph.output_node)]
         wanted = (TransformWorkflow, self._operator)
         if any(sum(isinstance(op, kind) for op in ops) != 1 for kind in wanted):

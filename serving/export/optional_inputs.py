@@ -1,4 +1,4 @@
-"""Which columns a request may leave out: those that some rows lack, and that the workflow fills or encodes then."""
+"""Columns that a request may leave out: columns with missing values that the workflow fills or encodes."""
 
 import itertools
 from collections.abc import Collection, Sequence
@@ -16,14 +16,13 @@ from rankline.workflows.plan import Transform
 def optional_columns(
     plan: Transform, heldout: pa.Table, candidates: Collection[str], not_compared: Collection[str]
 ) -> tuple[str, ...]:
-    """Raw columns that a request may leave out.
+    """Return the raw columns that a request may leave out.
 
-    A column that no row lacked stays required, so that one that was forgotten is found.
+    A column without missing values stays required, so that a forgotten column is an error.
 
     Args:
-        plan: what is served.
-        heldout: raw rows.
-        candidates: columns that say how many scores there are.
+        plan: the served transform.
+        candidates: columns that determine the number of scores.
         not_compared: columns whose missing values could not be compared with NVTabular.
     """
     kept = {*candidates, *not_compared}
@@ -37,7 +36,7 @@ def _is_lacking(column: pa.ChunkedArray) -> bool:
 
 
 def _filled(plan: Transform, heldout: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Flag the columns that the plan fills where they are missing, so that nothing missing reaches the model."""
+    """Flag the columns that the plan fills when they are missing, so that the model never sees a missing value."""
     row = raw_rows(plan, heldout, 1)
     first = pa.array(np.zeros(len(names), np.int64))
     columns = {name: row[name].combine_chunks().take(first) for name in row.column_names}

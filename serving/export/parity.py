@@ -1,10 +1,10 @@
-"""No export without parity: what is served equals what was trained on.
+"""Parity check of an export: the served results must equal the results that the model was trained on.
 
-Two comparisons on held-out rows, on rows made to be awkward and on rows that lack a value: the compiled plan against
-NVTabular (ids, lengths and bits of floats identical), and the score through the plan, in the layout that is served,
-against the score through NVTabular (within `SCORE_TOLERANCE`), except for rows that were made up and give the model
-NaN or a number that its sums overflow with. Where a row may hold several candidates, a third: a request with several
-against one with a row for each. And held-out rows must be encoded as they were when the data was prepared.
+The check uses held-out rows, rows of edge cases and rows with missing values. The compiled plan must match
+NVTabular (ids, lengths and bits of floats identical), and the served score must match the score through NVTabular
+(within `SCORE_TOLERANCE`), except for synthetic rows that give the model NaN or numbers large enough to overflow its
+sums. If a row may have several candidates, a request with several candidates must match a request with one row per
+candidate. Held-out rows must also be encoded as they were when the data was prepared.
 """
 
 import itertools
@@ -29,30 +29,34 @@ from rankline.workflows.schema.tensor_names import MISSING_LIST
 from rankline.workflows.schema.tensors import apart
 
 SCORE_TOLERANCE = 1e-5
-"""Largest difference of two scores in [0, 1], of larger ones as a share of them. A model may add the same numbers in
-another order per layout."""
+"""Maximum difference of two scores: absolute for scores in [0, 1], relative for larger scores.
+
+A model may sum the same numbers in a different order in each layout.
+"""
 
 MAX_ROWS = 4096
-"""Held-out rows that are compared."""
+"""Number of held-out rows to compare."""
 
 _TOO_LARGE = 1e19
-"""Two such numbers multiplied are more than float32 holds."""
+"""The product of two such numbers overflows float32."""
 
 _NUM_LACKING = 8
-"""Rows that are compared without a value, for each column that may lack one."""
+"""Number of rows compared with a missing value, for each column that may have missing values."""
 
 _MOST_GROUPS = 4
-"""Groups in which columns are first tried without a value; one that fails is tried in halves. Each is a call of
-NVTabular, which takes time for every column of the table."""
+"""Number of groups in which columns are first tried with missing values; a failing group is split in half.
+
+Each try calls NVTabular, which takes time for every column of the table.
+"""
 
 _MOST_AWKWARD_GROUPS = 64
-"""Most groups of columns; each group has its awkward values in rows of its own."""
+"""Maximum number of groups of columns; each group has its edge cases in separate rows."""
 
 _NUM_ALONE = 32
-"""Rows that are compared with themselves among others, where NVTabular serves them."""
+"""Number of rows that are transformed alone and in a batch, if NVTabular serves them."""
 
 _NUM_CANDIDATES = 16
-"""Rows, each of which is scored with the candidates of all of them."""
+"""Number of rows that are each scored with the candidates of all of them."""
 
 _INT64 = np.iinfo(np.int64)
 _AWKWARD_INTEGERS = (0, -1, 1, _INT64.min, _INT64.max, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1)
@@ -61,15 +65,16 @@ _AWKWARD_STRINGS = ("", "a", "é", "日本", "\U0001f600", "a\0b", "\0", " a ", 
 
 @dataclass(frozen=True, kw_only=True)
 class ParityReport:
-    """What was compared.
+    """Summary of a parity check.
 
     Attributes:
-        num_rows: rows compared.
-        num_left_out: awkward rows on which NVTabular itself fails, such as a group that `JoinGroupby` does not know, or
-            the model, such as an id that is not in its table.
-        nulls_not_compared: columns in which a missing value is refused when served, or on which NVTabular fails then.
-        largest_score_difference: between offline and served scores.
-        num_candidates: candidates of each row of the request that was compared with a row for each; 0 if rows hold one.
+        num_rows: number of rows compared.
+        num_left_out: number of edge-case rows on which NVTabular itself fails, such as for a group unknown to
+            `JoinGroupby`, or the model, such as for an id outside its table.
+        nulls_not_compared: columns whose missing values are rejected when served, or on which NVTabular fails.
+        largest_score_difference: largest difference between offline and served scores.
+        num_candidates: number of candidates per row in the comparison of several candidates with one row per candidate;
+            0 if rows have a single candidate.
     """
 
     num_rows: int
@@ -93,18 +98,16 @@ def check_parity(
     """Compare offline and served results.
 
     Args:
-        workflow: the fitted workflow. It may take more columns than the plan, the label say, which are filled with
-            zeros.
+        workflow: the fitted workflow. Columns that the plan does not take, such as labels, are filled with zeros.
         plan: the same workflow without its label, compiled.
-        model: the trained model.
-        heldout: raw rows; columns beyond the plan's inputs are ignored.
-        served_model: what the trained model was converted to; None where it is served as it is.
-        candidates: raw columns that may hold several values per row of a request.
-        trained_on: what the first held-out rows were encoded to when the data was prepared, where that was kept.
-        max_rows: how many held-out rows are compared.
+        heldout: raw rows; columns other than the plan's inputs are ignored.
+        served_model: the converted model; None if the trained model is served without conversion.
+        candidates: raw columns that may have several values per row of a request.
+        trained_on: encoding of the first held-out rows at the time the data was prepared, if it was kept.
+        max_rows: number of held-out rows to compare.
 
     Raises:
-        ParityError: anything differs, or a held-out row is refused; the message names the first column and row.
+        ParityError: results differ, or a held-out row is rejected; the message names the first column and row.
         ArtifactError: the model takes other inputs.
     """
     rows = raw_rows(plan, heldout, max_rows)
@@ -117,7 +120,7 @@ def check_parity(
             f"NVTabular fails on the held-out rows ({type(error).__name__}: {error}), so there is nothing to compare "
             "with. Nothing was exported."
         ) from error
-    # Apart, since pandas makes integers float64 where the batch lacks one, and awkward ones would lose their last bits.
+    # Separate: pandas converts integers to float64 if any is missing, and edge cases would lose their last bits.
     awkward = _rows_that_fit(plan, awkward_rows(plan, rows))
     comparable, transformed = _transform_what_can_be(workflow, awkward)
     compared = [(rows, served, offline)]
@@ -149,14 +152,13 @@ def check_parity(
 
 
 def check_rows_apart(plan: Transform, heldout: pa.Table) -> float:
-    """Refuse a transform that makes something else of a row by itself than among others, as a request joins rows.
+    """Raise if the transform of a row depends on the other rows of its batch, since serving batches requests.
 
     Args:
-        plan: runs through NVTabular, whose operators may look at neighbours.
-        heldout: raw rows.
+        plan: a transform that runs through NVTabular, whose operators may look at neighboring rows.
 
     Returns:
-        How long a single row takes, in milliseconds; the median of some.
+        Median latency of a single row in milliseconds.
 
     Raises:
         ParityError: a column differs.
@@ -189,12 +191,15 @@ def raw_rows(plan: Transform, heldout: pa.Table, max_rows: int) -> pa.Table:
 
 
 def rows_of(inputs: Sequence[ColumnSpec], heldout: pa.Table, max_rows: int) -> pa.Table:
-    few = heldout.slice(0, max_rows)  # once, as it takes time for each column
+    few = heldout.slice(0, max_rows)  # once, since slicing takes time per column
     return pa.table({spec.name: _heldout_column(spec, few) for spec in inputs})
 
 
 def awkward_rows(plan: Transform, heldout: pa.Table) -> pa.Table:
-    """Each awkward value once in every column beside held-out values of the others, none of them missing but NaN."""
+    """Return rows with each edge-case value of each column once, and held-out values in the other columns.
+
+    No value is missing, except for NaN.
+    """
     taken = _narrowed(plan)
     awkward = {spec.name: _awkward_values(spec, taken.get(spec.name, spec.dtype)) for spec in plan.inputs}
     present = {name: heldout[name].combine_chunks().drop_null() for name in awkward}
@@ -212,7 +217,7 @@ def awkward_rows(plan: Transform, heldout: pa.Table) -> pa.Table:
 
 
 def _groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
-    """Split names into at most `most` groups of about the same size, none of them empty."""
+    """Split names into at most `most` nonempty groups of similar size."""
     bounds = np.linspace(0, len(names), min(most, len(names)) + 1).astype(int).tolist()
     return [names[begin:end] for begin, end in itertools.pairwise(bounds)]
 
@@ -220,14 +225,13 @@ def _groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
 def _transform_without_values(
     workflow: nvt.Workflow, plan: Transform, heldout: pa.Table, names: Sequence[str]
 ) -> tuple[list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]], set[str]]:
-    """Transform rows that lack a value of each column, by the plan and by NVTabular."""
     batches, not_compared = list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]](), set[str]()
     waiting = _groups(names, _MOST_GROUPS)
     while waiting:
         group = waiting.pop()
         present, lacking = _rows_with_and_without(group, heldout)
         both = _transform_lacking(workflow, plan, present, lacking)
-        # Together, NVTabular gets the integers of all these columns as float64, which it may hash to something else.
+        # In one batch, NVTabular gets the integers of all these columns as float64, whose hashes may differ.
         if both is not None and (len(group) == 1 or _all_identical(*both)):
             batches.append((lacking, *both))
         elif len(group) > 1:
@@ -238,7 +242,7 @@ def _transform_without_values(
 
 
 def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return some held-out rows that have a value, for each of some columns, and the same rows without that value."""
+    """For each column, return some held-out rows that have a value, and the same rows without that value."""
     places = [np.flatnonzero(heldout[name].is_valid())[:_NUM_LACKING] for name in names]
     present = heldout.take(pa.array(np.concatenate(places)))
     lacking, ends = present, np.cumsum([len(rows) for rows in places]).tolist()
@@ -253,7 +257,7 @@ def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.
 def _transform_lacking(
     workflow: nvt.Workflow, plan: Transform, present: pa.Table, lacking: pa.Table
 ) -> tuple[dict[str, NDArray[Any] | Padded], pd.DataFrame] | None:
-    """What the plan and NVTabular make of rows that lack a value; None where one of them takes no such rows."""
+    """Transform rows with missing values by the plan and by NVTabular; None if either rejects them."""
     try:
         served = plan.run(*plan_inputs(plan, lacking))
     except RequestError:
@@ -265,17 +269,17 @@ def _transform_lacking(
 def plan_inputs(
     plan: Transform, rows: pa.Table
 ) -> tuple[dict[str, NDArray[Any] | Padded], dict[str, NDArray[np.bool_]]]:
-    """Rows as `TransformPlan.run` takes them.
+    """Convert rows to the arguments of `TransformPlan.run`.
 
     Args:
-        plan: says which columns there are, and their types.
-        rows: those columns, of those types.
+        plan: transform that defines the columns and their types.
+        rows: table with these columns and types.
 
     Returns:
-        The inputs, and the masks of columns that need one and in which something is missing.
+        The inputs, and the masks of columns that need a mask and have missing values.
 
     Raises:
-        ParityError: a list of integers lacks one, which no request can say.
+        ParityError: a list of integers has a missing element, which a request cannot express.
     """
     inputs: dict[str, NDArray[Any] | Padded] = {}
     valid = {}
@@ -289,7 +293,7 @@ def plan_inputs(
 
 def _heldout_column(spec: ColumnSpec, heldout: pa.Table) -> pa.ChunkedArray:
     try:
-        # NVTabular knows integers as floats where training lacked some, whatever that does to their last bits.
+        # NVTabular treats integers as floats if any was missing in training, even if they lose their last bits.
         return heldout[spec.name].cast(_arrow_type(spec), safe=spec.numpy_dtype.kind != "f")
     except (KeyError, pa.ArrowException) as error:
         raise ParityError(
@@ -314,10 +318,10 @@ def _compare(
     *,
     are_made_up: bool = False,
 ) -> float:
-    """Compare what the plan and NVTabular made of one batch; returns the largest difference of scores.
+    """Compare the outputs of the plan and of NVTabular for one batch, and return the largest score difference.
 
-    What becomes of NaN in a model, and of sums that overflow, depends on engine and processor: with AVX-512
-    TensorFlow's ReLU makes 0 of it. Rows that were made up are not refused for that.
+    How a model handles NaN and overflowing sums depends on engine and processor: with AVX-512, TensorFlow's ReLU turns
+    NaN into 0. Synthetic rows are therefore not rejected for such differences.
     """
     offline = offline[list(served)]
     for name, column in served.items():
@@ -327,7 +331,7 @@ def _compare(
     if are_made_up:
         actual = np.where(out_of_range(served).reshape(-1, *(1,) * (actual.ndim - 1)), expected, actual)
     worst, difference = _worst(expected, actual)
-    if not difference <= SCORE_TOLERANCE:  # also when it is NaN
+    if not difference <= SCORE_TOLERANCE:  # also true for NaN
         raise ParityError(
             f"scores differ: {_row(rows, worst)} scores {expected[worst]!r} offline and "
             f"{actual[worst]!r} served, and may differ by {SCORE_TOLERANCE}. Nothing was exported."
@@ -336,7 +340,7 @@ def _compare(
 
 
 def _compare_with_training(rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], trained_on: pa.Table) -> None:
-    """Refuse an encoding that changed since `prepare`: a saved workflow names its operators, without their code."""
+    """Raise if the encoding has changed since `prepare`: a saved workflow does not contain its operators' code."""
     before = trained_on.slice(0, rows.num_rows).to_pandas()
     for name in served:
         if (row := _first_difference(served[name], before[name], _close)) is not None:
@@ -348,7 +352,10 @@ def _compare_with_training(rows: pa.Table, served: Mapping[str, NDArray[Any] | P
 
 
 def out_of_range(columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[np.bool_]:
-    """The rows of a plan's outputs in which a number is NaN or too large for a model: a flag each, or one for all."""
+    """Flag the rows of a plan's outputs in which a number is NaN or too large for a model.
+
+    Return one flag per row, or a single flag if no column has floats.
+    """
     arrays = (column.values if isinstance(column, Padded) else column for column in columns.values())
     numbers = (values for values in arrays if values.dtype.kind == "f")
     found = [~(np.abs(values) < _TOO_LARGE).all(axis=tuple(range(1, values.ndim))) for values in numbers]
@@ -358,7 +365,7 @@ def out_of_range(columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[np.boo
 def _runnable(
     model: OfflineModel, rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], offline: pd.DataFrame
 ) -> tuple[pa.Table, Mapping[str, NDArray[Any] | Padded], pd.DataFrame]:
-    """The rows of a batch that a model of somebody else can run, such as those whose ids are in its tables."""
+    """Select the rows of a batch that an imported model can run, such as rows whose ids are in its tables."""
 
     def runs(start: int, end: int) -> bool:
         try:
@@ -378,7 +385,7 @@ def _runnable(
 
 
 def _rows_that_fit(plan: Transform, rows: pa.Table) -> pa.Table:
-    """Drop rows with a number or list that is too large for the model's inputs: requests with one are refused."""
+    """Drop rows with a number or list that is too large for the model's inputs, since such requests are rejected."""
 
     def fits(start: int, end: int) -> bool:
         try:
@@ -386,14 +393,17 @@ def _rows_that_fit(plan: Transform, rows: pa.Table) -> pa.Table:
         except UnfitError:
             return False
         except RequestError:
-            return True  # serving them says so
+            return True  # reported when they are served
         return True
 
     return rows.filter(pa.array(rows_where(fits, rows.num_rows)))
 
 
 def rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.bool_]:
-    """Flag the rows for which something holds that holds for a slice if it does for each of its rows."""
+    """Flag the rows for which `holds` is true, by bisection.
+
+    `holds` takes the bounds of a slice, and must be true if it is true for each row of the slice.
+    """
     flags = np.zeros(num_rows, np.bool_)
     waiting = [(0, num_rows)] if num_rows else []
     while waiting:
@@ -407,7 +417,6 @@ def rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.b
 
 
 def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
-    """The row in which two arrays of scores differ most, and by how much."""
     with np.errstate(invalid="ignore"):  # infinite scores
         difference = np.where(_identical(actual, expected), 0.0, apart(actual, expected))
     if difference.ndim > 1:
@@ -417,7 +426,7 @@ def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
 
 
 def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collection[str], rows: pa.Table) -> float:
-    """Compare rows that each hold the candidates of all with a row for each; returns the largest difference."""
+    """Compare rows with all candidates in one request with one row per candidate, and return the largest difference."""
     count = rows.num_rows
     inputs, valid = plan_inputs(plan, rows)
 
@@ -453,10 +462,9 @@ def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collec
 
 
 def transform_offline(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
-    """Raw rows through NVTabular, as `prepare` would write them.
+    """Transform raw rows through NVTabular, with the dtypes that `prepare` would write.
 
-    pandas holds numbers in float64 and booleans as objects where one is missing; what is written has the dtype of the
-    schema.
+    pandas stores numbers as float64 and booleans as objects if any is missing; the files have the dtype of the schema.
     """
     frame = rows.to_pandas()
     for name, schema in workflow.input_schema.column_schemas.items():
@@ -474,7 +482,7 @@ def _is_widened(column: "pd.Series[Any]", dtype: np.dtype[Any]) -> bool:
 
 
 def _transform_what_can_be(workflow: nvt.Workflow, rows: pa.Table) -> tuple[pa.Table, pd.DataFrame]:
-    """The rows that NVTabular can transform, and what it makes of them."""
+    """Return the rows that NVTabular can transform, and its output for them."""
     if (whole := _attempt(workflow, rows)) is not None:
         return rows, whole
     flags = rows_where(lambda start, end: _attempt(workflow, rows.slice(start, end - start)) is not None, rows.num_rows)
@@ -483,7 +491,7 @@ def _transform_what_can_be(workflow: nvt.Workflow, rows: pa.Table) -> tuple[pa.T
 
 
 def _attempt(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame | None:
-    """Rows through NVTabular; None where an operator fails."""
+    """Transform rows through NVTabular; None if an operator fails."""
     try:
         with without_merlin_log():
             return transform_offline(workflow, rows)
@@ -497,18 +505,17 @@ def _arrow_type(spec: ColumnSpec) -> pa.DataType:
 
 
 def _narrowed(plan: Transform) -> dict[str, str]:
-    """Return the raw columns that a model takes as smaller integers → the NumPy dtype name of those."""
+    """Map raw columns that the model takes as smaller integers to the NumPy dtype name of these integers."""
     calls = plan.steps if isinstance(plan, TransformPlan) else ()
     steps = ((call.step, call.inputs[0]) for call in calls if isinstance(call, StepCall))
     return {column: step.dtype for step, column in steps if isinstance(step, Narrow) and isinstance(column, str)}
 
 
 def _awkward_values(spec: ColumnSpec, taken: str) -> pa.Array:
-    """Awkward values of a column's type; as lists an empty one, each value alone and all together.
+    """Return edge cases of a column's type; for lists an empty list, each value alone and all together.
 
     Args:
-        spec: of the column.
-        taken: NumPy dtype name as which a model takes whole numbers of the column.
+        taken: NumPy dtype name in which the model takes integers of the column.
     """
     kind, values = spec.numpy_dtype.kind, list[Any]()
     if kind == "O":
@@ -530,7 +537,7 @@ def _awkward_values(spec: ColumnSpec, taken: str) -> pa.Array:
 
 
 def _values(spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
-    """One value per row: None for missing strings, NaN for missing floats, zero for others."""
+    """Return one value per row: None for missing strings, NaN for missing floats, zero for other missing values."""
     if spec.dtype == "object":
         array = array.cast(pa.large_binary())
     elif spec.numpy_dtype.kind != "f" and array.null_count:
@@ -576,9 +583,9 @@ def _first_difference(
                 for a, b in zip(np.split(lists.values, lists.offsets[1:-1]), offline, strict=True)
             ]
     else:
-        with np.errstate(all="ignore"):  # as models take it, which may be too small for a number
+        with np.errstate(all="ignore"):  # the model's dtype may be too small for a number
             values = offline.to_numpy()
-            are_whole = values.dtype.kind in "iu" and served.dtype.kind in "iu"  # which a cast could wrap around
+            are_whole = values.dtype.kind in "iu" and served.dtype.kind in "iu"  # a cast could wrap around
             same = compare(served, values if are_whole else values.astype(served.dtype)).tolist()
     return None if all(same) else same.index(False)
 
@@ -588,7 +595,7 @@ def _value(served: NDArray[Any] | Padded, row: int) -> Any:
 
 
 def _identical(served: NDArray[Any], offline: NDArray[Any]) -> NDArray[np.bool_]:
-    """Value by value; floats by their bits, but for NaN, which equals any NaN."""
+    """Compare values elementwise, floats by their bits, except that any NaN equals any other NaN."""
     same: NDArray[np.bool_] = served == offline
     if served.dtype.kind == "f":
         same &= np.signbit(served) == np.signbit(offline)
@@ -597,7 +604,7 @@ def _identical(served: NDArray[Any], offline: NDArray[Any]) -> NDArray[np.bool_]
 
 
 def _close(served: NDArray[Any], before: NDArray[Any]) -> NDArray[np.bool_]:
-    """Value by value; floats but for what a logarithm differs by from processor to processor."""
+    """Compare values elementwise, allowing floats the difference that a logarithm has between processors."""
     same = _identical(served, before)
     return same | np.isclose(served, before, rtol=1e-5, atol=1e-6) if served.dtype.kind == "f" else same
 

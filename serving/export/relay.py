@@ -1,9 +1,9 @@
-"""Wide tables in an ensemble: one more step, which spares Triton's scheduler a square of their columns.
+"""An extra step for wide tables that avoids quadratic work in Triton's scheduler.
 
-When n tensors arrive together, the scheduler asks once for each of them whether the step that takes it is ready, and
-each time goes through that step's inputs up to the first that is missing: n² look-ups, some 40 ms for 900 columns. So
-about √n columns pass through a step of their own first, which returns them as they are. While they are missing, a look
-ends after √n inputs on average; after that, only √n tensors arrive.
+When n tensors arrive together, the scheduler checks for each of them whether the next step is ready, and each check
+goes through the step's inputs up to the first missing one: n² lookups, about 40 ms for 900 columns. Therefore about √n
+columns first pass through a step that returns them unchanged. While these are missing, a check ends after √n inputs on
+average; after that, only √n tensors arrive.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from rankline.workflows.schema.tensors import Tensor
 
 
 def relay(tensors: Sequence[Tensor]) -> TransformPlan | None:
-    """Return a plan that hands on some of a request's tensors as they are; None where that would save nothing."""
+    """Return a plan that passes some of a request's tensors through unchanged; None if that would save nothing."""
     if len(tensors) < WIDE:
         return None
     always_there = [tensor for tensor in tensors if tensor.dims == (1,) and not tensor.optional]

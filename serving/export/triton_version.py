@@ -1,4 +1,4 @@
-"""The files of one version of an ensemble: its step, or its two, and the ensemble around them.
+"""The files of one version of an ensemble: one or two steps, and the ensemble around them.
 
 NAME/N/                config.pbtxt                       platform: "ensemble"
 NAME_score_vN/         config.pbtxt, 1/plan, 1/model.*    backend: the engine's, such as "tensorflow"
@@ -8,7 +8,7 @@ or, not fused:
 NAME_transform_vN/     config.pbtxt, 1/plan               backend: "nvtabular"
 NAME_predict_vN/       config.pbtxt, 1/model.*            backend: the engine's
 
-and before the one step of a wide table, see `rankline.serving.export.relay`:
+and before the single step of a wide table, see `rankline.serving.export.relay`:
 
 NAME_relay_vN/         config.pbtxt, 1/plan               backend: "nvtabular"
 """
@@ -34,14 +34,12 @@ from rankline.workflows.schema.tensor_names import SCORE
 from rankline.workflows.schema.tensors import Tensor
 from rankline.workflows.storage.artifacts import MANIFEST
 
-_STEP_VERSION = "1"  # a step's version is in its name
+_STEP_VERSION = "1"  # the step's name contains the version of the ensemble
 _ENCODED = "encoded."  # prefix of the tensors between the steps, since raw and encoded columns share their names
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """A model in the form in which it is served."""
-
     engine: Engine
     path: Path
     heads: tuple[Head, ...] = usual_heads([SCORE])
@@ -63,7 +61,7 @@ class Served:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """What a client has to know beside names and shapes."""
+        """Parameters that clients need in addition to names and shapes."""
         named = zip(output_names(self.heads), self.heads, strict=True)
         classes = {name: head.classes for name, head in named if head.classes}
         return {CLASSES: json.dumps(classes, ensure_ascii=False)} if classes else {}
@@ -87,7 +85,6 @@ def write_version(
     candidates: Sequence[str] = (),
     optional: Collection[str] = (),
 ) -> list[ModelConfig | EnsembleConfig]:
-    """Write the steps and configs of one version of an ensemble."""
     config = config.settled(optional, len(plan.inputs))
     steps = list(_steps(plan, served, config, name, version, candidates, optional))
     plans = {steps[0].name: plan}
@@ -174,7 +171,7 @@ def _steps(
         )
     return (
         step("transform", of_plan, backend="nvtabular", inputs=raw, outputs=encoded),
-        # Without the platform, Triton refuses a missing model before our backend can say so.
+        # Without the platform, Triton rejects a missing model before our backend can report it.
         step(
             "predict",
             {**of_model, **_named(made)},
@@ -187,17 +184,17 @@ def _steps(
 
 
 def native_steps(plan: Transform, engine: Engine, config: ExportConfig) -> dict[str, bool]:
-    """Step → whether it runs without Python, on a machine that has the native backends."""
+    """Map each step to whether it runs without Python on a machine that has the native backends."""
     compiled, in_c = isinstance(plan, TransformPlan), bool(engine.library)
     forms = {"score": compiled and in_c} if config.fused else {"transform": compiled, "predict": in_c}
     return {kind: has_one and config.backend == NATIVE for kind, has_one in forms.items()}
 
 
 def _runtime(kind: str, is_native: bool, config: ExportConfig) -> str:
-    """Python's where it was asked for, or where our native backend would be taken and could not run the step.
+    """Return Python's runtime if it was requested, or if our native backend would be chosen but could not run the step.
 
-    Else it is left open: a server that has the native backend takes it, and another one that in Python. A model of an
-    engine with a backend in Python alone is as open, since Triton may have a backend of its own for it.
+    Otherwise leave the runtime open: a server with the native backend uses it, others use Python. It is also left open
+    for a model whose engine has only a Python backend, since Triton may have its own backend for the engine.
     """
     return "" if is_native or (kind == "predict" and config.backend == NATIVE) else PYTHON_RUNTIME
 
@@ -217,7 +214,7 @@ def _mask(spec: ColumnSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
 
 
 def _of_candidates(tensor: Tensor) -> Tensor:
-    """A single value per row, or one for each of any number of candidates."""
+    """Return a tensor that holds either one value per row or one value per candidate."""
     return replace(tensor, dims=(-1,), is_candidates=True)
 
 

@@ -1,14 +1,14 @@
-"""Models that were made elsewhere, brought into the layout of all served models: a file for each format.
+"""Import models trained elsewhere into the layout of all served models, with one module per format.
 
-    saved_model.py    SavedModels of any Keras, and of plain modules
-    keras_file.py     .keras files, of Keras 2 and 3
+    saved_model.py    SavedModels of any Keras version and of plain modules
+    keras_file.py     .keras files of Keras 2 and 3
     torch_script.py   TorchScript
-    onnx_file.py      ONNX of any converter
+    onnx_file.py      ONNX from any converter
     lightgbm.py       LightGBM's text files
     xgboost.py        XGBoost's JSON and UBJSON files
 
-Each has `takes(path)`, which looks at what a file holds, and a class `Model`, a `ForeignModel`. A package brings a
-further one by the entry-point group `rankline.model_formats`, whose value is such a module.
+Each module has a function `takes(path)`, which inspects the content of a file, and a class `Model`, a `ForeignModel`.
+Other packages add formats through the entry-point group `rankline.model_formats`, whose values are such modules.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,18 +47,15 @@ _REMEDIES = {
 
 
 class ForeignModel(Protocol):
-    """A model in the format of the framework that made it.
-
-    Args:
-        path: of the model.
+    """A model in the format of its own framework.
 
     Attributes:
-        format: what `write` writes, of `rankline.workflows.schema.model_artifact`.
-        inputs: what it takes; none where it takes every column by its name.
+        format: the format that `write` writes, from `rankline.workflows.schema.model_artifact`.
+        inputs: the model's inputs; empty if it takes every column by name.
 
     Raises:
-        ArtifactError: it cannot be loaded, or it would run code that is not a model's.
-        MissingExtraError: what loads it is not installed.
+        ArtifactError: the model cannot be loaded, or would run code beyond a model's computation.
+        MissingExtraError: the packages that load the model are not installed.
     """
 
     format: str
@@ -67,58 +64,58 @@ class ForeignModel(Protocol):
     def __init__(self, path: Path) -> None: ...
 
     def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
-        """The feeds in the layout that the model takes: as they are, unless only a trial can tell.
+        """Return the feeds in the layout that the model takes: unchanged, unless only a trial can determine it.
 
         Args:
-            feeds: what is known from names and types.
-            rows: encoded, to try it with.
+            feeds: feeds derived from names and types.
+            rows: encoded rows for a trial.
         """
         return feeds
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Score rows by the framework itself.
+        """Score rows with the model's own framework.
 
         Args:
-            arrays: by the names of the inputs.
+            arrays: arrays by input name.
 
         Returns:
-            Each output, [rows] or [rows, width].
+            Array of each output, [rows] or [rows, width].
 
         Raises:
-            ExportError: the model cannot run them.
+            ExportError: the model cannot run the arrays.
         """
 
     def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
-        """Names of the columns of an output, where the model knows them; else none."""
+        """Return the class names of an output's columns; empty if the model does not record them."""
         return ()
 
     def take_as_missing(self, value: float) -> None:
-        """Take a value as missing, as NaN is.
+        """Treat a value as missing, in addition to NaN.
 
         Raises:
-            ConfigError: models of the format have no such value.
+            ConfigError: models of this format have no such value.
         """
         raise ConfigError(f"--missing {value:g} is for XGBoost models only, and this is another model. Leave it out.")
 
     def assumed(self) -> tuple[str, ...]:
-        """Name what scores depend on but the file does not record, in a sentence each."""
+        """Return the assumptions behind the scores that the file does not record, one sentence each."""
         return ()
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
-        """Write it as models are served: padded columns in, an output for each head.
+        """Write the model in its served layout: padded columns as inputs, one output per head.
 
         Args:
-            feeds: what its inputs are made of.
-            heads: outputs by the model's own names, which `rankline.workflows.schema.targets.output_names` gives back.
-            target: file or directory of the format.
+            feeds: sources of the model's inputs.
+            heads: outputs by the model's own names, which `rankline.workflows.schema.targets.output_names` returns.
+            target: file or directory to write.
 
         Raises:
-            ExportError: it has no such form.
+            ExportError: the model cannot be written in this layout.
         """
 
 
 def open_model(path: Path) -> ForeignModel:
-    """A model of any format, told by what the file holds."""
+    """Open a model of any format, which is detected from its content."""
     if not path.exists():
         raise ArtifactError(f"{path} does not exist. Expected a model: {', '.join(_formats())}.")
     if not (path.is_file() or path.is_dir()):  # reading a FIFO or a device may never end

@@ -1,6 +1,6 @@
-"""A workflow and a model that were made elsewhere → one Triton ensemble, after the same comparison as our own.
+"""Export a workflow and a model made elsewhere as one Triton ensemble, with the same parity check as for recipes.
 
-What is compared with are NVTabular itself and the framework that made the model, on rows of a sample.
+The served results are compared with NVTabular and the model's own framework on sample rows.
 """
 
 import hashlib
@@ -71,27 +71,24 @@ def export_foreign(
     """Match workflow and model, compare, write and publish.
 
     Args:
-        model: in any format of `rankline.serving.importers`; several, of TensorFlow, become one.
-        sample: raw rows like those that will be scored, at least one; a few thousand are worth comparing.
-        output: model repository of the ensemble, which gets a version more.
-        config: engine and limits.
-        name: of the ensemble model.
-        workflow: directory of a saved NVTabular workflow, or a fitted one; None where the model takes raw columns.
-        renames: column of the workflow → what the model calls it.
-        missing: a value that means missing to an XGBoost model, as NaN does; its file does not record it.
+        model: path of a model in any format of `rankline.serving.importers`; several TensorFlow models become one.
+        sample: raw rows similar to the rows that will be scored, at least one and ideally a few thousand.
+        output: model repository of the ensemble, which gets a new version.
+        workflow: a fitted NVTabular workflow or the directory of a saved one; None if the model takes raw columns.
+        renames: column of the workflow → the model's name for it.
+        missing: value that an XGBoost model treats as missing, in addition to NaN; its file does not record it.
         promote: see `rankline.serving.repository.ensemble.publish_version`.
-        progress: shows the steps that are done.
 
     Returns:
-        The ensemble; `assumed` in its manifest's details says what scores depend on but no file records.
+        The ensemble. `assumed` in its manifest's details lists what scores depend on although no file records it.
 
     Raises:
-        ArtifactError: workflow or model cannot be loaded, would run code, or `output` is something else.
+        ArtifactError: workflow or model cannot be loaded or would run code, or `output` contains something else.
         DataError: the sample does not fit the workflow.
         ExportError: model and workflow do not fit, or one of them cannot be served.
         ParityError: offline and served results differ.
-        ConfigError: `missing` is given, and the model is not of XGBoost.
-        MissingExtraError: what loads or serves the model is not installed.
+        ConfigError: `missing` is set, and the model is not an XGBoost model.
+        MissingExtraError: the packages that load or serve the model are not installed.
     """
     progress.update(0, 5, "load the model")
     if not sample.num_rows:
@@ -128,8 +125,6 @@ def export_foreign(
 
 @dataclass(frozen=True, kw_only=True)
 class _Matched:
-    """A workflow and a model that fit."""
-
     workflow: nvt.Workflow
     offline_workflow: nvt.Workflow
     feeds: tuple[Feed, ...]
@@ -144,7 +139,6 @@ def _matched(
     source: str,
     uncompiled: Sequence[str],
 ) -> _Matched:
-    """Find out how workflow, model and sample fit, from what they say and from a trial with the sample."""
     columns = _encoded(load())
     inputs = model.inputs or tuple(Input(name=column.name) for column in columns)
     feeds = match(inputs, columns, renames, source)
@@ -165,7 +159,7 @@ def _matched(
 
 
 def _assumed(model: ForeignModel, feeds: Sequence[Feed], source: str) -> list[str]:
-    """Name what scores depend on but neither model nor workflow records, in a sentence each."""
+    """Return the assumptions behind the scores that neither model nor workflow records, one sentence each."""
     by_position = [feed for feed in feeds if feed.by_position and len(feed.columns) > 1]
     return [*model.assumed(), *(_said_of_order(feed, source) for feed in by_position)]
 
@@ -186,7 +180,7 @@ def _columns_of(feeds: Sequence[Feed]) -> list[str]:
 
 @dataclass(frozen=True)
 class Adapted:
-    """A `ModelArtifact`: a foreign model in the layout of served ones."""
+    """A `ModelArtifact`: an imported model in its served layout."""
 
     model_path: Path
     dtypes: Mapping[str, str]
@@ -198,7 +192,7 @@ class Adapted:
 
 
 class _Compared:
-    """An `OfflineModel`: offline the framework itself, and the model in the served layout behind a plan."""
+    """An `OfflineModel` that scores offline with the model's own framework, and served with the exported model."""
 
     def __init__(
         self, foreign: ForeignModel, feeds: tuple[Feed, ...], heads: tuple[Head, ...], adapted: OfflineModel
@@ -206,11 +200,11 @@ class _Compared:
         self._foreign, self._feeds, self._heads, self._adapted = foreign, feeds, heads, adapted
         self._call: Callable[..., Sequence[Any]] | None = None
 
-    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (feeds say it)
+    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (determined by feeds)
         return dtypes_of(self._feeds)
 
-    def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (so do heads)
-        """A place in the graph: merlin-systems need not load the model again."""
+    def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (determined by heads)
+        """Return a placeholder, so that merlin-systems does not load the model again."""
         from rankline.serving.engines.merlin_operators import Predict  # takes seconds
 
         return Predict(output_names(self._heads))
@@ -221,7 +215,7 @@ class _Compared:
         return scores_of({name: made[h.column].reshape(-1, h.width).astype(np.float32) for name, h in named})
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """By the very call that the backend makes: what a framework restores may hang on how a file is loaded."""
+        """Score rows by the same call as the backend, since results may depend on how a framework loads a file."""
         arrays = padded_tensors(columns)
         if self._call is None:
             self._call = self._adapted.served_call(list(arrays))
@@ -237,12 +231,12 @@ class _Compared:
 
 
 def _plain(sample: pa.Table) -> pa.Table:
-    """Numbers, strings and lists of them, as requests carry them."""
+    """Convert columns to the types that requests can carry: numbers, strings and lists of them."""
     return pa.table({name: plain_values(sample[name].combine_chunks()) for name in sample.column_names})
 
 
 def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
-    """Gives a copy of the workflow each time, since NVTabular takes columns out of it in place."""
+    """Return a function that copies the workflow, since NVTabular removes columns from it in place."""
     loaded = load_workflow(workflow) if isinstance(workflow, Path) else workflow
     if not loaded.output_schema or not loaded.input_schema:
         raise ArtifactError("the workflow was saved before it was fitted. Fit it, and save it again.")
@@ -250,9 +244,9 @@ def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
 
 
 def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -> nvt.Workflow:
-    """Make a workflow that passes on the columns that a model takes by name, or all numbers if it takes a matrix.
+    """Create a workflow that passes on the columns that a model takes by name, or all numbers if it takes a matrix.
 
-    If an input has no column, it passes on all, so that the error of `match` names them.
+    If an input has no column, the workflow passes on all columns, so that the error of `match` lists them.
     """
     taken = set(renames.values())
     names = {renames.get(name, name): name for name in rows.column_names if name in renames or name not in taken}
@@ -269,11 +263,7 @@ def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -
 
 
 def _first_value(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """What NVTabular sees the type of a column in: of its first row, which may be missing, or an empty list.
-
-    Raises:
-        DataError: there are only empty lists.
-    """
+    """Return a value from which NVTabular infers a column's type; the first row may be missing or an empty list."""
     values = column.drop_null()
     if not holds_lists(column.type):
         return values.slice(0, 1) if len(values) else column.slice(0, 1).fill_null(pa.scalar(0).cast(column.type))
@@ -310,7 +300,6 @@ def _numpy_name(schema: Any) -> str:
 
 
 def _check_sample(specs: Sequence[ColumnSpec], rows: pa.Table) -> None:
-    """Refuse a sample that lacks a column, or has it in another type than the workflow was fitted on."""
     names = [spec.name for spec in specs]
     if missing := [name for name in names if name not in rows.column_names]:
         raise DataError(
@@ -354,11 +343,11 @@ def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
 
 
 def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int) -> tuple[Head, ...]:
-    """A head for each output of numbers; classes that only count its columns where the model names none."""
+    """Return a head for each numeric output; columns are numbered if the model does not name its classes."""
     heads = []
     for name, array in made.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind in "OSU":
-            continue  # names of classes, as some classifiers put out beside the probabilities
+            continue  # class names, which some classifiers return in addition to probabilities
         if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
             raise ExportError(
                 f"the model's output {name!r} is {array.dtype.name}, expected integers or floats. Cast it to float32 "
@@ -390,7 +379,7 @@ def _check_names(specs: Sequence[ColumnSpec], heads: Sequence[Head]) -> None:
 
 
 def _fingerprints(models: Sequence[Path], workflow: Path | nvt.Workflow | None, sample: pa.Table) -> dict[str, str]:
-    """What went in; a workflow that was never saved has no fingerprint."""
+    """Return the fingerprints of models, workflow and sample; a workflow that was never saved has none."""
     found = {"model" if not place else f"model_{place}": _fingerprint(path) for place, path in enumerate(models)}
     if isinstance(workflow, Path):
         found["workflow"] = _fingerprint(workflow)
@@ -401,7 +390,6 @@ def _fingerprints(models: Sequence[Path], workflow: Path | nvt.Workflow | None, 
 
 
 def _fingerprint(path: Path) -> str:
-    """SHA-256 of a file, or of the names and files below a directory."""
     if path.is_file():
         return sha256_of(path)
     listed = "\n".join(f"{name} {sha256_of(file)}" for name, file in files_below(path))

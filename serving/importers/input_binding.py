@@ -1,7 +1,7 @@
-"""What a model takes, and what each of it is fed with: the columns of a workflow, matched by name, type and shape.
+"""Match a model's inputs with the columns of a workflow, by name, type and shape.
 
-Frameworks agree on no layout. A column of single values is [rows] or [rows, 1]; a list is flat values with offsets or
-lengths, or a padded matrix; a model of trees, and many an MLP, takes one matrix with all columns side by side.
+Layouts differ between frameworks. A scalar column is [rows] or [rows, 1]; a list column is flat values with offsets or
+lengths, or a padded matrix; tree ensembles, and many MLPs, take one matrix of all columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,21 +21,21 @@ from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, VALUES
 
 COLUMN, MATRIX, PADDED = "column", "matrix", "padded"
 _PARTS = {VALUES: "values", NNZS: "nnzs", OFFSETS: "offsets"}
-_COUNT_BYTES = 4  # which hold the number of values of any request
+_COUNT_BYTES = 4  # enough for the number of values in any request
 _HALVES = ("float16", "bfloat16")
-"""Types that a tensor cannot have before it reaches the model."""
+"""Types that only the model itself can create, since request tensors cannot have them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """A tensor that a model takes.
+    """An input tensor of a model.
 
     Attributes:
-        name: what the model calls it.
-        dtype: NumPy dtype name; "" where the model's format does not say.
-        shape: None for a size that varies; None as a whole where the format does not say.
-        features: columns of a `MATRIX` by name, where the model knows them.
-        numbered: names that its framework gives to the columns of a `MATRIX` by default, where it does so.
+        name: the model's name for the input.
+        dtype: NumPy dtype name; "" if the format does not record it.
+        shape: sizes, None for a variable size; None as a whole if the format does not record it.
+        features: column names of a `MATRIX`, if the model records them.
+        numbered: default column names of a `MATRIX`, if the framework has some.
     """
 
     name: str
@@ -51,12 +51,12 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A column that a workflow makes.
+    """An output column of a workflow.
 
     Attributes:
-        name: what it is called.
+        name: column name.
         dtype: NumPy dtype name of a value; "object" for strings.
-        is_list: whether a row has a list of them.
+        is_list: whether each row has a list of values.
     """
 
     name: str
@@ -69,15 +69,16 @@ class Encoded:
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
-    """What one input of a model is made of.
+    """Source of a model's input.
 
     Attributes:
-        input: of the model.
+        input: the input.
         kind: `COLUMN`, `MATRIX`, `PADDED`, or `VALUES`, `NNZS` or `OFFSETS` of a list.
-        columns: one encoded column, or those of a matrix from left to right.
-        dtype: NumPy dtype name of what is fed.
-        rank: dimensions of what is fed.
-        by_position: the columns of a matrix are in the order of the workflow or sample, as the model names none.
+        columns: one encoded column, or the columns of a matrix from left to right.
+        dtype: NumPy dtype name of the array.
+        rank: number of dimensions of the array.
+        by_position: whether a matrix has the column order of the workflow or sample, because the model names no
+            columns.
     """
 
     input: Input
@@ -95,16 +96,14 @@ class Feed:
 def match(
     inputs: Sequence[Input], columns: Sequence[Encoded], renames: Mapping[str, str], source: str = "the workflow"
 ) -> tuple[Feed, ...]:
-    """What each input of a model is fed with.
+    """Return the feed of each model input.
 
     Args:
-        inputs: of the model.
-        columns: of the workflow.
-        renames: column → what the model calls it.
-        source: where the columns come from, for messages.
+        renames: column → the model's name for it.
+        source: origin of the columns, for messages.
 
     Raises:
-        ExportError: an input has no column, or one that does not fit; the message names all of them, both sides.
+        ExportError: an input has no column, or its column does not fit; the message lists all such inputs and columns.
     """
     taken = set(renames.values())
     by_name = {renames.get(c.name, c.name): c for c in columns if c.name in renames or c.name not in taken}
@@ -133,7 +132,6 @@ def match(
 
 
 def _remedy(missing: Sequence[str], unused: Sequence[str]) -> str:
-    """What to do about inputs that no column has the name of."""
     return f"{did_you_mean(missing, unused)} If a column is called otherwise: --rename COLUMN={missing[0]}"
 
 
@@ -155,11 +153,7 @@ def _stem(name: str) -> str:
 
 
 def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str) -> Feed | None:
-    """One input that takes all columns side by side; None where the model takes them one by one.
-
-    Raises:
-        ExportError: it cannot be made of the columns.
-    """
+    """Return the feed of a single input that takes all columns as a matrix; None if inputs are separate columns."""
     if len(inputs) != 1 or _stem(inputs[0].name) in by_name:
         return None
     entry, columns = inputs[0], by_name
@@ -195,7 +189,7 @@ def _is_number(column: Encoded) -> bool:
 
 
 def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
-    """What feeds an input, or what is wrong with what has its name; None where nothing has."""
+    """Return the feed of an input, or why the column with its name does not fit; None if there is no such column."""
     part = next((part for part in _PARTS if entry.name.endswith(part) and _stem(entry.name) in by_name), None)
     column = by_name.get(entry.name if part is None else _stem(entry.name))
     if column is None:
@@ -227,7 +221,7 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
 
 
 def _wrong_type(entry: Input, column: Encoded) -> str | None:
-    """Numbers become floats, and integers of another size; floats become no ids, and strings nothing else."""
+    """Return why a column's type does not fit an input: only numbers fit, but floats do not fit integers."""
     made = np.dtype(column.dtype).kind
     taken = "f" if entry.dtype in ("", *_HALVES) else np.dtype(entry.dtype).kind
     if made in "OSU" or taken in "OSU":
@@ -240,12 +234,12 @@ def _wrong_type(entry: Input, column: Encoded) -> str | None:
 
 
 def _model_dtype(column: Encoded) -> str:
-    """Where a model does not say it: int64 for ids, float32 for numbers, as PyTorch's layers take them."""
+    """Return the dtype for models that do not record it: int64 for ids, float32 for numbers, as in PyTorch's layers."""
     return "float32" if np.dtype(column.dtype).kind == "f" else "int64"
 
 
 def dtypes_of(feeds: Sequence[Feed]) -> dict[str, str]:
-    """Encoded column → NumPy dtype name in which it is handed to the served model, which makes halves itself."""
+    """Return encoded column → NumPy dtype name of the served model's input. Half precision is cast inside the model."""
     dtypes: dict[str, str] = {}
     for feed in feeds:
         if feed.kind == MATRIX:
@@ -258,18 +252,18 @@ def dtypes_of(feeds: Sequence[Feed]) -> dict[str, str]:
 
 
 def widths_of(feeds: Sequence[Feed]) -> dict[str, int]:
-    """Encoded column of lists → values of each list, where the model takes a fixed number."""
+    """Return encoded list column → number of values in each list, for columns whose length the model fixes."""
     return {feed.columns[0]: width for feed in feeds if feed.kind == PADDED and (width := _width(feed)) is not None}
 
 
 def check_sample(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
-    """Refuse a sample that a model cannot take: missing lists, lists that are too long, integers that do not fit."""
+    """Raise if a model cannot take the sample: missing lists, lists that are too long, or integers that do not fit."""
     widths = widths_of(feeds)
     for feed in feeds:
         is_part = feed.kind in (NNZS, OFFSETS)
         for name in feed.columns:
             is_missing = frame[name].isna().to_numpy()
-            if feed.is_of_list and is_missing.any():  # of integers, NVTabular says so
+            if feed.is_of_list and is_missing.any():  # NVTabular reports missing integers
                 raise DataError(
                     f"column {name!r} is missing in row {is_missing.argmax()} of the sample, and would reach the model."
                     " Leave such rows out, or fill it in the workflow: NullToEmptyList."
@@ -288,8 +282,8 @@ def check_sample(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
 
 
 def arrays_of(feeds: Sequence[Feed], frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Encoded rows, a pandas DataFrame with lists as objects, as a model takes them."""
-    with np.errstate(all="ignore"):  # a float64 may be too large for what the model takes
+    """Convert encoded rows, a pandas DataFrame with lists as objects, to the model's input arrays."""
+    with np.errstate(all="ignore"):  # a float64 may be too large for the model's dtype
         return {feed.input.name: _array(feed, frame) for feed in feeds}
 
 
@@ -314,5 +308,4 @@ def _width(feed: Feed) -> int | None:
 
 
 def with_rank(feeds: Sequence[Feed], rank: int) -> tuple[Feed, ...]:
-    """The same with columns of single values of so many dimensions."""
     return tuple(replace(feed, rank=rank) if feed.kind == COLUMN else feed for feed in feeds)

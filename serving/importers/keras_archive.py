@@ -1,8 +1,8 @@
-"""What a `.keras` file holds, looked through before Keras reads it.
+"""Check a `.keras` file before Keras reads it.
 
-Keras makes of its description whatever that names: classes and functions of any module in Keras 2, any that Keras
-itself offers in some releases of Keras 3, from one that downloads files to one that loads a program. So what is not
-known to be a layer or a part of one is refused, wherever in the description it stands.
+Keras instantiates whatever the file's config names: in Keras 2 classes and functions of any module, in some releases of
+Keras 3 anything in Keras, including functions that download files or load programs. Therefore everything in the config
+that is not known to be a layer or part of a layer is rejected, at any depth.
 """
 
 import inspect
@@ -18,13 +18,13 @@ from typing import Any
 from rankline.workflows.core.errors import ArtifactError
 
 MAX_JSON_BYTES = 64 << 20
-"""Of a description; those of the largest models take some megabytes."""
+"""Maximum size of a config; configs of the largest models have a few megabytes."""
 
 MAX_RATIO = 10
-"""Of what an archive holds to its own size, beside a MiB; Keras does not compress."""
+"""Maximum ratio of unpacked to packed size, beyond the first MiB; Keras does not compress."""
 
 MAX_MEMBERS = 10_000
-"""Of an archive, all of which Keras unpacks: a few, and those of layers with words."""
+"""Maximum number of files in an archive, all of which Keras unpacks: usually a few, plus files of vocabularies."""
 
 _CONFIG, _METADATA = "config.json", "metadata.json"
 _NAMESPACES = (
@@ -43,12 +43,12 @@ _PLAIN = frozenset(
         "TensorShape",
     }
 )
-"""Values, which both Keras write as if they were classes."""
+"""Values that both Keras versions serialize like classes."""
 _OF_CODE = frozenset({"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"})
-"""Layers that hold code, or load it from elsewhere."""
+"""Layers that contain code, or load it from elsewhere."""
 _NO_FUNCTIONS = frozenset({"get", "serialize", "deserialize"})
 _SYMBOLIC = frozenset({"TFOpLambda", "SlicingOpLambda"})
-"""What Keras 2 makes of TensorFlow's functions between its layers."""
+"""Keras 2 layers for TensorFlow functions called between layers."""
 _TENSORFLOW = re.compile(
     r"(compat\.v1\.)?((math|nn|linalg|__operators__|sparse|signal)\.\w+|abs|add|argmax|argmin|boolean_mask|"
     r"broadcast_to|cast|clip_by_value|concat|constant|convert_to_tensor|cos|cumsum|divide|equal|exp|expand_dims|eye|fill|"
@@ -57,11 +57,11 @@ _TENSORFLOW = re.compile(
     r"reverse|round|searchsorted|sequence_mask|shape|sigmoid|sign|sin|size|slice|sort|split|sqrt|square|squeeze|stack|"
     r"stop_gradient|strided_slice|subtract|tanh|tensordot|tile|transpose|unstack|where|zeros|zeros_like)"
 )
-"""Those that only compute."""
+"""TensorFlow functions that only compute."""
 
 
 def holds_keras(path: Path) -> bool:
-    """Whether it is a zip archive with Keras' description of layers."""
+    """Whether a file is a zip archive with a Keras config."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:
@@ -72,7 +72,7 @@ def holds_keras(path: Path) -> bool:
 
 
 def checked_release(path: Path) -> str:
-    """The release of Keras that wrote a file."""
+    """Check an archive's files, and return the Keras release that wrote it."""
     try:
         with zipfile.ZipFile(path) as archive:
             _check_members(archive, path)
@@ -85,16 +85,13 @@ def checked_release(path: Path) -> str:
 
 
 def check_names(path: Path, keras: Any) -> None:
-    """Refuse a description that names anything but parts of Keras.
+    """Raise if a config names anything other than parts of Keras.
 
-    How it was compiled is left out: nobody reads it to score. That of a model inside is read.
-
-    Args:
-        path: of the file.
-        keras: the module that is to read it.
+    The top-level compile config is skipped, since it is not read for scoring. Compile configs of nested models are
+    checked.
 
     Raises:
-        ArtifactError: it does, or it is damaged.
+        ArtifactError: the config names something else, or the file is damaged.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -111,11 +108,7 @@ def check_names(path: Path, keras: Any) -> None:
 
 
 class _Names:
-    """What a Keras has that may be named.
-
-    Args:
-        keras: the module.
-    """
+    """Classes and functions of a Keras module that a config may name."""
 
     def __init__(self, keras: Any) -> None:
         self._keras = keras
@@ -127,7 +120,7 @@ class _Names:
         self._functions = {name for name, value in found if inspect.isfunction(value)} - _NO_FUNCTIONS
 
     def foreign(self, part: Any) -> Iterator[str]:
-        """What a part of a description names, and may not."""
+        """Yield the forbidden names in a part of a config."""
         if isinstance(part, list):
             for value in part:
                 yield from self.foreign(value)
@@ -157,7 +150,7 @@ class _Names:
         return self._is_operation(name, module) or (name in self._classes and _is_module(module))
 
     def _is_operation(self, name: Any, module: str | None) -> bool:
-        """One of Keras 3 between layers, such as the sum of two tensors."""
+        """Whether a name is a Keras 3 operation between layers, such as the sum of two tensors."""
         if not module or not _OPERATIONS.fullmatch(module) or self._keras.__name__ != "keras":
             return False
         try:
@@ -168,7 +161,7 @@ class _Names:
 
 
 def _is_module(name: str | None) -> bool:
-    """None is for names that are looked up among Keras' own."""
+    """Whether a name is a module of Keras; None means a lookup in Keras' own names."""
     return name is None or _MODULE.fullmatch(name) is not None
 
 
@@ -179,7 +172,6 @@ def _members(keras: Any, namespace: str) -> dict[str, Any]:
 
 
 def _called(part: dict[str, Any]) -> str:
-    """The thing that a part of a description names, as its author would."""
     name, module, registered = (part.get(key) for key in ("class_name", "module", "registered_name"))
     if not isinstance(name, str):
         return f"the class {name!r}"
@@ -213,21 +205,21 @@ def _json_of(archive: zipfile.ZipFile, name: str) -> Any:
 
 
 def _check_weights(content: bytes, path: Path) -> None:
-    """Refuse weights that HDF5 would fetch from other files."""
+    """Raise if HDF5 would read weights from other files."""
     import h5py
 
     with h5py.File(BytesIO(content), "r") as file:
         datasets: dict[int, int] = {}
         if outside := sorted(_leading_outside(file, datasets)):
             raise ArtifactError(f"{path} has weights that are links to elsewhere: {outside}. Save the model again.")
-    if (total := sum(datasets.values())) > len(content):  # compressed, or never written
+    if (total := sum(datasets.values())) > len(content):  # compressed or never written
         raise ArtifactError(
             f"{path} has {total} bytes of weights in a file of {len(content)}, expected no compression. Save it again."
         )
 
 
 def _leading_outside(group: Any, visited: dict[int, int]) -> Iterator[str]:
-    """Names of links and weights that are not in the file; `visited` gets the bytes of what is in it, by address."""
+    """Yield links and weights that refer to other files, and add the size of each object to `visited`, by address."""
     import h5py
 
     for name in group:

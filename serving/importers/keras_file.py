@@ -1,6 +1,6 @@
-"""`.keras` files, of Keras 3 and of Keras 2: they are served as the SavedModel that they would export.
+"""`.keras` files of Keras 2 and 3, served as the SavedModel that they export.
 
-`rankline.serving.importers.keras_archive` looks through the file before Keras reads it.
+`rankline.serving.importers.keras_archive` checks the file before Keras reads it.
 """
 
 import os
@@ -20,17 +20,14 @@ from rankline.workflows.schema.model_artifact import SAVED_MODEL
 from rankline.workflows.schema.targets import Head
 
 _MAX_GROWTH, _SPARE_BYTES = 4, 64 << 20
-"""Bytes of variables for each byte of the file, which may have them in a smaller type, and beside them."""
+"""Bytes of variables allowed per byte of the file, which may store them in a smaller type, plus a fixed allowance."""
 
 
 def takes(path: Path) -> bool:
-    """A zip archive with Keras' description of layers."""
     return holds_keras(path)
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`."""
-
     format = SAVED_MODEL
 
     def __init__(self, path: Path) -> None:
@@ -49,9 +46,9 @@ class Model(ForeignModel):
             raise ArtifactError(f"{path} does not say what it takes. Build it with keras.Input, or save a SavedModel.")
         self.inputs = tuple(
             Input(name=_name(tensor), dtype=_dtype(tensor.dtype), shape=(None, *tensor.shape[1:])) for tensor in inputs
-        )  # of a Sequential that was built by a call, a shape has the number of rows of that
+        )  # a Sequential built by a call has the number of rows of that call in its shapes
         self._taken = inputs[0] if len(inputs) == 1 else self._model.input
-        names = getattr(self._model, "output_names", None)  # which a Sequential of Keras 3 has not
+        names = getattr(self._model, "output_names", None)  # missing in a Sequential of Keras 3
         self._outputs = list(names or [self._model.layers[-1].name])
         self.kept = self._model
 
@@ -65,7 +62,7 @@ class Model(ForeignModel):
         saved_model.save(self._model, self.function, feeds, heads, target)
 
     def function(self, **arrays: Any) -> dict[str, Any]:
-        """Inputs by name → outputs by the names of their layers; numbered where a layer gives several."""
+        """Return the outputs by the names of their layers, numbered if a layer has several, for inputs by name."""
         import tensorflow as tf
 
         given = tf.nest.map_structure(lambda tensor: arrays[_name(tensor)], self._taken)
@@ -79,10 +76,10 @@ class Model(ForeignModel):
 
 
 class _Creator:
-    """Refuses variables for which the file has no values, before TensorFlow allocates them.
+    """Raises before TensorFlow allocates more variables than the file can contain.
 
     Args:
-        max_bytes: of all of them.
+        max_bytes: maximum size of all variables.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -92,7 +89,7 @@ class _Creator:
         import tensorflow as tf
 
         initial, shape = options["initial_value"], options.get("shape")
-        if shape is None:  # of Keras 3; tracing allocates nothing
+        if shape is None:  # Keras 3; tracing allocates nothing
             shape = (
                 tf.function(initial).get_concrete_function().output_shapes if callable(initial) else np.shape(initial)
             )
@@ -107,11 +104,10 @@ class _Creator:
 
 
 def _keras_of(path: Path) -> Any:
-    """The Keras that wrote a file."""
     if checked_release(path).startswith("2."):
         import tf_keras as keras
     else:
-        os.environ["KERAS_BACKEND"] = "tensorflow"  # the only one that a SavedModel can be made of
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # the only backend that exports SavedModels
         import keras
     check_names(path, keras)
     return keras

@@ -1,4 +1,4 @@
-"""LightGBM's text files, of `Booster.save_model` and of its scikit-learn classes' `booster_.save_model`."""
+"""LightGBM's text files, written by `Booster.save_model` or by `booster_.save_model` of its scikit-learn classes."""
 
 import math
 import re
@@ -31,7 +31,7 @@ from rankline.workflows.schema.model_artifact import ONNX
 from rankline.workflows.schema.targets import Head
 
 _BEGIN = re.compile(rb"tree\r?\nversion=v\d")
-_SQUARE_ROOT = "sqrt"  # what was learned is the root of the label
+_SQUARE_ROOT = "sqrt"  # the model predicts the square root of the label
 _TRANSFORMS = (
     dict.fromkeys(("", "custom", "none", "lambdarank", "rank_xendcg"), IDENTITY)
     | dict.fromkeys(("regression", "regression_l1", "huber", "fair", "quantile", "mape"), IDENTITY)
@@ -39,7 +39,7 @@ _TRANSFORMS = (
     | dict.fromkeys(("binary", "multiclassova", "cross_entropy"), SIGMOID)
     | {"cross_entropy_lambda": SOFTPLUS, "multiclass": SOFTMAX}
 )
-"""Objective → `ConvertOutput` in LightGBM's objective functions."""
+"""Objective → transform of the sum, `ConvertOutput` in LightGBM's objective functions."""
 
 
 def takes(path: Path) -> bool:
@@ -50,8 +50,6 @@ def takes(path: Path) -> bool:
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`."""
-
     format = ONNX
 
     def __init__(self, path: Path) -> None:
@@ -86,18 +84,14 @@ class Model(ForeignModel):
 
 
 def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:
-    """The objective, and how it turns the sum of the trees into scores.
+    """Parse an objective, and determine how it converts the sum of the trees to scores.
 
     Args:
         said: an objective with its options: `binary sigmoid:2`.
         width: number of classes. LightGBM also reads it from the options, and writes that many scores.
-        path: for messages.
 
     Returns:
-        The objective with the options that prediction uses, the transform, and what the sum is multiplied with before.
-
-    Raises:
-        ArtifactError: it is not known, or contradicts the number of classes.
+        The objective with the options used in prediction, the transform, and the factor of the sum before it.
     """
     name, *words = said.split() or [""]
     options = dict(word.partition(":")[::2] for word in words)

@@ -1,4 +1,4 @@
-"""A graph of merlin-systems, `TransformWorkflow(…) >> PredictTensorflow(…)`, taken apart into what is exported."""
+"""Split a merlin-systems graph, `TransformWorkflow(…) >> PredictTensorflow(…)`, into workflow and models."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +16,11 @@ _TENSORFLOW, _PYTORCH = "PredictTensorflow", "PredictPyTorch"
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a graph consists of."""
-
     workflow: nvt.Workflow | None
     models: tuple[Path, ...]
 
 
 def parts_of(graph: Any, sample: pa.Table, directory: Path) -> Parts:
-    """Take a graph apart."""
     node = graph.graph.output_node if isinstance(graph, Ensemble) else graph
     operators = [found.op for found in postorder_iter_nodes(node)]
     workflows = [op for op in operators if isinstance(op, TransformWorkflow)]
@@ -45,7 +42,7 @@ def parts_of(graph: Any, sample: pa.Table, directory: Path) -> Parts:
 
 
 def _saved(op: Any, place: int, workflow: nvt.Workflow | None, sample: pa.Table, directory: Path) -> Path:
-    """Where the model of an operator is on disk; one that is in memory is written."""
+    """Return the path of an operator's model, after saving a model that is only in memory."""
     if type(op).__name__ == _PYTORCH:
         return _traced(op.model, workflow, sample, directory / f"{place}.pt")
     if op.path is not None:
@@ -58,7 +55,7 @@ def _saved(op: Any, place: int, workflow: nvt.Workflow | None, sample: pa.Table,
 
 
 def _traced(model: Any, workflow: nvt.Workflow | None, sample: pa.Table, path: Path) -> Path:
-    """A module that takes a dictionary of columns [rows], as merlin-systems hands them over, as TorchScript."""
+    """Save a module that takes a dictionary of columns [rows], the layout of merlin-systems, as TorchScript."""
     import torch
 
     from rankline.serving.importers.torch_script import quiet_torch

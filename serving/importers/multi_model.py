@@ -1,4 +1,4 @@
-"""Several models behind one workflow, served as one: each takes the columns that it names, all put out what they do."""
+"""Several models behind one workflow, served as one model that takes the inputs and returns the outputs of all."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from rankline.workflows.schema.targets import Head
 
 
 class Several(ForeignModel):
-    """A `ForeignModel` of TensorFlow models."""
+    """A `ForeignModel` that combines TensorFlow models."""
 
     format = SAVED_MODEL
 
@@ -41,7 +41,7 @@ class Several(ForeignModel):
         return {entry.name: tensors[entry.name] for entry in model.inputs}
 
     def _named(self, made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Outputs by name; where two models have the same, with the model's place behind it."""
+        """Return the outputs by name, with the position of the model as suffix if two models have the same name."""
         names = [name for outputs in made for name in outputs]
         return {
             name if names.count(name) == 1 else f"{name}_{place}": output

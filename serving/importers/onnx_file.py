@@ -1,8 +1,8 @@
 """ONNX files of any converter: PyTorch's, tf2onnx, skl2onnx, onnxmltools.
 
-Nodes are put in front that make the model's inputs of padded columns, and behind it that make its outputs float32.
-What a converter of scikit-learn adds for Python, a map of class names to probabilities for each row, is left out: the
-probabilities are a tensor before, and the names become those of its columns.
+Nodes are added in front of the model that convert padded columns to its inputs, and behind it that cast its outputs to
+float32. scikit-learn converters add a map of class names to probabilities for each row, which is removed: the
+probabilities are already a tensor, and the class names become the names of its columns.
 """
 
 import subprocess
@@ -23,25 +23,23 @@ from rankline.workflows.schema.targets import Head, output_names
 from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, VALUES
 
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
-_FIRST_OPSET = 11  # with a cumulative sum, and ranges
-_INT64, _STRING = 7, 8  # of TensorProto
+_FIRST_OPSET = 11  # the first with CumSum and Range
+_INT64, _STRING = 7, 8  # values of TensorProto.DataType
 _MAX_INLINED_BYTES, _NODE_BYTES = 64 << 20, 1 << 10
-"""Of functions in place of their calls; each node takes memory beside what it holds."""
+"""Maximum size of functions after inlining, and memory of a node in addition to its content."""
 _TRIAL_BYTES, _TRIAL_CPU_S = 1 << 30, 3
-"""Of the first row, beside some of each for the size of the model."""
+"""Memory and CPU time allowed for the first row, in addition to allowances for the size of the model."""
 _TOO_LARGE = 2  # exit status of the trial
 _LABELS = frozenset({"label", "output_label"})
-"""What converters call the class of the highest probability."""
+"""Converters' names for the output with the most probable class."""
 
 
 def takes(path: Path) -> bool:
-    """A file called so: protobuf has no mark by which its messages can be told."""
+    """Whether a file has the suffix of ONNX; protobuf messages have no signature."""
     return path.is_file() and path.suffix.lower() == ".onnx"
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`."""
-
     format = ONNX
 
     def __init__(self, path: Path) -> None:
@@ -59,10 +57,10 @@ class Model(ForeignModel):
         self._names = [tensor.name for tensor in scores]
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Without the class of the highest probability, which says nothing more."""
+        """Score rows, without the redundant output of the most probable class."""
         try:
             return dict(zip(self._names, self._session.run(self._names, dict(arrays)), strict=True))
-        except Exception as error:  # of ONNX Runtime, likewise
+        except Exception as error:  # ONNX Runtime's exceptions have no common base
             raise ExportError(f"the ONNX model cannot run the sample: {_line(error)}.") from None
 
     def classes(self, output: str) -> tuple[str, ...]:
@@ -73,14 +71,14 @@ class Model(ForeignModel):
 
 
 def _load(path: Path) -> Any:
-    """A file as it is run: checked, its functions put in place of what calls them, and its weights with it."""
+    """Load a checked model, with functions inlined and external weights loaded."""
     import onnx
     import onnx.inliner
 
     try:
         model = onnx.load(str(path), load_external_data=False)
         model.DiscardUnknownFields()
-        model.ClearField("training_info")  # which ONNX Runtime does not run
+        model.ClearField("training_info")  # ignored by ONNX Runtime
         _check_functions(path, model)
         _check_places(path, model)
         onnx.load_external_data_for_model(model, str(path.parent))
@@ -89,9 +87,9 @@ def _load(path: Path) -> Any:
             model = onnx.inliner.inline_local_functions(model)
     except ArtifactError:
         raise
-    except Exception as error:  # of protobuf and of onnx, without a common base
+    except Exception as error:  # exceptions of protobuf and onnx have no common base
         raise ArtifactError(f"{path} cannot be read as ONNX: {_line(error)}. Convert the model again.") from None
-    if any(tensor.data_location for tensor in _tensors(model)):  # which ONNX Runtime would look for
+    if any(tensor.data_location for tensor in _tensors(model)):  # ONNX Runtime would look for it
         raise ArtifactError(f"{path} has external data that onnx did not load. Save it with all weights inside.")
     if foreign := sorted({node.domain for node in _nodes(model.graph)} - _DOMAINS):
         raise ArtifactError(f"{path} has operators of {foreign}, expected those of ONNX and ONNX Runtime.")
@@ -99,15 +97,15 @@ def _load(path: Path) -> Any:
 
 
 def _check_functions(path: Path, model: Any) -> None:
-    """Refuse functions that call themselves, or that take too much memory in place of their calls.
+    """Raise on recursive functions, and on functions that take too much memory after inlining.
 
-    Functions that call each other twice grow with the power of their number.
+    If each function calls the next one twice, the size grows exponentially with the number of functions.
     """
     functions = {_key(function, function.name): function for function in model.functions}
     sizes: dict[tuple[str, str, str], int | None] = {}
 
     def size_of(nodes: Iterable[Any]) -> int:
-        """Bytes that calls among these nodes, and in their branches and loops, become."""
+        """Return the inlined size of all calls among the nodes, including their branches and loops."""
         called = (_key(node, node.op_type) for outer in nodes for node in _with_inner(outer))
         return sum(inlined(key) for key in called if key in functions)
 
@@ -147,7 +145,7 @@ def _open(path: Path, model: Any) -> Any:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except ArtifactError:
         raise
-    except Exception as error:  # of ONNX Runtime, likewise
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
         versions = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
         raise ArtifactError(
             f"{path}, of opset {versions}, cannot be run by ONNX Runtime {onnxruntime.__version__}: "
@@ -156,11 +154,11 @@ def _open(path: Path, model: Any) -> Any:
 
 
 def _try(path: Path, content: bytes) -> None:
-    """Refuse a model that takes much memory or time for its size; see `rankline.serving.importers.onnx_trial`.
+    """Raise if a model takes too much memory or time for its size; see `rankline.serving.importers.onnx_trial`.
 
     Raises:
-        ArtifactError: it does.
-        RuntimeError: ONNX Runtime says why it cannot be loaded.
+        ArtifactError: the model exceeds the limits.
+        RuntimeError: ONNX Runtime cannot load the model; the message is its reason.
     """
     max_bytes, max_cpu_s = _TRIAL_BYTES + 6 * len(content), _TRIAL_CPU_S + (len(content) >> 25)
     command = [sys.executable, str(Path(__file__).with_name("onnx_trial.py")), str(max_bytes), str(max_cpu_s)]
@@ -175,7 +173,7 @@ def _try(path: Path, content: bytes) -> None:
 
 
 def _check_places(path: Path, model: Any) -> None:
-    """Refuse weights that are not beside the file."""
+    """Raise if external weights are not in the directory of the file."""
     directory = path.parent.resolve()
     for tensor in _tensors(model):
         for entry in tensor.external_data:
@@ -192,7 +190,7 @@ def _check_places(path: Path, model: Any) -> None:
 
 
 def _tensors(model: Any) -> Iterator[Any]:
-    """Each constant of a model, wherever it is; of a sparse one its values and indices."""
+    """Yield all constants of a model; for sparse constants, their values and indices."""
     for graph in _graphs(model.graph):
         yield from graph.initializer
         yield from (tensor for part in graph.sparse_initializer for tensor in (part.values, part.indices))
@@ -205,7 +203,6 @@ def _tensors(model: Any) -> Iterator[Any]:
 
 
 def _graphs(graph: Any) -> Iterator[Any]:
-    """A graph, and those of its branches and loops."""
     yield graph
     for node in _nodes(graph):
         yield from (inner for attribute in node.attribute for inner in _inner(attribute))
@@ -217,7 +214,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _with_inner(node: Any) -> Iterator[Any]:
-    """A node, and those of its branches and loops at any depth."""
+    """Yield a node, and the nodes of its branches and loops at any depth."""
     waiting = [node]
     while waiting:
         outer = waiting.pop()
@@ -232,7 +229,7 @@ def _inner(attribute: Any) -> Iterator[Any]:
 
 
 def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
-    """Make the outputs that are maps of each row tensors; returns the classes of each output that has some."""
+    """Convert outputs that are maps per row to tensors, and return the classes of each such output."""
     from onnx import TensorProto, helper
 
     graph, classes = model.graph, dict[str, tuple[str, ...]]()
@@ -241,7 +238,7 @@ def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
         name = node.output[0]
         words = [entry for attribute in node.attribute for entry in (*attribute.strings, *attribute.ints)]
         classes[name] = tuple(word.decode() if isinstance(word, bytes) else str(word) for word in words)
-        made = helper.make_node("Cast", [node.input[0]], [name], to=TensorProto.FLOAT)  # they may be float64
+        made = helper.make_node("Cast", [node.input[0]], [name], to=TensorProto.FLOAT)  # probabilities may be float64
         place = list(graph.node).index(node)
         graph.node.remove(node)
         graph.node.insert(place, made)
@@ -251,7 +248,7 @@ def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _scores(model: Any, *, has_classes: bool) -> list[Any]:
-    """Outputs that are tensors; not the names of classes, nor their numbers beside the probabilities."""
+    """Return the outputs that are tensors, without class names, and without class numbers next to probabilities."""
     tensors = [tensor for tensor in model.graph.output if tensor.type.HasField("tensor_type")]
     kinds = {tensor.name: tensor.type.tensor_type.elem_type for tensor in tensors}
     scores = [
@@ -287,14 +284,14 @@ def _dtype(path: Path, tensor: Any, verb: str) -> str:
     if kind == _STRING:
         return "object"
     dtype = tensor_dtype_to_np_dtype(kind)
-    if dtype.isbuiltin != 1:  # of another package
+    if dtype.isbuiltin != 1:  # dtype of another package
         name = TensorProto.DataType.Name(kind)
         raise ArtifactError(f"{path} {verb} {tensor.name!r} as {name}, expected FLOAT. Add a Cast to the model.")
     return str(dtype.name)
 
 
 def _served(model: Any, feeds: Sequence[Feed], heads: Sequence[Head]) -> bytes:
-    """The model between what makes its inputs and its outputs."""
+    """Return the model, between nodes that create its inputs and nodes that convert its outputs."""
     from onnx import TensorProto
 
     from rankline.workflows.onnx.graph import Graph, serialized
@@ -313,15 +310,11 @@ def _served(model: Any, feeds: Sequence[Feed], heads: Sequence[Head]) -> bytes:
 
 
 def _of_opset(model: Any, feeds: Sequence[Feed]) -> Any:
-    """A model of an opset that has what lists need.
-
-    Raises:
-        ExportError: onnx cannot convert it.
-    """
+    """Return the model in an opset that supports the operators for lists."""
     from onnx import helper, version_converter
 
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
-    if version is None:  # of trees alone
+    if version is None:  # only tree operators
         whole = type(model)()
         whole.CopyFrom(model)
         whole.opset_import.append(helper.make_opsetid("", _FIRST_OPSET))
@@ -330,7 +323,7 @@ def _of_opset(model: Any, feeds: Sequence[Feed]) -> Any:
         return model
     try:
         return version_converter.convert_version(model, _FIRST_OPSET)
-    except Exception as error:  # of onnx, without a common base
+    except Exception as error:  # onnx's exceptions have no common base
         raise ExportError(
             f"the ONNX model is of opset {version}, and cannot be made one of {_FIRST_OPSET}: {_line(error)}. Convert "
             "it again, with a newer opset."
@@ -367,7 +360,7 @@ def _feed(graph: Any, feed: Feed) -> None:
     graph.add("Cast", graph.add("Reshape", made, graph.constant(shape)), output=target, to=kind)
 
 
-def _column(graph: Any, name: str) -> str:  # noqa: ARG001  (it is there)
+def _column(graph: Any, name: str) -> str:  # noqa: ARG001  (already in the graph)
     return name
 
 

@@ -1,8 +1,8 @@
-"""Opens an ONNX model from stdin and scores one row, within limits. Run as a script by
-`rankline.serving.importers.onnx_file`.
+"""Open an ONNX model from stdin and score one row, within limits.
 
-Constants and loops in a small file can use any amount of memory and time, even during constant folding, and only ending
-the process stops them. Exits with 1 and prints the error if the model cannot be opened, and with 2 if memory runs out.
+`rankline.serving.importers.onnx_file` runs this file as a script. Constants and loops in a small file can use any
+amount of memory and time, even during constant folding, and only ending the process stops them. The script exits with 1
+and prints the error if the model cannot be opened, and with 2 if memory runs out.
 """
 
 import resource
@@ -21,15 +21,15 @@ def main(max_bytes: int, max_cpu_s: int) -> int:
     _limit(max_bytes, max_cpu_s)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = 1  # each has a stack of its own
+    options.intra_op_num_threads = 1  # each thread has its own stack
     session = None
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         session.run(None, {tensor.name: _zeros(tensor) for tensor in session.get_inputs()})
-    except Exception as error:  # of ONNX Runtime, without a common base
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
         if isinstance(error, MemoryError) or "alloc" in str(error).lower():
             return 2
-        if session is None:  # else zeros are not what it takes
+        if session is None:  # otherwise the model does not accept zeros
             print(error)
             return 1
     return 0

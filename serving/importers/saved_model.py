@@ -1,7 +1,7 @@
-"""SavedModels that Keras 2, Keras 3 or a plain `tf.Module` wrote: the signature `serving_default` is what is served.
+"""SavedModels written by Keras 2, Keras 3 or a plain `tf.Module`, of which the signature `serving_default` is served.
 
-`rankline.serving.engines.tensorflow.allowed_operations` looks through the graph before it is loaded, since loading runs
-a part of it.
+`rankline.serving.engines.tensorflow.allowed_operations` checks the graph before it is loaded, since loading runs parts
+of it.
 """
 
 import re
@@ -41,8 +41,6 @@ def takes(path: Path) -> bool:
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`."""
-
     format = SAVED_MODEL
 
     def __init__(self, path: Path) -> None:
@@ -80,7 +78,7 @@ class Model(ForeignModel):
 
 
 def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
-    """Write a SavedModel with a signature that takes padded columns, and one that takes merlin-systems' flat ones."""
+    """Write a SavedModel with a signature for padded columns, and a signature for merlin-systems' flat columns."""
     import tensorflow as tf
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -125,10 +123,10 @@ def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head]
 
 
 def _keeper(model: Any, function: Any) -> Any:
-    """An object with the variables and tables that a function captures, and no more: not those of an optimizer.
+    """Return an object with only the variables and tables that a function captures, without an optimizer's variables.
 
-    The layers of Keras 3 show TensorFlow other variables than they compute with, which would be saved without values.
-    Whatever else is captured keeps the whole model.
+    Layers of Keras 3 expose other variables to TensorFlow than the ones they compute with, and those would be saved
+    without values. If anything else is captured, the whole model is kept.
     """
     import tensorflow as tf
 
@@ -147,13 +145,13 @@ def _keeper(model: Any, function: Any) -> Any:
 
 
 def _columns(feeds: Sequence[Feed]) -> list[tuple[str, str, bool]]:
-    """Each encoded column with the dtype in which it comes, and whether it is lists."""
+    """Return name and dtype of each encoded column, and whether it contains lists."""
     lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
     return [(name, dtype, name in lists) for name, dtype in dtypes_of(feeds).items()]
 
 
 def _from_padded(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:
-    """A column [rows, 1], or the flat values of lists, their lengths, and the padded matrix."""
+    """Return a column [rows, 1], or the flat values of lists, their lengths, and the padded matrix."""
     import tensorflow as tf
 
     if not is_list:
@@ -191,7 +189,7 @@ def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
 
 
 def _of_width(padded: Any, width: int) -> Any:
-    """Rows of a width that the model was built for; zeros behind shorter ones."""
+    """Pad shorter rows with zeros to the width that the model was built for."""
     import tensorflow as tf
 
     missing = tf.maximum(width - tf.shape(padded)[1], 0)
@@ -211,6 +209,6 @@ def _shape(path: Path, name: str, spec: Any) -> tuple[int | None, ...]:
 
 
 def line_of(error: Exception) -> str:
-    """Return the line in which TensorFlow says what is wrong, the first that does not say where in the graph."""
+    """Return the line of a TensorFlow error that states the problem, skipping lines about the position in the graph."""
     lines = (_NODE.sub("", line).strip() for line in str(error).splitlines())
     return next((line.rstrip(".") for line in lines if line and not _PLACE.match(line)), type(error).__name__)

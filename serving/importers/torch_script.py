@@ -1,8 +1,7 @@
-"""TorchScript that `torch.jit.trace` or `torch.jit.script` wrote.
+"""TorchScript written by `torch.jit.trace` or `torch.jit.script`.
 
-A file says what its arguments are called, but neither their types nor their shapes, so columns are tried as [rows, 1]
-and as [rows]. An argument that is a dictionary of tensors takes all columns by name, [rows] each, as merlin-systems
-hands them to a PyTorch model.
+A file records the names of arguments, but not their types or shapes, so columns are tried as [rows, 1] and as [rows].
+An argument that is a dictionary of tensors takes all columns by name, [rows] each, as merlin-systems passes them.
 """
 
 import inspect
@@ -45,8 +44,6 @@ def takes(path: Path) -> bool:
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`."""
-
     format = TORCH_SCRIPT
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +61,7 @@ class Model(ForeignModel):
         self.inputs = () if self._dictionary else tuple(Input(name=name) for name in types)
 
     def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:
-        """Columns as [rows, 1] if the model gives a row for each then, else as [rows]; lists flat, or padded."""
+        """Return the first layout that gives one result per row: columns [rows, 1] or [rows], lists flat or padded."""
         feeds = _of_precision(feeds, self._model)
         if self._dictionary:
             tried = [with_rank(feeds, 1), with_rank(_flat(feeds), 1)]
@@ -92,7 +89,7 @@ class Model(ForeignModel):
         return tried[0]
 
     def _of_width(self, feed: Feed, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> Feed:
-        """Fix the width of padded lists to that of the sample if the model takes no wider ones."""
+        """Fix the width of padded lists to that of the sample if the model rejects wider lists."""
         if feed.kind != PADDED:
             return feed
         fixed, wider = (
@@ -114,7 +111,7 @@ class Model(ForeignModel):
         try:
             with torch.inference_mode():
                 made = self._model(tensors) if self._dictionary else self._model(**tensors)
-        except Exception as error:  # PyTorch raises RuntimeError and IndexError, a script what it likes
+        except Exception as error:  # PyTorch raises RuntimeError and IndexError, a script any exception
             raise ExportError(f"the TorchScript cannot run the sample: {_line(error)}.") from None
         named = _named(made)
         if wrong := {
@@ -124,7 +121,7 @@ class Model(ForeignModel):
         return {name: _array(tensor) for name, tensor in named.items()}
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
-        """Trace a module around it, which leaves what is script in it as it is."""
+        """Trace a module around the model; scripted parts of the model stay scripted."""
         import torch
 
         example = _example(feeds)
@@ -135,13 +132,13 @@ class Model(ForeignModel):
 
 
 def _array(tensor: Any) -> NDArray[Any]:
-    """Convert an output to NumPy, as float32 if NumPy lacks its type of floats."""
+    """Convert an output to NumPy, as float32 if NumPy lacks its float type."""
     import torch
 
     has_numpy = tensor.dtype in (torch.float64, torch.float32, torch.float16) or not tensor.dtype.is_floating_point
     try:
         array: NDArray[Any] = (tensor if has_numpy else tensor.float()).numpy()
-    except (TypeError, RuntimeError) as error:  # sparse, or quantised
+    except (TypeError, RuntimeError) as error:  # sparse or quantized
         raise ExportError(f"an output of the TorchScript has no dense form: {_line(error)}.") from None
     return array
 
@@ -151,7 +148,7 @@ def _longest(feed: Feed, rows: pd.DataFrame) -> int:
 
 
 def _of_precision(feeds: tuple[Feed, ...], model: Any) -> tuple[Feed, ...]:
-    """Numbers in the precision of the model's parameters."""
+    """Return the feeds with floats in the precision of the model's parameters."""
     import torch
 
     names = {torch.float64: "float64", torch.float16: "float16"}
@@ -161,7 +158,7 @@ def _of_precision(feeds: tuple[Feed, ...], model: Any) -> tuple[Feed, ...]:
 
 
 def _flat(feeds: tuple[Feed, ...]) -> tuple[Feed, ...]:
-    """Lists as values and offsets, in place of matrices."""
+    """Return the feeds with lists as values and offsets instead of matrices."""
     made: list[Feed] = []
     for feed in feeds:
         if feed.kind != PADDED:
@@ -174,7 +171,7 @@ def _flat(feeds: tuple[Feed, ...]) -> tuple[Feed, ...]:
 
 
 def _lists(feeds: tuple[Feed, ...], padded: bool) -> tuple[Feed, ...]:
-    """Values and lengths of lists as matrices, in place of one value after another."""
+    """Return the feeds with values and lengths of lists as matrices instead of flat arrays."""
     if not padded:
         return feeds
     return tuple(
@@ -188,7 +185,7 @@ def _lists(feeds: tuple[Feed, ...], padded: bool) -> tuple[Feed, ...]:
 
 
 def _named(made: Any) -> dict[str, Any]:
-    """What a model returns, by name: `score` for one tensor, numbered where it returns several."""
+    """Return a model's outputs by name: `score` for one tensor, numbered names for several."""
     if isinstance(made, dict):
         return made
     if isinstance(made, tuple | list):
@@ -197,7 +194,6 @@ def _named(made: Any) -> dict[str, Any]:
 
 
 def _example(feeds: Sequence[Feed]) -> dict[str, Any]:
-    """Two rows by the names that the arguments have."""
     import torch
 
     lists, widths = {feed.columns[0] for feed in feeds if feed.is_of_list}, widths_of(feeds)
@@ -214,7 +210,7 @@ def _example(feeds: Sequence[Feed]) -> dict[str, Any]:
 def _served(
     model: Any, feeds: Sequence[Feed], heads: Sequence[Head], names: tuple[str, ...], *, dictionary: str | None
 ) -> Any:
-    """A module whose `forward` takes padded columns by name and gives a tensor for each head."""
+    """Return a module whose `forward` takes padded columns by name and returns one tensor per head."""
     import torch
 
     def forward(self: Any, *tensors: Any) -> Any:
@@ -226,7 +222,7 @@ def _served(
 
     arguments = ("self", *argument_names(names).values())
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
-    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where tracing finds the names
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by tracing
     module = type("Served", (torch.nn.Module,), {"forward": forward})()
     module.model = model
     return module.eval()
@@ -253,7 +249,7 @@ def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
-    """PyTorch advises against TorchScript, and tracing against what it records for these two rows only."""
+    """Suppress TorchScript's deprecation warning, and warnings about values that tracing records from the example."""
     import torch
 
     with warnings.catch_warnings():
@@ -263,5 +259,5 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    """What is wrong is the last line: before it is the place in the script."""
+    """Return the last line, which states the problem; the lines before it are the position in the script."""
     return str(error).strip().rpartition("\n")[2].rstrip(".")

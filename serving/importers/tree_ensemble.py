@@ -1,4 +1,4 @@
-"""Forests of any framework as ONNX in the padded layout of all served models."""
+"""Convert tree ensembles to ONNX in the padded layout of all served models."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from rankline.workflows.onnx.trees import Tree, attributes
 from rankline.workflows.schema.targets import Head, output_names
 
 OUTPUT = "score"
-"""What the one output of a forest is called."""
+"""Name of a forest's only output."""
 
 IDENTITY, SIGMOID, SOFTMAX, EXP, SOFTPLUS, SIGNED_SQUARE = "", "Sigmoid", "Softmax", "Exp", "Softplus", "SignedSquare"
 _OPTIONS: dict[str, dict[str, Any]] = {SOFTMAX: {"axis": 1}}
@@ -23,15 +23,15 @@ _INPUT = "matrix"
 
 @dataclass(frozen=True, kw_only=True)
 class Forest:
-    """Trees, and what their sum becomes.
+    """Trees, and the conversion of their sum to scores.
 
     Attributes:
-        trees: all of them.
-        width: scores of a row.
-        transform: what the sum goes through, such as `SIGMOID`.
-        scale: what the sum is multiplied with before.
-        base: what is added to each score; none for nothing.
-        missing: a value that means missing, as NaN does.
+        trees: all trees.
+        width: number of scores per row.
+        transform: function applied to the sum, such as `SIGMOID`.
+        scale: factor of the sum before the transform.
+        base: constant added to each score; empty for zero.
+        missing: value that means missing, in addition to NaN.
     """
 
     trees: Sequence[Tree]
@@ -43,7 +43,7 @@ class Forest:
 
 
 def inputs_of(features: Sequence[str], numbered: Sequence[str]) -> tuple[Input, ...]:
-    """One matrix with all columns, by the names of its features; by their position where there are none."""
+    """Return a single matrix input for all columns, with feature names, or matched by position if there are none."""
     shape = (None, len(numbered))
     return (Input(name=_INPUT, dtype="float32", shape=shape, features=tuple(features), numbered=tuple(numbered)),)
 
@@ -53,7 +53,6 @@ def matrix_of(arrays: Mapping[str, Any]) -> Any:
 
 
 def write_forest(forest: Forest, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
-    """Write an ONNX model; see `ForeignModel.write`."""
     from onnx import TensorProto, helper
 
     from rankline.workflows.onnx.graph import TREES_DOMAIN, Graph, serialized

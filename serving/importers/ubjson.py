@@ -1,6 +1,6 @@
 """UBJSON, the binary form of JSON in which XGBoost saves models; see https://ubjson.org.
 
-XGBoost's own reader does not survive a damaged file: it may end the process, or read without end.
+XGBoost's own reader is unsafe for damaged files: it may end the process, or read indefinitely.
 """
 
 from typing import Any
@@ -12,10 +12,10 @@ _CONSTANTS = {b"T": True, b"F": False, b"Z": None}
 
 
 def read_ubjson(content: bytes) -> Any:
-    """What a whole file says; lists of numbers as lists.
+    """Parse a whole file; arrays of numbers become lists.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the content is damaged.
     """
     reader = _Reader(content)
     try:
@@ -38,7 +38,6 @@ class _Reader:
         return self._content[self.place - size : self.place]
 
     def value(self, mark: bytes) -> Any:
-        """What comes behind a mark of its type."""
         if mark in _CONSTANTS:
             return _CONSTANTS[mark]
         if mark in _NUMBERS:

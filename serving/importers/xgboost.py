@@ -1,7 +1,7 @@
-"""XGBoost's JSON and UBJSON files, of `Booster.save_model` and of its scikit-learn classes' `save_model`.
+"""XGBoost's JSON and UBJSON files, written by `save_model` of `Booster` or of the scikit-learn classes.
 
-A file is read here, and XGBoost loads a document that is rebuilt from the checked values. XGBoost itself trusts the
-numbers of a file: it allocates by them, writes a tree to the place that its `id` names, and reads along `parents`.
+Rankline parses the file, and XGBoost loads a document that is rebuilt from the checked values. XGBoost itself trusts
+the numbers in a file: it allocates by them, writes a tree to the position in its `id`, and reads along `parents`.
 """
 
 import json
@@ -41,7 +41,7 @@ _UBJSON = re.compile(rb"\{(?:[iU].|[Il]\0{0,3}.|L\0{7}.)learner\{", re.DOTALL)
 _BEGIN_BYTES = 256
 _NO_CHILD, _NO_PARENT = -1, 2**31 - 1
 _MAX_FEATURES = 1 << 16
-"""XGBoost allocates some hundred bytes for each, in each of its threads."""
+"""Maximum number of features; XGBoost allocates a few hundred bytes for each in each of its threads."""
 _NUMBER = r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?"
 _BASE_SCORE = re.compile(rf"{_NUMBER}|\[{_NUMBER}(,{_NUMBER})*\]", re.ASCII)
 _PARAMETER = re.compile(r"[\w.,+\[\]-]{0,100}", re.ASCII)
@@ -54,7 +54,7 @@ _TRANSFORMS = (
     | dict.fromkeys(("rank:pairwise", "rank:ndcg", "rank:map"), IDENTITY)
     | {"multi:softprob": SOFTMAX}
 )
-"""Objective → `PredTransform` in XGBoost's objective functions."""
+"""Objective → transform of the sum, `PredTransform` in XGBoost's objective functions."""
 _REMEDIES = {
     "multi:softmax": "It gives a number of a class: booster.set_param('objective', 'multi:softprob') before save_model",
     "binary:hinge": "It gives 0 or 1: train with binary:logistic",
@@ -70,8 +70,6 @@ def takes(path: Path) -> bool:
 
 
 class Model(ForeignModel):
-    """A `ForeignModel`."""
-
     format = ONNX
 
     def __init__(self, path: Path) -> None:
@@ -101,7 +99,7 @@ class Model(ForeignModel):
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import xgboost
 
-        # A DMatrix refuses infinite numbers; to the splits they are like the largest finite ones.
+        # A DMatrix rejects infinite numbers; splits treat them like the largest finite ones.
         rows = np.clip(matrix_of(arrays), -_LARGEST, _LARGEST)
         try:
             return {OUTPUT: self._booster.predict(xgboost.DMatrix(rows, missing=self._forest.missing))}
@@ -114,14 +112,16 @@ class Model(ForeignModel):
 
 @dataclass(frozen=True, kw_only=True)
 class _Saved:
-    """The part of a file that scores depend on.
+    """The content of a file that scores depend on.
 
     Attributes:
-        version: of the XGBoost that saved it, which decides how `base_score` is read.
-        objective: its name, and the parameters that XGBoost requires with it.
-        base_score: as in the file, a number or a list of them.
-        features: names of the columns; empty where the file has none.
-        trees: with the weights of DART multiplied into the leaves.
+        version: XGBoost version that saved the file, which determines the meaning of `base_score`.
+        objective: name of the objective, with the parameters that XGBoost requires.
+        base_score: number or list of numbers, as in the file.
+        features: column names; empty if the file has none.
+        num_features: number of columns.
+        width: number of scores per row.
+        trees: trees, with the weights of DART multiplied into the leaves.
     """
 
     version: list[int]
@@ -134,7 +134,6 @@ class _Saved:
 
 
 def _read(path: Path) -> _Saved:
-    """The checked content of a file."""
     content = path.read_bytes()
     try:
         document = json.loads(content) if _JSON.match(content) else read_ubjson(content)
@@ -162,7 +161,7 @@ def _checked(document: Any, path: Path) -> _Saved:
     _check_features(features, num_features)
     _check_targets(model["tree_info"], width)
     count = _num_best(model, learner.get("attributes") or {}, width)
-    drops = booster.get("weight_drop") or model.get("weight_drop") or [1.0] * len(model["trees"])  # 3.4 has it inside
+    drops = booster.get("weight_drop") or model.get("weight_drop") or [1.0] * len(model["trees"])  # nested since 3.4
     trees = [
         Tree(target=index(target), nodes=_nodes(tree, drop, num_features, path))
         for tree, target, drop in zip(model["trees"], model["tree_info"], drops, strict=True)
@@ -188,7 +187,7 @@ def _check_features(names: tuple[Any, ...], count: int) -> None:
 
 
 def _check_targets(targets: Sequence[int], width: int) -> None:
-    """XGBoost allocates by the number of classes, and adds scores up at the place that a tree names."""
+    """Raise on invalid class numbers, since XGBoost allocates by them and uses them as indices."""
     if not targets:
         raise ValueError("it has no trees")
     if wrong := [target for target in targets if not 0 <= target < width]:
@@ -198,7 +197,7 @@ def _check_targets(targets: Sequence[int], width: int) -> None:
 
 
 def _num_best(model: Mapping[str, Any], attributes: Mapping[str, Any], width: int) -> int:
-    """Number of trees up to the best iteration; all, where training did not stop early."""
+    """Return the number of trees up to the best iteration; all trees if training did not stop early."""
     count = len(model["trees"])
     if "best_iteration" not in attributes:
         return count
@@ -211,7 +210,7 @@ def _num_best(model: Mapping[str, Any], attributes: Mapping[str, Any], width: in
 
 
 def _objective(said: Mapping[str, Any], width: int) -> dict[str, Any]:
-    """An objective with its parameters, most of which only training uses."""
+    """Return an objective with its parameters, most of which are only used in training."""
     parameters = {
         name: {key: _matching(_PARAMETER, value) for key, value in part.items()}
         for name, part in said.items()
@@ -219,7 +218,7 @@ def _objective(said: Mapping[str, Any], width: int) -> dict[str, Any]:
     }
     if "softmax_multiclass_param" in parameters:
         parameters["softmax_multiclass_param"] = {"num_class": str(width)}
-    if "lambdarank_param" in parameters:  # with lists of its own, which only training uses
+    if "lambdarank_param" in parameters:  # otherwise contains lists that are only used in training
         parameters["lambdarank_param"]["lambdarank_unbiased"] = "0"
     return {"name": said["name"], **parameters}
 
@@ -231,12 +230,12 @@ def _matching(pattern: re.Pattern[str], value: str) -> str:
 
 
 def _nodes(tree: Mapping[str, Any], drop: float, num_features: int, path: Path) -> tuple[TreeNode, ...]:
-    """The nodes of one tree, in the order of their depth; numbers are float32, as XGBoost compares and adds them."""
+    """Return the nodes of a tree in order of depth, with float32 numbers as in XGBoost's comparisons and sums."""
     if int(tree["tree_param"]["size_leaf_vector"]) > 1:
         raise ArtifactError(f"{path} has leaves of several scores. Train it with multi_strategy='one_output_per_tree'.")
     if any(tree.get("split_type", ())):
         raise _of_categories(path)
-    with np.errstate(over="ignore"):  # `by_depth` refuses what is infinite
+    with np.errstate(over="ignore"):  # `by_depth` rejects infinite numbers
         numbers = np.array(tree["split_conditions"], np.float32)
         weights = numbers * np.float32(drop)
     names = ("left_children", "right_children", "split_indices", "default_left")
@@ -302,10 +301,10 @@ def _tree_document(number: int, tree: Tree, num_features: int) -> dict[str, Any]
 
 
 def _base(saved: _Saved) -> tuple[float, ...]:
-    """What each sum of trees begins with.
+    """Return the initial value of each sum of trees.
 
-    A file says it as a probability or as a sum, which has changed from one release of XGBoost to another. So XGBoost
-    says it: it is the sum of trees whose leaves are zero.
+    A file stores it as a probability or as a sum, depending on the XGBoost release. XGBoost itself therefore determines
+    it, as the score of trees whose leaves are zero.
     """
     import xgboost
 

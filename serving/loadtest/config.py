@@ -1,4 +1,4 @@
-"""Configuration of the load."""
+"""Configuration of a load test."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Slo:
 
     Attributes:
         metric: name of the percentile in `METRICS`.
-        level: of the percentile, 0 to 1.
+        level: level of the percentile, 0 to 1.
         bound_ms: the bound.
     """
 
@@ -32,10 +32,10 @@ class Slo:
 
     @classmethod
     def parse(cls, text: str) -> "Slo":
-        """Read `p99=10ms`; the unit is us, ms or s.
+        """Parse a bound such as `p99=10ms`; the unit is us, ms or s.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: the text has another form.
         """
         match = _SLO.fullmatch(text.strip())
         percentiles = {
@@ -49,31 +49,31 @@ class Slo:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadConfig:
-    """How much load.
+    """Amount and kind of the load.
 
     Attributes:
-        concurrency: requests in flight, one measurement for each value; ignored with a rate or an SLO.
-        rate: requests per second, one measurement for each value: an open loop, whose latency counts from the
-            scheduled time.
-        arrivals: how requests at a rate are spaced: constant, poisson, or a file of times in seconds, which sets the
+        concurrency: number of requests in flight, one measurement per value; ignored with a rate or an SLO.
+        rate: requests per second, one measurement per value: an open loop, whose latency counts from the scheduled
+            time.
+        arrivals: spacing of requests at a rate: constant, poisson, or a file of times in seconds, which determines the
             rate.
         slo: latency target such as p99=10ms; searches for the highest rate that meets it.
-        processes: client processes that share the load.
+        processes: number of client processes that share the load.
         transport: how requests are sent: http2 uses the least client CPU, grpcio is what a Python program uses.
-        warmup_s: how long to send before each measurement.
-        min_requests: fewest responses in a measurement.
-        min_duration_s: shortest measurement.
-        stability: a measurement continues until throughput and median latency of three windows in a row differ by at
-            most this share.
-        time_limit_s: longest measurement; the report says if latency did not stabilise by then.
+        warmup_s: duration of the warm-up before each measurement.
+        min_requests: minimum number of responses in a measurement.
+        min_duration_s: minimum duration of a measurement.
+        stability: a measurement continues until throughput and median latency of three consecutive windows differ by at
+            most this fraction.
+        time_limit_s: maximum duration of a measurement; the report says if latency did not stabilize by then.
         window_s: length of a window.
-        timeout_s: longest wait for a response.
-        inputs: heldout draws held-out rows; generated combines values of each column at random, a few of them unseen or
+        timeout_s: maximum time to wait for a response.
+        inputs: heldout draws held-out rows; generated combines random values of each column, a few of them unseen or
             missing.
-        skew: exponent of the Zipf law by which rows, or the values of generated ones, are drawn; 0 draws all evenly.
-            By default, 0 for held-out rows and 1 for generated ones.
-        seed: seed of the drawn rows and of Poisson arrivals.
-        tolerance: largest accepted difference from an expected score.
+        skew: exponent of the Zipf distribution of rows, or of the values in generated rows; 0 for a uniform
+            distribution. By default, 0 for held-out rows and 1 for generated rows.
+        seed: random seed of the drawn rows and of Poisson arrivals.
+        tolerance: maximum accepted difference from an expected score.
         check_every: compare every Nth response with the expected scores; 1 compares all.
     """
 
@@ -127,7 +127,7 @@ class LoadConfig:
 
     @property
     def row_skew(self) -> float:
-        """Zipf exponent for drawing rows; generated rows are drawn evenly, since their values are skewed already."""
+        """Zipf exponent for drawing rows. Generated rows are drawn uniformly, since their values are already skewed."""
         return 0.0 if self.inputs == GENERATED else self.skew or 0.0
 
     @property
@@ -143,7 +143,7 @@ class LoadConfig:
         return not (self.rate or self.slo or self.is_trace)
 
     def arrivals_at(self, rate_per_s: float) -> Arrivals:
-        """The schedule for a rate; a trace has its own rate.
+        """Return the schedule for a rate; a trace has its own rate.
 
         Raises:
             DataError: the trace cannot be read.

@@ -1,4 +1,4 @@
-"""One measurement: lay out requests, send them from the client processes, observe the server, and sum up."""
+"""One measurement: encode requests, send them from the client processes, observe the server, and summarize."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,15 +27,15 @@ _CLOSED_LOOP_REQUESTS = 20_000
 
 
 class Bench:
-    """Measures one model, load by load, as long as the `with` block lasts.
+    """Measures one model, load by load, within a `with` block.
 
     Args:
-        client: connected to the model; lays out requests.
-        rows: raw rows that requests are drawn from; columns that the model does not take are left out.
-        config: tolerance of the scores, and the seed.
+        client: connected client of the model, which encodes requests.
+        rows: raw rows to draw requests from; columns that the model does not take are dropped.
+        config: source of the score tolerance and the seed.
         workers: the client processes.
-        check: of the scores; None for none.
-        process_ids: of the server, if it is on this machine.
+        check: comparison of the scores; None for no comparison.
+        process_ids: returns the ids of the server's processes, if it is on this machine.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Bench:
 
         Raises:
             DataError: the trace cannot be read.
-            ServingError: no server answers, or a score is not the expected one.
+            ServingError: no server responds, or a score differs from the expected one.
         """
         due_ns, time_limit_s = _schedule(load, config)
         num_processes = min(config.processes, load.concurrency or config.processes)
@@ -102,7 +102,7 @@ class Bench:
         return self._sum_up(load, config, outcome, readings, num_processes)
 
     def _look(self, readings: list[Reading | None], look_at_processes: Callable[[], None]) -> None:
-        """Read the statistics; a server that has just died returns none, and earlier measurements are kept."""
+        """Read the statistics. A server that has just exited returns none, and earlier measurements are kept."""
         try:
             readings.append(self._statistics.read())
         except ServerError:
@@ -124,7 +124,7 @@ class Bench:
     ) -> LoadResult:
         run = Run(load=load, slices=outcome.slices or (SliceRecord(),))
         windows = Windows(config.window_s, config.stability)
-        windows.follow(run.slices)  # anew, for answers have come in since
+        windows.follow(run.slices)  # again, since more responses have arrived
         latency = run.whole.latency
         refusal = bottleneck(run.client_cost, latency.mean_ns / 1e6, num_processes) if latency.total else ""
         return LoadResult.of_run(
@@ -133,7 +133,7 @@ class Bench:
             server=self._meter.result(),
             breakdown=self._breakdown(run, *readings),
             problem=_failure(run, outcome) or refusal or _lateness(run, config),
-            is_refused=bool(refusal) and config.slo is None,  # a rate that meets a target with a late client, meets it
+            is_refused=bool(refusal) and config.slo is None,  # in a search, a late client only understates the rate
             is_cut_short=bool(outcome.failure),
         )
 
@@ -150,13 +150,11 @@ class Bench:
 
 
 def taken_columns(client: Client, rows: pa.Table) -> pa.Table:
-    """The columns that the model takes, in one chunk."""
     taken = {column.name for column in client.schema.columns} | {tensor.name for tensor in client.schema.inputs}
     return rows.select([name for name in rows.column_names if name in taken]).combine_chunks()
 
 
 def _failure(run: Run, outcome: Outcome) -> str:
-    """Why the run is incomplete; empty if it is not."""
     if outcome.failure:
         return f"{outcome.failure} after {run.duration_s:g} s; the figures are from before that."
     if run.whole.latency.total:
@@ -170,7 +168,7 @@ def _failure(run: Run, outcome: Outcome) -> str:
 
 
 def _lateness(run: Run, config: LoadConfig) -> str:
-    """The problem with requests that timed out; not in a search, which offers too high rates on purpose."""
+    """Return the problem with timed-out requests; empty in a search, which offers too high rates on purpose."""
     num_late = run.whole.errors["DEADLINE_EXCEEDED"]
     if not num_late or config.slo is not None:
         return ""
@@ -181,7 +179,7 @@ def _lateness(run: Run, config: LoadConfig) -> str:
 
 
 def _schedule(load: Load, config: LoadConfig) -> tuple[Times | None, float]:
-    """When requests are due, counted from the beginning of the warm-up, and the longest measurement."""
+    """Return the times of requests from the start of the warm-up, and the maximum duration of the measurement."""
     limit_s = math.ceil(config.time_limit_s / SLICE_S) * SLICE_S
     if load.rate_per_s is None:
         return None, limit_s

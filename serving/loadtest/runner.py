@@ -1,7 +1,6 @@
 """The benchmark: closed loops, open loops, or a search for the highest rate, for each batch size.
 
-How it is done: `requests` lays out rows, `workers` start processes in which an `engine` sends them, `windows` say when
-a run has settled, `report` sums up. This file says what is measured and in which order.
+This module determines the loads and their order; `measurement` measures a single load.
 """
 
 import os
@@ -49,27 +48,26 @@ def measure(
 ) -> BenchmarkReport:
     """Measure latency and throughput for each batch size and load.
 
-    Ctrl-C or an error ends it early; what was measured is then returned, and `problem` says so.
+    Ctrl-C or an error ends the benchmark early; completed measurements are then returned, and `problem` states the
+    reason.
 
     Args:
-        client: connected to the model.
-        rows: raw rows that requests are drawn from, or whose values make up others; columns that the model does not
-            take are left out.
-        batch_sizes: rows per request.
-        config: how much load.
-        expected: [rows.num_rows], what the model scores these rows; a sample of the scores that come back is compared.
-            Made-up rows are scored before the measurement, alone, where this is given.
-        version: of the ensemble that is to answer; None for any.
-        identity: connected to a model on the same server that returns its input; measures the client's own cost.
-        process_ids: of the server, if it is on this machine.
-        progress: told after each measurement.
+        client: connected client of the model.
+        rows: raw rows to draw requests from, or whose values are combined to new rows; columns that the model does not
+            take are dropped.
+        config: amount and kind of the load.
+        expected: [rows.num_rows], expected scores of the rows, compared with a sample of the responses. If set,
+            generated rows are scored before the measurement to obtain their expected scores.
+        version: expected version of the ensemble; None for any.
+        identity: client of a model on the same server that returns its input, to measure the client's own cost.
+        process_ids: returns the ids of the server's processes, if it is on this machine.
+        progress: updated after each measurement.
 
     Raises:
-        ConfigError: a batch size is below 1 or larger than the model takes.
+        ConfigError: a batch size is below 1 or above the model's limit.
         DataError: there are no rows, or a trace cannot be read.
         RequestError: the rows do not fit the model.
-        ServingError: the server does not answer, or a score under load is not the expected one, and nothing was
-            measured before.
+        ServingError: the server does not respond, or a score under load is wrong, before any measurement was completed.
     """
     check_batch_sizes(batch_sizes, client.schema.max_batch_size)
     if rows.num_rows == 0:
@@ -107,14 +105,13 @@ def measure(
 
 
 def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:
-    """Refuse batch sizes that cannot be measured before anything is started.
+    """Check the batch sizes before anything is started.
 
     Args:
-        batch_sizes: rows per request.
         limit: the model's max_batch_size.
 
     Raises:
-        ConfigError: there is none, or one is below 1 or above `limit`.
+        ConfigError: there are no batch sizes, or one is below 1 or above `limit`.
     """
     if not batch_sizes or min(batch_sizes) < 1:
         raise ConfigError(f"batch sizes are {list(batch_sizes)}, expected at least one, each at least 1.")
@@ -137,7 +134,7 @@ class _Program:
         config = replace(self._config, time_limit_s=self._config.min_duration_s)
         for concurrency in config.concurrency:
             result = identity.measure(Load(batch_size=1, concurrency=concurrency), config)
-            if STOPPED in result.problem:  # the load generator has taken the Ctrl-C for its own
+            if STOPPED in result.problem:  # the load generator has handled the Ctrl-C
                 raise KeyboardInterrupt
             self.floors.append(
                 Floor(
@@ -149,7 +146,6 @@ class _Program:
             )
 
     def run(self, bench: Bench, batch_sizes: Sequence[int]) -> None:
-        """Measure all configured loads, until Ctrl-C, an error or the end of a connection."""
         try:
             if self._config.slo is not None:
                 for batch_size in batch_sizes:

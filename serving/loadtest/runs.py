@@ -1,4 +1,4 @@
-"""A load, the counts of its run, and whether the client rather than the server was measured."""
+"""A load, the counts of its run, and whether the client was the bottleneck."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,19 +6,19 @@ from functools import cached_property
 from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord
 
 _NS_PER_MS = 1e6
-_BUSY = 0.9  # of a core; above it a process sends when it can, not when it is to
+_BUSY = 0.9  # fraction of a core above which a process cannot send on time
 _LAG_SHARE = 0.25
-_LAG_MS = 1.0  # less is the kernel's doing
+_LAG_MS = 1.0  # shorter delays are caused by the kernel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What was asked of the server.
+    """The load offered to the server.
 
     Attributes:
-        batch_size: rows in each request.
-        concurrency: requests in flight in a closed loop; None in an open one.
-        rate_per_s: requests per second that an open loop offered; None in a closed one.
+        batch_size: rows per request.
+        concurrency: number of requests in flight in a closed loop; None in an open loop.
+        rate_per_s: requests per second in an open loop; None in a closed loop.
         arrivals: constant, poisson, or the file of the schedule; None in a closed loop.
     """
 
@@ -48,14 +48,14 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientCost:
-    """The client's cost of a request.
+    """The client's cost per request.
 
     Attributes:
-        cpu_ms: processor time for one request.
-        busiest: share of a core that the busiest client process used.
-        send_ms: from when a request was taken up until it was handed to the operating system.
-        lag_mean_ms: how late requests were taken up in the mean; None in a closed loop.
-        held_mean_ms: of this, what the server is to blame for: as many requests as may be were waiting for it.
+        cpu_ms: CPU time per request.
+        busiest: fraction of a core used by the busiest client process.
+        send_ms: time from taking a request up until it is passed to the operating system.
+        lag_mean_ms: mean delay in taking up requests; None in a closed loop.
+        held_mean_ms: part of this delay caused by the server, while the maximum number of requests was in flight.
     """
 
     cpu_ms: float
@@ -66,17 +66,16 @@ class ClientCost:
 
     @property
     def latency_ms(self) -> float:
-        """The client's share of a request's latency."""
         return self.send_ms + (self.lag_mean_ms or 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One measurement, as it was counted. In an open loop latency counts from the scheduled time, else from sending.
+    """The counts of one measurement. In an open loop, latency counts from the scheduled time, otherwise from sending.
 
     Attributes:
-        load: what was asked.
-        slices: what was counted in consecutive parts of the run, at least one, the warm-up excluded.
+        load: the load offered.
+        slices: counts of consecutive parts of the run, at least one, without the warm-up.
     """
 
     load: Load
@@ -104,13 +103,13 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """The same client against a model that returns its input, native where the machine has native backends.
+    """Measurement of the same client with a model that returns its input, native if the machine has native backends.
 
     Attributes:
-        concurrency: requests in flight.
-        requests_per_s: that were answered.
+        concurrency: number of requests in flight.
+        requests_per_s: answered requests per second.
         p50_ms: median latency.
-        client_cpu_ms: the client's processor time for one request.
+        client_cpu_ms: CPU time of the client per request.
     """
 
     concurrency: int
@@ -120,7 +119,7 @@ class Floor:
 
 
 def bottleneck(cost: ClientCost, mean_ms: float, num_processes: int) -> str:
-    """Why the client rather than the server was measured; empty if it was not."""
+    """Return why the client was the bottleneck; empty if it was not."""
     if cost.busiest > _BUSY:
         return (
             f"the client was the bottleneck: one of its processes used {cost.busiest:.0%} of a core. "

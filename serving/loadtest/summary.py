@@ -9,7 +9,7 @@ from rankline.serving.loadtest.stats.metrics import CLOSED, METRICS, OPEN, Metri
 from rankline.serving.loadtest.stats.percentiles import samples_needed
 
 KEYS = ("rows", "offered/s", "in flight")
-"""Headings of what tells loads apart."""
+"""Headings of the columns that identify a load."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +17,10 @@ class Cell:
     """A figure, or a property of the load.
 
     Attributes:
-        text: for narrow columns; latencies have two places.
-        value: None where there is none, and of what tells loads apart.
-        bounds: of the value at 95 % confidence, each None where the samples give none; None of what never has bounds.
+        text: text for narrow columns; latencies have two decimal places.
+        value: the figure; None if it is not reported, or for a property of the load.
+        bounds: bounds of the value at 95 % confidence, None for an unknown bound; None for figures that never have
+            bounds.
     """
 
     text: str
@@ -28,7 +29,7 @@ class Cell:
 
 
 def columns(results: Sequence[LoadResult]) -> dict[str, list[Cell]]:
-    """Heading → a cell for each load: what tells the loads apart, then each metric that has a title."""
+    """Return heading → one cell per load: properties that identify the load, then each metric with a title."""
     is_open = any(result.rate_per_s is not None for result in results)
     shown = {"rows": [Cell(text=f"{result.batch_size:,}") for result in results]}
     if is_open:
@@ -42,7 +43,7 @@ def columns(results: Sequence[LoadResult]) -> dict[str, list[Cell]]:
 
 
 def number(value: object) -> str:
-    """Format a value: four digits of a fraction, all digits of a count, a dash for None."""
+    """Format a value: four significant digits for fractions, all digits for counts, a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -64,7 +65,7 @@ def _cell(result: LoadResult, metric: Metric) -> Cell:
 
 
 def conclusion(report: BenchmarkReport) -> str:
-    """The report in one sentence: the first load, the one with most rows/s, and whether the machine was busy."""
+    """Return the report in one sentence: the first load, the load with the most rows/s, and any problems."""
     if report.searches:
         said = list(searched(report))
     else:
@@ -77,7 +78,7 @@ def conclusion(report: BenchmarkReport) -> str:
 
 
 def _figures_of(result: LoadResult) -> str:
-    """Figures of a load: “1 row: p50 1.4 ms, 719 rows/s”."""
+    """Return the figures of a load: “1 row: p50 1.4 ms, 719 rows/s”."""
     named = [f"{_rows(result.batch_size)}"]
     named += [f"at {number(result.rate_per_s)} requests/s"] if result.rate_per_s is not None else []
     named += [f"{result.concurrency} in flight"] if (result.concurrency or 1) > 1 else []
@@ -91,7 +92,7 @@ def _rows(batch_size: int) -> str:
 
 
 def remarks(results: Sequence[LoadResult]) -> Iterator[str]:
-    """Remarks on the figures beside each `problem`, said once for all loads that they apply to."""
+    """Yield remarks on the figures in addition to `problem`, once for all loads that they apply to."""
     for metric in METRICS.values():
         yield from _not_reported(metric, results)
     yield from _remarked(results)
@@ -132,18 +133,18 @@ def _reached(report: BenchmarkReport, batch_size: int) -> Iterator[str]:
 
 
 def reached(result: LoadResult, slo: Slo) -> str:
-    """The percentile of a target: “p99 9.2 ms”."""
+    """Return the percentile of a target: “p99 9.2 ms”."""
     value_ms = result.value(slo.metric)
     return f"{METRICS[slo.metric].label} {'not reported' if value_ms is None else f'{number(value_ms)} ms'}"
 
 
 def _not_reported(metric: Metric, results: Sequence[LoadResult]) -> Iterator[str]:
-    """Why loads have no value of a metric, said once for all of them; a load's `problem` is not repeated."""
+    """Yield why loads have no value of a metric, once per reason, without repeating a load's `problem`."""
     loads: dict[str, list[LoadResult]] = {}
     for result in results:
         if (reason := result.metrics[metric.name].reason) and reason != result.problem:
             loads.setdefault(reason, []).append(result)
-    if metric.level is not None and len(loads) > 1:  # they differ in the number of samples
+    if metric.level is not None and len(loads) > 1:  # the reasons differ in the number of samples
         few = [result for of_reason in loads.values() for result in of_reason]
         counts = [result.num_requests for result in few]
         required = samples_needed(metric.level)

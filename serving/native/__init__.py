@@ -1,1 +1,1 @@
-"""C++ that runs inside Triton in place of Python backends; `objects.py` finds it compiled."""
+"""C++ backends that run inside Triton in place of Python backends, and the location of their compiled objects."""

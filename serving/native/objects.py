@@ -1,4 +1,4 @@
-"""Where the native backends are on this machine, and the libraries of the frameworks that they open."""
+"""Locate the native backends on this machine, and the framework libraries that they open."""
 
 import logging
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ _WITHOUT_LIBRARY = ("identity", "nvtabular")
 
 @dataclass(frozen=True, kw_only=True)
 class NativeBackends:
-    """What this machine can serve without Python.
+    """Native backends available on this machine.
 
     Attributes:
-        objects: backend → the shared object that Triton loads.
-        libraries: the same backend → the library of its framework, where it needs one.
-        lacking: why there are no objects, "" where there are.
+        objects: backend → shared object that Triton loads.
+        libraries: backend → library of its framework, for backends that need one.
+        lacking: why there are no objects; "" if there are.
     """
 
     objects: Mapping[str, Path] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class NativeBackends:
 
 @cache
 def native_backends() -> NativeBackends:
-    """The objects in this package, else in the cache, else compiled now.
+    """Return the objects from this package or the cache, after compiling them if necessary.
 
-    An engine whose library is not installed has none: its Python backend says what to install.
+    Engines whose library is not installed are left out: their Python backend reports what to install.
     """
     try:
         directory = shipped_objects() or built_objects(when_absent=_say_that_it_compiles)
@@ -50,7 +50,7 @@ def native_backends() -> NativeBackends:
 
 
 def library_of(engine: Engine) -> Path | None:
-    """The framework's library, without importing the framework; None where it is not installed, or has none."""
+    """Return the framework's library without importing the framework; None if it is not installed or has none."""
     spec = find_spec(engine.module) if engine.library else None
     for folder in (spec and spec.submodule_search_locations) or ():
         for path in sorted(Path(folder).glob(engine.library)):

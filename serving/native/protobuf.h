@@ -1,4 +1,4 @@
-// Reads protobuf's wire format, more strictly than protobuf does: groups and overlong numbers are errors.
+// Reads protobuf's wire format more strictly than protobuf: groups and overlong numbers are errors.
 #ifndef RANKLINE_PROTOBUF_H_
 #define RANKLINE_PROTOBUF_H_
 
@@ -18,7 +18,7 @@ class ProtoReader {
  public:
   explicit ProtoReader(std::string_view bytes) : bytes_(bytes) {}
 
-  // Reads the next field: its number, and its bytes or its value. False at the end. Throws ProtoError.
+  // Reads the number and the bytes or value of the next field; returns false at the end. Throws ProtoError.
   bool Next() {
     if (bytes_.empty()) return false;
     const uint64_t tag = TakeVarint();

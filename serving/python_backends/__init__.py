@@ -1,1 +1,1 @@
-"""Folders that Triton takes as backends: each `NAME/model.py` serves the models whose config says `backend: "NAME"`."""
+"""Triton's Python-based backends: each `NAME/model.py` serves the models whose config says `backend: "NAME"`."""

@@ -1,14 +1,14 @@
-"""What the backends for trained models share: requests that wait are joined into one run of the model and split again.
+"""Shared base of the backends for trained models, which run waiting requests as one batch and split the results.
 
-Triton loads a backend folder's `model.py` alone. Like `rankline.workflows.plan` for the backend `nvtabular`, this
-module is found through the Python path: the embedded server sets it, a container needs Rankline's directory in
+Triton loads only `model.py` from a backend folder. This module, like `rankline.workflows.plan` for the backend
+`nvtabular`, is found through the Python path: the embedded server sets it, a container needs Rankline's directory in
 PYTHONPATH.
 
-Parameters read from `config.pbtxt`, for models whose rows may hold several candidates:
+Parameters in `config.pbtxt`, for models that take several candidates per row:
 
-    CANDIDATES        inputs that hold a value per candidate, with commas between; outputs of dims [-1] that are no
-                      lists do, too
-    MAX_LIST_LENGTH   most candidates of a row, default 0: any number
+    CANDIDATES        comma-separated inputs with one value per candidate; outputs of dims [-1] that are not lists also
+                      have one value per candidate
+    MAX_LIST_LENGTH   maximum number of candidates in a row; default 0: no limit
 """
 
 from abc import ABC, abstractmethod
@@ -29,36 +29,36 @@ from rankline.workflows.schema.tensor_names import NNZS, VALID, VALUES
 from rankline.workflows.schema.tensors import Tensor, fill_value
 
 Batch = Sequence[Array | None]
-"""One array per input of the config; None for an optional one that a request leaves out."""
+"""One array per input of the config; None for an optional input that a request leaves out."""
 
-# A framework keeps the memory of the largest run, so a larger batch waits for a request of that size.
+# Frameworks keep the memory of the largest run, so warm-up does not use larger batches.
 WARM_UP_ROWS = (1, 16, 256, 4096, 16384)
 
-# One request with a long list must not make all others that wait with it as wide.
-_MOST_PADDING = 4  # cells for each value
+# One request with a long list must not widen all others that wait with it.
+_MOST_PADDING = 4  # padded cells per value
 _FEW_CELLS = 1 << 16
 
 
 class BatchingModel(ABC):
-    """What Triton's Python backend loads; one object per model instance, in a process of its own."""
+    """The class that Triton's Python backend loads; one object per model instance, each in its own process."""
 
     FRAMEWORK: ClassVar[str]
-    """Its name, for messages."""
+    """Name of the framework, for messages."""
 
     @abstractmethod
     def load(self, model: ServedModel) -> Run:
         """Load the model.
 
         Returns:
-            A function from one array per input, None for an optional one that is left out, to one array per output,
-            in the order of the config.
+            A function from one array per input, None for an omitted optional input, to one array per output, in the
+            order of the config.
 
         Raises:
-            TritonModelException: the model is missing or damaged, or does not fit the config.
+            TritonModelException: the model is missing or damaged, or does not match the config.
         """
 
     def load_step(self, model: ServedModel) -> Run:
-        """The model, behind the workflow where the step has one at `<version>/plan`; errors as of `load`."""
+        """Load the model, behind the workflow at `<version>/plan` if the step has one; for errors see `load`."""
         if not (model.version / PLAN).is_dir():
             return self.load(model)
         from rankline.serving.python_backends.plan_step import load_behind_workflow  # a model alone needs no Arrow
@@ -67,11 +67,10 @@ class BatchingModel(ABC):
         return load_behind_workflow(model, self.load)
 
     def explain(self, error: Exception) -> str:
-        """The line of an error of the framework that says what is wrong."""
+        """Return the most informative line of a framework's error."""
         return str(error).partition("\n")[0]
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Load the model and warm it up."""
         model = ServedModel.from_args(args)
         if manifest := model.parameters.get(MANIFEST_PARAMETER):
             try:
@@ -108,7 +107,7 @@ class BatchingModel(ABC):
         return [self._run_alone(batch) for batch in batches]
 
     def _check_lengths(self, batch: Batch) -> None:
-        """Refuse lists longer than their values: joined, a wider request's padding would pass for some."""
+        """Raise if a list is longer than its values: once joined, a wider request's padding would count as values."""
         for values_at, lengths_at in self._lists:
             values, lengths = batch[values_at], batch[lengths_at]
             if values is not None and lengths is not None and lengths.max(initial=0) > values.shape[1]:
@@ -152,32 +151,32 @@ class BatchingModel(ABC):
         return [given[tensor.name].as_numpy() if tensor.name in given else None for tensor in self._inputs]
 
     def _warm_up(self, max_batch_size: int) -> None:
-        """Run once per size, so that no request up to the largest pays for optimisation or the first allocation."""
+        """Run once per size, so that no request up to the largest size pays for optimization or first allocations."""
         for num_rows in sorted({min(rows, max(max_batch_size, 1)) for rows in WARM_UP_ROWS}):
             try:
                 self._run(*(None if is_mask(tensor) else tensor.zeros(num_rows) for tensor in self._inputs))
-            except Exception as error:  # a model may refuse rows of zeros and yet be sound
+            except Exception as error:  # a valid model may reject rows of zeros
                 pb_utils.Logger.log_warn(f"warm-up with {num_rows} rows of zeros failed: {error}")
                 return
 
 
 def is_mask(tensor: Tensor) -> bool:
-    """It says which values of a column are there, and is left out where all are."""
+    """Whether a tensor flags the present values of a column; requests omit it if none is missing."""
     return tensor.optional and tensor.dtype == "bool" and tensor.name.endswith(VALID)
 
 
 def join(arrays: Batch) -> Array | None:
-    """Concatenate batches of one tensor; rows of 2-D tensors are padded with zeros to the longest.
+    """Concatenate the arrays of one tensor; rows of 2-D tensors are padded with zeros to the longest.
 
     Args:
-        arrays: [rows of the request, ...] each, or None from all requests.
+        arrays: one array [rows of the request, ...] per request, or None for all requests.
 
     Returns:
-        [rows of all requests, ...], or None.
+        Array [rows of all requests, ...], or None.
 
     Raises:
-        ValueError: some requests have the tensor and others not, which Triton does not join, or the rows differ so much
-            in length that little but padding would come of it.
+        ValueError: only some requests have the tensor, although Triton does not join such requests, or the row lengths
+            differ so much that the result would be mostly padding.
     """
     present = [array for array in arrays if array is not None]
     if not present:
@@ -203,13 +202,12 @@ def _concatenated(arrays: Sequence[Array]) -> Array:
 
 
 def _lists_among(names: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the values and the lengths of each column of lists are."""
     stems = [name.removesuffix(NNZS) for name in names if name.endswith(NNZS)]
     return [(names.index(stem + VALUES), names.index(stem + NNZS)) for stem in stems if stem + VALUES in names]
 
 
 def _candidates_of(model: ServedModel) -> Candidates | None:
-    """What holds a value per candidate; None where a row is one."""
+    """Return the tensors with one value per candidate; None if each row is a single candidate."""
     names = names_in(model.parameters.get(CANDIDATES, ""))
     if not names:
         return None

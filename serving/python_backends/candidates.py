@@ -1,4 +1,4 @@
-"""Requests with several candidates per row: what is refused, what is run together, who gets which scores back."""
+"""Requests with several candidates per row: validation, grouping into runs, and splitting of the scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from rankline.workflows.core.errors import RequestError
 
 Array = npt.NDArray[Any]
 
-# Candidates that are padded are scored like others, so a request with many does not make others as wide.
-_MOST_PADDING = 2  # scores for each that is asked for
+# Padding is scored like real candidates, so a request with many candidates must not widen others too much.
+_MOST_PADDING = 2  # computed scores per requested score
 _FEW_SCORES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Which tensors of a step hold a value per candidate, [num_rows, num_candidates], and how many it takes.
+    """Tensors of a step with one value per candidate, [num_rows, num_candidates], and limits on their size.
 
     Attributes:
         inputs: position among the inputs → name.
         outputs: position among the outputs → name.
-        max_per_row: most candidates of one row; 0 for any number.
-        max_scores: most candidates of all rows of a run.
+        max_per_row: maximum number of candidates in one row; 0 for no limit.
+        max_scores: maximum number of candidates over all rows of a run.
     """
 
     inputs: Mapping[int, str]
@@ -33,10 +33,10 @@ class Candidates:
     max_scores: int
 
     def shape_of(self, batch: Sequence[Array | None]) -> tuple[int, int]:
-        """Rows of a request, and candidates of each.
+        """Return the number of rows of a request, and the number of candidates in each row.
 
         Raises:
-            RequestError: there are none, too many, or not as many of each input.
+            RequestError: there are no candidates, too many, or different numbers for different inputs.
         """
         shapes = {name: array.shape for at, name in self.inputs.items() if (array := batch[at]) is not None}
         name, (num_rows, count) = next(iter(shapes.items()))
@@ -57,9 +57,9 @@ class Candidates:
         return num_rows, count
 
     def groups(self, batches: Sequence[Sequence[Array | None]]) -> list[list[int]]:
-        """Numbers of the requests that are worth a run together: those with about as many candidates.
+        """Group the positions of requests that are worth joining into one run, with similar numbers of candidates.
 
-        A request that is refused is alone.
+        An invalid request forms its own group.
         """
         shapes, groups = [], []
         for number, batch in enumerate(batches):
@@ -79,9 +79,9 @@ class Candidates:
         return [*groups, together] if together else groups
 
     def aligned(self, batches: Sequence[Sequence[Array | None]]) -> list[list[Array | None]]:
-        """Requests with as many candidates as the one with most: the last of each row is repeated.
+        """Pad requests to the largest number of candidates, by repeating the last candidate of each row.
 
-        So what is padded can be run wherever the request itself can.
+        Repeated candidates are valid wherever the request itself is.
         """
         most = max(self.shape_of(batch)[1] for batch in batches)
         return [
@@ -90,14 +90,14 @@ class Candidates:
         ]
 
     def own(self, results: Sequence[Array], count: int) -> list[Array]:
-        """The outputs of a request with so many candidates, of those that were padded for it."""
+        """Remove padding candidates from the outputs of a request with `count` candidates per row."""
         return [
             np.ascontiguousarray(result[:, :count]) if at in self.outputs else result
             for at, result in enumerate(results)
         ]
 
     def check_results(self, results: Sequence[Array], shape: tuple[int, int]) -> None:
-        """Refuse what a model made without regard to candidates."""
+        """Raise if the outputs of a model do not have one score per candidate."""
         for at, name in self.outputs.items():
             if results[at].shape != shape:
                 raise ValueError(f"{name!r} came out as {list(results[at].shape)} for {list(shape)} candidates")

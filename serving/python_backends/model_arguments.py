@@ -1,4 +1,4 @@
-"""What a backend is told to serve, and what it makes of it."""
+"""Arguments that Triton passes to a Python backend."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,18 +13,18 @@ from rankline.workflows.schema.tensors import Tensor
 
 Array = npt.NDArray[Any]
 Run = Callable[..., Sequence[Array]]
-"""One array per input of the config, None for an optional one that is left out → one per output."""
+"""One array per input of the config, None for an omitted optional input → one array per output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """What Triton says about a model that it wants served.
+    """Triton's description of a model to serve.
 
     Attributes:
         version: the version directory.
-        inputs, outputs: as its config declares them.
-        max_batch_size: most rows of a request, and of requests that are joined; of candidates, if rows hold several.
-        parameters: of `config.pbtxt`.
+        inputs, outputs: tensors declared in the config.
+        max_batch_size: maximum number of rows in a request or in joined requests; of candidates, if rows have several.
+        parameters: parameters of `config.pbtxt`.
     """
 
     version: Path
@@ -35,7 +35,7 @@ class ServedModel:
 
     @classmethod
     def from_args(cls, args: Mapping[str, str]) -> "ServedModel":
-        """Read what Triton gives to `initialize`; `model_repository` is the model's own folder."""
+        """Read the arguments of `initialize`, in which `model_repository` is the model's own folder."""
         config = json.loads(args["model_config"])
         return cls(
             version=Path(args["model_repository"]) / args["model_version"],
@@ -47,7 +47,6 @@ class ServedModel:
 
 
 def whole_number(parameters: Mapping[str, str], name: str, default: int) -> int:
-    """A parameter of the config."""
     value = parameters.get(name, str(default))
     try:
         return int(value)

@@ -1,4 +1,4 @@
-"""The compiled workflow of a step, or one that runs through NVTabular: alone, or before the model."""
+"""Load a step's workflow, on its own or followed by a model."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,19 +14,18 @@ from rankline.workflows.core.errors import LoweringError, RanklineError
 from rankline.workflows.plan import ColumnSpec, Transform
 from rankline.workflows.schema.tensors import Tensor
 
-# Arrow would import pandas, wherever it is installed, to ask whether an array is one of its own: 22 MB per process.
+# If pandas is installed, Arrow imports it to check whether an array is a pandas object: 22 MB per process.
 sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
 
 
 def load_workflow(model: ServedModel) -> Run:
-    """A step that is the workflow alone."""
     transform, call = _open(model)
     _check(model.version, "outputs", model.outputs, [column.spec for column in transform.columns])
     return _run_of(call, model.inputs, model.outputs)
 
 
 def load_behind_workflow(model: ServedModel, load: Callable[[ServedModel], Run]) -> Run:
-    """A step with a workflow and a model, whose inputs are the workflow's outputs."""
+    """Load a step with a workflow and a model, whose inputs are the workflow's outputs."""
     transform, call = _open(model)
     between = tuple(tensor for column in transform.columns for tensor in column.spec.tensors)
     encode, predict = _run_of(call, model.inputs, between), load(replace(model, inputs=between))

@@ -1,4 +1,4 @@
-"""What a model's config says about its tensors against what the model itself says."""
+"""Compare the tensors in a model's config with the tensors of the model itself."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from rankline.workflows.schema.tensors import Tensor
 def check_tensors(
     model: str, side: str, declared: Sequence[Tensor], found: Mapping[str, np.dtype[Any]], *, all_of_them: bool = True
 ) -> None:
-    """Compare names and types."""
+    """Raise unless declared and actual tensors of a model have the same names and types."""
     names = {tensor.name for tensor in declared}
     if names - set(found) or (all_of_them and set(found) - names):
         raise pb_utils.TritonModelException(

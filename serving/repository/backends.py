@@ -1,4 +1,4 @@
-"""The backends that a server is given: a folder for each."""
+"""The backend folders that a server is started with."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,16 +1,16 @@
-"""Exported ensembles on disk: one directory is a Triton model repository that holds the versions of one ensemble.
+"""Exported ensembles on disk. A directory is a Triton model repository with all versions of one ensemble.
 
-    NAME/config.pbtxt      which version is active: the one file that ever changes
-    NAME/N/manifest.json   what version N is, with the checksums of all its files
-    NAME/N/config.pbtxt    what the first file says while version N is active
-    NAME_score_vN/         its step; not fused, NAME_transform_vN/ and NAME_predict_vN/
+    NAME/config.pbtxt      the active version; the only file that ever changes
+    NAME/N/manifest.json   metadata of version N, with the checksums of all its files
+    NAME/N/config.pbtxt    copied to NAME/config.pbtxt while version N is active
+    NAME_score_vN/         the step of a fused version; otherwise NAME_transform_vN/ and NAME_predict_vN/
 
-The steps carry the version in their names. Triton keeps one config per model, so two versions with different columns
-could not be loaded side by side under one name, and a step that changes under a running ensemble would for a moment
-join the workflow of one export with the model of another. A new version changes nothing that is being served until the
-ensemble itself is loaded again, which Triton does between two requests.
+Step names contain the version because Triton keeps one config per model: two versions with different columns could not
+be loaded side by side under one name, and replacing a step of a running ensemble would briefly combine the workflow of
+one export with the model of another. Adding a version does not affect serving until Triton reloads the ensemble itself,
+which it does between two requests.
 
-Light to import: serving an ensemble needs no TensorFlow in this process.
+Cheap to import: serving an ensemble does not need TensorFlow in this process.
 """
 
 import shutil
@@ -49,12 +49,12 @@ from rankline.workflows.storage.regular_files import read_regular
 KIND = "ensemble"
 CONFIG = "config.pbtxt"
 REGISTRY = ".registry.json"
-"""Says in which registry the versions are, where they are in one; see `rankline.registry.activation`."""
+"""File that names the registry of the versions, if they are in a registry; see `rankline.registry.activation`."""
 MADE_IN, INPUTS = "made_in", "inputs"
-"""Keys in a manifest's details: path of the trained model relative to the model repository, and its raw columns."""
+"""Keys in a manifest's details: path of the trained model relative to the model repository, and raw column names."""
 _LOCK = ".lock"
 _STAGING = ".export-"
-_REPLACES = "replaces"  # in a manifest's details: the version that was active before
+_REPLACES = "replaces"  # key in a manifest's details: the previously active version
 _MOST_CONFIG_BYTES = 1 << 20
 _MOST_INSTANCES = 999
 _STEP_FIELDS = {
@@ -72,10 +72,10 @@ class ExportedEnsemble:
 
     Attributes:
         path: the model repository.
-        name: of the ensemble model.
-        version: its number.
-        steps: names of the models that it runs, first to last.
-        manifest: what its `manifest.json` says. The backends check their files against it when they load them.
+        name: name of the ensemble model.
+        version: version number.
+        steps: names of the models that the ensemble runs, in order.
+        manifest: content of `manifest.json`. The backends verify their files against it when they load them.
     """
 
     path: Path
@@ -90,14 +90,14 @@ class ExportedEnsemble:
 
         Args:
             path: the model repository.
-            version: None for the active one.
+            version: version number; None for the active version.
 
         Raises:
-            ArtifactError: there is no such ensemble or version, its description is damaged, or a step would run code
-                that is not ours.
+            ArtifactError: the ensemble or version does not exist, its config or manifest is damaged, or a step would
+                run code other than Rankline's backends.
         """
         name = _name_in(path)
-        # Read once: another version may become the active one at any time.
+        # Read once: another version may become active at any time.
         active = None
         if version is None:
             config, active = path / name / CONFIG, _config_bytes(path / name)
@@ -114,7 +114,7 @@ class ExportedEnsemble:
         return cls(path=path, name=name, version=version, steps=steps, manifest=manifest)
 
     def check_made_from(self, prepared: Manifest) -> None:
-        """Refuse prepared data that the model was not trained on."""
+        """Raise unless the model was trained on this prepared data."""
         origin = self.manifest.made_from.get(prepared.kind, "that is not known")
         if origin != prepared.fingerprint:
             raise ArtifactError(
@@ -123,12 +123,12 @@ class ExportedEnsemble:
             )
 
     def check_fingerprint(self, expected: str | None) -> None:
-        """Refuse another version than the one that was meant; None takes any."""
+        """Raise unless this version has the expected fingerprint; None skips the check."""
         if expected is not None:
             self.manifest.check_fingerprint(expected, self.path / self.name / str(self.version))
 
     def check_files(self) -> None:
-        """Compare all its files with the manifest, as the backends do when they load them."""
+        """Verify all files against the manifest, as the backends do on loading."""
         files = self.manifest.files
         for step in self.steps:
             check_step_files(self.path / step, files)
@@ -136,14 +136,14 @@ class ExportedEnsemble:
         check_files(self.path, others, KIND)
 
     def activate(self, *, in_place_of: int | None = None, then: Callable[[], None] = lambda: None) -> None:
-        """Make this the active version; a server that watches the directory switches to it.
+        """Make this version the active one; a server that watches the directory switches to it.
 
         Args:
-            in_place_of: the version that it was compared with; None for any.
-            then: what is to follow before another version can become the active one.
+            in_place_of: the version that this one was compared with, which must still be active; None accepts any.
+            then: called before another version can become active.
 
         Raises:
-            ArtifactError: another version has become the active one since, or a file is missing, damaged or not in
+            ArtifactError: another version has become active in the meantime, or a file is missing, damaged or not in
                 the manifest.
         """
         if not (self.path / self.name / str(self.version) / MANIFEST).is_file():
@@ -162,7 +162,7 @@ class ExportedEnsemble:
             then()
 
     def use(self) -> Use:
-        """Keep exports from deleting this version for as long as the object lives that is returned."""
+        """Protect this version from deletion by exports as long as the returned object is alive."""
         try:
             return Use(self.path / self.name / str(self.version))
         except OSError:
@@ -186,7 +186,7 @@ class ExportedEnsemble:
 
     @property
     def config(self) -> str:
-        """Its configuration as JSON, which Triton takes in place of the file."""
+        """The configuration as JSON, which Triton accepts in place of the file."""
         return str(json_format.MessageToJson(self.model_config, preserving_proto_field_name=True))
 
     @property
@@ -199,7 +199,7 @@ class ExportedEnsemble:
 
     @property
     def offline_metrics(self) -> dict[str, float]:
-        """Metrics of the model on the validation rows, as training measured them."""
+        """Metrics of the model on the validation rows, measured during training."""
         return dict(self.manifest.details["metrics"])
 
 
@@ -212,24 +212,24 @@ def _deleted(ensemble: ExportedEnsemble) -> ArtifactError:
 
 
 def versions(path: Path) -> list[ExportedEnsemble]:
-    """All versions of the ensemble in a model repository, oldest first."""
+    """Return all versions of the ensemble in a model repository, oldest first."""
     return [ExportedEnsemble.load(path, number) for number in version_numbers(path)]
 
 
 def version_numbers(path: Path) -> list[int]:
-    """Numbers of these versions, of which nothing is read."""
+    """Return the version numbers in a model repository without opening the versions."""
     return _numbers(path / _name_in(path))
 
 
 def names_in(path: Path) -> list[str]:
-    """Names of the ensembles that a model repository holds; of one that does not exist, none."""
-    # `path.glob` looks into what an export is writing, too, whose name begins with a dot, and fails if that is gone.
+    """Return the names of the ensembles in a model repository; none if the directory does not exist."""
+    # `path.glob` also visits the hidden staging directories of exports, and fails if one disappears meanwhile.
     manifests = glob(f"*/*/{MANIFEST}", root_dir=path)  # noqa: PTH207
     return sorted({Path(manifest).parts[0] for manifest in manifests})
 
 
 def active_runs(repository: Path) -> frozenset[str]:
-    """MLflow runs whose models are the active versions of the ensembles under a directory; damaged ones have none."""
+    """Return the MLflow runs of the active versions of all ensembles under a directory, skipping damaged ones."""
     found = set()
     for path in repository.glob("*"):
         try:
@@ -240,7 +240,7 @@ def active_runs(repository: Path) -> frozenset[str]:
 
 
 def before(path: Path) -> ExportedEnsemble:
-    """The version that was active before the active one."""
+    """Return the version that was active before the current one."""
     active = ExportedEnsemble.load(path)
     numbers = _numbers(path / active.name)
     earlier = [number for number in numbers if number < active.version]
@@ -255,7 +255,6 @@ def before(path: Path) -> ExportedEnsemble:
 
 
 def active_version(path: Path, name: str) -> int:
-    """Number of the active version."""
     config = path / name / CONFIG
     return _version_in(_read_config(config), config)
 
@@ -268,11 +267,11 @@ def _version_in(config: Any, path: Path) -> int:
 
 
 def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[str]) -> None:
-    """Refuse to replace the active version with one of another project that takes other columns."""
+    """Refuse to replace the active version with a model of another project that has other input columns."""
     number = _replaced_version(path, name)
     try:
         details = Manifest.read(path / name / str(number)).details
-    except ArtifactError:  # there is none, or a damaged one, which the export replaces
+    except ArtifactError:  # missing or damaged: the export replaces it
         return
     if MADE_IN not in details or set(details[INPUTS]) == set(inputs):
         return
@@ -287,7 +286,7 @@ def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[
 
 @dataclass(frozen=True, kw_only=True)
 class NewVersion:
-    """A version that is being written."""
+    """A version that is being written to a staging directory."""
 
     directory: Path
     number: int
@@ -304,21 +303,20 @@ def publish_version(
     promote: bool = True,
     timeout_s: float = 60,
 ) -> Iterator[NewVersion]:
-    """Add a version to a model repository, make it the active one, and delete the oldest but those that a server runs.
+    """Add a version to a model repository, activate it, and delete the oldest versions that no server is running.
 
-    Whatever happens before the last step, the old version stays as it was.
+    If anything fails before activation, the previous version stays active and unchanged.
 
     Args:
-        path: the model repository, made if it does not exist.
-        name: of the ensemble.
-        made_from: name → fingerprint of what went in.
-        details: for the manifest.
-        keep: versions to keep, at least this one and the one before.
-        promote: make it the active one; the first version is, in any case.
-        timeout_s: longest wait for another export into the same directory.
+        path: the model repository, created if it does not exist.
+        made_from: artifact kind → fingerprint of the artifacts that the version was made from.
+        details: details for the manifest.
+        keep: number of versions to keep, at least the new one and the previous one.
+        promote: activate the new version. The first version is always activated.
+        timeout_s: maximum wait for another export into the same directory.
 
     Raises:
-        ArtifactError: `path` holds something else, or another export does not come to an end.
+        ArtifactError: `path` contains something else, or another export does not finish in time.
     """
     path = path.resolve()
     _refuse_foreign(path, name)
@@ -344,18 +342,17 @@ def publish_version(
 
 
 def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: int) -> ExportedEnsemble:
-    """Add a version that was published elsewhere to a model repository; it waits, unless it is the first.
+    """Add a version that was published elsewhere to a model repository. Only the first version is activated.
 
     Args:
-        source: holds that one version as a model repository does, on the file system of `path`; its files are moved.
-        path: the model repository, made if it does not exist.
-        name: of the ensemble.
-        fingerprint: that its manifest must have.
-        keep: versions to keep, at least this one and the active one.
+        source: a model repository with only this version, on the same file system as `path`; its files are moved.
+        path: the model repository, created if it does not exist.
+        fingerprint: expected fingerprint of the version's manifest.
+        keep: number of versions to keep, at least this one and the active one.
 
     Raises:
-        ArtifactError: it is of another name, a file is missing, was altered or does not belong there; or `path` holds
-            something else, or another version of the same number.
+        ArtifactError: the version has another name or fingerprint, a file is missing, altered or not in the manifest,
+            `path` contains something else, or `path` already has another version with the same number.
     """
     if (found := names_in(source)) != [name]:
         raise ArtifactError(f"{source} holds {', '.join(found) or 'no ensemble'}, expected a version of {name!r}.")
@@ -387,7 +384,7 @@ def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: 
 
 
 def _move_in(staging: Path, path: Path, name: str, number: int) -> None:
-    """Put a version where it stays: its steps, and last what makes it one."""
+    """Move a staged version into the repository: first its steps, last the manifest that makes it a version."""
     sync_all(staging)
     for step in staging.iterdir():
         if step.name != name:
@@ -399,7 +396,7 @@ def _move_in(staging: Path, path: Path, name: str, number: int) -> None:
 
 
 def _take_oldest(path: Path, name: str, keep: int, spared: Collection[int | None], target: Path) -> None:
-    """Move the oldest versions elsewhere, in one step each, but for those that are spared or used."""
+    """Move the oldest versions to `target`, except versions in `spared` or in use. Each move is atomic."""
     for old in _numbers(path / name)[: -max(keep, 2)]:
         directory = path / name / str(old)
         if old not in spared and not is_used(directory):
@@ -422,7 +419,7 @@ def _activate(path: Path, name: str, number: int) -> None:
 
 
 def _clear_unfinished(path: Path, name: str) -> None:
-    """Remove what exports that were killed have left, and the steps of versions that are gone."""
+    """Remove leftovers of killed exports and the steps of deleted versions."""
     whole = {f"_v{number}" for number in _numbers(path / name)}
     for entry in path.iterdir():
         stem, _, number = entry.name.rpartition("_v")
@@ -445,7 +442,7 @@ def _refuse_foreign(path: Path, name: str) -> None:
 
 
 def _is_part(entry: str, name: str) -> bool:
-    """It is a step, a version that is being written, or of `REGISTRY`, its lock say."""
+    """Whether an entry is a step, a version being written, or a file of the registry such as its lock."""
     return entry.startswith((_STAGING, REGISTRY, f".{REGISTRY}.")) or (entry.startswith(f"{name}_") and "_v" in entry)
 
 
@@ -465,9 +462,9 @@ def _numbers(ensemble: Path) -> list[int]:
 
 
 def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
-    """Names of the steps, after a look for anything that would run code which is not ours.
+    """Return the names of the steps, and raise if anything in the version would run foreign code.
 
-    Triton would run it while it loads a model, before the model's backend can compare files with the manifest.
+    Triton would run such code while it loads a model, before the model's backend can verify files against the manifest.
     """
     whole = _read_config(directory / CONFIG)
     steps = tuple(str(step.model_name) for step in whole.ensemble_scheduling.step)
@@ -500,13 +497,13 @@ def _fields(config: Any) -> set[str]:
 
 
 def _parameters() -> set[str]:
-    """Parameters that an export writes: Triton would load a library that TRITON_BATCH_STRATEGY_PATH names."""
+    """Return the parameters that an export may write. Triton would load any library in TRITON_BATCH_STRATEGY_PATH."""
     of_engines = {name for engine in engines().values() for name in (*engine.parameters, engine.threads_parameter)}
     return {MANIFEST_PARAMETER, CANDIDATES, MAX_LIST_LENGTH, CLASSES, *of_engines}
 
 
 def _replaced_version(path: Path, name: str) -> int | None:
-    """The active version; None if nothing says which it is, which the export that asks will mend."""
+    """Return the active version; None if it cannot be read, in which case the calling export replaces it."""
     try:
         return active_version(path, name)
     except ArtifactError:

@@ -1,1 +1,1 @@
-"""A real tritonserver as a child process: found, started, watched, controlled and stopped."""
+"""A tritonserver as a child process: installation, start, supervision, model control and stop."""

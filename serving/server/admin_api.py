@@ -1,4 +1,4 @@
-"""Loads and unloads a server's models over gRPC.
+"""Load and unload a server's models over gRPC.
 
 Triton's "model repository" protocol is restricted to requests with a key that only the process that started the server
 knows.
@@ -18,21 +18,21 @@ from rankline.workflows.core.errors import ServerError
 KEY_HEADER = "rankline-key"
 GRPC_KEY_HEADER = f"triton-grpc-protocol-{KEY_HEADER}"
 _NATIVE = re.compile(r"^load failed for model '[^']+': version \d+ is at UNAVAILABLE state: [A-Z][a-z ]+: ")
-"""What Triton puts before the message of a native backend, with the status code last."""
+"""Triton's prefix to the error message of a native backend, which ends in the status code."""
 _LOADED = ("READY", "LOADING", "UNLOADING")
 _ASK_TIMEOUT_S = 1.0
-_SILENCE = 1 / 3  # of the timeout, until a server that loads a model is asked whether it is there; see `_channel`
-_MAX_MESSAGE_BYTES = 1 << 20  # of an error: a traceback may be longer than the 16 kB that gRPC allows
+_SILENCE = 1 / 3  # fraction of the timeout after which a server that loads a model is pinged; see `_channel`
+_MAX_MESSAGE_BYTES = 1 << 20  # of an error: tracebacks may exceed gRPC's default of 16 kB
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelControl:
-    """The model control of one server.
+    """Control of the models of one server.
 
     Attributes:
-        address: HOST:PORT of its gRPC protocol.
-        key: what the server was told to ask for.
-        timeout_s: longest wait for an answer; a model is loaded before the answer comes.
+        address: HOST:PORT of the server's gRPC protocol.
+        key: key that the server requires.
+        timeout_s: maximum time to wait for a response, which includes the time to load a model.
     """
 
     address: str
@@ -40,7 +40,7 @@ class ModelControl:
     timeout_s: float
 
     def is_ready(self, server_id: str) -> bool:
-        """Whether all models are loaded. The id tells this server from one that had the port before."""
+        """Whether all models are loaded. The id distinguishes the server from an earlier one on the same port."""
         try:
             named = self._ask(lambda stub: stub.ServerMetadata, pb.ServerMetadataRequest()).name == server_id
             return named and bool(self._ask(lambda stub: stub.ServerReady, pb.ServerReadyRequest()).ready)
@@ -48,7 +48,7 @@ class ModelControl:
             return False
 
     def is_model_ready(self, model: str, version: int) -> bool | None:
-        """Whether a version of a model is ready; None if the server does not answer."""
+        """Whether a version of a model is ready; None if the server does not respond."""
         request = pb.ModelReadyRequest(name=model, version=str(version))
         try:
             return bool(self._ask(lambda stub: stub.ModelReady, request).ready)
@@ -56,18 +56,17 @@ class ModelControl:
             return None
 
     def load(self, model: str, config: str | None = None) -> None:
-        """Load a model, see `EmbeddedServer.load`."""
         request = pb.RepositoryModelLoadRequest(model_name=model)
         if config is not None:
             request.parameters["config"].string_param = config
         self._command(lambda stub: stub.RepositoryModelLoad, request)
 
     def unload(self, model: str) -> None:
-        """Unload a model once its requests are answered, without waiting for that."""
+        """Start unloading a model, which Triton completes once its requests are answered."""
         self._command(lambda stub: stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(model_name=model))
 
     def loaded(self) -> set[str]:
-        """Models that are loaded, including those about to be unloaded."""
+        """Return the names of the loaded models, including models that are being loaded or unloaded."""
         index = self._command(lambda stub: stub.RepositoryIndex, pb.RepositoryIndexRequest())
         return {model.name for model in index.models if model.state in _LOADED}
 
@@ -85,7 +84,7 @@ class ModelControl:
             return call(request, timeout=timeout_s, metadata=((GRPC_KEY_HEADER, self.key),))
 
     def _channel(self) -> Any:
-        """A new connection for each call, so that no call waits for gRPC to reconnect a lost one."""
+        """Open a new connection for each call, so that no call waits for gRPC to reconnect."""
         silence_ms = max(1_000, round(self.timeout_s * _SILENCE * 1e3))
         options = [
             ("grpc.enable_http_proxy", 0),  # the server is on this machine
@@ -93,7 +92,7 @@ class ModelControl:
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_metadata_size", _MAX_MESSAGE_BYTES),
             ("grpc.absolute_max_metadata_size", _MAX_MESSAGE_BYTES),
-            # A process that was stopped (SIGSTOP) while it loads a model would be waited for in vain.
+            # Without pings, a call would wait for a process that was stopped (SIGSTOP) while loading a model.
             ("grpc.keepalive_time_ms", silence_ms),
             ("grpc.http2.ping_timeout_ms", silence_ms),
         ]
@@ -101,6 +100,5 @@ class ModelControl:
 
 
 def _reason(details: str) -> str:
-    """The model's own message if there is one, without its traceback."""
     text = details.partition("\n\nAt:")[0].rpartition("TritonModelException: ")[2]
     return _NATIVE.sub("", text).strip().removesuffix(";") or "the server gave no reason."

@@ -1,4 +1,4 @@
-"""Starts, watches and stops a real Triton on this machine.
+"""Start, supervise and stop a Triton server on this machine.
 
 with EmbeddedServer(ServerConfig(repositories=(Path("model_repository/movielens"),), models=("movielens",))) as server:
     client = Client(server.endpoints.grpc, "movielens")
@@ -44,10 +44,10 @@ _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _UNLOAD_TIMEOUT_S = 60
 _MAX_STARTS = 3
-_IDLE_S = 60.0  # in which models that are being loaded use less than this much processor time
+_IDLE_S = 60.0  # a start hangs if the models' processes use less CPU time than `_IDLE_CPU_S` in this time
 _IDLE_CPU_S = 0.5
 _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
-_SHM_BYTES = 16 << 20  # that each model instance starts with, and grows by
+_SHM_BYTES = 16 << 20  # initial size and growth per model instance
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 _CRASHED_MODEL = re.compile(r"Stub process '[^']+' is not healthy")
 _TAKEN_PORT = re.compile(r"Socket '[^']*:(\d+)' already in use")
@@ -59,14 +59,14 @@ class ServerConfig:
 
     Attributes:
         repositories: Triton model repositories.
-        models: those to load, with the steps of ensembles. Models can then be loaded and unloaded by this process, and
-            by nobody else. Without any, all models of the repositories are loaded, and that is that.
-        backends: directories of further backend folders, searched like `serving/python_backends`.
-        grpc_port, metrics_port: 0 picks a free port.
-        http_port: likewise. None, the default, leaves HTTP closed, because a JSON request of a few hundred kilobytes
-            crashes Triton 24.10.
-        log_path: where the server's log goes; None keeps the end of it as long as the server runs.
-        ready_timeout_s: longest wait for all models to be loaded.
+        models: models to load, with the steps of ensembles. Only this process can then load and unload models. If
+            empty, all models of the repositories are loaded, and none can be loaded or unloaded later.
+        backends: directories of additional backend folders, searched like `serving/python_backends`.
+        grpc_port, metrics_port: ports; 0 picks a free port.
+        http_port: port; 0 picks a free port. None, the default, disables HTTP, because a JSON request of a few hundred
+            kilobytes crashes Triton 24.10.
+        log_path: file for the server's log; None keeps the end of the log in memory while the server runs.
+        ready_timeout_s: maximum time to wait until all models are loaded.
     """
 
     repositories: tuple[Path, ...]
@@ -98,7 +98,7 @@ class Endpoints:
     Attributes:
         grpc: HOST:PORT for the client.
         metrics: URL of the Prometheus metrics.
-        http: URL of the HTTP protocol; "" where it is not open.
+        http: URL of the HTTP protocol; "" if it is disabled.
     """
 
     grpc: str
@@ -107,13 +107,14 @@ class Endpoints:
 
 
 class _RetryableStartError(ServerError):
-    """A failed start worth retrying: a crash of the server or of a model's process, a hang, a port that was lost."""
+    """A failed start that is worth retrying: a crash of the server or of a model's process, a hang, or a lost port."""
 
 
 class EmbeddedServer:
     """A tritonserver process that lives as long as the `with` block, and never longer than this process.
 
-    `launch.py` runs it and clears up after it, whether it is stopped, ends by itself or this process is killed.
+    `launch.py` runs the server, and cleans up after it whether it is stopped, exits by itself or this process is
+    killed.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -124,13 +125,13 @@ class EmbeddedServer:
         self._ready_at: float | None = None
         self._endpoints: Endpoints | None = None
         self._ports: dict[str, int] = {}
-        """Those of the last start, by name."""
+        """Ports of the last start, by name."""
         self._control: ModelControl | None = None
-        self._num_processes: Counter[str] = Counter()  # of each model that is loaded
+        self._num_processes: Counter[str] = Counter()  # of each loaded model
         self._log: ServerLog | None = None
         self._backends: Path | None = None
         self._installation: Installation | None = None
-        self._python_trouble = ""  # why models of Python could not be loaded, if any were
+        self._python_trouble = ""  # why Python models cannot be loaded
 
     def __enter__(self) -> "EmbeddedServer":
         self.start()
@@ -147,13 +148,12 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """Process id of tritonserver."""
         if self._pid is None:
             raise ServerError("the embedded server is not running. Start it first.")
         return self._pid
 
     def process_ids(self) -> tuple[int, ...]:
-        """The server and the processes of its model instances; empty when it is not running."""
+        """Return the ids of the server and of its model processes; empty if the server is not running."""
         if self._pid is None:
             return ()
         try:
@@ -164,14 +164,14 @@ class EmbeddedServer:
     def start(self) -> None:
         """Start the server and wait until every model is ready.
 
-        Triton's Python backend at times corrupts its shared memory under load, or hangs between fork and exec
-        (triton-inference-server/server#8882 and #5211). A server that crashes while it starts, whose model's process
-        does, or in which nothing happens for a minute, has lost nothing yet, so it is started again, twice at most; so
-        is one that finds a port taken that was free when it was chosen.
+        Triton's Python backend sometimes corrupts its shared memory under load, or hangs between fork and exec
+        (triton-inference-server/server#8882 and #5211). Since a starting server has nothing to lose, it is restarted,
+        up to two times, if it or a model's process crashes, if nothing happens for a minute, or if a port was taken
+        after it was chosen.
 
         Raises:
-            ServerError: this machine cannot run it, a repository is missing, a port is in use, it died or was not ready
-                in time.
+            ServerError: this machine cannot run the server, a repository is missing, a port is in use, or the server
+                exited or was not ready in time.
         """
         if self._launcher is not None:
             raise ServerError(f"the embedded server is already running with process id {self.pid}.")
@@ -241,25 +241,25 @@ class EmbeddedServer:
         )
 
     def restart(self, models: tuple[str, ...]) -> None:
-        """Start again at the same addresses with these models; the log of a server that was ready is kept as `….old`.
+        """Restart the server at the same addresses with these models. If it was ready, its log is kept as `….old`.
 
         Raises:
-            ServerError: as `start`, or it was never ready. Another call tries again.
-            OSError: its log cannot be renamed.
+            ServerError: as in `start`, or the server was never ready. The call may be repeated.
+            OSError: the log cannot be renamed.
         """
         if not self._ports:
             raise ServerError("the embedded server was not started. Start it first.")
         was_ready = self._ready_at is not None
         self.stop()
         if was_ready and self.config.log_path is not None:
-            with contextlib.suppress(FileNotFoundError):  # somebody has moved it
+            with contextlib.suppress(FileNotFoundError):  # the file was moved
                 self.config.log_path.replace(f"{self.config.log_path}.old")
         ports: dict[str, Any] = dict(self._ports)
         self.config = replace(self.config, models=models, **ports)
         self.start()
 
     def exit_reason(self) -> str | None:
-        """Why the server ended by itself; None while it runs or before it was started."""
+        """Return why the server exited by itself; None if it is running or was not started."""
         launcher, pid = self._launcher, self._pid
         if launcher is None or pid is None or _is_running(pid):
             return None
@@ -272,16 +272,15 @@ class EmbeddedServer:
         return f"tritonserver ended with status {status}{self._where()}. {self._reason()}"
 
     def load(self, model: str, config: str | None = None) -> None:
-        """Load a model, or load it again if its files have changed; the old one serves until the new one is ready.
+        """Load a model, or reload it if its files have changed; the old model serves until the new one is ready.
 
-        One whose process crashes is tried once more, see `start`.
+        If the model's process crashes, loading is retried once; see `start`.
 
         Args:
-            model: its name.
-            config: its configuration as JSON, in place of its file.
+            config: configuration as JSON, used instead of the file.
 
         Raises:
-            ServerError: it cannot be loaded, or the config names no models, so that nobody may load any.
+            ServerError: the model cannot be loaded, or the server's config names no models, so that none can be loaded.
         """
         self._add_python_for(model)
         control = self._running_control()
@@ -292,10 +291,10 @@ class EmbeddedServer:
                 raise
             _LOGGER.warning("Model %r: %s It is loaded again.", model, error)
             control.load(model, config)
-        self._num_processes[model] = self._count_processes()[model]  # another one may be dead
+        self._num_processes[model] = self._count_processes()[model]  # other models may have lost processes
 
     def _add_python_for(self, *models: str) -> None:
-        """Add the Python backend if models need it; without names, consider all models of the repositories."""
+        """Add the Python backend if models need it; without names, check all models of the repositories."""
         assert self._backends is not None
         assert self._installation is not None
         native = [folder.name for folder in self._backends.iterdir() if (folder / object_name(folder.name)).is_file()]
@@ -303,13 +302,14 @@ class EmbeddedServer:
             add_python_backend(self._backends, self._installation)
 
     def unload(self, *models: str) -> None:
-        """Unload models, and wait until their requests are answered and they are gone, with their processes.
+        """Unload models, and wait until their requests are answered and their processes have ended.
 
         Raises:
-            ServerError: one is not gone in time, or the config names no models, so that nobody may unload any.
+            ServerError: a model is not unloaded in time, or the server's config names no models, so that none can be
+                unloaded.
         """
         control = self._running_control()
-        native = {model for model in models if not self._num_processes[model]}  # of a dead process Triton never says so
+        native = {model for model in models if not self._num_processes[model]}  # Triton never reports dead processes
         for model in models:
             control.unload(model)
             del self._num_processes[model]
@@ -320,21 +320,27 @@ class EmbeddedServer:
             time.sleep(_POLL_INTERVAL_S)
 
     def dead_models(self) -> set[str]:
-        """Loaded models that have lost a process, which Triton does not restart. Native models have no process."""
+        """Return the loaded models that have lost a process, which Triton does not restart.
+
+        Native models have no process.
+        """
         running = self._count_processes()
         return {model for model, count in self._num_processes.items() if running[model] < count}
 
     def is_ready(self, model: str, version: int) -> bool | None:
-        """Whether the server has a version of a model ready; None where it does not answer within a second."""
+        """Whether a version of a model is ready; None if the server does not respond within a second."""
         return self._running_control().is_model_ready(model, version)
 
     def interrupt(self) -> None:
-        """End the server without waiting, so that `start` or `load` in another thread fails; call `stop` afterwards."""
+        """Terminate the server without waiting, so that `start` or `load` in another thread fails.
+
+        Call `stop` afterwards.
+        """
         if (launcher := self._launcher) is not None:
             launcher.terminate()
 
     def kill(self) -> None:
-        """Kill a server that no longer answers; call `restart` or `stop` afterwards."""
+        """Kill a server that no longer responds; call `restart` or `stop` afterwards."""
         if self._pid is not None and self.exit_reason() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -355,7 +361,7 @@ class EmbeddedServer:
         return found
 
     def stop(self) -> None:
-        """Stop the server and its model processes, and remove their shared memory. Does nothing when stopped."""
+        """Stop the server and its model processes, and remove their shared memory. Does nothing if already stopped."""
         if self._launcher is not None:
             self._launcher.stop()
             remove_environments(self._begun_at, self._ready_at or time.time())
@@ -389,7 +395,10 @@ class EmbeddedServer:
                 _LOGGER.warning("This system forbids ptrace: other users can read the server's keys in its arguments.")
 
     def _cpu_seconds_of_models(self) -> float | None:
-        """CPU seconds of the models' processes; None without any. The server's own grow with each readiness check."""
+        """Return the CPU time of the models' processes; None if there are none.
+
+        The server's own CPU time is excluded because it grows with each readiness check.
+        """
         processes = self.process_ids()[1:]
         if not processes:
             return None
@@ -437,7 +446,7 @@ def _listens(pid: int, ports: Collection[int]) -> bool:
 
 
 def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
-    """The repositories, linked if their path holds more than letters and digits: Triton would split it at a blank."""
+    """Yield the repositories, through a link if the path has special characters: Triton splits paths at spaces."""
     for number, repository in enumerate(repositories):
         path = repository.absolute()
         if not _PLAIN_PATH.fullmatch(str(path)):
@@ -448,7 +457,7 @@ def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
 
 
 def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], *, shm_prefix: str) -> list[str]:
-    """All options but ports, keys and repositories, hardened after Triton's deployment guide."""
+    """Return all options except ports, keys and repositories, hardened according to Triton's deployment guide."""
     names = sorted({PYTHON_BACKEND} | {folder.name for folder in backends.iterdir()})
     return [
         f"--backend-directory={backends}",
@@ -456,12 +465,12 @@ def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], 
         *(f"--load-model={model}" for model in config.models),
         "--disable-auto-complete-config",
         "--exit-on-error=true",
-        "--strict-readiness=false",  # else one new version that cannot be loaded makes the old one look down
+        "--strict-readiness=false",  # otherwise a new version that fails to load makes the old one look down
         f"--exit-timeout-secs={_STOP_TIMEOUT_S // 2}",
         f"--grpc-address={LOOPBACK}",
         f"--allow-http={'false' if config.http_port is None else 'true'}",
         f"--http-address={LOOPBACK}",
-        "--allow-vertex-ai=false",  # a further HTTP, which AIP_MODE in the environment would open to the network
+        "--allow-vertex-ai=false",  # AIP_MODE in the environment would open this HTTP server to the network
         f"--metrics-address={LOOPBACK}",
         "--allow-gpu-metrics=false",
         *(f"--backend-config={name},shm-region-prefix-name={shm_prefix}" for name in names),
@@ -472,7 +481,7 @@ def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], 
 
 
 def _restrictions(config: ServerConfig, key: str) -> list[str]:
-    """Options that close protocols to everyone without the key; nobody is given it, so shared memory stays closed."""
+    """Return the options that restrict protocols to this process, by a key that is never given to clients."""
     closed = "trace,logging,shared-memory" + (",model-repository" if config.models else "")
     flags = ("--grpc-restricted-protocol", "--http-restricted-api")
     return [f"{flag}={closed}:{KEY_HEADER}={key}" for flag in flags]

@@ -1,7 +1,7 @@
-"""An exported ensemble in this process, without a server: what `Client` asks in place of one.
+"""A transport for `Client` that scores with an exported ensemble in this process, without a server.
 
-The steps are those that Triton runs, one after another, in the session that their backend has; their files are checked
-against the manifest as there. Rows are checked and laid out by the client. Threads may share one.
+It runs the same steps as Triton in the same sessions as their backends, and verifies their files against the manifest.
+Rows are checked and encoded by the client. Threads may share the transport.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,11 +33,11 @@ class _LocalClient(Client):
 
 
 def open_ensemble(ensemble: ExportedEnsemble) -> Client:
-    """Load an ensemble into this process, and return a client of it.
+    """Load an ensemble into this process, and return a client for it.
 
     Raises:
-        ArtifactError: a file is missing, damaged or not of the export.
-        MissingExtraError: what runs the model is not installed.
+        ArtifactError: a file is missing, damaged or not in the manifest.
+        MissingExtraError: the runtime of the model is not installed.
     """
     return _LocalClient(ensemble)
 
@@ -46,11 +46,12 @@ def unknown_columns(client: Client, rows: Any) -> list[str]:
     """Return the names of columns in which no value of the first rows is in the exported vocabulary.
 
     Args:
-        client: one of `open_ensemble`. For another, and for a workflow that runs through NVTabular, there are none.
-        rows: as `Client.predict` takes them.
+        client: client from `open_ensemble`. The result is empty for other clients, and for workflows run through
+            NVTabular.
+        rows: rows as in `Client.predict`.
 
     Raises:
-        RequestError: the rows do not fit.
+        RequestError: the rows do not fit the model.
     """
     if not isinstance(client, _LocalClient) or not (messages := client.prepare(rows).messages):
         return []
@@ -61,7 +62,7 @@ def unknown_columns(client: Client, rows: Any) -> list[str]:
 
 
 class InProcess:
-    """A `Transport` that leads nowhere: it runs the steps itself."""
+    """A `Transport` that runs the steps itself."""
 
     def __init__(self, ensemble: ExportedEnsemble) -> None:
         self._ensemble = ensemble
@@ -73,7 +74,7 @@ class InProcess:
         ]
 
     def transform_of(self, columns: Iterable[str]) -> Transform | None:
-        """Return the plan or workflow that takes all of some columns, as the relay of a wide table does not."""
+        """Return the plan or workflow that takes all given columns, and so not the relay of a wide table."""
         names = set(columns)
         return next((found for found in self._transforms if names <= {spec.name for spec in found.inputs}), None)
 
@@ -90,7 +91,7 @@ class InProcess:
         """Run the steps.
 
         Raises:
-            RequestError: one of them cannot run the rows.
+            RequestError: a step cannot run the rows.
         """
         tensors = dict(message)
         for run, inputs, outputs in self._steps:
@@ -149,7 +150,7 @@ def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:
 
 
 def _array(tensor: WireTensor) -> Any:
-    """In its shape; single strings per row as they are in Arrow, which the plan takes without a copy."""
+    """Return a tensor's values in its shape; scalar strings stay in Arrow, which the plan takes without a copy."""
     values: Any = tensor.values
     if isinstance(values, pa.Array):
         if tensor.schema.is_scalar:

@@ -2,15 +2,15 @@
 
     python -I -S launch.py PARENT_PID HOME STOP_TIMEOUT_S
 
-A process of its own, so that it outlives a parent that is killed. It makes the directory HOME, writes an empty line to
-standard output, reads from standard input up to its end, each ended by a NUL, how many of the arguments nobody else may
-see, the program and its arguments, those last; starts the program in HOME, and writes its process id. The program's
-output goes to standard error.
+The launcher is a separate process, so that it outlives a parent that is killed. It creates the directory HOME and
+writes an empty line to standard output. From standard input it reads NUL-terminated strings until the end: the number
+of arguments to hide from other users, the program, and the arguments, the hidden ones last. It starts the program in
+HOME, and writes its process id. The program's output goes to standard error.
 
-SIGTERM stops the program. SIGUSR1 says that it is now at work, so that it is from then on asked to stop, and killed
-only after STOP_TIMEOUT_S, or when its own processes have ended and all its threads sleep; before, there is nothing that
-it could lose. In the end everything that the program started, shared memory that is called as HOME begins, and HOME
-are gone, and the exit status is its.
+SIGTERM stops the program. SIGUSR1 marks the program as running: from then on it is asked to stop, and killed only after
+STOP_TIMEOUT_S, or when its child processes have ended and all its threads sleep. Before SIGUSR1 it has nothing to lose,
+and is killed immediately. In the end all descendants of the program, shared memory whose name starts with the name of
+HOME, and HOME itself are gone, and the launcher exits with the program's status.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _PTRACE_TRACEME, _PTRACE_DETACH = 0, 17  # linux/ptrace.h
-_STACK_BEGIN = 25  # in what `_stat` gives: startstack, where a new program finds its number of arguments
+_STACK_BEGIN = 25  # index in the result of `_stat`: startstack, the address of a new program's argument count
 _HIDDEN = b"RANKLINE_HIDDEN_%d="
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
 _SHARED_MEMORY = Path("/dev/shm")
@@ -36,11 +36,10 @@ _POLL_INTERVAL_S = 0.1
 
 
 def main() -> None:
-    """Start the program, wait for its end or for a reason to end it, and clear up."""
     parent_pid, home, stop_timeout_s = sys.argv[1:]
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they wait until `sigtimedwait` takes them
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # pending until `sigtimedwait` accepts them
     Path(home).mkdir(mode=0o700)
-    fcntl.flock(os.open(home, os.O_RDONLY), fcntl.LOCK_SH)  # as long as we live: then nobody else clears it up
+    fcntl.flock(os.open(home, os.O_RDONLY), fcntl.LOCK_SH)  # held while we live, so that no other process removes it
     try:
         _report(b"\n")
         num_hidden, *command = sys.stdin.buffer.read().split(b"\0")[:-1] or [b"0"]
@@ -49,9 +48,9 @@ def main() -> None:
         for segment in _SHARED_MEMORY.glob(f"{Path(home).name}*"):
             segment.unlink(missing_ok=True)
         shutil.rmtree(home, ignore_errors=True)
-    if status < 0:  # end as it did: by a signal
+    if status < 0:  # end by the same signal
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError):  # SIGKILL has no other action
+        with contextlib.suppress(OSError):  # the action of SIGKILL cannot be set
             signal.signal(-status, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.kill(os.getpid(), -status)
@@ -59,7 +58,7 @@ def main() -> None:
 
 
 def _report(line: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the parent is gone, which `_watch` sees too
+    with contextlib.suppress(BrokenPipeError):  # the parent is gone, as `_watch` will notice
         os.write(sys.stdout.fileno(), line)
 
 
@@ -67,7 +66,7 @@ def _run(command: list[bytes], num_hidden: int, home: str, parent_pid: int, stop
     libc = ctypes.CDLL(None)
     libc.ptrace.argtypes = [ctypes.c_long] * 4
     libc.ptrace.restype = ctypes.c_long
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what any process below us leaves when it dies becomes a child of ours
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphaned descendants become our children
     pid = _start(command, num_hidden, home, libc)
     _report(b"%d\n" % pid)
     if _watch(pid, parent_pid):
@@ -76,14 +75,14 @@ def _run(command: list[bytes], num_hidden: int, home: str, parent_pid: int, stop
 
 
 def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) -> int:
-    """Start the program; its last arguments are hidden from other users if this system lets us.
+    """Start the program, with its last arguments hidden from other users if the system allows it.
 
-    Everybody can read the memory that the kernel lays arguments out in, /proc/PID/cmdline, and nobody but the user the
-    one of the environment behind it. So the hidden ones are put there, and before the program's first instruction the
-    places of its arguments are made to lead there. A namespace would hide nothing from outside of it, and to overwrite
-    them later leaves seconds in which they can be read.
+    All users can read /proc/PID/cmdline, the memory in which the kernel lays out the arguments, but only the owner can
+    read the environment behind it. The hidden arguments are therefore put into the environment, and before the
+    program's first instruction its argument pointers are redirected to them. A namespace hides nothing from processes
+    outside it, and overwriting the arguments later would leave them readable for seconds.
     """
-    reading, writing = os.pipe()  # the other end is closed when the program has begun
+    reading, writing = os.pipe()  # closed when the program starts
     pid = os.fork()  # safe: this process has one thread
     if pid:
         os.close(writing)
@@ -101,7 +100,7 @@ def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) 
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         environment = dict(os.environb)
-        if num_hidden and libc.ptrace(_PTRACE_TRACEME, 0, 0, 0) == 0:  # holds this process where the program begins
+        if num_hidden and libc.ptrace(_PTRACE_TRACEME, 0, 0, 0) == 0:  # stops this process at the program's start
             os.write(writing, b"h")
             for number, argument in enumerate(command[-num_hidden:]):
                 environment[_HIDDEN[:-1] % number] = argument
@@ -114,7 +113,7 @@ def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) 
 
 
 def _lead_to_environment(pid: int, num_hidden: int) -> None:
-    """Point the last arguments of a program that has not begun to values in its environment."""
+    """Redirect the last argument pointers of a program that has not started to values in its environment."""
     word = struct.Struct("=L" if struct.calcsize("P") == 4 else "=Q")
     with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
 
@@ -122,7 +121,7 @@ def _lead_to_environment(pid: int, num_hidden: int) -> None:
             memory.seek(at)
             return memory.read(size)
 
-        # The number of arguments, where each is, a zero, and where each variable is.
+        # Layout: number of arguments, argument pointers, zero, pointers to environment variables.
         arguments = int(_stat(Path(f"/proc/{pid}"))[_STACK_BEGIN]) + word.size
         (count,) = word.unpack(read(arguments - word.size))
         names = {_HIDDEN % number: number for number in range(num_hidden)}
@@ -137,9 +136,9 @@ def _lead_to_environment(pid: int, num_hidden: int) -> None:
 
 
 def _watch(pid: int, parent_pid: int) -> bool:
-    """Wait until the program has ended, SIGTERM arrives or the parent is gone; returns whether it can be asked to stop.
+    """Wait until the program has ended, SIGTERM arrives or the parent is gone; return whether it can be asked to stop.
 
-    The parent is looked for because its death signal would come with the end of the thread that started us.
+    The parent is polled because a parent-death signal would arrive when the thread that started us ends.
     """
     at_work = False
     while os.getppid() == parent_pid:
@@ -153,10 +152,11 @@ def _watch(pid: int, parent_pid: int) -> bool:
 
 
 def _ask_to_stop(pid: int, timeout_s: float) -> None:
-    """Return when the program has ended, has nothing left to do or has had its time.
+    """Ask the program to stop, and wait until it has ended, has nothing left to do or has used up its time.
 
-    tritonserver answers its requests, ends the models and their processes, and then sleeps: it looks for its models but
-    once a second, waits as long for a thread that collects metrics, and to the end for a model whose process has died.
+    tritonserver answers its requests, ends the models and their processes, and then sleeps: it checks its models only
+    once a second, waits as long for a thread that collects metrics, and waits indefinitely for a model whose process
+    has died.
     """
     workers = {worker for worker in _children(pid) if not _has_died(worker)}
     os.kill(pid, signal.SIGTERM)
@@ -175,7 +175,7 @@ def _has_died(pid: int) -> bool:
 
 
 def _sleeps(pid: int) -> bool:
-    """Whether no thread of the program runs or could run, so it has handled the end of its processes."""
+    """Whether no thread of the program is running or runnable, and so the end of its child processes is handled."""
     try:
         return all(_stat(thread)[0] == "S" for thread in Path(f"/proc/{pid}/task").iterdir())
     except OSError:  # a thread has ended since it was listed
@@ -183,7 +183,7 @@ def _sleeps(pid: int) -> bool:
 
 
 def _end_all() -> dict[int, int]:
-    """Kill all descendants until none is left; returns the exit status of each."""
+    """Kill all descendants until none is left, and return the exit status of each."""
     ended: dict[int, int] = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -195,7 +195,7 @@ def _end_all() -> dict[int, int]:
 
 
 def _children(parent_pid: int) -> Iterator[int]:
-    """Children of a process, including zombies."""
+    """Yield the children of a process, including zombies."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended since it was listed
             if int(_stat(process)[1]) == parent_pid:
@@ -203,12 +203,12 @@ def _children(parent_pid: int) -> Iterator[int]:
 
 
 def _stat(process: Path) -> list[str]:
-    """The fields of `proc(5)` stat after the name: state, parent, and so on."""
+    """Return the fields of `proc(5)` stat after the name: state, parent, and so on."""
     return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
 def _has_ended(pid: int) -> bool:
-    """Check without reaping, so that the id stays ours."""
+    """Whether a child has ended, checked without reaping it, so that its id is not reused."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -1,4 +1,4 @@
-"""Logs of a server, in a file or in memory, and the reason of a failure in them."""
+"""Logs of a server, in a file or in memory, and extraction of the cause of a failure."""
 
 import os
 import re
@@ -18,41 +18,41 @@ _MODEL_FAILURES = (
 )
 _STATUS = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 _FRAME = re.compile(r"^ *\d+# (.+) in (\S+)$", re.MULTILINE)
-_HANDLER_FRAMES, _MAX_PLACES = 2, 3  # the first print the stack
-_C_LIBRARY = re.compile(r"lib(c|gcc_s|stdc\+\+)\.so\b")  # whose innermost frames end the program, or copy memory
-# Errors, but for those that every start without a GPU logs.
+_HANDLER_FRAMES, _MAX_PLACES = 2, 3  # the first frames print the stack
+_C_LIBRARY = re.compile(r"lib(c|gcc_s|stdc\+\+)\.so\b")  # its innermost frames abort or copy memory
+# Errors, except the ones that every start without a GPU logs.
 _ERROR = re.compile(
     r'^E\d{4} .*?\] (?!"CudaDriverHelper has not|"?unable to create stream for)"?(.+?)"?$', re.MULTILINE
 )
 
 
 class ServerLog(Protocol):
-    """Receives the output of a process."""
+    """Sink for the output of a process."""
 
     def fileno(self) -> int:
-        """The file descriptor to give to the process as its standard error."""
+        """Return the file descriptor that becomes the process's standard error."""
 
     def release(self) -> None:
-        """Called when the process holds the descriptor and is the only writer."""
+        """Close our copy of the descriptor, once the process has its own."""
 
     def text(self) -> str:
-        """The output so far, or the end of it."""
+        """Return the output so far, or the end of it."""
 
     def close(self) -> None:
-        """Called when the process has ended."""
+        """Free the resources of the log, after the process has ended."""
 
 
 class FileLog:
-    """A file that stays; made or emptied, its directory too.
+    """A file that is kept; created or truncated on opening, with its directory.
 
     Raises:
-        ServerError: it cannot be written.
+        ServerError: the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+b")  # so that it may be emptied while it is written
+            self._file = path.open("a+b")  # append mode, so that the file may be truncated while it is written
             self._file.truncate(0)
         except OSError as error:
             reason = os.strerror(error.errno or 0)
@@ -73,7 +73,7 @@ class FileLog:
 
 
 class PipeLog:
-    """The last megabyte, in memory."""
+    """The last megabyte of output, in memory."""
 
     def __init__(self) -> None:
         self._end = b""
@@ -88,7 +88,7 @@ class PipeLog:
         os.close(self._writing)
 
     def text(self) -> str:
-        """Wait a moment for the last output of a process that has ended, and return all of it."""
+        """Wait briefly for the last output of a process that has ended, and return the output."""
         self._reader.join(_LAST_WORDS_TIMEOUT_S)
         return self._end.decode("utf-8", errors="replace")
 
@@ -102,7 +102,7 @@ class PipeLog:
 
 
 def failure_reason(log: str) -> str:
-    """The cause of a failed start: a line for each model that could not be loaded, else the last error or line."""
+    """Return the cause of a failed start: one line per model that could not be loaded, else the last error or line."""
     if models := {name: reason for pattern in _MODEL_FAILURES for name, reason in pattern.findall(log)}:
         return "\n".join(f"Model {name!r}: {_without_traceback(reason)}" for name, reason in models.items())
     lines = _ERROR.findall(log) or log.strip().splitlines()
@@ -110,10 +110,9 @@ def failure_reason(log: str) -> str:
 
 
 def crash_site(log: str) -> str:
-    """Where a tritonserver was when it crashed; "" without a stack.
+    """Return where tritonserver crashed; "" if there is no stack trace.
 
-    The innermost places of its last stack that are not in C's library, each a function, where it has a name, and its
-    file.
+    The result lists the innermost frames outside the C library, each with its function, if known, and its file.
     """
     frames = _FRAME.findall(log.rpartition("Signal (")[2])[_HANDLER_FRAMES:]
     frames = list(dropwhile(lambda frame: _C_LIBRARY.match(Path(frame[1]).name), frames)) or frames

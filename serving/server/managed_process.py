@@ -1,4 +1,4 @@
-"""Runs a program through `launch.py`, so that it never outlives this process."""
+"""Run a program through `launch.py`, so that it never outlives this process."""
 
 import os
 import secrets
@@ -15,20 +15,20 @@ from pathlib import Path
 from rankline.serving.server.logs import ServerLog
 from rankline.workflows.storage.atomic import is_used
 
-_YOUNG_S = 60.0  # in which `launch.py` has made its directory, and locked it
+_YOUNG_S = 60.0  # `launch.py` locks its directory within this time
 
 
 def new_home(program: str) -> Path:
-    """A directory for a program; leftovers of killed programs of the same name are removed."""
+    """Return a path for a program's directory, after removing leftovers of killed programs with the same name."""
     directory, prefix = Path(tempfile.gettempdir()), f"rankline-{program}-"
     remove_left(directory, prefix)
     return directory / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def remove_left(directory: Path, prefix: str) -> None:
-    """Remove what killed launchers left: directories with this prefix, and shared memory of the same names."""
+    """Remove leftovers of killed launchers: directories with this prefix, and shared memory with the same names."""
     for home in directory.glob(f"{prefix}*"):
-        with suppress(OSError):  # another user's, or gone
+        with suppress(OSError):  # owned by another user, or gone
             found = home.stat()
             if found.st_uid != os.getuid() or found.st_mtime > time.time() - _YOUNG_S or is_used(home):
                 continue
@@ -38,17 +38,17 @@ def remove_left(directory: Path, prefix: str) -> None:
 
 
 class Launched:
-    """A launcher that has made `home` and waits for its program.
+    """A launcher that has created `home` and waits for its program.
 
     Args:
-        home: a directory that does not exist yet; the program's working directory, gone with it, as is shared memory
-            whose name begins like its.
-        log: takes what the program says.
-        environment: of the program.
-        stop_timeout_s: how long a program at work may take to stop before it is killed.
+        home: path of a new directory, the program's working directory. The directory, and shared memory whose name
+            starts with its name, are removed when the program ends.
+        log: sink for the program's output.
+        environment: environment variables of the program.
+        stop_timeout_s: how long a running program may take to stop before it is killed.
 
     Raises:
-        EOFError: `home` cannot be made; the log says why.
+        EOFError: `home` cannot be created; the log contains the reason.
     """
 
     def __init__(self, home: Path, log: ServerLog, *, environment: Mapping[str, str], stop_timeout_s: float) -> None:
@@ -59,7 +59,7 @@ class Launched:
             stdout=subprocess.PIPE,
             stderr=log.fileno(),
             env=environment,
-            start_new_session=True,  # Ctrl-C goes to us, and we stop the program
+            start_new_session=True,  # Ctrl-C only reaches us, and we stop the program
         )
         log.release()
         try:
@@ -73,14 +73,14 @@ class Launched:
 
         Args:
             command: the program and its arguments.
-            hidden: further arguments, which other users of this machine do not see in the list of processes, where the
-                system lets a process hold the one that it starts (ptrace).
+            hidden: further arguments, hidden from other users of this machine in the process list if the system allows
+                ptrace.
 
         Returns:
-            Its process id.
+            The program's process id.
 
         Raises:
-            EOFError: it could not be started; the log says why.
+            EOFError: the program could not be started; the log contains the reason.
         """
         assert self._process.stdin is not None
         with self._process.stdin as pipe:
@@ -88,11 +88,11 @@ class Launched:
         return int(self._read_line())
 
     def mark_running(self) -> None:
-        """From now on ask the program to stop before killing it."""
+        """From now on, ask the program to stop before killing it."""
         self._process.send_signal(signal.SIGUSR1)
 
     def poll(self) -> int | None:
-        """The exit status once the program has ended and everything is removed, negative for a signal; None before."""
+        """Return the exit status, negative for a signal; None until the program has ended and everything is removed."""
         return self._process.poll()
 
     def wait(self) -> int:

@@ -1,9 +1,9 @@
-"""Patches the program that runs Python models for NumPy 2.
+"""Patch the stub that runs Python models for NumPy 2.
 
-`nvidia-pytriton` 0.7 is compiled with pybind11 2.10, which takes the size of an array's items from where NumPy 1 kept
-it, 32 bytes into a dtype. NumPy 2 has its flags there, and the size 8 bytes further: every array would be taken for
-empty. pybind11 asks NumPy for all else. So the five instructions that read the size get the new place, in the copy that
-is started. pybind11 2.12 and later know both.
+`nvidia-pytriton` 0.7 is compiled with pybind11 2.10, which reads the item size of an array at NumPy 1's offset in a
+dtype, 32 bytes. NumPy 2 has flags at this offset and the size 8 bytes later, so every array would appear empty. For
+everything else pybind11 calls NumPy. Therefore the five instructions that read the size get the new offset, in the copy
+of the stub that is started. pybind11 2.12 and later support both versions.
 """
 
 from hashlib import sha256
@@ -16,22 +16,22 @@ _KNOWN = {  # SHA-256 of the stubs of nvidia-pytriton 0.7.0
     "41a7758c6f44520b846e90a5bf8b063f99aee01698c3e32113ce352fe8369921",  # 3.12
     "7b701b4b4bc01ca7af0350eaffa4f2aed92f02b465b3494a265059e4d3ca6cf8",  # 3.13
 }
-_KNOWS_BOTH = b"numpy._core"  # where pybind11 2.12 and later look first
-# x86-64, with the number that becomes 0x28 last. No other instruction in these files looks like them.
+_KNOWS_BOTH = b"numpy._core"  # first module that pybind11 2.12 and later import
+# x86-64 instructions whose last byte becomes 0x28. These byte sequences occur nowhere else in the files.
 _READS = (
-    bytes.fromhex("48 63 40 20"),  # movslq 0x20(%rax),%rax: four times, in what makes a tensor of an array
-    bytes.fromhex("48 8b 06 8b 40 20"),  # mov (%rsi),%rax; mov 0x20(%rax),%eax: once, in what makes an array
+    bytes.fromhex("48 63 40 20"),  # movslq 0x20(%rax),%rax: four times, in the conversion of arrays to tensors
+    bytes.fromhex("48 8b 06 8b 40 20"),  # mov (%rsi),%rax; mov 0x20(%rax),%eax: once, in the creation of arrays
 )
 _NUMPY_2_OFFSET = b"\x28"
 
 
 def fit_for_numpy(stub: bytes) -> bytes:
-    """The stub as this process's NumPy needs it.
+    """Return the stub, patched if this process's NumPy requires it.
 
     Raises:
-        ServerError: it is made for NumPy 1, and not one of those that are known.
+        ServerError: the stub is for NumPy 1, and is not a known version.
     """
-    import numpy as np  # here: that no server is installed is told without it
+    import numpy as np  # imported here: a missing server is reported without NumPy
 
     if np.lib.NumpyVersion(np.__version__) < "2.0.0" or _KNOWS_BOTH in stub:
         return stub

@@ -11,17 +11,17 @@ from rankline.workflows.core.errors import ServerError
 
 LOOPBACK = "127.0.0.1"
 GRPC_PORT = 8001
-"""Triton's own, and of `rankline serve`; metrics have the one after it."""
-_OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # what the system gives where nobody asks for a port
-_FIRST = 10_000  # services are known by those below
+"""Default port of Triton and `rankline serve`; metrics use the next port."""
+_OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # range of ports assigned by the system
+_FIRST = 10_000  # lower ports belong to well-known services
 _DRAWS = 100
 
 
 def choose_ports(**wanted: int) -> dict[str, int]:
-    """Choose ports on loopback by name: the given ones if they are free, or free ones for 0, all different.
+    """Choose distinct ports on loopback by name: the requested ports if they are free, or any free ports for 0.
 
     Raises:
-        ServerError: one that is asked for cannot be opened.
+        ServerError: a requested port cannot be opened.
     """
     chosen = dict(wanted)
     for name, number in wanted.items():
@@ -30,7 +30,6 @@ def choose_ports(**wanted: int) -> dict[str, int]:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on."""
     return choose_ports(port=0)["port"]
 
 
@@ -56,14 +55,14 @@ def _choose(name: str, wanted: int, *, but: Collection[int]) -> int:
 
 def _bound(number: int) -> int:
     with socket.socket() as probe:
-        # While another thread starts a process, that has a copy, which must not keep the port from its server.
+        # A process started by another thread may inherit this socket, which must not block the port for its server.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((LOOPBACK, number))
         return int(probe.getsockname()[1])
 
 
 def _drawn() -> list[int]:
-    """Candidates outside the range of outgoing connections, which could take one meanwhile; then any."""
+    """Return random ports outside the range of outgoing connections, which could take them meanwhile; then any port."""
     first = int(_OF_CONNECTIONS.read_text(encoding="ascii").split()[0]) if _OF_CONNECTIONS.exists() else 0
     numbers = range(_FIRST, first)
     return [*SystemRandom().sample(numbers, min(_DRAWS, len(numbers))), *[0] * _DRAWS]

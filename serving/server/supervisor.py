@@ -1,4 +1,4 @@
-"""Keeps a server up: switches it to new versions, and restarts it or a model's process that ended."""
+"""Supervise a server: switch it to new versions, and restart it or a model's process after a crash."""
 
 import math
 import threading
@@ -12,16 +12,16 @@ from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from rankline.workflows.core.errors import ArtifactError, RanklineError, ServerError
 
 INTERVAL_S = 0.5
-_MAX_MISSES = 10  # consecutive checks without an answer, up to a second each; after more, the server is restarted
+_MAX_MISSES = 10  # consecutive checks without a response, up to a second each, after which the server is restarted
 _STEADY_S = 10.0
-# With the start itself less than the time in which our client tries again. What ran is started again sooner: between
-# two crashes it answers.
+# Pause and start together take less time than our client's retries. A server that was running is restarted sooner,
+# since it answers requests between two crashes.
 _MAX_PAUSE_AFTER_RUN_S, _MAX_PAUSE_AFTER_START_S = 2.0, 10.0
-_MIN_PAUSE_S, _MAX_PAUSE_S = 5.0, 300.0  # between two tries to switch to a version that was refused
+_MIN_PAUSE_S, _MAX_PAUSE_S = 5.0, 300.0  # between attempts to switch to a version that failed
 
 
 class Follower:
-    """Switches to the version that becomes active on disk; `report` receives a line for each event."""
+    """Switches to the version that becomes active on disk, and passes a line for each event to `report`."""
 
     def __init__(
         self, ensemble: ExportedEnsemble, report: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
@@ -36,12 +36,12 @@ class Follower:
     def step(self, switch_to: Callable[[ExportedEnsemble], None]) -> None:
         """Check once.
 
-        A version that was refused is tried again after pauses that grow: its files may not have been copied whole, the
-        disk did not answer, or memory was short. It is reported again where the reason is another one.
+        A version that could not be loaded is retried after growing pauses: its files may have been incomplete, the disk
+        unavailable or memory short. It is reported again only if the reason changes.
 
         Args:
-            switch_to: makes a version the active one, or raises ArtifactError, OSError or ServerError and
-                leaves the old one.
+            switch_to: makes a version the active one, or raises ArtifactError, OSError or ServerError and leaves the
+                old version active.
         """
         old = self.serving
         try:
@@ -69,7 +69,7 @@ class Follower:
 
 
 class Backoff:
-    """Decides when to restart: at once after a long run, else after pauses that double."""
+    """Schedules restarts: immediately after a long run, otherwise after pauses that double."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -81,7 +81,7 @@ class Backoff:
         return self._clock() >= self._start_s
 
     def note_end(self) -> float:
-        """Record an end or a failed start; returns the seconds until the next start."""
+        """Record a crash or a failed start, and return the seconds until the next start."""
         now_s, longest_s = self._clock(), _MAX_PAUSE_AFTER_START_S
         if self._running_since_s is not None:
             longest_s = _MAX_PAUSE_AFTER_RUN_S
@@ -98,19 +98,18 @@ class Backoff:
 class Supervisor:
     """Keeps the server of one ensemble running, and can switch it to new versions.
 
-    A new version is loaded beside the active one: its steps first, so that one that cannot be loaded changes
-    nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request
-    is answered. A server that crashes or hangs is restarted with the active version, at the same addresses; see
-    `Backoff`. Failed restarts are retried. Triton 24.10 crashes if a request is cancelled at the wrong moment
+    A new version is loaded next to the active one: first its steps, so that a failure changes nothing, then the
+    ensemble, which Triton replaces between two requests. The old steps are unloaded when their last request is
+    answered. A server that crashes or hangs is restarted with the active version, at the same addresses; see `Backoff`.
+    Failed restarts are retried. Triton 24.10 crashes if a request is canceled at the wrong moment
     (triton-inference-server/server#7840), if a Python model's process is killed while it holds a lock in shared memory
     (#8882), or if it receives large JSON over HTTP.
 
     Args:
-        server: runs, with the config of `config_of`.
-        ensemble: the version that it loaded.
-        follow_versions: switch to what becomes the active version on disk.
-        report: is given a line for each event.
-        clock: seconds.
+        server: a running server with the config of `config_of`.
+        ensemble: the version that the server has loaded.
+        follow_versions: whether to switch to the version that becomes active on disk.
+        report: called with a line for each event.
     """
 
     def __init__(
@@ -125,14 +124,14 @@ class Supervisor:
         self.serving = ensemble
         """The active version."""
         self._server, self._report = server, report
-        self._use = ensemble.use()  # so that no export deletes what this server may have to load again
+        self._use = ensemble.use()  # exports must not delete a version that may have to be reloaded
         self._follower = Follower(ensemble, report, clock=clock) if follow_versions else None
         self._backoff, self._is_ended = Backoff(clock), False
         self._num_misses = 0
         self._down: set[str] = set()
-        self._rejected: ExportedEnsemble | None = None  # Triton may yet finish loading it
+        self._rejected: ExportedEnsemble | None = None  # Triton may still finish loading it
         self._troubles: dict[str, str] = {}
-        """What could not be started or loaded, and why, until it can."""
+        """Server or model → why it cannot be started or loaded, until it can be."""
         self._backoff.note_start()
 
     def run(self, stop: threading.Event) -> None:
@@ -140,23 +139,23 @@ class Supervisor:
             self.step()
 
     def step(self) -> None:
-        """Check once, and act. Returns at once during a pause between two starts."""
+        """Check once, and act. Return immediately during a pause between two starts."""
         self._look_for_end()
         if self._is_ended and not self._start_again():
             return
         down = self._look_for_down()
-        if self._num_misses:  # whatever it is asked for would wait, too
+        if self._num_misses:  # further calls would hang, too
             return
         for model in sorted(down):
             self._revive(model)
         if self._rejected is not None:
-            with suppress(ServerError, OSError):  # at the next step, then
+            with suppress(ServerError, OSError):  # retried at the next step
                 self._go_back()
         if self._follower is not None:
             self._follower.step(self.switch_to)
 
     def _look_for_down(self) -> set[str]:
-        """Steps that have lost a process, and the ensemble if the server does not have it ready."""
+        """Return the steps that have lost a process, and the ensemble if it is not ready."""
         self._down = (self._down | self._server.dead_models()) & set(self.serving.steps)
         is_ready = self._server.is_ready(self.serving.name, self.serving.version)
         self._num_misses = self._num_misses + 1 if is_ready is None else 0
@@ -165,10 +164,10 @@ class Supervisor:
         return set(self._down)
 
     def switch_to(self, new: ExportedEnsemble) -> None:
-        """Make another version the active one without failing a request.
+        """Switch to another version without failing a request.
 
         Raises:
-            ServerError: it cannot be loaded. The old one goes on.
+            ServerError: the new version cannot be loaded; the old version stays active.
         """
         old = self.serving
         if self._rejected is not None:
@@ -179,7 +178,7 @@ class Supervisor:
             for step in new.steps:
                 self._server.load(step)
             self._rejected = new
-            self._server.load(new.name, new.config)  # not what the file says by now
+            self._server.load(new.name, new.config)  # the file may already name another version
         except (ServerError, OSError):
             if self._rejected is None:
                 self._server.unload(*new.steps)
@@ -197,11 +196,11 @@ class Supervisor:
     def _go_back(self) -> None:
         """Undo a failed switch in an order that always leaves an ensemble with loaded steps.
 
-        One whose loading took too long may still become the active one, so the steps of the rejected version go only
-        when the server has said that it has the old ensemble.
+        An ensemble that took too long to load may still become active, so the steps of the rejected version are
+        unloaded only after the server has confirmed that it loaded the old ensemble.
 
         Raises:
-            ServerError: it has not said so; the steps of both versions stay.
+            ServerError: the server did not confirm; the steps of both versions stay loaded.
         """
         assert self._rejected is not None
         self._server.load(self.serving.name, self.serving.config)
@@ -210,25 +209,24 @@ class Supervisor:
         self._server.unload(*sorted(steps))
 
     def _look_for_end(self) -> None:
-        """Detect that the server has ended or hangs, and schedule its restart."""
         if self._is_ended:
             return
         reason = self._server.exit_reason()
         if reason is None and self._num_misses > _MAX_MISSES:
             reason = f"tritonserver did not answer {self._num_misses} checks in a row."
-            self._server.kill()  # it would not end if it was asked to
+            self._server.kill()  # a hanging server does not react to SIGTERM
         if reason is not None:
             self._is_ended = True
             pause_s = self._backoff.note_end()
             self._report(f"{reason} Starting it again{f' in {pause_s:g} s' if pause_s else ''}.")
 
     def _start_again(self) -> bool:
-        """Restart a server that has ended if the pause is over; returns whether it runs."""
+        """Restart a server that has exited if the pause is over; return whether it is running."""
         if not self._backoff.is_due:
             return False
         try:
             self._server.restart(self.serving.steps)
-            self._server.load(self.serving.name, self.serving.config)  # not what the file says by now
+            self._server.load(self.serving.name, self.serving.config)  # the file may already name another version
         except (RanklineError, OSError) as error:
             self._backoff.note_end()
             self._report_trouble("tritonserver", f"could not be restarted, retrying until it can: {error}")
@@ -252,7 +250,7 @@ class Supervisor:
                     self._server.load(step)
                 self._server.load(model, self.serving.config)
             else:
-                self._server.unload(model)  # loading alone would find nothing new in its files
+                self._server.unload(model)  # loading alone would skip unchanged files
                 self._server.load(model)
         except (RanklineError, OSError) as error:
             self._report_trouble(model, f"cannot be loaded, trying again: {error}")
@@ -268,6 +266,6 @@ class Supervisor:
 
 
 def config_of(ensemble: ExportedEnsemble, *, port: int = 0, **choices: object) -> ServerConfig:
-    """The config to serve one ensemble; metrics use the next port, `choices` are fields of `ServerConfig`."""
+    """Return the config to serve one ensemble; metrics use the next port, `choices` are fields of `ServerConfig`."""
     ports: dict[str, Any] = {"grpc_port": port, "metrics_port": port and port + 1}
     return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **ports, **choices)  # type: ignore[arg-type]

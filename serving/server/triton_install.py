@@ -1,10 +1,10 @@
-"""Triton's installation on this machine, and the directory of backends and the Python environment of its models.
+"""Triton's installation on this machine, its directory of backends, and the Python environment of its models.
 
-The wheel `nvidia-pytriton` holds the server and its Python backend. A folder with a `model.py` becomes a backend beside
-the Python backend, so models with `backend: "nvtabular"` are served by the folder under `serving/python_backends`, and
-those of an engine by its folder. Where there is a native backend for it, the shared object lies beside `model.py`:
-Triton takes the object, unless a model's config has `runtime: "model.py"`. So what serves a model is chosen here, and a
-model repository that was exported for native backends is served by those in Python on a machine that has no others.
+The wheel `nvidia-pytriton` contains the server and its Python backend. A folder with a `model.py` becomes a backend
+next to the Python backend: models with `backend: "nvtabular"` are served by the folder under `serving/python_backends`,
+and models of an engine by the engine's folder. If there is a native backend, its shared object is placed next to
+`model.py`, and Triton prefers it unless a model's config has `runtime: "model.py"`. The runtime is thus chosen on the
+serving machine: a model repository exported for native backends is served in Python if native backends are missing.
 """
 
 import os
@@ -37,9 +37,11 @@ class Installation:
     """Files of an installed server.
 
     Attributes:
-        stub: the program that runs a Python model.
+        server: the tritonserver executable.
+        python_backend: folder of Triton's Python backend.
+        stub: executable that runs a Python model.
         libraries: directories for LD_LIBRARY_PATH.
-        python_trouble: why no Python model can run here; "" where they can.
+        python_trouble: why Python models cannot run here; "" if they can.
     """
 
     server: Path
@@ -53,7 +55,7 @@ def find_installation() -> Installation:
     """Locate the server, and check whether its stub can run under this interpreter.
 
     Raises:
-        ServerError: not installed, or incomplete.
+        ServerError: the server is not installed, or incomplete.
     """
     if sys.platform != "linux":
         raise ServerError(f"the embedded server runs on Linux only, this is {sys.platform}. Use a Triton container.")
@@ -79,7 +81,7 @@ def _python_trouble(stub: Path) -> str:
     version = _python_version()
     if not stub.is_file():
         return f"{stub.parent} has no backend stub for Python {version}. Use Python 3.10 to 3.13."
-    # A directory that may not be read has none: `Path.is_file` would raise.
+    # `os.access` is False in an unreadable directory, where `Path.is_file` would raise.
     if not any(os.access(directory / f"libpython{version}.so.1.0", os.R_OK) for directory in _python_libraries()):
         return (
             f"{sys.executable} has no shared libpython, which Triton's Python backend links. "
@@ -89,14 +91,13 @@ def _python_trouble(stub: Path) -> str:
 
 
 def need_python(models: Sequence[str], repositories: Sequence[Path], native: Collection[str]) -> bool:
-    """Whether some models, or steps of ensembles among them, run in Python, or have a config that cannot be read.
+    """Whether any of the models, or steps of ensembles among them, runs in Python, or has an unreadable config.
 
-    Only then is Triton's Python backend put where it finds it: with that backend there, whoever may load models may
-    have Triton run a `model.py` of their own.
+    Triton's Python backend is only installed in this case: with it, any process that may load models could have Triton
+    run its own `model.py`.
 
     Args:
-        models: their names.
-        repositories: the first one that has a model counts.
+        repositories: searched in order; the first one that has a model is used.
         native: backends that have a native form here.
     """
     waiting, seen = list(models), set[str]()
@@ -127,14 +128,15 @@ def _config_of(model: str, repositories: Sequence[Path]) -> Any:
 
 
 def assemble_backends(target: Path, further: tuple[Path, ...], native: Mapping[str, Path]) -> None:
-    """Make a backend directory of our folders and further ones, without the Python backend.
+    """Create a directory of our backend folders and additional ones, without the Python backend.
 
-    Files that Triton loads are copied (some MB), not linked: it refuses a library that "escapes backend directory".
+    Files that Triton loads are copied (some MB) instead of linked: it rejects a library that "escapes backend
+    directory".
 
     Args:
-        target: the directory, made here.
-        further: directories of further backend folders.
-        native: backend → shared object, for folders of ours.
+        target: the directory to create.
+        further: directories of additional backend folders.
+        native: backend → shared object, for our folders.
 
     Raises:
         ServerError: a backend directory does not exist.
@@ -152,7 +154,7 @@ def assemble_backends(target: Path, further: tuple[Path, ...], native: Mapping[s
 
 
 def add_python_backend(backends: Path, installation: Installation) -> None:
-    """Add Triton's Python backend with its stub, unless it is there already or cannot run."""
+    """Add Triton's Python backend with its stub, unless it is already present or cannot run."""
     target = backends / PYTHON_BACKEND
     if installation.python_trouble or target.exists():
         return
@@ -166,11 +168,12 @@ def add_python_backend(backends: Path, installation: Installation) -> None:
 
 
 def make_stub_environment(target: Path) -> None:
-    """Make a virtual environment in which the stub finds every module that this process finds.
+    """Create a virtual environment in which the stub finds every module that this process finds.
 
-    The stub is an embedded interpreter that ignores PYTHONPATH from Python 3.11 on (pybind11 starts it isolated) and
-    takes the `python3` on PATH for itself; so that one gets a `pyvenv.cfg` and a .pth file beside it. It looks in its
-    working directory before all others, which is why the server runs in its own home: the user's may hold an `enum.py`.
+    The stub is an embedded interpreter that ignores PYTHONPATH on Python 3.11 and later (pybind11 starts it isolated)
+    and uses the location of the `python3` on PATH. This `python3` therefore gets a `pyvenv.cfg` and a .pth file. The
+    stub searches its working directory first, which is why the server runs in its own home: the user's directory may
+    contain an `enum.py`.
     """
     executable = Path(getattr(sys, "_base_executable", sys.executable))
     programs = target / "bin"
@@ -183,7 +186,7 @@ def make_stub_environment(target: Path) -> None:
     )
     project = Path(rankline.__file__).parents[1]  # first, so that the stub imports the same Rankline as this process
     modules = dict.fromkeys(str(path.absolute()) for path in (project, *map(Path, sys.path)))
-    # A package that is installed to be edited is found by a .pth file, and only a site directory's are read.
+    # Editable installs are found through .pth files, which are read in site directories only.
     sites = [f"import site; site.addsitedir({path!r})" for path in modules if path in site.getsitepackages()]
     (packages / "rankline.pth").write_text("\n".join([*modules, *sites]) + "\n", encoding="utf-8")
 
@@ -191,14 +194,14 @@ def make_stub_environment(target: Path) -> None:
 def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")) -> None:
     """Remove the empty directories that Triton's Python backend left behind between two times."""
     for path in directory.glob("python_env_*"):
-        with suppress(OSError):  # not empty, somebody else's, or gone
+        with suppress(OSError):  # not empty, owned by another user, or gone
             found = path.stat()
             if found.st_uid == os.getuid() and begin <= found.st_mtime <= end:
                 path.rmdir()
 
 
 def environment(installation: Installation, stub_environment: Path) -> dict[str, str]:
-    """Our environment variables with the stub's `python3` first on PATH, and libraries in the order that it needs.
+    """Return our environment variables, with the stub's `python3` first on PATH and the libraries that the stub needs.
 
     The interpreter's own library directory comes first: with another libpython of the same version, extension modules
     fail with `undefined symbol`.

@@ -1,1 +1,1 @@
-"""What stands before a model in a model repository: a plan, or a workflow that runs through NVTabular."""
+"""Serving transforms of raw columns: compiled plans, or workflows that run through NVTabular."""

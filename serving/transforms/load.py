@@ -1,4 +1,4 @@
-"""What stands before a model in a model repository: a plan, or a workflow that runs through NVTabular."""
+"""Load serving transforms from a version directory."""
 
 import sys
 from collections.abc import Callable, Collection
@@ -17,7 +17,7 @@ from rankline.workflows.plan.tensors import Tensors
 def load_call(
     directory: Path, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> tuple[Transform, Callable[[Tensors], dict[str, NDArray[Any]]]]:
-    """What was saved in a directory, and the same as a function of tensors; see `tensor_call`."""
+    """Load the transform saved in a directory, also as a function of tensors; see `tensor_call`."""
     transform = load_transform(directory)
     if isinstance(transform, TransformPlan):
         return transform, call_of(transform, directory, candidates, max_list_length)
@@ -25,7 +25,6 @@ def load_call(
 
 
 def load_transform(directory: Path) -> Transform:
-    """What was saved in a directory."""
     if not (directory / COLUMNS_FILE).is_file():
         return TransformPlan.load(directory)
     if sys.modules.get("pandas", ...) is None:  # kept out of processes that only run plans

@@ -1,8 +1,8 @@
-"""A workflow that runs through NVTabular in place of a plan: for operators that have no compiled form.
+"""A workflow that runs through NVTabular instead of a plan, for operators without a compiled form.
 
-It takes and gives what a `TransformPlan` does, and lies where a plan would. NVTabular makes a DataFrame of each
-request, which takes some milliseconds for a single row. On disk it is NVTabular's own save, which is read without
-running what it holds, and `columns.json`.
+It has the interface of a `TransformPlan` and takes the plan's place on disk. NVTabular converts each request to a
+DataFrame, which takes a few milliseconds for a single row. On disk it consists of NVTabular's own files, which are read
+without executing code from them, and `columns.json`.
 """
 
 import json
@@ -33,8 +33,6 @@ _WORKFLOW = "workflow"
 
 @dataclass(frozen=True, kw_only=True)
 class OutputColumn:
-    """A column that the workflow makes."""
-
     spec: ColumnSpec
 
     @property
@@ -54,10 +52,10 @@ class UncompiledTransform:
         inputs: Mapping[str, NDArray[Any] | pa.LargeBinaryArray | Padded],
         valid: Mapping[str, NDArray[np.bool_]] | None = None,
     ) -> dict[str, NDArray[Any] | Padded]:
-        """Transform raw rows; arguments and results as of `TransformPlan.run`.
+        """Transform raw rows; arguments and results are the same as in `TransformPlan.run`.
 
         Raises:
-            RequestError: NVTabular cannot transform the rows, or makes more or fewer of them.
+            RequestError: NVTabular cannot transform the rows, or returns a different number of rows.
         """
         import pandas as pd
 
@@ -67,7 +65,7 @@ class UncompiledTransform:
         columns = {spec.name: _series(spec, inputs[spec.name], masks.get(spec.name)) for spec in self.inputs}
         frame = pd.DataFrame(columns)
         num_rows = len(frame)
-        if any(column.isna().all() for column in columns.values()):  # NVTabular cannot encode a column that is missing
+        if any(column.isna().all() for column in columns.values()):  # NVTabular cannot encode an all-missing column
             zeros = {spec.name: _series(spec, spec.zeros(1), None) for spec in self.inputs}
             frame = pd.concat([frame, pd.DataFrame(zeros)], ignore_index=True)
         try:
@@ -102,7 +100,6 @@ class UncompiledTransform:
         dtypes: Mapping[str, str],
         widths: Mapping[str, int],
     ) -> "UncompiledTransform":
-        """A fitted workflow as it is."""
         schemas = workflow.output_schema.column_schemas
         specs = (
             ColumnSpec(name=name, dtype=dtype, width=widths.get(name, ANY_WIDTH) if schemas[name].is_list else None)
@@ -112,7 +109,7 @@ class UncompiledTransform:
 
     @classmethod
     def load(cls, directory: Path) -> "UncompiledTransform":
-        """Open one; imports NVTabular, which takes seconds."""
+        """Load a saved transform. Imports NVTabular, which takes seconds."""
         from rankline.workflows.nvt.io.workflow import load_workflow
 
         path = directory / COLUMNS_FILE
@@ -125,7 +122,10 @@ class UncompiledTransform:
 
 
 def _series(spec: ColumnSpec, column: Any, valid: NDArray[np.bool_] | None) -> "pd.Series[Any]":
-    """A raw column as pandas has it where NVTabular reads a table: None, NaN and lists as objects."""
+    """Return a raw column as pandas represents it when NVTabular reads a table.
+
+    Missing values are None or NaN, lists are objects.
+    """
     import pandas as pd
 
     if isinstance(column, Padded):

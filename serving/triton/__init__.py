@@ -1,1 +1,1 @@
-"""What the exporter and Triton's backends agree on: configurations, parameters of models, and checksums."""
+"""Configs, parameters and checksums shared by the exporter and the Triton backends."""

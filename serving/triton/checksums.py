@@ -1,4 +1,4 @@
-"""A backend's own check that it loads what was exported: the manifest lies beside the steps in the model repository."""
+"""Verify the files that a backend loads against the manifest in the model repository."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,20 +10,20 @@ MANIFEST_PARAMETER = "MANIFEST"
 
 
 def check_step(model: Path, manifest: str) -> None:
-    """Compare the files of a step with the manifest of its version.
+    """Verify the files of a step against the manifest of its version.
 
     Args:
-        model: the step's folder in the model repository.
+        model: folder of the step in the model repository.
         manifest: value of `MANIFEST_PARAMETER`.
 
     Raises:
-        ArtifactError: a file is missing, damaged or not of the export, or there is no manifest.
+        ArtifactError: a file is missing, damaged or not in the manifest, or the manifest is missing.
     """
     check_step_files(model, Manifest.read((model.parent / manifest).parent).files)
 
 
 def check_step_files(model: Path, files: Mapping[str, FileRecord]) -> None:
-    """Check the files of one step; the manifest may list files of other steps, too."""
+    """Verify the files of one step; the manifest may also list files of other steps."""
     own = {name: record for name, record in files.items() if name.startswith(f"{model.name}/")}
     refuse_links(model, "ensemble")
     check_files(model.parent, own, "ensemble")

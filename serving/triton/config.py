@@ -1,4 +1,4 @@
-"""Triton model configurations, written through Triton's own protobuf schema."""
+"""Triton model configurations, written through Triton's protobuf schema."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.schema.tensors import Tensor
 
 PYTHON_RUNTIME = "model.py"
-"""The one runtime that a config may name: a backend of Python."""
+"""The only runtime that a config may name: a Python backend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +22,15 @@ class ModelConfig:
         name: directory and model name.
         backend: name of the backend folder.
         inputs, outputs: tensors without the batch dimension.
-        max_batch_size: most rows of one request, and of the requests that are joined; at least 1.
-        platform: what Triton calls the model's format, where it has a name for it.
-        runtime: file of the backend folder that runs it; "" for Triton's choice, a shared object before `model.py`.
+        max_batch_size: maximum number of rows in a request or a batch of requests; at least 1.
+        platform: Triton's name for the model format, if it has one.
+        runtime: file of the backend folder that runs the model; "" for Triton's default, which prefers a shared object
+            to `model.py`.
         parameters: strings for the backend.
-        instances: copies of the model that run side by side, those of Python in processes of their own.
-        batch_delay_us: how long a request may wait for others to be joined with, in microseconds.
-        max_queue_size: requests that may wait; the next one is refused. 0 for any number.
-        queue_timeout_us: how long a request may wait before it is refused, in microseconds. 0 for any time.
+        instances: number of parallel copies of the model; in Python, each has its own process.
+        batch_delay_us: how long a request may wait to be batched with others, in microseconds.
+        max_queue_size: number of requests that may wait; further requests are rejected. 0 for no limit.
+        queue_timeout_us: how long a request may wait before it is rejected, in microseconds. 0 for no limit.
     """
 
     name: str
@@ -51,7 +52,7 @@ class ModelConfig:
     def to_protobuf(self) -> Any:
         config = _skeleton(self)
         config.backend, config.platform, config.runtime = self.backend, self.platform, self.runtime
-        config.dynamic_batching.SetInParent()  # join what waits
+        config.dynamic_batching.SetInParent()  # enables batching of waiting requests
         if self.batch_delay_us:
             config.dynamic_batching.max_queue_delay_microseconds = self.batch_delay_us
         if self.max_queue_size or self.queue_timeout_us:
@@ -63,8 +64,6 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One model of an ensemble."""
-
     model: str
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
@@ -72,14 +71,14 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleConfig:
-    """Models that Triton runs one after another without a round trip.
+    """Models that Triton runs in sequence without a round trip.
 
     Attributes:
         name: directory and model name.
-        version: the version directory that is served.
+        version: the version directory to serve.
         inputs, outputs: tensors without the batch dimension.
-        max_batch_size: as of its steps.
-        steps: first to last.
+        max_batch_size: same as in the steps.
+        steps: steps in order.
         parameters: strings for clients.
     """
 
@@ -119,7 +118,7 @@ def _skeleton(config: ModelConfig | EnsembleConfig) -> Any:
             if tensor.optional:
                 entry.optional = True
             if -1 in tensor.dims and entries is message.input and isinstance(config, ModelConfig):
-                entry.allow_ragged_batch = True  # rows of different widths may wait together; the backend joins them
+                entry.allow_ragged_batch = True  # the backend pads rows of different widths
     return message
 
 

@@ -1,13 +1,13 @@
-"""Parameters of `config.pbtxt` that more than one part reads: export writes them, backends and clients go by them."""
+"""Parameters of `config.pbtxt` that the exporter writes and backends and clients read."""
 
 CANDIDATES = "CANDIDATES"
-"""Inputs that hold a value per candidate, [num_rows, num_candidates], by name, with commas between."""
+"""Comma-separated names of the inputs with one value per candidate, [num_rows, num_candidates]."""
 
 MAX_LIST_LENGTH = "MAX_LIST_LENGTH"
-"""Most values of a list, and most candidates, of one row of a request; 0 for any number."""
+"""Maximum number of list values, and of candidates, in one row of a request; 0 for no limit."""
 
 CLASSES = "CLASSES"
-"""Output → names of its classes, in the order of their probabilities, as JSON; left out where there are none."""
+"""JSON of output → names of its classes in the order of their probabilities; omitted if no output has classes."""
 
 
 def names_in(value: str) -> tuple[str, ...]:
@@ -15,7 +15,7 @@ def names_in(value: str) -> tuple[str, ...]:
 
 
 PLAN = "plan"
-"""Directory of the compiled workflow in a version directory: alone, or beside the model that it stands before."""
+"""Directory of the workflow in a version directory, on its own or next to the model that it feeds."""
 
 COLUMNS_FILE = "columns.json"
-"""In a version directory, of a workflow that runs through NVTabular, in place of a plan."""
+"""File in a workflow directory that marks a workflow run through NVTabular instead of a plan."""

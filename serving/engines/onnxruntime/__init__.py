@@ -1,4 +1,4 @@
-"""ONNX Runtime: runs ONNX, which forests are written as, and which models of all other formats are converted to."""
+"""ONNX Runtime, for ONNX models: tree ensembles, and models converted from any other format."""
 
 from rankline.serving.engines import Engine
 from rankline.workflows.schema.model_artifact import ONNX, SAVED_MODEL, TORCH_SCRIPT

@@ -1,7 +1,7 @@
-"""A trained model as ONNX, the format that ONNX Runtime runs: our backend `onnxruntime`, and Triton's own.
+"""Convert trained models to ONNX, for the backend `onnxruntime`, both Rankline's and Triton's own.
 
-The file takes the padded layout of all served models: inputs under the names of the tensors, one output per
-head, any number of rows and any width of lists.
+The ONNX model uses the padded layout of all served models: inputs named as the tensors, one output per head, any number
+of rows and any length of lists.
 """
 
 from importlib import import_module
@@ -14,8 +14,8 @@ from rankline.workflows.core.errors import ExportError
 from rankline.workflows.core.optional_packages import require
 from rankline.workflows.schema.model_artifact import SAVED_MODEL, TORCH_SCRIPT, ModelArtifact
 
-_OPSET, _IR_VERSION = 17, 8  # known to ONNX Runtime from 1.13 on
-_MAX_BYTES = 2**31 - 1  # of a protobuf message
+_OPSET, _IR_VERSION = 17, 8  # supported by ONNX Runtime 1.13 and later
+_MAX_BYTES = 2**31 - 1  # limit of a protobuf message
 _MAX_REASON = 200
 _CONVERTERS = {
     SAVED_MODEL: ("from_saved_model", ("onnx", "tf2onnx")),
@@ -25,7 +25,7 @@ _CONVERTERS = {
 
 
 def convert(trained: ModelArtifact, target: Path) -> None:
-    """Convert a model. Whether it scores alike is checked by `rankline.serving.export.parity`."""
+    """Convert a model. `rankline.serving.export.parity` checks that the scores are equal."""
     path, instead = trained.model_path, f"Use the engine {engine_for(trained.format).name}."
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     if (num_bytes := sum(file.stat().st_size for file in files)) > _MAX_BYTES:
@@ -44,7 +44,7 @@ def convert(trained: ModelArtifact, target: Path) -> None:
 
 
 def _serialized(model: Any) -> bytes:
-    """The model without what converters write about themselves and the machine, checked."""
+    """Serialize and check the model, without the converter's notes about itself and this machine."""
     from onnx import checker, helper
 
     _clear_notes(model.graph)
@@ -60,7 +60,7 @@ def _serialized(model: Any) -> bytes:
 
 
 def _clear_notes(graph: Any) -> None:
-    """Remove what converters note of a graph and its parts, such as lines of code on this machine."""
+    """Remove the converter's notes from a graph and its parts, such as source lines on this machine."""
     graph.ClearField("doc_string")
     for part in (*graph.node, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
         part.ClearField("doc_string")

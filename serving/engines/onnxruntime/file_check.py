@@ -1,7 +1,8 @@
-"""What the ONNX file of a repository may hold, read without the package onnx, which a server need not have.
+"""Check an ONNX file in a model repository without the package onnx, which a server may not have.
 
-Rankline writes no functions, which a small file can make grow without bound, and no weights in other files. All
-occurrences of a field are looked at, since protobuf merges them. `serving/native/backends/onnxruntime.cc` is the same.
+Rankline never writes functions, which can expand a small file without bound, or weights in external files. All
+occurrences of a field are checked, since protobuf merges them. `serving/native/backends/onnxruntime.cc` implements the
+same check.
 """
 
 import mmap
@@ -16,21 +17,21 @@ _MESSAGES: dict[str, dict[int, str]] = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {},
 }
-"""Message → number of a field → the message in it, for those that lead to tensors."""
-_OF_MODEL = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 14})  # not 20, training, nor 25, functions
-_REPEATED = frozenset({8, 14})  # of those
-_EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # of a tensor
+"""Message → field number → nested message, for the messages that lead to tensors."""
+_OF_MODEL = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 14})  # excludes 20, training, and 25, functions
+_REPEATED = frozenset({8, 14})  # repeated fields among these
+_EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # fields of a tensor
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_TAG_BYTES, _MAX_VARINT_BYTES, _MAX_TAG = 5, 10, 2**32 - 1
 _NUMBERS = re.compile(rb"(?:\x3d.{4}|\x40[\x80-\xff]*[\0-\x7f]){1,4096}", re.DOTALL)
-"""Floats and integers of an attribute, a field each: forests have millions. A longer match would take memory."""
+"""Floats and integers of an attribute, one field each. Tree ensembles have millions; longer matches need memory."""
 
 
 def check_file(path: Path) -> None:
-    """Check before ONNX Runtime loads it.
+    """Check a file before ONNX Runtime loads it.
 
     Raises:
-        ValueError: it is missing or damaged, or has what Rankline does not write.
+        ValueError: the file is missing or damaged, or has content that Rankline does not write.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

@@ -1,4 +1,4 @@
-"""A SavedModel's padded signature as ONNX, by tf2onnx."""
+"""Convert a SavedModel's padded signature to ONNX, by tf2onnx."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,17 +20,16 @@ _COMBINERS = {
     "SparseSegmentMeanWithNumSegments": "Identity",
     "SparseSegmentSqrtNWithNumSegments": "Sqrt",
 }
-"""The sum over each list, and what becomes of the list's length before the sum is divided by it."""
+"""Reduction of a list → function of the list's length by which the sum is divided; None for no division."""
 
 
 def to_onnx(trained: ModelArtifact, opset: int) -> ModelProto:
-    """Convert a SavedModel."""
     check_loaded(trained.model_path)
     with quiet("tensorflow", "tf2onnx"):
-        loaded = tf.saved_model.load(str(trained.model_path))  # which the variables live as long as
+        loaded = tf.saved_model.load(str(trained.model_path))  # keeps the variables alive
         signature = loaded.signatures[PADDED_SIGNATURE]
         frozen = convert_variables_to_constants_v2(signature, lower_control_flow=False, aggressive_inlining=True)
-        # TensorFlow's own names are lower-cased and "Identity".
+        # TensorFlow's own names are lowercased and "Identity".
         arguments = signature.structured_input_signature[1]
         inputs = {f"{spec.name}:0": tensor_name(argument) for argument, spec in arguments.items()}
         outputs = {t.name: name for name, t in zip(sorted(signature.structured_outputs), frozen.outputs, strict=True)}
@@ -46,11 +45,11 @@ def to_onnx(trained: ModelArtifact, opset: int) -> ModelProto:
 
 
 def _combine_padded(graph: Any, nodes: Sequence[Any]) -> Any:
-    """Combine the embeddings of each list as a product of matrices.
+    """Combine the embeddings of each list by a matrix product.
 
-    Our signatures take the values out of the padding and combine them segment by segment. ONNX has no such operator:
-    tf2onnx sorts the values into a padding again, and a `ScatterND` that adds, which would be the shortest way, gives
-    other sums on each run with several threads (onnxruntime#18048, still so in 1.31).
+    Our signatures take the values out of the padding and combine them per segment, which ONNX has no operator for.
+    tf2onnx would sort the values into a padding again, and an adding `ScatterND`, the simplest solution, returns
+    different sums on each run with several threads (onnxruntime#18048, still present in 1.31).
     """
     for node in list(nodes):
         if node.type in _COMBINERS and (lists := _lists_of(node)):
@@ -59,9 +58,9 @@ def _combine_padded(graph: Any, nodes: Sequence[Any]) -> Any:
 
 
 def _lists_of(node: Any) -> tuple[str, str, str] | None:
-    """Table, padded ids [N, W] and their mask, if that is where a segment reduction has its values and rows from.
+    """Return table, padded ids [N, W] and their mask, if a segment reduction takes its values and rows from them.
 
-    It has looked the ids up itself, or takes each of the values that a gather has looked up.
+    The reduction either looks the ids up itself, or takes all values in the order in which a gather looked them up.
     """
     table, values, rows, _ = node.inputs
     if values.type == "Range" and table.type == "GatherV2" and _is_from_zero(values):
@@ -83,7 +82,7 @@ def _is_from_zero(counted: Any) -> bool:
 
 
 def _replace(graph: Any, node: Any, table: str, padded: str, mask: str) -> None:
-    """Table rows of all places [N, W, dimension], those outside of the mask times zero."""
+    """Multiply the table rows of all positions [N, W, dimension] by weights that are zero in the padding."""
 
     def add(kind: str, *inputs: str, **attributes: Any) -> str:
         return str(graph.make_node(kind, inputs, attr=attributes).output[0])

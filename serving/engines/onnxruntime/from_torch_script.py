@@ -1,4 +1,4 @@
-"""A TorchScript model as ONNX, by PyTorch's exporter for TorchScript."""
+"""Convert a TorchScript model to ONNX, by PyTorch's TorchScript exporter."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,6 @@ _SUM, _MEAN = 0, 1
 
 
 def to_onnx(trained: ModelArtifact, opset: int) -> onnx.ModelProto:
-    """Convert a TorchScript file."""
     with _quiet(), _embedding_bags(opset), TemporaryDirectory(prefix="rankline-onnx-") as directory:
         model, _ = load_torch_script(trained.model_path, torch, remedy="Train again.")
         names = input_names(model)
@@ -34,7 +33,7 @@ def to_onnx(trained: ModelArtifact, opset: int) -> onnx.ModelProto:
             output_names=list(outputs),
             dynamic_axes={name: _dynamic_axes(name) for name in (*names, *outputs)},
             opset_version=opset,
-            dynamo=False,  # the new exporter takes Python, which an artifact does not hold
+            dynamo=False,  # the new exporter needs Python code, which artifacts do not contain
         )
         return onnx.load_model(Path(directory) / "model.onnx")
 
@@ -55,9 +54,9 @@ def _dynamic_axes(name: str) -> dict[int, str]:
 
 @contextmanager
 def _embedding_bags(opset: int) -> Iterator[None]:
-    """Convert embedding bags to products of matrices; the exporter's own form is a loop over the rows.
+    """Convert embedding bags to matrix products, instead of the exporter's loop over the rows.
 
-    Measured on 16,384 rows with one list of up to five ids: 270 ms with the loop, 22 ms so.
+    Measured on 16,384 rows with one list of up to five ids: 270 ms with the loop, 22 ms with the matrix product.
     """
     torch.onnx.register_custom_op_symbolic(  # type: ignore[attr-defined]
         _EMBEDDING_BAG, _embedding_bag, opset
@@ -74,16 +73,16 @@ def _embedding_bag(
     table: Any,
     ids: Any,
     starts: Any,
-    scale_grad_by_freq: bool,  # noqa: ARG001  (of training)
+    scale_grad_by_freq: bool,  # noqa: ARG001  (used in training only)
     mode: int,
-    sparse: bool,  # noqa: ARG001  (of training)
+    sparse: bool,  # noqa: ARG001  (used in training only)
     per_sample_weights: Any,
     include_last_offset: bool,
     padding_idx: Any,
 ) -> tuple[Any, ...]:
-    """Embeddings of flat ids [M], combined over the bags that begin at `starts` [N].
+    """Combine embeddings of flat ids [M] over the bags that begin at `starts` [N].
 
-    Bags are padded to the longest, W, and what is padding has the weight zero.
+    Bags are padded to the longest length W, and padding has weight zero.
     """
     if mode not in (_SUM, _MEAN) or include_last_offset or not (_is_none(per_sample_weights) and _is_none(padding_idx)):
         raise ValueError("an embedding bag does more than add up or average, which has no ONNX form here")
@@ -97,7 +96,7 @@ def _embedding_bag(
     starts, num_ids = op("Cast", starts, to_i=TensorProto.INT64), op("Shape", ids)
     ends = op("Concat", op("Slice", starts, constant([1]), constant([2**62])), num_ids, axis_i=0)
     lengths = op("Sub", ends, starts)
-    width = op("ReduceMax", op("Concat", lengths, constant([0]), axis_i=0), keepdims_i=0)  # there may be no bag
+    width = op("ReduceMax", op("Concat", lengths, constant([0]), axis_i=0), keepdims_i=0)  # there may be no bags
     place = op("Range", constant(0), width, constant(1))  # [W]
     inside = op("Less", place, op("Unsqueeze", lengths, constant([1])))  # [N, W]
     source = op("Where", inside, op("Add", place, op("Unsqueeze", starts, constant([1]))), num_ids)
@@ -116,13 +115,13 @@ def _is_none(value: Any) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch 2.13 advises against TorchScript, which holds no Python, against exporting it, and against itself."""
+    """Suppress PyTorch 2.13's deprecation warnings about TorchScript and its ONNX export."""
     with warnings.catch_warnings():
         for message in (
             r"`torch\.jit\.\w+` is deprecated",
             "You are using the legacy TorchScript-based ONNX export",
-            "no signature found for",  # a ScriptMethod, which is a builtin without one on Python 3.13
-            "The feature will be removed. Please remove usage of this function",  # the exporter calls it itself
+            "no signature found for",  # a ScriptMethod is a builtin without a signature on Python 3.13
+            "The feature will be removed. Please remove usage of this function",  # called by the exporter itself
         ):
             warnings.filterwarnings("ignore", message=message)
         yield

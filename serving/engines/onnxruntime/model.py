@@ -1,17 +1,17 @@
 """Triton backend `onnxruntime`: runs an ONNX model.
 
-The folder is a Python-based backend: Triton finds `model.py` here for every model whose config says
-`backend: "onnxruntime"`, and the model's version directory holds nothing but `model.onnx`. It needs NumPy and ONNX
-Runtime. The same directory and config run under Triton's own ONNX Runtime backend. Tensors of strings are refused: ONNX
-Runtime does not take the bytes that Triton hands over.
+The folder is a Python-based backend: Triton runs this `model.py` for every model whose config says
+`backend: "onnxruntime"`, and the model's version directory contains only `model.onnx`. It needs NumPy and ONNX Runtime.
+The same directory and config run under Triton's own ONNX Runtime backend. String tensors are rejected, because ONNX
+Runtime does not accept the bytes that Triton passes.
 
-Parameter read from `config.pbtxt`, named as in Triton's own backend:
+Parameter in `config.pbtxt`, named as in Triton's own backend:
 
-    intra_op_thread_count   threads that one operation may use, default 0: as many as there are cores
+    intra_op_thread_count   number of threads that one operation may use; default 0: the number of cores
 
-Measured on the MovieLens MLP, five inputs, one of them lists: one row takes 0.02 ms in a loop, 0.07 ms in Triton, where
-other code has been in the caches. Buffers that stay bound to the session save 0.01 ms of that and new ones for each
-request cost as much, so `run` it is.
+Measured on the MovieLens MLP with five inputs, one of them a list: one row takes 0.02 ms in a loop, and 0.07 ms in
+Triton, where other code has displaced the caches. Buffers that stay bound to the session would save 0.01 ms, but new
+buffers per request cost as much, so this backend simply calls `run`.
 """
 
 import triton_python_backend_utils as pb_utils

@@ -1,4 +1,4 @@
-"""An ONNX model in this process."""
+"""An ONNX model loaded into this process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,23 +16,23 @@ from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 
 class Model:
-    """An `OfflineModel`, where the model was trained to ONNX; the file takes padded rows only."""
+    """An `OfflineModel`, if the model was trained to ONNX; accepts padded rows only."""
 
     def __init__(self, path: Path) -> None:
         try:
             self._session = open_model(path)
-        except Exception as error:  # ONNX Runtime raises classes of its own, without a common base
+        except Exception as error:  # ONNX Runtime's exceptions have no common base
             raise ArtifactError(
                 f"{path} is not an ONNX model that can be loaded ({reason_of(error)}). Export again."
             ) from None
         self._inputs = dtypes_of(self._session.get_inputs())
         self._outputs = sorted(tensor.name for tensor in self._session.get_outputs())
 
-    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (the file says itself what it takes)
+    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (stated by the file)
         return {name.removesuffix(VALUES): str(kind) for name, kind in self._inputs.items() if not name.endswith(NNZS)}
 
-    def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (the file says itself what it takes)
-        from rankline.serving.engines.merlin_operators import Predict  # takes seconds, and only an export needs it
+    def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (stated by the file)
+        from rankline.serving.engines.merlin_operators import Predict  # slow import, needed by exports only
 
         return Predict(self._outputs)
 
@@ -43,7 +43,7 @@ class Model:
         return self._score(padded_tensors(columns))
 
     def _score(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Cast to what the file takes, so that int32 and int64 models are both fed."""
+        """Score arrays, cast to the dtypes of the inputs, since models take int32 or int64."""
         if set(self._inputs) != set(arrays):
             raise ArtifactError(
                 f"the ONNX model takes {sorted(self._inputs)}, the workflow makes {sorted(arrays)}. They do not match."

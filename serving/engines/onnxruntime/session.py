@@ -1,4 +1,4 @@
-"""An ONNX model in a session of ONNX Runtime, the way in which it is served; inside Triton and outside of it."""
+"""Session of an ONNX model, with the same options inside and outside Triton."""
 
 import os
 import re
@@ -11,26 +11,24 @@ import onnxruntime
 
 from rankline.serving.engines.onnxruntime.file_check import check_file
 
-_SAY_NOTHING = 4  # what is wrong is raised, too
+_SAY_NOTHING = 4  # errors are also raised
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 _TENSOR = re.compile(r"tensor\((\w+)\)")
 _PLACE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (.* Status Message: )?")
 
 
 def open_model(path: Path, *, intra_op_threads: int = 0) -> onnxruntime.InferenceSession:
-    """Load a model; the calling thread runs one operation after the other.
+    """Load a model; the calling thread runs operations sequentially.
 
-    Threads that wait sleep. Spinning, which is ONNX Runtime's default, takes the cores from tritonserver and its
-    clients.
+    Idle threads sleep. Spinning, ONNX Runtime's default, would take cores from tritonserver and its clients.
 
     Args:
-        path: ONNX file.
-        intra_op_threads: threads that one operation may use, 0 for one per core that this process may use: ONNX Runtime
-            counts the cores of the machine, and pins its threads to them.
+        intra_op_threads: number of threads that one operation may use; 0 for one per core available to this process,
+            since ONNX Runtime counts all cores of the machine and pins its threads to them.
 
     Raises:
-        ValueError: the file has what Rankline does not write.
-        Exception: of ONNX Runtime; the file is missing or damaged.
+        ValueError: the file has content that Rankline does not write.
+        Exception: an ONNX Runtime error; the file is missing or damaged.
     """
     check_file(path)
     options = onnxruntime.SessionOptions()
@@ -42,20 +40,18 @@ def open_model(path: Path, *, intra_op_threads: int = 0) -> onnxruntime.Inferenc
 
 
 def dtypes_of(tensors: Sequence[Any]) -> dict[str, Any]:
-    """Types of a session's inputs or outputs, by name."""
     return {tensor.name: _dtype(tensor.type) for tensor in tensors}
 
 
 def make_callable(
     session: onnxruntime.InferenceSession, inputs: Sequence[str], outputs: Sequence[str]
 ) -> Callable[..., Sequence[Any]]:
-    """A model as a function."""
     names, run = list(outputs), session.run
     return lambda *arrays: run(names, dict(zip(inputs, arrays, strict=True)))
 
 
 def reason_of(error: Exception) -> str:
-    """What ONNX Runtime says is wrong, in one line and without where in the graph."""
+    """Return ONNX Runtime's error message in one line, without the position in the graph."""
     return _PLACE.sub("", " ".join(str(error).split()))
 
 

@@ -1,18 +1,19 @@
 """Triton backend `pytorch`: runs a TorchScript model.
 
-The folder is a Python-based backend: Triton finds `model.py` here for every model whose config says
-`backend: "pytorch"`, and the model's version directory holds nothing but `model.pt`. It needs NumPy and PyTorch. The
-same directory and config run under Triton's own PyTorch backend, unless the name of a column cannot be that of an
-argument: inputs are called as the arguments of `forward` are, outputs end in `__0`, `__1` and so on, their place in
-what it returns.
+The folder is a Python-based backend: Triton runs this `model.py` for every model whose config says
+`backend: "pytorch"`, and the model's version directory contains only `model.pt`. It needs NumPy and PyTorch. The same
+directory and config run under Triton's own PyTorch backend, unless a column name is not a valid argument name: inputs
+are named as the arguments of `forward`, and the names of outputs end in `__0`, `__1` and so on, their position in the
+returned tuple.
 
-Parameter read from `config.pbtxt`, named as in Triton's own backend:
+Parameter in `config.pbtxt`, named as in Triton's own backend:
 
-    INTRA_OP_THREAD_COUNT   threads that one operation may use, default 0: as many as there are cores
+    INTRA_OP_THREAD_COUNT   number of threads that one operation may use; default 0: the number of cores
 
-The model runs as it was saved: frozen or optimised for inference it takes the same time, 0.06 ms for one row of the
-MovieLens model. OpenMP's threads wait asleep: spinning, which is their default, takes the cores from tritonserver and
-its clients (measured with 2 cores in use by others, 1,024 rows: p50 68 ms spinning, 8 ms asleep; one row the same).
+The model runs as it was saved: freezing or optimizing it for inference does not change the latency, 0.06 ms for one row
+of the MovieLens model. Idle OpenMP threads sleep: spinning, their default, takes cores from tritonserver and its
+clients (measured with 2 cores used by others, 1,024 rows: p50 68 ms spinning, 8 ms sleeping; no difference for one
+row).
 """
 
 import os
@@ -61,11 +62,11 @@ class TritonPythonModel(BatchingModel):
         return run
 
     def explain(self, error: Exception) -> str:
-        """The last line: what comes before is the place in the TorchScript."""
+        """Return the last line; the lines before it are the position in the TorchScript code."""
         return str(error).strip().rpartition("\n")[2]
 
     def _check(self, path: Path, run: Run, model: ServedModel) -> None:
-        """TorchScript does not say what types it takes and what it returns, so a row of zeros is tried."""
+        """Check the output types by running a row of zeros, since TorchScript declares no types."""
         try:
             results = run(*(tensor.zeros(1) for tensor in model.inputs))
         except Exception as error:
@@ -81,13 +82,13 @@ class TritonPythonModel(BatchingModel):
 
 
 def _import_torch() -> Any:
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when the library is loaded
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when OpenMP is loaded
     import torch
 
     return torch
 
 
 def _place(name: str, number: int) -> int:
-    """Where an output is in what `forward` returns; by its order in the config if its name does not say."""
+    """Return an output's position in the result of `forward`, from its name or else its position in the config."""
     _, separator, index = name.rpartition("__")
     return int(index) if separator and index.isdecimal() else number

@@ -1,4 +1,4 @@
-"""A TorchScript model in this process."""
+"""A TorchScript model loaded into this process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,20 +18,20 @@ from rankline.workflows.torchscript.program import input_names, load_torch_scrip
 
 
 class Model:
-    """An `OfflineModel` that takes padded rows only."""
+    """An `OfflineModel` that accepts padded rows only."""
 
     def __init__(self, path: Path) -> None:
         self._model, outputs = load_torch_script(path, torch, remedy="Train again.")
-        self._outputs = outputs or [SCORE]  # older files name none
+        self._outputs = outputs or [SCORE]  # older files contain no output names
         self._names = input_names(self._model)
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:
-        """TorchScript does not say them; `rankline.training.export.torchscript` writes these."""
+        """Return the dtypes written by `rankline.training.export.torchscript`; TorchScript does not declare them."""
         return spec.model_dtypes
 
     def operator(self, encoded: Any) -> Any:
-        """The operator writes into the schema that it gets, so it gets a copy."""
-        from rankline.serving.engines.merlin_operators import (  # takes seconds, and only an export needs it
+        """Return the operator for a copy of the schema, since the operator modifies it."""
+        from rankline.serving.engines.merlin_operators import (  # slow import, needed by exports only
             ColumnSchema,
             Schema,
             merlin_operator,
@@ -72,5 +72,5 @@ class Model:
 
 
 def _copy(array: NDArray[Any]) -> NDArray[Any]:
-    """An array to give away; numbers as float32, whatever an operator of the workflow makes."""
+    """Return a copy of an array, with numbers as float32 regardless of the workflow's output."""
     return array.astype(np.float32 if array.dtype.kind == "f" else array.dtype)

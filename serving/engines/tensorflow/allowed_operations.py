@@ -1,7 +1,7 @@
-"""What a SavedModel may do when it is loaded and served, looked at before any of it runs.
+"""Check a SavedModel's operations before any of them runs.
 
-A SavedModel is a program: it may read and write files and call Python. The native backend looks in the same way, by the
-same lists (`serving/native/backends/tensorflow_operations.h`). Imported inside Triton and outside of it.
+A SavedModel is a program: it may read and write files and call Python. The native backend performs the same check with
+the same lists (`serving/native/backends/tensorflow_operations.h`). Imported inside and outside Triton.
 """
 
 import os
@@ -24,10 +24,10 @@ _OWN_FILES = re.compile(
 _FOLDERS = ("variables", "assets", "debug")
 _READ_INSTEAD = ("saved_model.", "variables/")
 _MOST_ELEMENTS = 1 << 25
-"""Elements that constants may have in addition to the bytes of the file. A shape takes memory, but no space on disk."""
+"""Number of constant elements allowed beyond the bytes of the file. A shape needs memory, but no space on disk."""
 
 _MOST_NODES, _MOST_NESTED = 1 << 18, 100
-"""Limits for a graph after inlining: nodes, with those of a function counted at every call, and depth of calls."""
+"""Limits of a graph after inlining: number of nodes, counting a function's nodes at every call, and depth of calls."""
 
 
 def _listed(name: str) -> frozenset[str]:
@@ -43,13 +43,10 @@ _CHECKPOINT = _RESTORING | _listed("kWriting")
 
 
 def check_loaded(path: Path) -> None:
-    """Refuse a SavedModel that does more than compute, whatever of its functions is called.
-
-    Args:
-        path: its directory.
+    """Raise if a SavedModel does more than compute, for any of its functions.
 
     Raises:
-        ArtifactError: it cannot be read, or holds operations that are not taken; the message names them.
+        ArtifactError: the SavedModel cannot be read, or contains forbidden operations; the message names them.
     """
     _check_files(path, is_served=False)
     saved = _read(path)
@@ -78,7 +75,7 @@ def check_loaded(path: Path) -> None:
 
 
 def check_served(path: Path) -> None:
-    """Refuse a SavedModel that would do more than compute, keep variables and restore its own, as it is served."""
+    """Raise if serving a SavedModel would do more than compute, keep variables and restore its own variables."""
     _check_files(path, is_served=True)
     for graph in _read(path).meta_graphs:
         if "serve" in graph.meta_info_def.tags and (found := set(_refused(graph))):
@@ -89,12 +86,11 @@ def check_served(path: Path) -> None:
 
 
 def _check_files(path: Path, *, is_served: bool) -> None:
-    """Refuse files that TensorFlow could read in place of those that are checked, and what is no plain file.
+    """Raise on files that TensorFlow could read in place of the checked ones, and on anything but regular files.
 
     Args:
-        path: the directory.
-        is_served: whether it was exported, so that nothing else may be there. In a foreign directory, links to files
-            are taken, as caches of models have them, and so are other files, such as a README.
+        is_served: whether the SavedModel was exported, and so must contain nothing else. Other SavedModels may contain
+            links to files, as in model caches, and other files such as a README.
     """
     try:
         for file in _files(path):
@@ -122,13 +118,12 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> Any:
-    """The `SavedModel` message of a directory."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     try:
         content = (path / "saved_model.pb").read_bytes()
         saved = SavedModel.FromString(content)
-    except Exception as error:  # of protobuf, without a class that is public
+    except Exception as error:  # protobuf's exception class is not public
         raise ArtifactError(
             f"{path} is not a SavedModel that can be loaded: saved_model.pb cannot be read ({type(error).__name__}). "
             "Save the model again."
@@ -145,7 +140,7 @@ def _read(path: Path) -> Any:
 
 
 def _check_graph(path: Path, graph: Any, num_bytes: int) -> None:
-    """Refuse names that come twice, and constants and calls that are out of proportion."""
+    """Raise on duplicate names, and on constants and calls that expand far beyond the size of the file."""
     functions = graph.library.function
     names = Counter(node.name for node in graph.node), Counter(function.signature.name for function in functions)
     if twice := [name for counts in names for name, count in counts.items() if count > 1]:
@@ -161,7 +156,7 @@ def _check_graph(path: Path, graph: Any, num_bytes: int) -> None:
 
 
 def _check_calls(path: Path, nodes: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse functions that call each other without end or too often; TensorFlow follows each call while it loads."""
+    """Raise on recursion and on excessive nesting of functions, since TensorFlow expands each call on loading."""
     calls = {name: [called for node in own for called in _called(node)] for name, own in nodes.items()}
     num_nodes, depths = Counter[str](), Counter[str]()
     try:
@@ -179,7 +174,7 @@ def _check_calls(path: Path, nodes: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _check_variables(prefix: Path) -> None:
-    """Refuse variables that take more memory than their files have bytes."""
+    """Raise if the variables need more memory than the size of their files."""
     import tensorflow as tf
 
     if not prefix.with_suffix(".index").is_file():
@@ -209,14 +204,13 @@ def is_taken(name: str) -> bool:
 
 
 def _definition(name: str) -> Any:
-    """What TensorFlow knows of an operation; None if it has none of the name."""
     from tensorflow.python.framework import op_def_registry
 
     return op_def_registry.get(name)
 
 
 def _called(node: Any) -> list[str]:
-    """Functions that a node may call, as often as it names them."""
+    """Return the functions that a node may call, repeated as often as the node names them."""
     values = node.attr.values()
     functions = [value.func for value in values if value.HasField("func")]
     return [node.op, *(function.name for function in (*functions, *(f for value in values for f in value.list.func)))]
@@ -229,10 +223,10 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _refused(graph: Any) -> Iterator[str]:
-    """Operations that are not accepted; a restore may also read the variables' files.
+    """Yield the forbidden operations of a served graph; a restore may also read the variables' files.
 
     The whole graph is checked, because TensorFlow runs stateless nodes during shape inference. Save and restore
-    operations are stateful, and are accepted if no signature or initialiser reaches them.
+    operations are stateful, and are accepted if no signature or initializer reaches them.
     """
     functions = {function.signature.name for function in graph.graph_def.library.function}
     operations = {node.op for node in _nodes(graph.graph_def)} - functions - _CHECKPOINT
@@ -246,10 +240,10 @@ def _refused(graph: Any) -> Iterator[str]:
 
 
 def _not_taken(graph: Any) -> Iterator[str]:
-    """Operations of a meta graph that are not taken.
+    """Yield the forbidden operations of a meta graph.
 
-    What is loaded are functions of the library: those that an object of the model has, initialisers among them, and
-    what they call. Nothing runs the graph beside them, which writes and restores checkpoints.
+    Loading runs only library functions: the functions of the model's objects, including initializers, and their
+    callees. The graph outside the library writes and restores checkpoints, and is never run.
     """
     library = graph.graph_def.library.function
     of_objects = set(graph.object_graph_def.concrete_functions)
@@ -271,7 +265,7 @@ def _not_taken(graph: Any) -> Iterator[str]:
 
 
 def _run_by(graph: Any, roots: Iterable[str]) -> set[str]:
-    """Operations that tensors and nodes of a graph need, and those of the functions that they call."""
+    """Return the operations that tensors and nodes of a graph depend on, including those in called functions."""
     nodes = {node.name: node for node in graph.graph_def.node}
     functions = {function.signature.name: function.node_def for function in graph.graph_def.library.function}
     found, entered = set[str](), set[str]()
@@ -280,7 +274,7 @@ def _run_by(graph: Any, roots: Iterable[str]) -> set[str]:
     while waiting:
         node, is_outermost = waiting.pop()
         found.add(node.op)
-        if is_outermost:  # of a function that is called, all counts
+        if is_outermost:  # called functions count as a whole
             sources = {_node_of(source) for source in node.input} & nodes.keys() - reached
             reached |= sources
             waiting += [(nodes[name], True) for name in sources]
@@ -291,10 +285,10 @@ def _run_by(graph: Any, roots: Iterable[str]) -> set[str]:
 
 
 def _crashing_products(graph: Any) -> Iterator[str]:
-    """Shapes of what is multiplied by a tensor of fewer dimensions where oneDNN reads past the end of that one.
+    """Yield shapes of batch matrix products in which oneDNN reads past the end of a factor with fewer dimensions.
 
-    Seen with four dimensions or more of which one between the first and the last two is 1; it may be where it is
-    unknown. TensorFlow's pull request 120199 mends it.
+    This was observed for four or more dimensions if a dimension other than the first and the last two is 1, or possibly
+    1 because it is unknown. TensorFlow's pull request 120199 fixes it.
     """
     for function in graph.graph_def.library.function:
         shapes = {node.name: list(node.attr["_output_shapes"].list.shape) for node in function.node_def}
@@ -310,7 +304,7 @@ def _crashing_products(graph: Any) -> Iterator[str]:
 
 
 def _shape_of(tensor: str, shapes: Mapping[str, Sequence[Any]]) -> Any:
-    """The shape that a function's graph notes for a tensor, `node:output:number` or an argument; None for none."""
+    """Return the recorded shape of a function's tensor, `node:output:number` or an argument; None if there is none."""
     name, _, place = tensor.partition(":")
     number = int(place.rpartition(":")[2] or 0)
     known = shapes.get(name, ())

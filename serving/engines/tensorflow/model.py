@@ -1,17 +1,17 @@
 """Triton backend `tensorflow`: runs one signature of a SavedModel.
 
-The folder is a Python-based backend: Triton finds `model.py` here for every model whose config says
-`backend: "tensorflow"`, and the model's version directory holds nothing but `model.savedmodel`. It needs NumPy and any
+The folder is a Python-based backend: Triton runs this `model.py` for every model whose config says
+`backend: "tensorflow"`, and the model's version directory contains only `model.savedmodel`. It needs NumPy and any
 TensorFlow 2.
 
-Parameters read from `config.pbtxt`, the first named as in Triton's own TensorFlow backend:
+Parameters in `config.pbtxt`, the first named as in Triton's own TensorFlow backend:
 
-    TF_SIGNATURE_DEF   signature to run, default "serving_default"
-    INTRA_OP_THREADS   threads that one operation may use, default 0: as many as there are cores
+    TF_SIGNATURE_DEF   signature to run; default "serving_default"
+    INTRA_OP_THREADS   number of threads that one operation may use; default 0: the number of cores
 
-The signature runs in a `tf.compat.v1.Session` through a callable made once. Measured with TF 2.15 and 2.21 on a small
-MLP: one row takes 0.04 ms this way, 0.33 ms through `tf.saved_model.load` and 0.20 ms through `Session.run`; large
-batches take the same time in all three.
+The signature runs in a `tf.compat.v1.Session` through a callable that is created once. Measured with TF 2.15 and 2.21
+on a small MLP: one row takes 0.04 ms this way, 0.33 ms through `tf.saved_model.load` and 0.20 ms through `Session.run`;
+large batches take the same time in all three.
 """
 
 import os
@@ -25,10 +25,10 @@ from rankline.serving.python_backends.model_arguments import Run, ServedModel, w
 from rankline.serving.python_backends.tensors import check_tensors
 from rankline.workflows.core.errors import ArtifactError
 
-# Keras takes a third of the import time and a SavedModel does not need it. TensorFlow, which is imported when the model
-# is loaded, imports it eagerly unless it is told to take the package tf_keras and there is none.
+# Keras takes a third of the import time, and SavedModels do not need it. TensorFlow, imported when the model is loaded,
+# imports Keras eagerly unless it is set to use the package tf_keras and that package is missing.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
-sys.modules["tf_keras"] = None  # type: ignore[assignment]  # this process is the model's own
+sys.modules["tf_keras"] = None  # type: ignore[assignment]  # this process runs only the model
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 

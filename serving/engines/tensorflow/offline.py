@@ -1,4 +1,4 @@
-"""A SavedModel in this process."""
+"""A SavedModel loaded into this process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from rankline.workflows.schema.tensor_names import NNZS, PADDED_SIGNATURE, RAGGE
 
 
 class Model:
-    """An `OfflineModel`: NVTabular's rows go through its ragged signature, a plan's through the padded one."""
+    """An `OfflineModel` with a ragged signature for NVTabular's rows and a padded signature for a plan's rows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,31 +34,31 @@ class Model:
                 raise ArtifactError(f"{path} has signatures {sorted(signatures)}, expected {name!r}. Train again.")
         self._signatures = {name: Signature(signatures[name]) for name in (RAGGED_SIGNATURE, PADDED_SIGNATURE)}
 
-    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (a SavedModel says itself what it takes)
+    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (stated by the SavedModel)
         inputs = self._signatures[PADDED_SIGNATURE].inputs.items()
         return {name.removesuffix(VALUES): tensor.dtype.name for name, tensor in inputs if not name.endswith(NNZS)}
 
-    def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (a SavedModel says itself what it takes)
-        """Stand in for the model: merlin-systems' own operator knows the names of arguments, not those of tensors."""
-        from rankline.serving.engines.merlin_operators import Predict  # takes seconds, and only an export needs it
+    def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (stated by the SavedModel)
+        """Return a stand-in, since merlin-systems' own operator uses the names of arguments instead of tensors."""
+        from rankline.serving.engines.merlin_operators import Predict  # slow import, needed by exports only
 
         return Predict(sorted(self._signatures[PADDED_SIGNATURE].function.structured_outputs))
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
-        """Through the ragged signature, as merlin-systems asks."""
+        """Score rows through the ragged signature, as merlin-systems requires."""
         return self._score(RAGGED_SIGNATURE, ragged_tensors(frame))
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
         return self._score(PADDED_SIGNATURE, padded_tensors(columns))
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
-        """In a session of its own, as Triton's side has it."""
+        """Return the function of a separate session, as in the Triton backend."""
         session, signatures = open_saved_model(self._path)
         signature = signatures[PADDED_SIGNATURE]
         return make_callable(session, signature, names, sorted(signature.outputs))
 
     def _score(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Run a signature, cast to what it takes, so that int32 and int64 models are both fed."""
+        """Run a signature on arrays, cast to the dtypes of the inputs, since models take int32 or int64."""
         signature = self._signatures[name]
         expected = signature.inputs
         if set(expected) != set(arrays):

@@ -1,6 +1,6 @@
-"""A SavedModel in a session: one signature as a function of arrays, the way in which it is served.
+"""A SavedModel in a session, with one signature as a function of arrays, as it is served.
 
-Imported inside Triton and outside of it. TensorFlow is imported when it is needed.
+Imported inside and outside Triton. TensorFlow is imported on first use.
 """
 
 import logging
@@ -18,16 +18,15 @@ def open_saved_model(directory: Path, *, intra_op_threads: int = 0) -> tuple[Any
     """Load a graph and its variables.
 
     Args:
-        directory: of the SavedModel.
-        intra_op_threads: threads that one operation may use, 0 for as many as there are cores. The calling thread runs
-            one operation after the other.
+        intra_op_threads: number of threads that one operation may use; 0 for the number of cores. The calling thread
+            runs operations sequentially.
 
     Returns:
         The session, and signature name → `SignatureDef`.
 
     Raises:
-        ArtifactError: it would do more than compute.
-        OSError, RuntimeError, ValueError, tf.errors.OpError: it cannot be loaded.
+        ArtifactError: the SavedModel would do more than compute.
+        OSError, RuntimeError, ValueError, tf.errors.OpError: the SavedModel cannot be loaded.
     """
     check_served(directory)
     import tensorflow as tf
@@ -36,7 +35,7 @@ def open_saved_model(directory: Path, *, intra_op_threads: int = 0) -> tuple[Any
         intra_op_parallelism_threads=intra_op_threads, inter_op_parallelism_threads=-1, device_count={"GPU": 0}
     )
     session = tf.compat.v1.Session(graph=tf.Graph(), config=options)
-    with session.graph.as_default(), quiet("tensorflow"):  # it advises to load SavedModels without a session
+    with session.graph.as_default(), quiet("tensorflow"):  # TensorFlow advises loading SavedModels without a session
         signatures = tf.compat.v1.saved_model.load(session, ["serve"], str(directory)).signature_def
     return session, signatures
 
@@ -50,10 +49,9 @@ def dtypes_of(tensors: Mapping[str, Any]) -> dict[str, np.dtype[Any]]:
 def make_callable(
     session: Any, signature: Any, inputs: Sequence[str], outputs: Sequence[str]
 ) -> Callable[..., Sequence[Any]]:
-    """A signature as a function."""
     from tensorflow.core.protobuf.config_pb2 import CallableOptions
 
-    run: Callable[..., Sequence[Any]] = session._make_callable_from_options(  # what Session.run itself would call
+    run: Callable[..., Sequence[Any]] = session._make_callable_from_options(  # called by Session.run itself
         CallableOptions(
             feed=[signature.inputs[name].name for name in inputs],
             fetch=[signature.outputs[name].name for name in outputs],
@@ -64,7 +62,7 @@ def make_callable(
 
 @contextmanager
 def quiet(*loggers: str) -> Iterator[None]:
-    """Let the named loggers say nothing."""
+    """Silence the named loggers within the block."""
     before = {name: logging.getLogger(name).level for name in loggers}
     try:
         for name in loggers:

@@ -1,7 +1,7 @@
-"""Compares two reports: how much each figure changed, how certain that is, and what regressed beyond a limit.
+"""Compare two reports: changes of all figures, their uncertainty, and regressions beyond a limit.
 
-The bounds of a ratio follow from those of its two figures on the scale of logarithms (Zou and Donner, 2008,
-doi:10.1002/sim.3095): of two independent runs, the squared distances to the bounds that count add up.
+The bounds of a ratio follow from the bounds of its two figures on a logarithmic scale (Zou and Donner, 2008,
+doi:10.1002/sim.3095): for two independent runs, the squared distances to the relevant bounds add up.
 """
 
 import math
@@ -15,7 +15,7 @@ from rankline.serving.loadtest.stats.metrics import METRICS
 from rankline.serving.loadtest.stats.percentiles import Estimate
 from rankline.workflows.core.errors import ConfigError
 
-_HOW = "command"  # of the environment; how it was asked for explains no difference
+_HOW = "command"  # key in the environment; the command line explains no difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,9 @@ class Difference:
     Attributes:
         load: name of the load.
         figure: name of a metric, or `highest_requests_per_s` of a search.
-        before, after: its values.
+        before, after: values of the figure.
         change: after / before - 1.
-        low, high: bounds of the change at 95 % confidence; None where a report has no bound.
+        low, high: bounds of the change at 95 % confidence; None if a report has no bound.
     """
 
     load: str
@@ -40,7 +40,7 @@ class Difference:
 
     @classmethod
     def between(cls, load: str, figure: str, before: Estimate, after: Estimate) -> "Difference":
-        """The difference of two figures whose values are above 0."""
+        """Compare two estimates whose values are positive."""
         assert before.value
         assert after.value
         log = math.log(after.value / before.value)
@@ -77,11 +77,11 @@ class Comparison:
     """Two reports side by side.
 
     Attributes:
-        differences: one for each figure that both have.
-        only_before, only_after: loads that the other report does not have.
-        not_reported: figures that one of them does not have, and why.
-        remarks: what else differs between the runs.
-        max_regression: how much worse a figure may get, as a share.
+        differences: one difference per figure in both reports.
+        only_before, only_after: loads that are missing in the other report.
+        not_reported: figures that are missing in one of the reports, and the reasons.
+        remarks: other differences between the runs.
+        max_regression: accepted regression of a figure, as a fraction.
     """
 
     differences: tuple[Difference, ...]
@@ -101,14 +101,13 @@ class Comparison:
 
 
 def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: float) -> Comparison:
-    """Compare what two reports say about the same loads. Of a search, the highest rate is compared, not what it tried.
+    """Compare two reports of the same loads. For a search, only the highest rate is compared, not the tested rates.
 
     Args:
-        before, after: the reports.
-        max_regression: how much worse a figure may get: 0.1 is a latency 10 % higher, or 10 % less rows/s.
+        max_regression: accepted regression of a figure: 0.1 is 10 % more latency, or 10 % fewer rows/s.
 
     Raises:
-        ConfigError: the bound is below 0, or no load is in both reports.
+        ConfigError: the limit is negative, or the reports have no load in common.
     """
     if not max_regression >= 0:
         raise ConfigError(f"the largest regression allowed is {max_regression}, expected at least 0: 0.1 is 10 %.")
@@ -165,7 +164,7 @@ def _searched(search: SearchResult) -> Estimate:
 
 
 def _distance(high: float | None, low: float | None) -> float | None:
-    """Of two figures on the scale of logarithms; None where there is no bound, or it is 0."""
+    """Return the distance of two figures on a logarithmic scale; None if a bound is missing or 0."""
     return math.log(high / low) if high and low else None
 
 

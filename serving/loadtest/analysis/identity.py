@@ -1,4 +1,4 @@
-"""A model that returns its input: a request to it costs what Triton, gRPC and the client cost."""
+"""A model that returns its input, to measure the cost of Triton, gRPC and the client."""
 
 import shutil
 from pathlib import Path
@@ -18,14 +18,14 @@ _MAX_BATCH_SIZE = 65_536
 
 
 def write_fastest_identity(repository: Path, backends: Path) -> str:
-    """Write the native model where this machine has its backend, else the one in Python.
+    """Write the native model if this machine has its backend, otherwise the Python model.
 
     Args:
-        repository: of models; made when it is missing.
-        backends: directory for the backend folder of the server that serves it; made when it is missing.
+        repository: model repository, created if it does not exist.
+        backends: directory for the model's backend folder, created if it does not exist.
 
     Returns:
-        The model's name.
+        Name of the model.
     """
     if NAME in native_backends().objects:
         write_native_identity(repository, backends)
@@ -37,7 +37,6 @@ def write_fastest_identity(repository: Path, backends: Path) -> str:
 
 
 def write_identity(repository: Path) -> None:
-    """Write the model in Python into a Triton model repository."""
     _write(repository, NAME)
 
 

@@ -9,12 +9,12 @@ import psutil
 
 @dataclass(frozen=True, kw_only=True)
 class ServerResources:
-    """What the server used.
+    """CPU time and memory used by the server.
 
     Attributes:
-        cpu_cores: processor time per second; 1 is one core all the time.
-        memory_bytes: most resident memory of all processes together, shared pages counted in each of them.
-        num_processes: the server and its model instances.
+        cpu_cores: CPU time per second; 1 is one fully used core.
+        memory_bytes: maximum resident memory of all processes together, with shared pages counted in each process.
+        num_processes: number of processes, the server and its model instances.
     """
 
     cpu_cores: float
@@ -23,7 +23,7 @@ class ServerResources:
 
 
 class ResourceMeter:
-    """Observes processes from `begin` to `end`; a server on another machine has no `process_ids`."""
+    """Measures processes from `begin` to `end`. `process_ids` returns no ids for a server on another machine."""
 
     def __init__(self, process_ids: Callable[[], Sequence[int]]) -> None:
         self._process_ids = process_ids
@@ -37,7 +37,7 @@ class ResourceMeter:
         self._cpu_before = self.sample()
 
     def sample(self) -> dict[int, float]:
-        """Update the largest memory; returns CPU seconds by process."""
+        """Update the maximum memory, and return CPU seconds by process."""
         cpu_s, memory_bytes = {}, 0
         for pid in self._process_ids():
             try:
@@ -55,7 +55,6 @@ class ResourceMeter:
         self._elapsed_s = time.perf_counter() - self._begin_s
 
     def result(self) -> ServerResources | None:
-        """The resources used; None without processes."""
         if not self._cpu_after or not self._elapsed_s:
             return None
         used_s = sum(cpu_s - self._cpu_before.get(pid, 0.0) for pid, cpu_s in self._cpu_after.items())

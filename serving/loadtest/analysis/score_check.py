@@ -1,4 +1,4 @@
-"""Compares scores under load with the expected ones: a fast wrong answer is no answer."""
+"""Compare scores under load with the expected scores, since latencies of wrong responses are meaningless."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from rankline.workflows.schema.tensors import Tensor, apart, side_by_side
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """The answer to a request.
+    """The response to a request.
 
     Attributes:
-        number: of the request, which is its id.
-        process: client process that sent it.
-        rows: that it asked for.
-        body: as it was on the wire.
+        number: number of the request, which is its id.
+        process: client process that sent the request.
+        rows: row numbers in the request.
+        body: serialized response.
     """
 
     number: int
@@ -31,13 +31,13 @@ class Answered:
 
 
 class ScoreCheck:
-    """Compares answers, and counts them and the largest error.
+    """Compares responses, and tracks their number and the largest error.
 
     Args:
-        expected: [num_rows], what the model scores each row; None compares nothing.
-        outputs: the tensors that hold the scores.
-        tolerance: largest difference that passes; of scores above 1 as a share of them.
-        version: of the ensemble that is to answer; None for any.
+        expected: [num_rows], expected score of each row; None disables the comparison.
+        outputs: tensors that contain the scores.
+        tolerance: maximum accepted difference, relative for scores above 1.
+        version: expected version of the ensemble; None for any.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class ScoreCheck:
         self.max_abs_error = 0.0
 
     def compare(self, answers: Iterable[Answered]) -> None:
-        """Compare some answers.
+        """Compare responses.
 
         Raises:
-            ServingError: one is off by more than the tolerance, holds other rows than were asked for, or is the answer
-                to another request or of another version.
+            ServingError: a score differs by more than the tolerance, or a response has a wrong number of scores, or
+                belongs to another request or version.
         """
         if self._expected is None:
             return
@@ -72,7 +72,7 @@ class ScoreCheck:
             errors = apart(scores, expected)
             self.num_checked += scores.size
             self.max_abs_error = max(self.max_abs_error, float(errors.max()))
-            wrong = np.flatnonzero(~(errors <= self._tolerance))  # so that NaN is wrong, too
+            wrong = np.flatnonzero(~(errors <= self._tolerance))  # also true for NaN
             num_wrong += wrong.size
             for i in wrong:
                 error = np.inf if np.isnan(errors[i]) else float(errors[i])
@@ -99,7 +99,6 @@ class ScoreCheck:
             )
 
     def _scores(self, response: Any, num_rows: int) -> npt.NDArray[Any]:
-        """All scores of an answer, row by row."""
         contents = ((response.raw_output_contents[place_of(response, o.name)], o.numpy_dtype) for o in self._outputs)
         parts = [np.frombuffer(content, dtype) for content, dtype in contents]
         return parts[0] if len(parts) == 1 else side_by_side([part.reshape(num_rows, -1) for part in parts]).reshape(-1)

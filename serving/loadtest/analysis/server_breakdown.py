@@ -1,7 +1,7 @@
-"""Where the time of a request goes: client, network, and each step of the ensemble, from Triton's own statistics.
+"""Breakdown of a request's latency into client, network, and each step of the ensemble, from Triton's statistics.
 
-Triton adds up, for each model, how long requests queued, and how long its input, its work and its output took. Of two
-readings around a measurement the difference is what that measurement cost.
+For each model, Triton sums up the time that requests spent in the queue, and the time for their inputs, computation and
+outputs. The difference of two readings around a measurement is the time spent in that measurement.
 """
 
 from collections import Counter
@@ -21,13 +21,13 @@ _TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Mean milliseconds that a request spent in one model.
+    """Mean time per request in one model, in milliseconds.
 
     Attributes:
-        queue_ms: waiting for an instance, and for other requests to join.
+        queue_ms: waiting for an instance, and for other requests to be batched with.
         input_ms: gathering the inputs.
-        infer_ms: the model's work, and the way to its process and back.
-        output_ms: handing out the outputs.
+        infer_ms: computation of the model, including communication with its process.
+        output_ms: returning the outputs.
     """
 
     queue_ms: float
@@ -42,15 +42,15 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Breakdown:
-    """Mean milliseconds of a request; `client_ms`, `network_ms`, all steps and `remainder_ms` add up to `total_ms`.
+    """Mean latency in milliseconds. `client_ms`, `network_ms`, all steps and `remainder_ms` add up to `total_ms`.
 
     Attributes:
         total_ms: mean latency.
-        client_ms: how late it was taken up, and the time until it was handed to the operating system.
-        network_ms: what neither client nor server account for: kernel, network, and gRPC on both sides.
+        client_ms: delay of the request in the client until it is passed to the operating system.
+        network_ms: time outside of client and server: kernel, network, and gRPC on both sides.
         steps: model → its times, in the order of the ensemble.
-        remainder_ms: the server's time outside of all steps: the ensemble's own work. The server's mean covers a few
-            requests more or fewer than ours, at both ends, so with few requests this can be below 0.
+        remainder_ms: time of the server outside all steps: work of the ensemble itself. The server's mean includes a
+            few more or fewer requests than the client's at both ends, so it can be negative for few requests.
     """
 
     total_ms: float
@@ -60,7 +60,7 @@ class Breakdown:
     remainder_ms: float
 
     def parts_ms(self) -> dict[str, float]:
-        """Name → milliseconds, in the order in which a request passes the parts."""
+        """Return name → milliseconds, in the order in which a request passes the parts."""
         steps = {
             f"{model}, {name.removesuffix('_ms')}": value
             for model, times in self.steps.items()
@@ -70,25 +70,25 @@ class Breakdown:
 
 
 Reading: TypeAlias = Mapping[str, Mapping[str, int]]
-"""Model → what Triton has added up since it was loaded: its answered requests, and nanoseconds of each kind."""
+"""Model → Triton's totals since it was loaded: number of answered requests, and nanoseconds of each kind."""
 _KINDS = {
     "queue": "queue_ms",
     "compute_input": "input_ms",
     "compute_infer": "infer_ms",
     "compute_output": "output_ms",
 }
-"""Triton's statistics → fields of `StepTimes`."""
+"""Names in Triton's statistics → fields of `StepTimes`."""
 
 
 class Statistics:
-    """Reads a model's statistics and those of its steps.
+    """Reads the statistics of a model and its steps.
 
     Args:
         url: HOST:PORT of the server's gRPC protocol.
         model_name: an ensemble, or a model that is its own only step.
 
     Raises:
-        ServerError: the server does not give its statistics.
+        ServerError: the server does not return its statistics.
     """
 
     def __init__(self, url: str, model_name: str) -> None:
@@ -109,13 +109,13 @@ class Statistics:
         """Split the mean latency of the requests between two readings.
 
         Args:
-            before, after: the readings.
-            num_requests: how many we had answered between them.
-            latency_ms: their mean latency.
-            client_ms: what the client added to it.
+            num_requests: number of our requests answered between them.
+            latency_ms: mean latency of these requests.
+            client_ms: part of the latency spent in the client.
 
         Returns:
-            None where the server answered others too, or us not at all: its figures would not be about our requests.
+            The breakdown; None if the server answered none of our requests, or also requests of other clients, since
+            its statistics would not describe our requests.
         """
         grown = {name: Counter(totals) for name, totals in after.items()}
         for name, totals in grown.items():
@@ -141,7 +141,7 @@ class Statistics:
 
     def _totals(self, name: str) -> dict[str, int]:
         totals = Counter[str]()
-        for model in self._ask(self._client.get_inference_statistics, name).model_stats:  # one for each version
+        for model in self._ask(self._client.get_inference_statistics, name).model_stats:  # one per version
             totals["count"] += model.inference_stats.success.count
             totals.update({kind: getattr(model.inference_stats, kind).ns for kind in ("success", *_KINDS)})
         return totals

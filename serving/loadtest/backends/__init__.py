@@ -1,1 +1,1 @@
-"""Triton backends that only measurements need."""
+"""Triton backends used only in measurements."""

@@ -1,6 +1,6 @@
 """Schedules of requests: at a constant rate, as a Poisson process, or from a trace file.
 
-An open loop sends by such a schedule whatever the server does, as users would. Latency is then counted from the time at
+An open loop follows its schedule independently of the server's responses, as users do. Latency counts from the time at
 which a request was due (Tene's "coordinated omission"; MLPerf LoadGen's server scenario).
 """
 
@@ -23,8 +23,6 @@ _COLUMN_NAMES = ("arrival_s", "time_s", "timestamp", "time", "arrival")
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantArrivals:
-    """Evenly spaced requests."""
-
     rate_per_s: float
 
     def __post_init__(self) -> None:
@@ -36,9 +34,9 @@ class ConstantArrivals:
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonArrivals:
-    """Independent requests, such as those of many users: the gaps are exponentially distributed.
+    """Independent requests, such as those of many users, with exponentially distributed gaps.
 
-    The same seed gives the same times.
+    The same seed produces the same times.
     """
 
     rate_per_s: float
@@ -49,7 +47,7 @@ class PoissonArrivals:
 
     def times_ns(self, duration_s: float) -> Times:
         rng = np.random.default_rng(self.seed)
-        # Given how many they are, the times of a Poisson process are independent and uniform.
+        # Given their number, the times of a Poisson process are independent and uniform.
         count = rng.poisson(self.rate_per_s * duration_s)
         return _whole(np.sort(rng.random(count)) * duration_s, duration_s)
 
@@ -59,7 +57,7 @@ class TraceArrivals:
     """Recorded times.
 
     Attributes:
-        times_s: in order, at least one; the first is when the run begins.
+        times_s: at least one time, in order; the run begins at the first.
     """
 
     times_s: tuple[float, ...]
@@ -80,7 +78,7 @@ class TraceArrivals:
 
     @property
     def rate_per_s(self) -> float:
-        """Mean requests per second; a trace shorter than a second counts as one second."""
+        """Mean number of requests per second; a trace shorter than a second counts as one second."""
         return len(self.times_s) / max(self.duration_s, 1.0)
 
     def times_ns(self, duration_s: float) -> Times:
@@ -89,10 +87,10 @@ class TraceArrivals:
 
     @classmethod
     def read(cls, path: Path) -> "TraceArrivals":
-        """Read one time in seconds per line, or a CSV's column arrival_s, time_s, time or timestamp.
+        """Read one time in seconds per line, or a CSV column named arrival_s, time_s, timestamp, time or arrival.
 
         Raises:
-            DataError: the file is missing, holds something else, or is out of order.
+            DataError: the file is missing, has another format, or is not sorted.
         """
         try:
             lines = [line for line in csv.reader(path.read_text(encoding="utf-8").splitlines()) if line]
@@ -117,7 +115,7 @@ Arrivals: TypeAlias = ConstantArrivals | PoissonArrivals | TraceArrivals
 
 
 def share(times_ns: Times, number: int, of: int) -> Times:
-    """The arrivals that one of several processes sends: every `of`-th, so that all have the same load at any time."""
+    """Return the arrivals for one of several processes: every `of`-th, so that all have the same load at any time."""
     part: Times = times_ns[number::of]
     return part
 

@@ -1,15 +1,15 @@
-"""Opens the load generator's transports by name."""
+"""Factory of the load generator's transports."""
 
 from rankline.serving.loadtest.generator.transport import INFER, TRANSPORTS, Transport
 from rankline.workflows.core.errors import ConfigError
 
 
 def connect(name: str, url: str, path: str = INFER) -> Transport:
-    """Open a connection: `http2` costs the client least, `grpcio` is what a program in Python sees.
+    """Open a connection: `http2` needs the least client CPU, `grpcio` is what a Python program uses.
 
     Raises:
-        ConfigError: no such transport.
-        ServerError: nobody answers.
+        ConfigError: the transport does not exist.
+        ServerError: no server responds.
     """
     if name == "http2":
         from rankline.serving.loadtest.generator.http2 import Http2Connection

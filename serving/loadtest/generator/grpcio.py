@@ -1,4 +1,4 @@
-"""The transport of the Python client: grpcio, which takes about ten times the CPU time of `http2`."""
+"""The Python client's transport, grpcio, which needs about ten times the CPU time of `http2`."""
 
 import queue
 import time
@@ -22,7 +22,7 @@ _OPTIONS = [
 
 
 class GrpcioConnection:
-    """Unary calls over a channel of grpcio, whose threads fill a queue. Implements `Transport`."""
+    """Implements `Transport` with unary calls over a grpcio channel, whose threads put responses into a queue."""
 
     capacity = 1 << 31
 
@@ -39,13 +39,13 @@ class GrpcioConnection:
 
     @property
     def failure(self) -> str:
-        """Why the server is considered gone; empty while it answers."""
+        """Why the server is considered gone; empty while it responds."""
         if self._live.done() and self._live.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             return "the server closed the connection and refuses new ones"
         return ""
 
     def send(self, key: int, message: bytes) -> None:
-        """Begin a call; one of grpcio's threads will put its answer into the queue."""
+        """Start a call; one of grpcio's threads will put the response into the queue."""
         self._calls[key] = call = self._method.future(message)
         call.add_done_callback(partial(self._done, key))
 
@@ -53,7 +53,7 @@ class GrpcioConnection:
         pass
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait for an answer and take all that are there; UNAVAILABLE triggers a check that the server is alive."""
+        """Wait for a response and return all available ones. UNAVAILABLE triggers a check that the server is alive."""
         answers = []
         with suppress(queue.Empty):
             answers.append(self._answers.get(timeout=max(timeout_s, 1e-6)))
@@ -64,15 +64,15 @@ class GrpcioConnection:
         return [answer for answer in answers if self._calls.pop(answer.key, None) is not None]
 
     def cancel(self, key: int) -> None:
-        """Cancel a call; `poll` skips an answer that has already arrived."""
+        """Cancel a call; `poll` discards a response that has already arrived."""
         self._calls.pop(key).cancel()
 
     def close(self) -> None:
         self._channel.close()
 
     def _ask_live(self) -> Any:
-        # A call of its own: UNAVAILABLE is also what a full queue answers, and a channel whose state is subscribed to
-        # cannot be closed safely: grpcio's thread may be about to watch it and end in an error (grpc/grpc#18995).
+        # A separate call is needed: a full queue also returns UNAVAILABLE, and a channel with a state subscription
+        # cannot be closed safely, because grpcio's watching thread may fail (grpc/grpc#18995).
         return self._channel.unary_unary(_LIVE).future(b"", timeout=CONNECT_TIMEOUT_S)
 
     def _done(self, key: int, call: Any) -> None:

@@ -1,8 +1,9 @@
-"""Unary gRPC calls directly over HTTP/2, at a tenth of grpcio's cost, so that the client is not what is measured.
+"""Unary gRPC calls directly over HTTP/2, at a tenth of grpcio's CPU cost, so that the client is not the bottleneck.
 
-What goes out is the same for every request but for the message, so it is put together from bytes made once. Of HTTP/2
-(RFC 9113) there is what a client of a gRPC server needs: flow control both ways, settings, ping, reset and goodbye.
-Header compression (RFC 7541) is switched off for what we send and without a table for what we get; `hpack` reads it.
+Requests differ only in their message, so everything else is precomputed as bytes. The module implements the parts of
+HTTP/2 (RFC 9113) that a client of a gRPC server needs: flow control in both directions, SETTINGS, PING, RST_STREAM and
+GOAWAY. Header compression (RFC 7541) is not used in requests, and used without a table in responses, which `hpack`
+decodes.
 """
 
 import select
@@ -27,7 +28,7 @@ _LARGEST_WINDOW = (1 << 31) - 1
 _LARGEST_FRAME = (1 << 24) - 1
 _READ_BYTES = 1 << 18
 _KNOWN_BLOCKS = 4096
-# What a reset says, as gRPC's status (PROTOCOL-HTTP2.md, "Errors"); anything else is INTERNAL.
+# HTTP/2 error code of a reset → gRPC status (PROTOCOL-HTTP2.md, "Errors"); other codes are INTERNAL.
 _RESETS = {7: "UNAVAILABLE", _CANCEL: "CANCELLED", 11: "RESOURCE_EXHAUSTED", 12: "PERMISSION_DENIED"}
 
 
@@ -45,10 +46,9 @@ class Http2Connection:
 
     Args:
         url: HOST:PORT.
-        path: of the method.
 
     Raises:
-        ServerError: nobody listens at `url`.
+        ServerError: no server listens at `url`.
     """
 
     def __init__(self, url: str, path: str) -> None:
@@ -65,12 +65,12 @@ class Http2Connection:
         self._decoder = Decoder()
         self._decoder.max_allowed_table_size = 0
         self._blocks: dict[bytes, dict[str, str]] = {}
-        self._calls: dict[int, _Call] = {}  # by number of the stream
-        self._streams: dict[int, int] = {}  # key → number of the stream
+        self._calls: dict[int, _Call] = {}  # stream id → call
+        self._streams: dict[int, int] = {}  # key → stream id
         self._next_stream = 1
-        self._waiting: dict[int, None] = {}  # streams that flow control stopped, in order
+        self._waiting: dict[int, None] = {}  # streams blocked by flow control, in order
         self._window, self._initial_window, self._max_frame = 65_535, 65_535, 16_384
-        self._unreported = 0  # bytes that we read and did not give back to the window of the connection
+        self._unreported = 0  # received bytes not yet returned to the connection's window
         self._in, self._out = bytearray(), bytearray(_PREFACE)
         settings = ((_TABLE_SIZE, 0), (_INITIAL_WINDOW, _LARGEST_WINDOW), (_MAX_FRAME, _LARGEST_FRAME))
         self._write(_SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
@@ -95,7 +95,7 @@ class Http2Connection:
             self._fail(f"the connection broke: {error}")
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait until something arrives, and process it; a connection that has ended answers all of its calls."""
+        """Wait until data arrives, and process it. After a connection failure, all calls return the failure."""
         self.flush()
         answers: list[Answer] = []
         if not self.failure:
@@ -127,7 +127,6 @@ class Http2Connection:
         self._out += payload
 
     def _push(self, stream: int, call: _Call) -> None:
-        """Send as much of a message as flow control allows."""
         while call.unsent:
             size = min(len(call.unsent), call.window, self._window, self._max_frame)
             if size <= 0:
@@ -172,7 +171,7 @@ class Http2Connection:
             begin = end
             self._take(size_and_kind & 0xFF, flags, stream & _LARGEST_WINDOW, payload, at_ns, answers)
         del buffer[:begin]
-        self.flush()  # what the frames let go
+        self.flush()  # send data that the frames unblocked
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes, at_ns: int, answers: list[Answer]) -> None:
         if kind == _DATA:
@@ -206,7 +205,7 @@ class Http2Connection:
         del self._calls[stream]
         del self._streams[call.key]
         self._waiting.pop(stream, None)
-        if call.unsent:  # the server answered before it had everything
+        if call.unsent:  # the server responded before it had received everything
             self._write(_RST_STREAM, 0, stream, struct.pack(">I", _CANCEL))
         status = _status(call.headers)
         if status == OK and int.from_bytes(call.body[1:5], "big") != len(call.body) - 5:
@@ -215,7 +214,7 @@ class Http2Connection:
         answers.append(Answer(call.key, at_ns, status, body))
 
     def _decode(self, block: bytes) -> dict[str, str]:
-        """Decode headers; without a table, the same bytes always mean the same."""
+        """Decode headers; equal blocks have equal headers, since there is no table."""
         found = self._blocks.get(block)
         if found is None:
             try:
@@ -255,7 +254,7 @@ class Http2Connection:
 
 
 def _request_headers(url: str, path: str) -> bytes:
-    """A header block without compression: each name and value as a literal that is not indexed."""
+    """Return a header block without compression: each name and value as a literal that is not indexed."""
     headers = {
         ":method": "POST", ":scheme": "http", ":path": path, ":authority": url,
         "te": "trailers", "content-type": "application/grpc", "user-agent": "rankline-bench",
@@ -276,4 +275,4 @@ def _status(headers: dict[str, str]) -> str:
     code = headers.get("grpc-status", "")
     if code.isdecimal() and int(code) < len(STATUS_NAMES):
         return STATUS_NAMES[int(code)]
-    return "UNKNOWN" if headers.get(":status") == "200" else "UNAVAILABLE"  # a proxy's answer
+    return "UNKNOWN" if headers.get(":status") == "200" else "UNAVAILABLE"  # response of a proxy

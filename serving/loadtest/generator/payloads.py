@@ -1,4 +1,4 @@
-"""Serialised requests, laid out before a run from rows that are drawn from a table."""
+"""Requests serialized before a run, from rows drawn from a table."""
 
 import math
 from collections.abc import Container, Iterator
@@ -16,13 +16,13 @@ from rankline.workflows.core.errors import ServingError
 
 _MAX_REQUESTS = 100_000
 _MAX_BYTES = 256 << 20
-_NUM_COMPARED = 16  # of the requests, with what the client makes of the same rows alone
-_MAX_ONE_BY_ONE = 2_000  # of those that cannot be cut out of larger ones, and take a millisecond each
+_NUM_COMPARED = 16  # number of requests compared with the client's encoding of the same rows
+_MAX_ONE_BY_ONE = 2_000  # limit for requests that cannot be cut out of larger ones, since each takes a millisecond
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """Messages, whose ids are their numbers; `draws` [num_requests, batch_size] are the rows of each."""
+    """Messages whose ids are their positions, and `draws` [num_requests, batch_size], their row numbers."""
 
     messages: list[bytes]
     draws: npt.NDArray[np.int64]
@@ -38,16 +38,15 @@ def lay_out(
     *,
     num_takers: int = 1,
 ) -> Requests:
-    """Draw rows and serialise them.
+    """Draw rows and serialize them.
 
     Args:
-        client: knows the model.
-        rows: only columns that the model takes, in one chunk.
-        batch_size: rows of each request.
-        count: how many requests are wanted; there are fewer if they would take too much memory or time.
-        rng: draws.
+        client: client of the model.
+        rows: table in one chunk, with only columns that the model takes.
+        batch_size: number of rows per request.
+        count: desired number of requests, which is reduced if they would need too much memory or time.
         skew: see `draw`.
-        num_takers: client processes that share the requests; there is one for each, whatever memory that takes.
+        num_takers: number of client processes that share the requests. Each gets at least one, regardless of memory.
 
     Raises:
         RequestError: the rows do not fit the model.
@@ -57,7 +56,7 @@ def lay_out(
     most = _MAX_REQUESTS if is_cut else _MAX_ONE_BY_ONE
     count = max(min(count, most, max(_MAX_BYTES // (one * batch_size), 16)), num_takers)
     draws = draw(rng, rows.num_rows, (count, batch_size), skew)
-    # Many requests are checked and laid out at once and then cut apart, where that makes no row wider.
+    # If rows are not padded, many requests are checked and encoded at once and then cut apart.
     per_block = max(client.schema.max_batch_size // batch_size, 1) if is_cut else 1
     masks = {column.mask.name for column in client.schema.columns if column.mask is not None}
     messages: list[bytes] = []
@@ -71,7 +70,6 @@ def lay_out(
 
 
 def _check_layout(client: Client, rows: pa.Table, requests: Requests) -> None:
-    """Compare some requests with what the client makes of their rows."""
     for number in range(0, len(requests.messages), max(len(requests.messages) // _NUM_COMPARED, 1)):
         (alone,) = client.prepare(rows.take(pa.array(requests.draws[number]))).messages
         found = type(alone).FromString(requests.messages[number])
@@ -84,11 +82,11 @@ def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: 
     """Draw row numbers.
 
     Args:
-        rng: draws.
-        num_rows: how many there are to draw from.
-        shape: of the result.
-        skew: 0 deals all rows before any comes again; above 0 the rows are ranked at random, and the share of a row
-            falls with its rank to this power, as popularity does.
+        rng: random number generator.
+        num_rows: number of rows to draw from.
+        shape: shape of the result.
+        skew: 0 draws every row once before any row is repeated. With a positive value, rows are ranked at random, and
+            the frequency of a row falls with its rank to this power, as popularity does.
     """
     drawn: npt.NDArray[np.int64]
     if skew:
@@ -101,12 +99,12 @@ def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: 
 
 
 def can_be_cut(schema: ModelSchema) -> bool:
-    """Whether requests can be cut out of a larger one: no row is padded to the longest beside it."""
+    """Whether requests can be cut out of a larger one, because no row is padded to the longest in its batch."""
     return all(-1 not in tensor.dims for tensor in (*schema.inputs, *schema.optional_inputs))
 
 
 def _parts(entry: Any, content: bytes, count: int) -> list[bytes]:
-    """A tensor's content in `count` equal parts; a text follows its length in four bytes."""
+    """Split a tensor's content into `count` equal parts; strings follow their length in four bytes."""
     if entry.datatype != "BYTES":
         size = len(content) // count
         return [content[number * size : (number + 1) * size] for number in range(count)]
@@ -119,9 +117,9 @@ def _parts(entry: Any, content: bytes, count: int) -> list[bytes]:
 
 
 def _cut(message: Any, first: int, count: int, batch_size: int, masks: Container[str]) -> Iterator[bytes]:
-    """Cut `count` requests of `batch_size` rows, from number `first` on, out of one that holds all their rows.
+    """Cut `count` requests of `batch_size` rows, numbered from `first`, out of a request with all their rows.
 
-    A mask is left out of the requests that lack nothing, as the client does.
+    As in the client, requests without missing values have no mask.
     """
     if count == 1:
         message.id = str(first)

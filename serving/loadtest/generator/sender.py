@@ -1,7 +1,8 @@
-"""One client process: keeps requests in flight (closed loop) or sends when they are due (open loop), and counts.
+"""One client process that sends requests in a closed loop or when they are due (open loop), and counts responses.
 
-In an open loop latency counts from the time a request was due, sent or not. So a server that stalls is charged for
-everything that had to wait meanwhile, as users would; a closed loop sends nothing meanwhile and cannot see it.
+In an open loop, latency counts from the time a request was due, whether it could be sent or not. A stalling server is
+thus charged for all requests that wait in the meantime, as it would be by users; a closed loop would send nothing in
+the meantime and not notice.
 """
 
 import time
@@ -14,8 +15,8 @@ from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord
 
 SLICE_NS = int(SLICE_S * 1e9)
 MAX_IN_FLIGHT = 4096
-"""Most requests that one process of an open loop has in flight; what is due beyond that waits, and its wait counts."""
-_MAX_WAIT_S = 0.1  # after which the engine looks whether it is to stop
+"""Maximum number of requests in flight per process of an open loop; further requests wait, which counts as latency."""
+_MAX_WAIT_S = 0.1  # interval at which the engine checks whether to stop
 
 Clock = Callable[[], int]
 Report = Callable[[dict[int, SliceRecord], int], None]
@@ -26,15 +27,15 @@ class Job:
     """The load of one process.
 
     Attributes:
-        process: which of the client processes this is for.
-        connect: opens the connection; can be pickled.
-        messages: serialised requests, used in turn.
-        warmup_s: slices before it has passed have negative numbers.
-        time_limit_s: the run ends this long after the warm-up, if not told to earlier.
-        timeout_s: a request without an answer for so long is given up.
-        sample_every: keep every Nth answer for comparison, unless it was due in the warm-up.
-        concurrency: requests in flight; None for an open loop.
-        due_ns: [num_requests] of an open loop, counted from the beginning of the warm-up.
+        process: number of the client process.
+        connect: function that opens the connection; must be picklable.
+        messages: serialized requests, sent in rotation.
+        warmup_s: duration of the warm-up, whose slices have negative numbers.
+        time_limit_s: maximum duration of the run after the warm-up.
+        timeout_s: time after which a request without a response is given up.
+        sample_every: keep every Nth response for comparison, except for requests due in the warm-up.
+        concurrency: number of requests in flight; None for an open loop.
+        due_ns: [num_requests] for an open loop, times since the start of the warm-up.
     """
 
     process: int
@@ -52,12 +53,10 @@ class Engine:
     """Runs a job.
 
     Args:
-        job: what to send.
-        transport: a connection to the server.
-        report: is given what was counted since it was last called, and the number of the first slice that is not over.
-        last_slice: says the number of the slice after which to stop, once that is known.
-        clock: nanoseconds; the same for all processes, and the transport's.
-        cpu_clock: nanoseconds of processor time of this process.
+        report: called with the counts since the last call, and the number of the first unfinished slice.
+        last_slice: returns the number of the last slice to run, once it is known.
+        clock: clock in nanoseconds, shared by all processes and the transport.
+        cpu_clock: CPU time of this process in nanoseconds.
     """
 
     def __init__(
@@ -73,21 +72,21 @@ class Engine:
         self._job, self._transport = job, transport
         self._on_slice, self._last_slice = report, last_slice
         self._clock, self._cpu_clock = clock, cpu_clock
-        # Python's numbers are the faster ones, one by one.
+        # Python's integers are faster than NumPy's when accessed one by one.
         self._due: list[int] | None = job.due_ns.tolist() if job.due_ns is not None else None
         self._limit = job.concurrency if job.concurrency is not None else MAX_IN_FLIGHT
         self._records: dict[int, SliceRecord] = {}
-        self._in_flight: dict[int, tuple[int, int]] = {}  # number of the request → when due, when sent
+        self._in_flight: dict[int, tuple[int, int]] = {}  # request number → time due, time sent
         self._num_sent = 0
         self._num_answers = 0
         self._taken_up_ns = 0  # sum over the requests of one turn
-        self._full_since_ns: int | None = None  # from when no more could be in flight until all that was due is sent
+        self._full_since_ns: int | None = None  # since when requests are due but too many are in flight
 
     def run(self, begin_ns: int) -> str:
-        """Send until told to stop, the time is up or nothing is left to send, then wait for the answers.
+        """Send until told to stop, the time is up or nothing is left to send, then wait for the responses.
 
         Returns:
-            Why the connection ended before that; empty if it did not.
+            Why the connection failed before that; empty if it did not.
         """
         self._measure_ns = begin_ns + int(self._job.warmup_s * 1e9)
         self._end_ns = self._measure_ns + int(self._job.time_limit_s * 1e9)
@@ -146,12 +145,11 @@ class Engine:
         return min((self._due[self._num_sent] - self._clock()) / 1e9, _MAX_WAIT_S)
 
     def _turn(self, wait_s: float) -> None:
-        """Wait for answers, count them, give up late requests, and report a slice that is over."""
         for answer in self._transport.poll(wait_s):
             self._count(answer)
         now = self._clock()
         timeout_ns = self._job.timeout_s * 1e9
-        while self._in_flight:  # in the order of sending
+        while self._in_flight:  # in sending order
             number, (due_ns, sent_ns) = next(iter(self._in_flight.items()))
             if now - sent_ns < timeout_ns:
                 break
@@ -190,7 +188,7 @@ class Engine:
 
     def _report(self, now: int) -> None:
         cpu_ns, self._cpu_ns = self._cpu_clock() - self._cpu_ns, self._cpu_clock()
-        # That of the slice in which it began: a process that is held up tells of it when the last slice is long over.
+        # Assign CPU time to the slice in which it began, since a delayed process may report after the last slice.
         self._records.setdefault(self._slice, SliceRecord()).cpu_ns[self._job.process] += cpu_ns
         records, self._records = self._records, {}
         self._slice = self._slice_at(now)

@@ -1,8 +1,8 @@
-"""Generates rows from the known values of each column: popular ones often, and a few that were never seen.
+"""Generate rows from the known values of each column: popular values often, and a few unseen values.
 
-Held-out rows repeat what was; made-up ones meet the server with combinations that no cache can know. Columns are drawn
-independently of each other. A column's values are ranked by how often the known rows have them, and drawn by Zipf's law
-over this rank.
+Held-out rows repeat known combinations; generated rows contain combinations that no cache can have stored. Columns are
+drawn independently of each other. A column's values are ranked by their frequency in the known rows, and drawn from a
+Zipf distribution over this rank.
 """
 
 from typing import Any
@@ -15,9 +15,9 @@ from rankline.serving.client import ModelSchema
 from rankline.workflows.schema.arrow_types import holds_lists, is_text
 
 UNSEEN_SHARE = 0.01
-"""Of whole numbers and texts, how many are values that no known row has."""
+"""Fraction of integers and strings with values that no known row has."""
 MISSING_SHARE = 0.01
-"""Of columns whose missing values travel as a mask, how many are missing, beside those that known rows lack."""
+"""Fraction of missing values in columns with a mask, in addition to values missing in the known rows."""
 
 
 def generate(
@@ -26,11 +26,9 @@ def generate(
     """Generate rows.
 
     Args:
-        known: rows whose values are used; at least one, in one chunk, columns that the model takes.
-        schema: says which columns may lack a value.
-        num_rows: how many.
-        exponent: of Zipf's law; 0 draws all values alike.
-        rng: draws.
+        known: rows whose values are used: at least one, in one chunk, with only columns that the model takes.
+        schema: schema of the model, which determines the columns that may have missing values.
+        exponent: exponent of the Zipf distribution; 0 for a uniform distribution.
     """
     with_mask = {column.name for column in schema.columns if column.mask is not None}
     return pa.table(
@@ -42,7 +40,7 @@ def generate(
 
 
 def zipf(rng: np.random.Generator, num_ranks: int, shape: int | tuple[int, ...], exponent: float) -> Any:
-    """Ranks from 0 with Zipf-distributed frequencies: int64 of a shape."""
+    """Draw Zipf-distributed ranks from 0, as an int64 array of the given shape."""
     shares = np.cumsum(np.arange(1, num_ranks + 1) ** -exponent)
     ranks = np.searchsorted(shares, rng.random(shape) * shares[-1], side="right")
     return np.minimum(ranks, num_ranks - 1)
@@ -53,7 +51,7 @@ def _column(known: Any, count: int, exponent: float, rng: np.random.Generator, *
         known = known.dictionary_decode()
     if not holds_lists(known.type):
         return _values(known, count, exponent, rng, missing_share=MISSING_SHARE if may_lack else 0.0)
-    # Lists are as long as known ones are, or missing as they are, and of values that are in any of them.
+    # Draw list lengths, including missing lists, from the known lists, and elements from the values of all known lists.
     lists = known.cast(pa.list_(known.type.value_type))
     lengths = pc.list_value_length(lists).take(pa.array(rng.integers(0, len(lists), count)))
     is_missing = np.append(np.asarray(lengths.is_null()), False)
@@ -80,7 +78,7 @@ def _values(
 
 
 def _unseen(distinct: pa.Array, count: int, rng: np.random.Generator) -> pa.Array | None:
-    """Values above the highest or longer than the longest known one; None for types without them, e.g. floats."""
+    """Return values above the highest or longer than the longest known value; None for other types such as floats."""
     kind, numbers = distinct.type, rng.integers(0, 1 << 31, count)
     if pa.types.is_integer(kind) and distinct.null_count < len(distinct):
         dtype, highest = np.dtype(kind.to_pandas_dtype()), pc.max(distinct).as_py()

@@ -1,6 +1,6 @@
-"""The load generator's connections to a server.
+"""Interface of the load generator's connections to a server.
 
-Messages are bytes that are made before the run, and answers stay bytes, so that sending costs little.
+Messages are serialized before the run, and responses stay serialized, so that sending costs little.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ STATUS_NAMES = (
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
     "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
-"""Names of gRPC's status codes, in the order of their numbers."""
+"""Names of gRPC's status codes, by number."""
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 TRANSPORTS = ("http2", "grpcio")
@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 10
 
 
 class Answer(NamedTuple):
-    """What came back: gRPC's status by name, and the message of an answer that is OK, else what the server says."""
+    """A response: name of gRPC's status, and the serialized message if the status is OK, else the error message."""
 
     key: int
     at_ns: int
@@ -34,27 +34,27 @@ class Transport(Protocol):
 
     @property
     def failure(self) -> str:
-        """Why the connection has ended; empty while it is up."""
+        """Why the connection has failed; empty while it is open."""
 
     @property
     def capacity(self) -> int:
         """Number of requests that the server accepts in flight."""
 
     def send(self, key: int, message: bytes) -> None:
-        """Begin a call, which goes out at the latest with the next `poll`; `key` is unique among those in flight."""
+        """Start a call, which is sent with the next `poll` at the latest; `key` is unique among the calls in flight."""
 
     def flush(self) -> None:
-        """Hand the data to the operating system, as much as it takes now."""
+        """Pass as much data to the operating system as it accepts now."""
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait until something arrives, at most `timeout_s`."""
+        """Wait until data arrives, at most `timeout_s`, and return the responses."""
 
     def cancel(self, key: int) -> None:
-        """Give up a call; no answer will come for it."""
+        """Give up a call; its response will never be returned."""
 
     def close(self) -> None:
         pass
 
 
 Connect: TypeAlias = Callable[[], Transport]
-"""Opens a connection in the process that calls it; raises ServerError where nobody answers."""
+"""Opens a connection in the calling process; raises ServerError if no server responds."""

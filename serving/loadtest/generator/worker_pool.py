@@ -1,4 +1,4 @@
-"""Client processes with a connection each, and the sum of their counts."""
+"""Client processes with one connection each, and the sum of their counts."""
 
 import ctypes
 import gc
@@ -14,12 +14,12 @@ from rankline.serving.loadtest.generator.sender import Engine, Job
 from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord
 from rankline.workflows.core.errors import ServingError
 
-_START_DELAY_NS = 20_000_000  # so that all processes have read their job when the first one is to send
+_START_DELAY_NS = 20_000_000  # gives all processes time to read their jobs
 _LOOK_INTERVAL_NS = 50_000_000
 _STOP_TIMEOUT_S = 5
 _PR_SET_TIMERSLACK = 29
 STOPPED = "stopped by Ctrl-C"
-"""The failure of a run that was ended so."""
+"""Failure of a run that was stopped by Ctrl-C."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,9 @@ class Outcome:
     """The counts of all processes after the warm-up.
 
     Attributes:
-        samples: (process, number of the message, answer).
-        failure: why the run was cut short: a connection ended, or Ctrl-C; empty if it was not.
+        slices: sums over the processes.
+        samples: (process, message number, response).
+        failure: why the run was cut short, by a connection failure or Ctrl-C; empty if it was not.
     """
 
     slices: tuple[SliceRecord, ...]
@@ -37,14 +38,14 @@ class Outcome:
 
 
 class Workers:
-    """Processes that run jobs as long as the `with` block lasts. They import no gRPC, Arrow or TensorFlow.
+    """Processes that run jobs within a `with` block. They import no gRPC, Arrow or TensorFlow.
 
     Args:
-        num_processes: how many, at least 1.
+        num_processes: number of processes, at least 1.
     """
 
     def __init__(self, num_processes: int) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of gRPC and Arrow
+        context = multiprocessing.get_context("spawn")  # a fork would copy locks held by gRPC's and Arrow's threads
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
         for number in range(num_processes):
@@ -60,7 +61,7 @@ class Workers:
 
     def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
         for pipe in self._pipes:
-            pipe.close()  # they end when nobody is left to talk to
+            pipe.close()  # a process ends when its pipe is closed
         for process in self._processes:
             process.join(_STOP_TIMEOUT_S if error is None else 0)
             if process.is_alive():
@@ -81,16 +82,17 @@ class Workers:
     ) -> Outcome:
         """Run one job on each of the first processes.
 
-        Ctrl-C ends it too: slices that are over are returned if there are any, and the processes take no further job.
+        Ctrl-C also ends the run: finished slices are returned if there are any, and the processes accept no further
+        jobs.
 
         Args:
-            jobs: at most as many as there are processes.
+            jobs: at most one job per process.
             on_begin: called when the warm-up is over.
-            is_enough: asked after each slice with all that are over; the run ends when it says so.
-            on_end: called when nothing more is sent.
+            is_enough: called after each slice with all finished slices; the run ends when it returns True.
+            on_end: called when no more requests are sent.
 
         Raises:
-            ServingError: no server answers, or a process ended unexpectedly.
+            ServingError: no server responds, or a process ended unexpectedly.
         """
         pipes = self._pipes[: len(jobs)]
         for pipe, job in zip(pipes, jobs, strict=True):
@@ -110,8 +112,6 @@ class Workers:
 
 
 class _Gathering:
-    """Collects the reports of the processes and sums them up until all have finished."""
-
     def __init__(
         self,
         pipes: Sequence[Connection],
@@ -122,20 +122,20 @@ class _Gathering:
         most_slices: int,
     ) -> None:
         self._pipes = list(pipes)
-        self._measure_s, self._has_begun = measure_s, False  # when the warm-up is over
+        self._measure_s, self._has_begun = measure_s, False  # end of the warm-up
         self._on_begin, self._is_enough, self._on_end = on_begin, is_enough, on_end
         self._most_slices = most_slices
         self._slices: dict[int, SliceRecord] = {}
         self._samples: list[tuple[int, int, bytes]] = []
         self._reached = [0] * len(pipes)
-        self._over: list[SliceRecord] = []  # slices that no process sends in any more
+        self._over: list[SliceRecord] = []  # slices that all processes have finished
         self._num_slices: int | None = None
         self._failure = ""
 
     def run(self) -> Outcome:
         try:
             self._gather()
-        except KeyboardInterrupt:  # nothing more is read; the processes end with their pipes
+        except KeyboardInterrupt:  # the processes end when their pipes are closed
             num_over = self._num_over()
             if self._num_slices is not None or num_over < 1:
                 raise
@@ -144,7 +144,7 @@ class _Gathering:
         if self._num_slices is None:
             self._on_end()
         num_slices = self._num_slices
-        if num_slices is None:  # later ones hold only answers that were waited for
+        if num_slices is None:  # later slices contain only late responses
             num_slices = min(max(self._slices, default=-1) + 1, self._most_slices)
         return Outcome(
             slices=tuple(self._slices.get(number, SliceRecord()) for number in range(num_slices)),
@@ -155,7 +155,7 @@ class _Gathering:
     def _gather(self) -> None:
         running = set(self._pipes)
         while running:
-            # They are read during the warm-up too: a pipe takes little, and a process that waits for it does not send.
+            # Read pipes during the warm-up, too: they hold little data, and a process blocked on its pipe cannot send.
             for pipe in wait(list(running), None if self._has_begun else self._until_begin_s()):
                 assert isinstance(pipe, Connection)
                 message = _receive(pipe)
@@ -170,7 +170,7 @@ class _Gathering:
             self._decide(running)
 
     def _num_over(self) -> int:
-        return min(*self._reached, self._most_slices)  # after the last one, answers are only waited for
+        return min(*self._reached, self._most_slices)  # later slices contain only late responses
 
     def _until_begin_s(self) -> float:
         return max(self._measure_s - time.perf_counter(), 0)
@@ -220,16 +220,16 @@ def _ended() -> ServingError:
 
 
 def _serve(pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, and it ends us
-    # The kernel may wake a sleeper 50 µs late to save power; a generator that sleeps until a request is due minds.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends us
+    # By default the kernel may wake a sleeping process 50 µs late to save power, which would delay requests.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     try:
         while True:
             message = pipe.recv()
-            if isinstance(message, Job):  # else an order to stop that came when all was sent
+            if isinstance(message, Job):  # otherwise a late order to stop
                 _run_job(pipe, message)
     except (EOFError, ConnectionError):
-        return  # the parent has ended, or ends us
+        return  # the parent has ended or closed the pipe
 
 
 def _run_job(pipe: Connection, job: Job) -> None:
@@ -241,10 +241,10 @@ def _run_job(pipe: Connection, job: Job) -> None:
     try:
         pipe.send("connected")
         begin_ns = pipe.recv()
-        if begin_ns is None:  # another process is not connected
+        if begin_ns is None:  # another process failed to connect
             return
         gc.collect()
-        gc.disable()  # a collection in mid-run would be taken for latency
+        gc.disable()  # a collection during the run would count as latency
         engine = Engine(
             job, transport, report=lambda records, reached: pipe.send((records, reached)), last_slice=_Orders(pipe).read
         )
@@ -255,8 +255,6 @@ def _run_job(pipe: Connection, job: Job) -> None:
 
 
 class _Orders:
-    """Checks now and then whether the parent has ordered to stop."""
-
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._next_ns = 0

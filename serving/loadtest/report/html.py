@@ -14,7 +14,7 @@ _NUM_COLOURS = 8
 
 
 def to_html(report: BenchmarkReport) -> str:
-    """The page: figures with their bounds, pictures, where the time went, how it was measured, and every figure."""
+    """Render a page with figures and their bounds, charts, latency breakdowns, and conditions of the measurement."""
     title = f"{report.model_name}: latency and throughput"
     parts = (
         tag("h1", title),
@@ -85,7 +85,6 @@ def _breakdowns(results: Sequence[LoadResult]) -> Iterator[Markup]:
 
 
 def _coarse(breakdown: Breakdown) -> dict[str, float]:
-    """Milliseconds of client, network, queue, each model and the remainder."""
     steps = breakdown.steps
     return {
         "client": breakdown.client_ms,
@@ -107,7 +106,7 @@ def _circumstances(report: BenchmarkReport) -> Iterator[Markup]:
 
 
 def _all_of(result: LoadResult) -> Markup:
-    """All JSON fields of a load but the histogram, which is drawn as the curve."""
+    """Render all JSON fields of a load except the histogram, which is drawn as a curve."""
     plain = result.to_dict()
     del plain["histogram"]
     return tag("details", tag("summary", result.load.words), _pairs(dict(_flat(plain))))
@@ -129,7 +128,6 @@ def _figure(cell: Cell) -> Markup:
 
 
 def _share_bar(shares: Mapping[str, float]) -> Markup:
-    """A bar with a part for each positive figure, in proportion."""
     parts = (
         tag("span", class_=_colour(place), style=f"flex-grow:{value:.4f}", title=f"{name}: {value:.3f}")
         for place, (name, value) in enumerate(shares.items())

@@ -1,4 +1,4 @@
-"""HTML from nested calls; plain text is escaped, so that no text of a report becomes markup."""
+"""HTML from nested calls. Plain text is escaped, so that text of a report never becomes markup."""
 
 from html import escape
 
@@ -33,19 +33,19 @@ class Markup(str):
 
 
 def tag(name: str, *content: str, **attributes: object) -> Markup:
-    """An element.
+    """Render an element.
 
     Args:
-        name: of the element.
-        *content: in it, one after another; anything but `Markup` is escaped.
-        **attributes: `class_` stands for class.
+        name: name of the element.
+        *content: consecutive content; everything except `Markup` is escaped.
+        **attributes: attributes, `class_` for class.
     """
     given = "".join(f' {key.rstrip("_")}="{escape(str(value))}"' for key, value in attributes.items())
     return Markup(f"<{name}{given}>{joined(*content)}</{name}>")
 
 
 def joined(*content: str) -> Markup:
-    """Several pieces, one after another; anything but `Markup` is escaped."""
+    """Concatenate pieces; everything except `Markup` is escaped."""
     return Markup("".join(part if isinstance(part, Markup) else escape(part) for part in content))
 
 
@@ -56,6 +56,5 @@ _HEAD = Markup(
 
 
 def page(title: str, *content: str) -> str:
-    """A self-contained page in the reader's light or dark scheme."""
     head = tag("head", _HEAD, tag("title", title), Markup(f"<style>{_STYLE}</style>"))
     return f"<!doctype html>\n{tag('html', head, tag('body', *content), lang='en')}\n"

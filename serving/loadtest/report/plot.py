@@ -1,4 +1,4 @@
-"""Charts of a benchmark: latency and throughput over the load, and the distribution of latency."""
+"""Charts of a benchmark: latency and throughput by load, and the distribution of latency."""
 
 import io
 import math
@@ -17,14 +17,14 @@ from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
 from rankline.serving.loadtest.stats.metrics import METRICS
 from rankline.serving.loadtest.stats.percentiles import samples_needed
 
-_MAX_SHOWN = 8  # ticks, and lines; more would cover each other
+_MAX_SHOWN = 8  # number of ticks and lines; more would overlap
 _SHARES = (0.5, 0.9, 0.99, 0.999, 0.9999)
 _AXES = {
     "rate_per_s": "requests per second offered",
     "concurrency": "requests in flight",
     "batch_size": "rows in a request",
 }
-_PLAIN: Any = {"text.parse_math": False, "svg.fonttype": "none"}  # names are no formulas, and text of an SVG stays text
+_PLAIN: Any = {"text.parse_math": False, "svg.fonttype": "none"}  # no formulas in names; text stays text in SVG
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 _Item = TypeVar("_Item")
 
@@ -33,8 +33,8 @@ def write_plot(report: BenchmarkReport, path: Path) -> None:
     """Draw a report.
 
     Args:
-        report: what was measured; a picture says so where it has nothing to show.
-        path: file to write; its suffix says the format, e.g. `.png` or `.svg`.
+        report: the report; a chart without data has a note instead.
+        path: file to write; its suffix determines the format, e.g. `.png` or `.svg`.
     """
     with rc_context(_PLAIN):
         figure = Figure(figsize=(15, 4.2), layout="constrained")
@@ -45,7 +45,7 @@ def write_plot(report: BenchmarkReport, path: Path) -> None:
 
 
 def svg_pictures(report: BenchmarkReport) -> Iterator[str]:
-    """The charts as SVG elements for a page, in its text colour and without external references."""
+    """Yield the charts as SVG elements for a page, in its text color and without external references."""
     if not any(result.num_requests for result in report.bench):
         return
     for draw in _PICTURES:
@@ -68,7 +68,7 @@ def _draw_throughput(axes: Axes, results: Sequence[LoadResult]) -> None:
 
 
 def _draw_over_load(axes: Axes, results: Sequence[LoadResult], names: Sequence[str], *, title: str, unit: str) -> None:
-    """Draw metrics over the load; of several batch sizes, the last metric for each."""
+    """Draw metrics over the load; for several batch sizes, only the last metric of each."""
     key = _varying(results)
     groups = _series(results, key)
     for group_name, group in groups.items():
@@ -101,14 +101,12 @@ _PICTURES: Sequence[Callable[[Any, Sequence[LoadResult]], None]] = (_draw_latenc
 
 
 def _varying(results: Sequence[LoadResult]) -> str:
-    """The property of the load that is the horizontal axis, a key of `_AXES`."""
     if any(result.rate_per_s is not None for result in results):
         return "rate_per_s"
     return "concurrency" if len({result.concurrency for result in results}) > 1 else "batch_size"
 
 
 def _series(results: Sequence[LoadResult], key: str) -> Mapping[str, Sequence[LoadResult]]:
-    """Some results in the order of `key`, grouped by batch size where that varies too."""
     found: dict[str, list[LoadResult]] = {}
     for result in sorted(results, key=lambda result: float(getattr(result, key))):
         found.setdefault("" if key == "batch_size" else f"{result.batch_size:,} rows", []).append(result)
@@ -116,7 +114,7 @@ def _series(results: Sequence[LoadResult], key: str) -> Mapping[str, Sequence[Lo
 
 
 def _curves(results: Sequence[LoadResult]) -> dict[str, tuple[list[float], list[float]]]:
-    """Name of some loads → 1 / (1 - share), and milliseconds. Loads without reported latency have no curve."""
+    """Return load name → 1 / (1 - share), and milliseconds. Loads without reported latency have no curve."""
     found = {}
     for result in _some(results):
         values, counts = result.latencies().counts()
@@ -131,7 +129,6 @@ def _curves(results: Sequence[LoadResult]) -> dict[str, tuple[list[float], list[
 
 
 def _some(items: Sequence[_Item]) -> Sequence[_Item]:
-    """At most `_MAX_SHOWN` of the items, evenly spaced."""
     return items[:: -(-len(items) // _MAX_SHOWN) or 1]
 
 
@@ -145,16 +142,15 @@ def _scale(axes: Axes, results: Sequence[LoadResult], key: str) -> None:
 
 
 def _scale_heights(axes: Axes) -> None:
-    """Set a logarithmic axis, or write a note where no value is positive."""
     heights = np.concatenate([[], *(np.asarray(line.get_ydata(), float) for line in axes.lines)])
-    if (heights > 0).any():  # never where a value is missing
+    if (heights > 0).any():  # False for NaN
         axes.set_yscale("log")
     else:
         axes.text(0.5, 0.5, "not reported", ha="center", va="center", transform=axes.transAxes)
 
 
 def _apart(values: Sequence[float]) -> list[float]:
-    """The ascending values whose tick labels do not overlap."""
+    """Return the ascending values whose tick labels do not overlap."""
     if not values:
         return []
     least = math.log(values[-1] / values[0]) / (_MAX_SHOWN + 1)

@@ -1,4 +1,4 @@
-"""The report of a benchmark, and its JSON and CSV."""
+"""The report of a benchmark, with its JSON and CSV formats."""
 
 import csv
 import io
@@ -23,27 +23,27 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class LoadResult:
-    """What came of one load.
+    """The result of one load.
 
     Attributes:
         batch_size, concurrency, rate_per_s, arrivals: see `Load`.
-        duration_s: of the measurement, warm-up excluded.
-        num_requests: requests that were answered without an error and whose latency is counted.
-        num_due: requests that were to be sent.
-        num_unsent: of these, how many could not be sent before the measurement ended.
-        num_repeated: of these, how many had rows that had been sent before.
-        errors: how requests ended that failed, gRPC status → their number.
-        metrics: name in `METRICS` → what was measured.
-        is_stable: the last three windows agreed.
-        lag_mean_ms: how late requests were sent, on average; None in a closed loop.
-        lag_p99_ms: the 99th percentile of how late they were sent.
-        client_cpu_ms: the client's processor time for one request.
-        client_busiest: share of a core that its busiest process used.
-        server: what the server's processes used; None when they cannot be seen.
-        breakdown: where the mean latency went; None when the server's statistics are not about our requests.
-        problem: what is wrong with this measurement; empty if nothing is.
-        is_cut_short: it ended before its time, by Ctrl-C or with the connection to the server.
-        histogram: all latencies, nanoseconds, in HdrHistogram's compressed form.
+        duration_s: duration of the measurement, without warm-up.
+        num_requests: requests answered without an error, whose latency is counted.
+        num_due: requests that were due.
+        num_unsent: due requests that could not be sent before the measurement ended.
+        num_repeated: due requests with rows that had been sent before.
+        errors: gRPC status → number of requests that failed with it.
+        metrics: name in `METRICS` → estimate.
+        is_stable: whether the last three windows agreed.
+        lag_mean_ms: mean delay of sending after the scheduled time; None in a closed loop.
+        lag_p99_ms: 99th percentile of this delay.
+        client_cpu_ms: CPU time of the client per request.
+        client_busiest: fraction of a core used by the client's busiest process.
+        server: resources used by the server's processes; None if they are not accessible.
+        breakdown: breakdown of the mean latency; None if the server's statistics do not describe our requests.
+        problem: problem of this measurement; empty if there is none.
+        is_cut_short: whether the measurement ended early, by Ctrl-C or a connection failure.
+        histogram: all latencies in nanoseconds, in HdrHistogram's compressed format.
     """
 
     batch_size: int
@@ -80,7 +80,7 @@ class LoadResult:
         is_refused: bool = False,
         is_cut_short: bool = False,
     ) -> "LoadResult":
-        """Summarise a run; where it `is_refused`, latency is not reported because of `problem`."""
+        """Summarize a run. If it `is_refused`, latency is not reported because of `problem`."""
         whole, cost = run.whole, run.client_cost
         return cls(
             **asdict(run.load),
@@ -116,14 +116,13 @@ class LoadResult:
         return self.value("rows_per_s") or 0.0
 
     def value(self, name: str) -> float | None:
-        """The value of a metric; None where it is not reported."""
         return self.metrics[name].value
 
     def latencies(self) -> LatencyHistogram:
         return LatencyHistogram.decode(self.histogram.encode())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: each metric under its name, intervals and reasons of all latencies together."""
+        """Return plain values: each metric by name, and all intervals and reasons of latencies together."""
         plain = asdict(self)
         del plain["metrics"]
         found = [(METRICS[name], estimate) for name, estimate in self.metrics.items()]
@@ -150,19 +149,19 @@ class BenchmarkReport:
     """Measurements of one model.
 
     Attributes:
-        model_name: what was asked.
+        model_name: name of the model.
         bench: one result per load.
-        num_checked: scores returned under load that were compared with the expected ones.
-        max_abs_error: largest difference among them, above 1 as a share of the score; None when none were compared.
-        environment: versions, CPU, how the load was made, and the command.
-        floors: the client against a model that returns its input; empty when the server has none.
-        slo: the bound that was searched for, in words.
-        searches: batch size → what the search came to.
-        problem: why there is less than was asked for; empty if there is not.
-        busy: how busy the machine was before anything was measured; empty if it was quiet.
-        version: of the ensemble; None where the caller does not know it.
+        num_checked: number of scores under load that were compared with the expected scores.
+        max_abs_error: largest difference from an expected score, relative above 1; None if no scores were compared.
+        environment: versions, CPU, kind of load, and the command line.
+        floors: measurements of the client with a model that returns its input; empty if the server has none.
+        slo: latency target of the searches, as text.
+        searches: batch size → result of the search.
+        problem: why the report is incomplete; empty if it is complete.
+        busy: load of the machine before the measurements; empty if it was idle.
+        version: version of the ensemble; None if unknown.
         quality: metrics of the model by name.
-        format_version: of this document.
+        format_version: version of the document format.
     """
 
     model_name: str
@@ -181,7 +180,7 @@ class BenchmarkReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """All reasons not to count the run as passed."""
+        """All reasons to count the run as failed."""
         found = [f"{result.load.name}: {result.problem}" for result in self.bench if self._has_problem(result)]
         found += [
             f"rows_{size}: no tested rate met {self.slo}"
@@ -191,7 +190,7 @@ class BenchmarkReport:
         return (*found, *([self.problem] if self.problem else []))
 
     def _has_problem(self, result: LoadResult) -> bool:
-        """Whether a problem counts: a search tries rates that are too high, so only its lowest failed rate does."""
+        """Whether a problem counts. A search tries rates that are too high, so only its lowest failed rate counts."""
         if not result.problem or self.slo is None or result.is_cut_short:
             return bool(result.problem)
         search = (self.searches or {}).get(result.batch_size)
@@ -203,14 +202,14 @@ class BenchmarkReport:
 
     @classmethod
     def from_dict(cls, document: Any, source: str) -> "BenchmarkReport":
-        """Read what `to_dict` returned; other keys are ignored, so the JSON of `rankline run` works too.
+        """Read the result of `to_dict`. Other keys are ignored, so the JSON of `rankline run` is accepted, too.
 
         Args:
             document: plain values.
-            source: where they come from, for messages.
+            source: origin of the document, for messages.
 
         Raises:
-            ArtifactError: it is no report, or one of another format version.
+            ArtifactError: the document is not a report, or has another format version.
         """
         if not isinstance(document, Mapping) or "format_version" not in document or "bench" not in document:
             raise ArtifactError(f"{source} is not a benchmark report. `rankline bench --json FILE` writes one.")
@@ -218,11 +217,11 @@ class BenchmarkReport:
             raise ArtifactError(
                 f"{source} has format version {found}, this Rankline reads {FORMAT_VERSION}. Measure it again."
             )
-        from pydantic import TypeAdapter, ValidationError  # takes half a second
+        from pydantic import TypeAdapter, ValidationError  # import takes half a second
 
         try:
             bench = [{**entry, "metrics": _estimates(entry)} for entry in document["bench"]]
-            # That of `rankline run --json` has means over seeds among its figures.
+            # The JSON of `rankline run` also contains means over seeds here.
             quality = {
                 name: value for name, value in document.get("quality", {}).items() if isinstance(value, int | float)
             }
@@ -237,16 +236,16 @@ class BenchmarkReport:
 
     @classmethod
     def read(cls, path: Path) -> "BenchmarkReport":
-        """Read what `to_json` wrote.
+        """Read a file written by `to_json`.
 
         Raises:
-            ArtifactError: there is no such file, it is no report, or one of another format version.
+            ArtifactError: the file does not exist, is not a report, or has another format version.
         """
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ArtifactError(f"there is no {path}. Give a file that `rankline bench --json FILE` wrote.") from None
-        except ValueError as error:  # no JSON, or no text at all
+        except ValueError as error:  # not JSON, or not text
             raise ArtifactError(f"{path} is not a benchmark report, nor any JSON: {error}") from None
         return cls.from_dict(document, str(path))
 
@@ -254,7 +253,7 @@ class BenchmarkReport:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_csv(self) -> str:
-        """One line per load under a header: all single figures, and the bounds of each percentile."""
+        """Return one line per load under a header: all single figures, and the bounds of each percentile."""
         text = io.StringIO()
         lines = [_flat(result) for result in self.bench]
         writer = csv.DictWriter(text, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")
@@ -263,7 +262,7 @@ class BenchmarkReport:
         return text.getvalue()
 
     def histograms(self) -> dict[str, str]:
-        """Name of a file → its text for HdrHistogram's tools; a rate that was measured again gets a number."""
+        """Return file name → text for HdrHistogram's tools. A rate that was measured repeatedly gets numbered names."""
         files: dict[str, str] = {}
         times: Counter[str] = Counter()
         for result in self.bench:
@@ -277,7 +276,6 @@ class BenchmarkReport:
 
 
 def _flat(result: LoadResult) -> dict[str, Any]:
-    """One line of the CSV: the figures of the JSON without nested values."""
     figures = result.to_dict()
     nested = {"errors", "server", "breakdown", "intervals_ms", "withheld", "histogram"}
     server = figures["server"] or {}
@@ -296,7 +294,6 @@ def _flat(result: LoadResult) -> dict[str, Any]:
 
 
 def _estimates(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The metrics of an entry of `bench` under the names of `Estimate`'s fields."""
     found: dict[str, dict[str, Any]] = {}
     for name, metric in METRICS.items():
         if name not in entry:

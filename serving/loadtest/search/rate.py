@@ -1,4 +1,4 @@
-"""Searches for the highest rate that meets a target: bracket it, bisect, and confirm the result."""
+"""Search for the highest rate that meets a target: bracket it, bisect, and confirm the result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ class SearchResult:
     """The result of a search.
 
     Attributes:
-        rate_per_s: highest rate that held, each time; None when not even one request per second did.
-        failed_per_s: lowest rate that was tried and did not hold; None when all did.
-        num_probes: rates that were tried, repetitions included.
-        ended: why the search ended early, without trying again what was found; empty if it did not.
+        rate_per_s: highest rate that met the target each time; None if not even the lowest rate did.
+        failed_per_s: lowest tested rate that missed the target; None if all met it.
+        num_probes: number of tests, including repetitions.
+        ended: why the search ended early, without confirming the result; empty if it did not.
     """
 
     rate_per_s: float | None
@@ -33,16 +33,16 @@ def highest_rate(
     resolution: float = 0.05,
     confirmations: int = 2,
 ) -> SearchResult:
-    """Search for the highest rate at which something holds.
+    """Search for the highest rate at which `holds` returns True.
 
     Args:
-        holds: measures at a rate. It may err near the bound; so the rate that is found is tried again.
-        start: a first guess, above 0.
-        lowest: no rate below it is tried; as high as `start`, the search is over where `start` does not hold.
+        holds: test of a rate. It may err near the bound, so the result is confirmed by repetition.
+        start: first guess, above 0.
+        lowest: lowest rate to test. If equal to `start`, the search ends if `start` fails.
         step: factor between the rates of the bracket.
-        resolution: the search ends when a rate that fails is this much above one that holds.
-        confirmations: how often in a row the rate that was found has to hold again; where it does not, it counts as
-            failed, and a lower one is tried, farther below each time.
+        resolution: relative distance between a rate that passes and a rate that fails at which the search ends.
+        confirmations: number of consecutive repetitions that the result has to pass. If it fails, it counts as failed,
+            and a lower rate is tested, by larger steps each time.
     """
     num_probes = 0
 
@@ -71,7 +71,7 @@ def highest_rate(
 def _bracket(
     probe: Callable[[float], bool], start: float, lowest: float, step: float
 ) -> tuple[float | None, float | None]:
-    """A rate that holds, and the next one, which does not."""
+    """Return a rate that passes, and the next rate, which fails."""
     rate = start
     if probe(rate):
         while rate < _MAX_RATE:

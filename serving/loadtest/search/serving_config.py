@@ -1,7 +1,7 @@
-"""Searches for the way of serving a model that takes the most requests per second within a latency bound.
+"""Search for the serving configuration with the most requests per second within a latency bound.
 
-Configurations are measured one after another, and the rate to beat rises: one that does not meet the target near the
-best rate so far is dropped after a single short measurement. The best few are measured again, for longer.
+Configurations are measured one after another against the best rate so far: a configuration that misses the target near
+that rate is dropped after a single short measurement. The best few are measured again, for longer.
 """
 
 import math
@@ -22,11 +22,11 @@ from rankline.workflows.core.suggestions import did_you_mean
 VARIED = ("engine", "fused", "instances", "threads", "batch_delay_ms")
 """Fields of `ExportConfig` that a search varies."""
 _DELAYS_MS = (0.0, 0.5, 2.0)
-_MAX_DELAY = 0.25  # of the bound
-_NEAR = 0.9  # of the best rate: a configuration that does not meet the target there is dropped
+_MAX_DELAY = 0.25  # fraction of the bound
+_NEAR = 0.9  # fraction of the best rate at which a configuration must meet the target
 _NUM_FINALISTS = 3
-_FIRST_SHARE = 0.6  # of the time, for the short measurements
-_FARTHEST = 16  # below the first guess; where not even that rate holds, none does
+_FIRST_SHARE = 0.6  # fraction of the time for short measurements
+_FARTHEST = 16  # factor between the first guess and the lowest rate tested
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class Reading:
     """One measurement of a server.
 
     Attributes:
-        rate_per_s: requests per second that were offered; None for one request at a time.
-        answered_per_s: that were answered.
+        rate_per_s: offered requests per second; None for one request at a time.
+        answered_per_s: answered requests per second.
         holds: whether the target was met.
-        value_ms: the percentile of the target; None where it is not reported.
-        memory_bytes: of the server's processes; None where it cannot be seen.
+        value_ms: percentile of the target; None if it is not reported.
+        memory_bytes: memory of the server's processes; None if they are not accessible.
     """
 
     rate_per_s: float | None
@@ -49,14 +49,14 @@ class Reading:
 
 
 Measure: TypeAlias = Callable[[float | None, float], Reading]
-"""Measures at a rate (None: one request at a time) for so many seconds."""
+"""Function that measures for a number of seconds at a rate, or with one request at a time if the rate is None."""
 Serve: TypeAlias = Callable[[ExportConfig], AbstractContextManager[Measure]]
-"""A server with a configuration as long as the block lasts."""
+"""Context manager that serves a configuration."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How closely a trial measures: seconds of each measurement, and parameters of `highest_rate`."""
+    """Precision of a trial: seconds per measurement, and parameters of `highest_rate`."""
 
     duration_s: float
     step: float
@@ -73,11 +73,11 @@ class Trial:
     """A configuration and its measurements.
 
     Attributes:
-        config: what was served.
-        readings: all measurements, in their order.
-        rate_per_s: highest rate that met the target; None of one that was dropped.
-        is_final: it was among the best few, which are measured for longer.
-        failure: why it was not measured; empty if it was.
+        config: the served configuration.
+        readings: all measurements, in order.
+        rate_per_s: highest rate that met the target; None if the trial was dropped.
+        is_final: whether the configuration was among the best few, which are measured for longer.
+        failure: why the configuration was not measured; empty if it was.
     """
 
     config: ExportConfig
@@ -88,13 +88,13 @@ class Trial:
 
     @property
     def last(self) -> Reading | None:
-        """The measurement at the highest rate that met the target, or the one for which the trial was dropped."""
+        """The measurement at the highest rate that met the target, or the measurement that ended a dropped trial."""
         held = [one for one in self.readings if one.holds and one.rate_per_s == self.rate_per_s]
         return next(reversed(held or self.readings), None)
 
     @property
     def memory_bytes(self) -> int | None:
-        """Most memory of the server's processes; None where it could not be seen."""
+        """Maximum memory of the server's processes; None if they were not accessible."""
         return max((one.memory_bytes for one in self.readings if one.memory_bytes is not None), default=None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,17 +104,17 @@ class Trial:
 def space(
     own: ExportConfig, engines: Sequence[Engine], bound_ms: float, num_cores: int, only: Collection[str] = VARIED
 ) -> list[ExportConfig]:
-    """The configurations to try: the current one first, then those that differ least from it.
+    """Return the configurations to try: the current one first, then the others, most similar first.
 
     Args:
-        own: keeps what is not varied.
-        engines: that can serve the model, first the one that runs it as it is.
-        bound_ms: of the target; requests do not wait for others for a large part of it.
-        num_cores: that instances and threads share.
+        own: configuration whose other fields are kept.
+        engines: engines that can serve the model, the engine without conversion first.
+        bound_ms: latency bound, which limits how long requests wait to be batched.
+        num_cores: number of cores shared by instances and threads.
         only: fields to vary.
 
     Raises:
-        ConfigError: one of them is not varied, or nothing is left to compare.
+        ConfigError: a field cannot be varied, or there is nothing to compare.
     """
     if unknown := sorted(set(only) - set(VARIED)):
         hint = did_you_mean(unknown, VARIED)
@@ -159,7 +159,7 @@ def name_of(config: ExportConfig) -> str:
 
 
 def _shares(base: ExportConfig, num_cores: int, only: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Instances and threads to try, in powers of two; if both vary, no more threads in all than cores."""
+    """Yield instances and threads to try, in powers of two; if both vary, with no more threads in total than cores."""
     powers = [2**power for power in range(num_cores.bit_length()) if 2**power <= num_cores]
     for instances in powers if "instances" in only else (base.instances,):
         for threads in powers if "threads" in only else (base.threads,):
@@ -183,16 +183,16 @@ def search(
     """Measure configurations until the best is known, or the time is over.
 
     Args:
-        configs: as of `space`.
-        serve: starts a server with one.
-        time_limit_s: after which no measurement begins, once there is one that met the target.
-        keep: is given each trial when it is done, and the best few again.
-        progress: told about each.
-        clock: seconds.
+        configs: configurations from `space`.
+        serve: starts a server with a configuration.
+        time_limit_s: time after which no measurement begins, once a configuration has met the target.
+        keep: called with each finished trial, and again for the best few.
+        progress: updated for each configuration.
 
     Returns:
-        One trial for each configuration that was tried, the best first: those that were measured for longer, by their
-        rates, and then the others. None has a rate if no configuration meets the target.
+        One trial per configuration that was tried, the best first: first the ones measured for longer, by rate, then
+            the
+        others. No trial has a rate if no configuration meets the target.
     """
     begin_s, trials = clock(), dict[ExportConfig, Trial]()
     num_steps = len(configs) + _NUM_FINALISTS
@@ -214,7 +214,7 @@ def search(
         near = _NEAR * _best_rate(trials.values())
         without_delay = trials.get(replace(config, batch_delay_ms=0.0))
         if without_delay is not None and (without_delay.rate_per_s or 0.0) < near:
-            continue  # what is far behind does not take the lead by waiting for other requests
+            continue  # batching does not make up for a large deficit
         say(number, name_of(config))
         limits = {"start": near, "lowest": near, "end_s": end_s} if near else {}
         done(try_config(config, serve, SHORT, clock=clock, **limits))
@@ -258,13 +258,12 @@ def try_config(
     """Search for the highest rate of one configuration.
 
     Args:
-        config: what to serve.
-        serve: starts a server with it.
-        effort: how closely.
+        config: configuration to serve.
+        serve: see `Serve`.
+        effort: precision of the search.
         start: first rate; None to begin with one request at a time.
-        lowest: rate below which it is dropped; None for a rate far below the first.
-        clock: seconds.
-        end_s: when to stop, by the clock.
+        lowest: rate below which the configuration is dropped; None for a rate far below the first.
+        end_s: time on the clock at which to stop.
     """
     readings: list[Reading] = []
     rate_per_s, failure = None, ""

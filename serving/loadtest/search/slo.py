@@ -1,4 +1,4 @@
-"""Latency targets: whether a rate meets one, and the search for the highest rate that does."""
+"""Latency targets: whether a rate meets a target, and the search for the highest rate that does."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,13 +13,13 @@ from rankline.serving.loadtest.stats.percentiles import samples_needed
 from rankline.serving.loadtest.summary import number, reached
 
 _FIRST_RATE = 100.0
-_KEPT_UP = 0.95  # of the offered rate; less is answered only by a server that falls behind
-_ALIKE = 3  # rates in a row, each half the one before, of which none brings the percentile nearer than the first
+_KEPT_UP = 0.95  # fraction of the offered rate below which the server falls behind
+_ALIKE = 3  # number of consecutive halved rates without improvement after which the search stops
 _NEARER = 0.8
 
 
 def duration_s(rate_per_s: float, slo: Slo, config: LoadConfig) -> float:
-    """`min_duration_s`, or longer if the percentile needs more samples."""
+    """Return `min_duration_s`, or a longer duration if the percentile needs more samples."""
     return max(config.min_duration_s, 1.2 * samples_needed(slo.level) / rate_per_s)
 
 
@@ -36,13 +36,13 @@ def holds_slo(result: LoadResult, slo: Slo) -> bool:
 
 
 def kept_up(result: LoadResult, slo: Slo) -> bool:
-    """Whether nearly all offered requests were answered, as many as the percentile requires."""
+    """Whether enough of the offered requests were answered for the percentile."""
     num_failed = sum(result.errors.values()) + result.num_unsent
     return num_failed <= (1 - slo.level) * result.num_due and result.num_requests >= _KEPT_UP * result.num_due
 
 
 class SloSearch:
-    """The search for the highest rate that meets a target; tested rates count however it ends."""
+    """A search for the highest rate that meets a target; tested rates are kept if it ends early."""
 
     def __init__(self, slo: Slo, measure: Callable[[float], LoadResult], say: Callable[[str], None]) -> None:
         self._slo, self._measure, self._say = slo, measure, say
@@ -55,7 +55,6 @@ class SloSearch:
             return self.so_far(str(error))
 
     def so_far(self, ended: str) -> SearchResult:
-        """The result of the tested rates, where the search ended early."""
         tested = [(result.rate_per_s or 0.0, holds_slo(result, self._slo)) for result in self._tested]
         failed = min((rate for rate, held in tested if not held), default=None)
         held = max((rate for rate, held in tested if held and (failed is None or rate < failed)), default=None)
@@ -73,7 +72,7 @@ class SloSearch:
         return held
 
     def _check_use_of_lower_rates(self) -> None:
-        """If a queue is the reason, half the rate lowers the percentile; otherwise lower rates are in vain."""
+        """Raise if lower rates are pointless: halving the rate only lowers the percentile if requests are queueing."""
         values_ms = [result.value(self._slo.metric) for result in self._tested[-_ALIKE:]]
         found = [value_ms for value_ms in values_ms if value_ms is not None]
         if len(found) < _ALIKE or min(found[1:]) < _NEARER * found[0]:

@@ -1,4 +1,4 @@
-"""Counts of the client processes, slice by slice of the run."""
+"""Counts of the client processes, per slice of a run."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,26 +7,26 @@ from dataclasses import dataclass, field
 from rankline.serving.loadtest.stats.histogram import LatencyHistogram
 
 SLICE_S = 0.25
-"""Length of the parts that a run is cut into. Windows and confidence intervals are made of them."""
+"""Length of a slice. Windows and confidence intervals are computed from slices."""
 
 
 @dataclass(kw_only=True)
 class SliceRecord:
-    """One slice of a run. Requests belong to the slice in which they were due, answers to the one they arrived in.
+    """One slice of a run. Requests are counted in the slice in which they are due, responses when they arrive.
 
     Attributes:
-        latency: of the requests that were due and answered without an error. In an open loop it counts from the
-            scheduled time, in a closed loop from sending.
-        lag: how long after its scheduled time each request was sent; empty in a closed loop.
-        held_ns: of the lag, added up, what passed while as many were in flight as may be.
-        num_due: requests that were scheduled, or that a closed loop sent.
-        num_unsent: requests that were scheduled and could not be sent before the run ended.
-        num_repeated: requests whose rows had been sent before, because all that were laid out had been.
-        errors: gRPC status → requests that ended with it.
-        send_ns: from when each request was taken up until it was handed to the operating system, added up.
-        num_answered: answers without an error that came in.
-        cpu_ns: number of the client process → processor time that it used.
-        samples: (number of the request, answer) of some requests, to be compared with what is expected.
+        latency: latencies of due requests answered without an error, from the scheduled time in an open loop and from
+            sending in a closed loop.
+        lag: delays of sending after the scheduled time; empty in a closed loop.
+        held_ns: sum of the parts of the lag during which the maximum number of requests was in flight.
+        num_due: requests that were scheduled, or sent by a closed loop.
+        num_unsent: scheduled requests that could not be sent before the run ended.
+        num_repeated: requests with rows sent before, because all prepared requests had been sent.
+        errors: gRPC status → number of requests that failed with it.
+        send_ns: sum of the times from taking a request up until it is passed to the operating system.
+        num_answered: responses without an error that arrived.
+        cpu_ns: number of the client process → its CPU time.
+        samples: (request number, response) of some requests, for comparison with the expected scores.
     """
 
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
@@ -42,7 +42,7 @@ class SliceRecord:
     samples: list[tuple[int, bytes]] = field(default_factory=list)
 
     def merge(self, other: "SliceRecord") -> None:
-        """Add the counts of another process, or later ones of the same. Samples stay with their reader."""
+        """Add the counts of another process, or later counts of the same process. Samples are not merged."""
         self.latency.merge(other.latency)
         self.lag.merge(other.lag)
         self.held_ns += other.held_ns

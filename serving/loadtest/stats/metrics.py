@@ -1,7 +1,7 @@
-"""The metrics of a load, one line in `METRICS` each.
+"""The metrics of a load, one line each in `METRICS`.
 
-JSON, CSV, page, terminal, pictures, comparison, the bound of a search and MLflow all go by this table; none of them
-names a metric of its own.
+JSON, CSV, page, terminal, charts, comparison, latency targets and MLflow all use this table, and contain no metric
+names of their own.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ class Metric:
     """A metric of each load.
 
     Attributes:
-        name: in JSON, CSV and MLflow: p50_ms, rows_per_s. Ends with its unit, and ms is a latency: less is better, and
-            it is not reported where the client was the bottleneck.
-        measure: computes it.
-        title: heading of its column, with the unit; empty where tables leave it out.
-        loop: `OPEN` or `CLOSED` where only the tables of one kind of loop show it.
-        level: of a percentile, 0 to 1.
-        has_interval: the estimate has bounds, given enough samples.
-        is_compared: two reports are compared by it.
-        is_drawn: a line in the picture of latency over the load.
+        name: name in JSON, CSV and MLflow, such as p50_ms or rows_per_s. It ends with the unit. Metrics in ms are
+            latencies: less is better, and they are not reported if the client was the bottleneck.
+        measure: function that computes the metric.
+        title: column heading with the unit; empty if tables omit the metric.
+        loop: `OPEN` or `CLOSED` if only tables of that kind of loop show the metric.
+        level: level of a percentile, 0 to 1.
+        has_interval: whether the estimate has bounds, given enough samples.
+        is_compared: whether comparisons of two reports include the metric.
+        is_drawn: whether the chart of latency by load includes the metric.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Metric:
 
     @property
     def bound_names(self) -> tuple[str, str]:
-        """Columns of its bounds in the CSV: p50_low_ms and p50_high_ms."""
+        """CSV columns of the bounds: p50_low_ms and p50_high_ms."""
         stem, _, unit = self.name.partition("_")
         return f"{stem}_low_{unit}", f"{stem}_high_{unit}"
 
 
 def latency_percentile(level: float, *, is_compared: bool = False, is_drawn: bool = False) -> Metric:
-    """A percentile of latency, such as p99.9 for a level of 0.999."""
+    """Return the metric of a latency percentile, such as p99.9 for a level of 0.999."""
     label = f"p{100 * level:g}"
 
     def measure(run: Run) -> Estimate:
@@ -116,11 +116,11 @@ METRICS = {
         ),
     )
 }
-"""Name → metric, in the order in which tables show them."""
+"""Name → metric, in the column order of tables."""
 
 
 def measure_all(run: Run, refusal: str = "") -> dict[str, Estimate]:
-    """All metrics of a run by name; with a `refusal`, latencies have it as the reason for no value."""
+    """Return all metrics of a run by name; with a `refusal`, latencies have it as their reason instead of a value."""
     return {
         name: Estimate(reason=refusal) if refusal and metric.is_latency else metric.measure(run)
         for name, metric in METRICS.items()

@@ -1,12 +1,12 @@
-"""Percentiles with distribution-free confidence intervals; those with too few samples are not reported.
+"""Percentiles with distribution-free confidence intervals. Percentiles with too few samples are not reported.
 
-The interval of a percentile lies between two order statistics. How many of n independent samples are below the true
-percentile is binomial, whatever the distribution of latency, which says which two (Conover, Practical Nonparametric
-Statistics, 3.2). Latencies are not independent: a slow moment makes many requests slow. So the number of samples above
-the percentile is looked at slice by slice of the run; as much as it varies more than a binomial would, so many fewer
-independent samples are counted (the overdispersion of a quasi-binomial model). Slow moments also outlast a slice: as
-much as neighbouring slices are alike, fewer slices are counted, and few slices say little about how much they vary,
-for which Student's t allows.
+The interval of a percentile lies between two order statistics. The number of independent samples below the true
+percentile is binomial for any distribution of latency, which determines the two ranks (Conover, Practical Nonparametric
+Statistics, 3.2). Latencies are not independent, since a slow moment delays many requests. Therefore the number of
+samples above the percentile is compared between slices of the run, and the number of independent samples is reduced by
+the ratio of its variance to that of a binomial (the overdispersion of a quasi-binomial model). Slow moments may also
+outlast a slice: the number of independent slices is reduced by their autocorrelation, and Student's t accounts for the
+uncertainty of a variance from few slices.
 """
 
 import math
@@ -21,7 +21,7 @@ from rankline.serving.loadtest.stats.histogram import LatencyHistogram
 
 CONFIDENCE = 0.95
 _TAIL = (1 - CONFIDENCE) / 2
-_MIN_VALUES = 4  # that say how much a mean varies
+_MIN_VALUES = 4  # minimum number of values for the interval of a mean
 _MIN_INDEPENDENT = 3.0
 
 
@@ -30,8 +30,8 @@ class Estimate:
     """A figure estimated from a run.
 
     Attributes:
-        value: None where the run cannot say.
-        low, high: bounds with the confidence of `CONFIDENCE`; None where the samples give none.
+        value: the figure; None if the run does not determine it.
+        low, high: bounds with confidence `CONFIDENCE`; None if the samples do not determine them.
         reason: why there is no value; empty if there is one, or if nothing was answered.
     """
 
@@ -46,7 +46,7 @@ def percentile(slices: Sequence[LatencyHistogram], level: float) -> Estimate:
 
     Args:
         slices: latencies of consecutive parts of the run.
-        level: between 0 and 1.
+        level: level of the percentile, between 0 and 1.
     """
     whole = LatencyHistogram.merged(slices)
     if whole.total < (needed := samples_needed(level)):
@@ -65,34 +65,33 @@ def percentile(slices: Sequence[LatencyHistogram], level: float) -> Estimate:
 
 
 def samples_needed(level: float) -> int:
-    """Fewest samples that bound the percentile on both sides with enough confidence."""
+    """Return the minimum number of samples that bound the percentile on both sides with enough confidence."""
     return math.ceil(math.log(_TAIL) / math.log(max(level, 1 - level)))
 
 
 def interval_ranks(num_samples: int, level: float) -> tuple[int, int]:
-    """Ranks, counted from 1, of the samples that bound a percentile.
+    """Return the ranks, counted from 1, of the samples that bound a percentile.
 
     Returns:
-        Lower and upper rank; 0 and `num_samples` + 1 stand for no bound.
+        Lower and upper rank; 0 and `num_samples` + 1 mean no bound.
     """
     from scipy.stats import binom  # takes a second
 
-    # Of the samples, B are below the percentile. Sample r is above it if B < r, below it if B >= r.
+    # B samples are below the percentile. Sample r is above it if B < r, below it if B >= r.
     low, high = binom.ppf((_TAIL, 1 - _TAIL), num_samples, level)  # P(B < low) <= tail, P(B > high) <= tail
     return int(low), int(high) + 1
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Bounds of the mean of a series of rates at `CONFIDENCE`, by Student's t.
+    """Return the bounds of the mean of a series of rates at `CONFIDENCE`, by Student's t.
 
-    Neighbours are alike; as much as they are, fewer independent values are counted (those of a first-order
-    autoregression).
+    The number of independent values is reduced by the autocorrelation of neighbors (first-order autoregression).
 
     Args:
-        values: in the order of time.
+        values: values in chronological order.
 
     Returns:
-        Lower and upper bound; None of fewer than four values.
+        Lower and upper bound; None for fewer than four values.
     """
     if len(values) < _MIN_VALUES:
         return None
@@ -104,7 +103,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _num_independent(off: npt.NDArray[np.float64]) -> float:
-    """Number of independent values that determine their mean as well as this series of deviations."""
+    """Return the number of independent values that determine their mean as well as this series of deviations."""
     squares = float(off @ off)
     alike = max(float(off[1:] @ off[:-1]) / squares, 0.0) if squares else 0.0
     return max(len(off) * (1 - alike) / (1 + alike), min(_MIN_INDEPENDENT, len(off)))
@@ -117,14 +116,14 @@ def _student_t(freedom: float) -> float:
 
 
 def _overdispersion(slices: Sequence[LatencyHistogram], value_ns: int, level: float) -> float:
-    """Variance of the number of samples above the percentile as a multiple of a binomial's; at least 1."""
+    """Return the variance of the number of samples above the percentile, relative to a binomial's; at least 1."""
     totals = np.asarray([histogram.total for histogram in slices])
     above = np.asarray([histogram.above(value_ns) for histogram in slices])
     totals, above = totals[totals > 0], above[totals > 0]
     count = len(totals)
     if count < 2:
         return 1.0
-    off = above - totals * (above.sum() / totals.sum())  # from what is above in fact, for values are rounded
+    off = above - totals * (above.sum() / totals.sum())  # from the actual fraction above, since values are rounded
     num_independent = _num_independent(off)
     variance = float(off @ off) * count / (count - 1) * count / num_independent
     unsure = (_student_t(num_independent - 1) / NormalDist().inv_cdf(1 - _TAIL)) ** 2

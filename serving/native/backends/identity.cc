@@ -1,5 +1,5 @@
-// Triton backend `identity`: the inputs as outputs, in the order of the config. What a request costs before anything is
-// computed: the floor of the benchmarks.
+// Triton backend `identity`: returns the inputs as outputs, in the order of the config. Benchmarks use it to measure
+// the overhead of a request without any computation.
 #include <cstring>
 
 #include "triton/backend.h"

@@ -1,5 +1,5 @@
-// Triton backend `nvtabular`: serves the compiled workflow at `<version>/plan`. A run costs so little that joining
-// requests would cost more than it saves: each runs alone.
+// Triton backend `nvtabular`: serves the compiled workflow at `<version>/plan`. A run is so cheap that joining requests
+// would cost more than it saves, so each request runs alone.
 #include "triton/workflow.h"
 
 namespace rankline {

@@ -1,7 +1,7 @@
-// Triton backend `onnxruntime`: runs model.onnx through ONNX Runtime's C API. Parameters and their defaults are those
-// of `serving/engines/onnxruntime/model.py`.
+// Triton backend `onnxruntime`: runs model.onnx through ONNX Runtime's C API. Parameters and defaults are the same as
+// in `serving/engines/onnxruntime/model.py`.
 //
-// Option of the server's command line: library, path of libonnxruntime.so.
+// Command-line option of the server: `library`, the path of libonnxruntime.so.
 #include <sched.h>
 
 #include <cstring>
@@ -15,7 +15,7 @@
 namespace rankline {
 namespace {
 
-// --- the part of ONNX Runtime's C API that is called ---
+// --- the functions of ONNX Runtime's C API that this file calls ---
 
 struct OrtStatus;
 struct OrtEnv;
@@ -27,7 +27,7 @@ struct OrtTypeInfo;
 struct OrtTensorInfo;
 struct OrtAllocator;
 
-// The API is a table of functions that only ever grows at its end: a function's place in it is part of the ABI.
+// The API is an append-only table of functions: a function's index in it is part of the ABI.
 enum Place : size_t {
   kGetErrorCode = 1,
   kGetErrorMessage = 2,
@@ -63,7 +63,7 @@ enum Place : size_t {
   kAddSessionConfigEntry = 130,
 };
 
-constexpr uint32_t kApiVersion = 5;  // the first with AddSessionConfigEntry
+constexpr uint32_t kApiVersion = 5;  // the first version with AddSessionConfigEntry
 
 struct OrtApiBase {
   void* const* (*GetApi)(uint32_t version);
@@ -78,15 +78,15 @@ R Call(Place place, Arguments... arguments) {
   return reinterpret_cast<R (*)(Arguments...)>(functions[place])(arguments...);
 }
 
-// Numbers of types, in the order of Dtype; another enumeration than Triton's.
+// ONNX type numbers in the order of Dtype; they differ from Triton's.
 constexpr int kTypes[] = {9, 3, 5, 6, 7, 2, 4, 12, 13, 10, 1, 11, 8};
-constexpr int kSayNothing = 4;  // what is wrong is an error, too
+constexpr int kSayNothing = 4;  // problems are also returned as errors
 constexpr int kDeviceAllocator = 0, kDefaultMemory = 0;
 
-// Codes that a kernel gives for values and shapes that it does not take: fail, invalid argument, runtime exception.
+// Error codes of kernels for invalid values and shapes: fail, invalid argument, runtime exception.
 bool IsOfTheRequest(int code) { return code == 1 || code == 2 || code == 6; }
 
-// What is wrong, in one line and without where in the graph.
+// Returns the reason for an error in one line, without the location in the graph.
 std::string Reason(const std::string& message) {
   const std::string mark = " Status Message: ";
   const size_t at = message.find(mark);
@@ -107,7 +107,7 @@ void Do(Place place, Arguments... arguments) {
   Check(Call<OrtStatus*>(place, arguments...));
 }
 
-// Something of ONNX Runtime's that is released when it goes.
+// Deleter for objects of ONNX Runtime.
 template <typename T, Place release>
 struct Releaser {
   void operator()(T* owned) const { Call<void>(release, owned); }
@@ -121,9 +121,9 @@ int64_t NumCores() {
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
-// --- what a file may hold, as `serving/engines/onnxruntime/file_check.py` has it ---
+// --- allowed content of a file, as in `serving/engines/onnxruntime/file_check.py` ---
 
-// Messages that lead to tensors.
+// Messages that can contain tensors, directly or nested.
 enum Message : uint8_t { kModel, kGraph, kNode, kAttribute, kSparse, kTensor };
 struct MessageField {
   Message message;
@@ -136,12 +136,12 @@ constexpr MessageField kMessageFields[] = {
     {kAttribute, 11, kGraph}, {kAttribute, 22, kSparse}, {kAttribute, 23, kSparse}, {kSparse, 1, kTensor},
     {kSparse, 2, kTensor},
 };
-// Fields of a model: not 20, training, nor 25, functions.
+// Allowed fields of a model; 20 (training) and 25 (functions) are excluded.
 constexpr std::string_view kOfModel = "\1\2\3\4\5\6\7\10\16", kRepeatedOfModel = "\10\16";
 constexpr uint64_t kExternalData = 13, kDataLocation = 14;  // of a tensor
 constexpr uint64_t kMostField = UINT32_MAX >> 3;
 
-// Throws ArtifactError: the file is damaged, or has what Rankline does not write.
+// Throws ArtifactError if the file is damaged, or has fields that Rankline does not write.
 void CheckFile(std::string_view content) {
   std::vector<std::pair<Message, std::string_view>> parts{{kModel, content}};
   std::string seen;
@@ -190,11 +190,11 @@ class OnnxModel : public LoadedModel {
     Do(kCreateSessionOptions, &made);
     const Owned<OrtSessionOptions, kReleaseSessionOptions> options(made);
     int64_t intra = model.WholeNumber("intra_op_thread_count", 0);
-    // ONNX Runtime counts the cores of the machine, and pins its threads to them: those that we may use, then.
+    // By default, ONNX Runtime pins threads to all cores of the machine. Use only the cores available to us.
     if (intra == 0) intra = NumCores();
     Do(kSetSessionLogSeverityLevel, made, kSayNothing);
     Do(kSetIntraOpNumThreads, made, static_cast<int>(intra));
-    // Threads that wait sleep: spinning takes the cores from the server and its clients.
+    // Let waiting threads sleep: spinning would take cores away from the server and its clients.
     for (const char* key : {"session.intra_op.allow_spinning", "session.inter_op.allow_spinning"}) {
       Do(kAddSessionConfigEntry, made, key, "0");
     }
@@ -243,7 +243,7 @@ class OnnxModel : public LoadedModel {
       OrtTypeInfo* about = nullptr;
       Do(type_of, opened, i, &about);
       const Owned<OrtTypeInfo, kReleaseTypeInfo> owned(about);
-      const OrtTensorInfo* tensor = nullptr;  // belongs to the type
+      const OrtTensorInfo* tensor = nullptr;  // owned by the type
       Do(kCastTypeInfoToTensorInfo, static_cast<const OrtTypeInfo*>(about), &tensor);
       int element = 0;
       if (tensor != nullptr) Do(kGetTensorElementType, tensor, &element);

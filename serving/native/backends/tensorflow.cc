@@ -1,7 +1,7 @@
-// Triton backend `tensorflow`: runs one signature of a SavedModel through TensorFlow's C API. Parameters and their
-// defaults are those of `serving/engines/tensorflow/model.py`.
+// Triton backend `tensorflow`: runs one signature of a SavedModel through TensorFlow's C API. Parameters and defaults
+// are the same as in `serving/engines/tensorflow/model.py`.
 //
-// Option of the server's command line: library, path of libtensorflow_cc.so.2.
+// Command-line option of the server: `library`, the path of libtensorflow_cc.so.2.
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -16,7 +16,7 @@
 namespace rankline {
 namespace {
 
-// --- the part of TensorFlow's C API that is called, as its headers declare it ---
+// --- the functions of TensorFlow's C API that this file calls, as its headers declare them ---
 
 struct TF_Status;
 struct TF_Session;
@@ -67,10 +67,10 @@ struct Api {
 
 Api tf;
 
-// TensorFlow's numbers for types, in the order of Dtype.
+// TensorFlow's type numbers in the order of Dtype.
 constexpr int kTypes[] = {10, 6, 5, 3, 9, 4, 17, 22, 23, 19, 1, 2, 7};
 
-// Codes that tell of the machine or of us, not of the request: unknown, exhausted, precondition, internal.
+// The excluded codes blame the machine or this program, not the request: unknown, exhausted, precondition, internal.
 bool IsOfTheRequest(int code) { return code != 2 && code != 8 && code != 9 && code != 13; }
 
 class Status {
@@ -88,7 +88,7 @@ class Status {
   TF_Status* status_;
 };
 
-// A number in protobuf's wire format.
+// Encodes a number in protobuf's wire format.
 std::string Varint(uint64_t value) {
   std::string bytes;
   for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
@@ -106,7 +106,7 @@ std::map<std::string, std::string> DtypesOf(const std::map<std::string, Signatur
   return dtypes;
 }
 
-// All operations of this TensorFlow.
+// Returns all operations of the loaded TensorFlow.
 const Operations& KnownOperations() {
   static const Operations known = [] {
     const std::unique_ptr<TF_Buffer, void (*)(TF_Buffer*)> all(tf.GetAllOpList(), tf.DeleteBuffer);
@@ -169,10 +169,10 @@ class SavedModel : public LoadedModel {
   std::vector<TF_Output> inputs, outputs;
 
  private:
-  // A ConfigProto: no GPU, threads inside of operations and beside them. Fields are those of config.proto.
+  // Returns a ConfigProto without GPU, and with the numbers of intra-op and inter-op threads (see config.proto).
   static std::string Config(const ModelInfo& model) {
     const auto intra = static_cast<uint64_t>(model.WholeNumber("INTRA_OP_THREADS", 0));
-    const auto inter = static_cast<uint64_t>(int64_t{-1});                // none: the calling thread runs them all
+    const auto inter = static_cast<uint64_t>(int64_t{-1});                // none: the caller runs all operations
     const std::string no_gpu = std::string("\x0a\x03GPU\x10", 6) + '\0';  // an entry of device_count: "GPU" → 0
     return "\x0a" + Varint(no_gpu.size()) + no_gpu + "\x10" + Varint(intra) + "\x28" + Varint(inter);
   }
@@ -212,7 +212,7 @@ class SavedModel : public LoadedModel {
 };
 
 void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
-  // Tensors are views of the request's memory, where that is aligned as TensorFlow wants it; it copies others itself.
+  // Tensors are views of the request's memory if it is aligned for TensorFlow; otherwise it is copied.
   struct Tensors {
     std::vector<TF_Tensor*>& all;
     ~Tensors() {

@@ -1,6 +1,6 @@
-// Operations of TensorFlow that a SavedModel may hold, and those that it may not, beside those that only compute. The
-// native backend is compiled with these lists; `serving/engines/tensorflow/allowed_operations.py` reads them from this
-// file: a name in quotes is an entry.
+// TensorFlow operations that a SavedModel may and may not contain, in addition to purely computing ones. The native
+// backend is compiled with these lists; `serving/engines/tensorflow/allowed_operations.py` reads them from this file:
+// each quoted name is an entry.
 #ifndef RANKLINE_BACKENDS_TENSORFLOW_OPERATIONS_H_
 #define RANKLINE_BACKENDS_TENSORFLOW_OPERATIONS_H_
 
@@ -8,7 +8,7 @@ namespace rankline {
 
 // clang-format off
 
-// With a state, and taken.
+// Stateful, but allowed.
 constexpr const char* kKeeping[] = {
     "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "DestroyResourceOp", "HashTableV2",
     "AnonymousHashTable", "AnonymousMutableHashTable", "LookupTableExportV2", "LookupTableFindV2",
@@ -23,30 +23,30 @@ constexpr const char* kKeeping[] = {
     "StatefulUniformFullInt", "StatefulRandomBinomial",
 };
 
-// Beginnings of the names of others, which training leaves in functions beside those that score.
+// Prefixes of further allowed names, which training leaves in functions that are not used for scoring.
 constexpr const char* kKeepingKinds[] = {
     "CudnnRNN", "TensorArray", "ResourceApply", "ResourceSparseApply", "ResourceScatter",
     "ResourceStridedSlice",
 };
 
-// Reach beyond the graph, stateless or not: `ImmutableConst` is a file, `Abort` ends the process.
+// Have effects outside the graph, stateless or not: `ImmutableConst` maps a file, `Abort` ends the process.
 constexpr const char* kOutside[] = {
     "ReadFile", "WriteFile", "MatchingFiles", "PyFunc", "PyFuncStateless", "EagerPyFunc", "DecodeProtoV2",
     "EncodeProto", "RemoteCall", "SymbolicGradient", "ImmutableConst", "GenerateVocabRemapping", "Abort",
     "Copy", "CopyHost", "CustomAggregator", "MlirPassthroughOp", "InfeedEnqueuePrelinearizedBuffer",
 };
 
-// Write checkpoints: in every SavedModel, for whoever trains on. Nothing that is served leads to them.
+// Write checkpoints. Every SavedModel contains them for further training, but no served output depends on them.
 constexpr const char* kWriting[] = {
     "SaveV2", "MergeV2Checkpoints",
 };
 
-// Restore variables from the SavedModel's own files, when it is loaded.
+// Restore variables from the SavedModel's own files while it is loaded.
 constexpr const char* kRestoring[] = {
     "RestoreV2", "ShardedFilename",
 };
 
-// Parts of names of operations that read or write elsewhere, or call what is not TensorFlow's.
+// Substrings of the names of operations that read or write outside the graph, or call code outside TensorFlow.
 constexpr const char* kIdle[] = {
     "InitializeTableFromTextFile", "Dataset", "Reader", "Iterator", "Summary", "Queue", "Py", "Debug",
     "XlaCustom",

@@ -20,23 +20,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostNested = 100;           // of protobuf's own
-constexpr double kMostElements = 1 << 25;  // of constants, beyond what the file has bytes for
-constexpr double kMostNodes = 1 << 18;     // of a graph, with those of the functions that it calls each time
+constexpr int kMostNested = 100;           // protobuf's own limit
+constexpr double kMostElements = 1 << 25;  // of constants, in addition to elements stored in the file
+constexpr double kMostNodes = 1 << 18;     // of a graph, counting functions at each call
 
 [[noreturn]] void RefuseProto(const char* why) {
   throw ArtifactError(std::string("saved_model.pb is not as TensorFlow writes it (") + why +
                       "). Save the model again.");
 }
 
-// The key of an entry of a map, as it is written.
+// Returns the undecoded key of a map entry.
 std::string KeyOf(std::string_view entry) {
   ProtoReader reader(entry);
   if (!reader.Next() || reader.field != 1) RefuseProto("a map has no key");
   return std::to_string(static_cast<uint32_t>(reader.number)) + std::string(reader.text);
 }
 
-// Key and value of an entry of a map.
+// Returns the key and value of a map entry.
 std::pair<std::string, std::string_view> EntryOf(std::string_view bytes) {
   std::pair<std::string, std::string_view> entry;
   for (ProtoReader reader(bytes); reader.Next();) {
@@ -46,7 +46,7 @@ std::pair<std::string, std::string_view> EntryOf(std::string_view bytes) {
   return entry;
 }
 
-// Refuses what protobuf would merge, pick from or pass over, so that all readers of the message read the same.
+// Refuses duplicate and unknown fields, which readers of the message could interpret in different ways.
 void CheckMessage(std::string_view bytes, uint8_t message, int depth = 0) {
   if (depth > kMostNested) RefuseProto("messages are nested too deeply");
   std::bitset<256> seen;
@@ -71,14 +71,14 @@ void CheckMessage(std::string_view bytes, uint8_t message, int depth = 0) {
   }
 }
 
-// A node of a graph or of a function.
+// A node of a graph or function.
 struct Node {
   std::string op;
-  std::vector<std::string> inputs, calls;  // an operation may be the name of a function
+  std::vector<std::string> inputs, calls;  // `op` may name a function
   double num_elements = 0;                 // of constants
 };
 struct Graph {
-  // All nodes, those of functions too, are read when a graph is loaded.
+  // Visits all nodes, including those of functions, which TensorFlow all reads when it loads a graph.
   template <typename Visit>
   void ForEachNode(const Visit& visit) const {
     std::for_each(nodes.begin(), nodes.end(), visit);
@@ -86,12 +86,12 @@ struct Graph {
   }
 
   std::vector<Node> nodes;
-  std::map<std::string, size_t> places;  // of nodes, by name
+  std::map<std::string, size_t> places;  // indices of nodes by name
   std::map<std::string, std::vector<Node>> functions;
   std::vector<std::string> run, restore;  // tensors and nodes
 };
 
-// Fields with this number, in order.
+// Returns the fields with this number, in order.
 std::vector<std::string_view> FieldsOf(std::string_view bytes, uint64_t field) {
   std::vector<std::string_view> found;
   for (ProtoReader reader(bytes); reader.Next();) {
@@ -100,13 +100,13 @@ std::vector<std::string_view> FieldsOf(std::string_view bytes, uint64_t field) {
   return found;
 }
 
-// A field that is there once or not at all.
+// Returns an optional field, or an empty view.
 std::string_view FieldOf(std::string_view bytes, uint64_t field) {
   const std::vector<std::string_view> found = FieldsOf(bytes, field);
   return found.empty() ? std::string_view() : found.back();
 }
 
-// Elements of a TensorProto, by its shape.
+// Returns the number of elements of a TensorProto, according to its shape.
 double ElementsOf(std::string_view tensor) {
   double num_elements = 1;
   for (const std::string_view dim : FieldsOf(FieldOf(tensor, 2), 2)) {
@@ -119,7 +119,7 @@ double ElementsOf(std::string_view tensor) {
   return num_elements;
 }
 
-// Of a NodeDef; numbers of fields are those of node_def.proto and attr_value.proto.
+// Parses a NodeDef; for field numbers, see node_def.proto and attr_value.proto.
 Node NodeOf(std::string_view bytes) {
   Node node;
   node.op = FieldOf(bytes, 2);
@@ -136,7 +136,7 @@ Node NodeOf(std::string_view bytes) {
   return node;
 }
 
-// Of a MetaGraphDef; numbers of fields are those of meta_graph.proto, saver.proto, graph.proto and function.proto.
+// Parses a MetaGraphDef; for field numbers, see meta_graph.proto, saver.proto, graph.proto and function.proto.
 Graph GraphOf(std::string_view meta_graph) {
   Graph graph;
   for (const std::string_view definition : FieldsOf(meta_graph, 2)) {
@@ -170,7 +170,7 @@ Graph GraphOf(std::string_view meta_graph) {
   return graph;
 }
 
-// Nodes of a function with those that it calls, and how deep the calls are.
+// Returns the number of nodes of a function, including called functions, and the call depth.
 std::pair<double, int> SizeOf(const Graph& graph, const std::vector<Node>& nodes, int depth,
                               std::map<std::string, std::pair<double, int>>& known) {
   if (depth > kMostNested) RefuseProto("functions call each other too deeply");
@@ -188,10 +188,10 @@ std::pair<double, int> SizeOf(const Graph& graph, const std::vector<Node>& nodes
   return size;
 }
 
-// Operations that tensors and nodes of a graph need, and those of the functions that they call.
+// Returns the operations that the roots depend on, including those in called functions.
 std::set<std::string> RunBy(const Graph& graph, const std::vector<std::string>& roots) {
   std::set<std::string> found, entered, reached;
-  std::vector<std::pair<const Node*, bool>> waiting;  // and whether it is of no function
+  std::vector<std::pair<const Node*, bool>> waiting;  // and whether the node is outside all functions
   const auto reach = [&](const std::string& tensor) {
     const size_t begin = tensor.compare(0, 1, "^") == 0;
     const std::string name = tensor.substr(begin, tensor.find(':') - begin);
@@ -222,7 +222,7 @@ bool IsAmong(const std::string& name, const char* const (&list)[N]) {
   return std::find(std::begin(list), std::end(list), name) != std::end(list);
 }
 
-// Whether an operation only computes, or keeps variables and tables.
+// Returns whether an operation only computes, or holds variables and tables.
 bool IsTaken(const std::string& name, const Operations& known) {
   const auto found = known.find(name);
   if (found == known.end() || IsAmong(name, kOutside)) return false;
@@ -232,8 +232,8 @@ bool IsTaken(const std::string& name, const Operations& known) {
   return !found->second && !std::any_of(std::begin(kIdle), std::end(kIdle), has);
 }
 
-// Operations that are more than computing. Of the whole graph, since TensorFlow runs any node without a state while it
-// works out shapes; what saves and restores has a state, and may be there as long as nothing leads to it.
+// Returns the operations that do more than compute. Checks the whole graph, because TensorFlow runs any stateless node
+// while it infers shapes. Saving and restoring is stateful, and allowed as long as no output depends on it.
 std::set<std::string> Refused(const Graph& graph, const Operations& known) {
   std::set<std::string> refused;
   for (const std::string& op : RunBy(graph, graph.run)) {
@@ -249,7 +249,7 @@ std::set<std::string> Refused(const Graph& graph, const Operations& known) {
   return refused;
 }
 
-// Only files that TensorFlow is known to read may lie there.
+// Refuses a directory with files that TensorFlow is not known to read.
 void CheckFiles(const std::string& directory) {
   static const std::regex kKnown(
       R"(saved_model\.pb|fingerprint\.pb|keras_metadata\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})|assets/[^/]+)");

@@ -1,5 +1,5 @@
-// What a SavedModel may do, checked before TensorFlow loads it: `serving/engines/tensorflow/allowed_operations.py` is
-// the same.
+// Checks the content of a SavedModel before TensorFlow loads it, like
+// `serving/engines/tensorflow/allowed_operations.py`.
 #ifndef RANKLINE_SAVED_MODEL_CHECK_H_
 #define RANKLINE_SAVED_MODEL_CHECK_H_
 
@@ -9,7 +9,7 @@
 
 namespace rankline {
 
-// A tensor of a signature, and where it is in the graph.
+// A tensor of a signature, and its place in the graph.
 struct SignatureTensor {
   std::string tensor;  // OPERATION:INDEX
   int dtype = 0;
@@ -18,19 +18,19 @@ struct Signature {
   std::map<std::string, SignatureTensor> inputs, outputs;
 };
 
-// Signatures of a MetaGraphDef.
+// Returns the signatures of a MetaGraphDef.
 std::map<std::string, Signature> SignaturesOf(std::string_view meta_graph);
 
-// Operations by name, and whether each is stateful.
+// Mapping from operation name to whether it is stateful.
 using Operations = std::map<std::string, bool>;
 
-// Operations of an OpList.
+// Returns the operations of an OpList.
 Operations OperationsOf(std::string_view op_list);
 
-constexpr const char* kTag = "serve";  // of the graph that is served
+constexpr const char* kTag = "serve";  // tag of the served graph
 
-// Checks the directory and the graph that is served. Throws ArtifactError: TensorFlow could read a file in another way
-// than it is checked, or the graph does more than compute.
+// Checks the directory and the served graph. Throws ArtifactError if TensorFlow could read a file differently than this
+// check, or if the graph does more than compute.
 void CheckServed(const std::string& directory, const Operations& known);
 
 }  // namespace rankline

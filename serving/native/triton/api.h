@@ -1,5 +1,5 @@
-// The part of Triton's C API that our backends call. Its names stay undefined until the server loads us, which has
-// them, so neither headers nor libraries of Triton's are needed, and one object runs in every server of API version 1.
+// The functions of Triton's C API that the backends call. They stay undefined until a server loads the backend, so
+// Triton's headers and libraries are not needed, and one object runs in every server with API version 1.
 #ifndef RANKLINE_TRITON_API_H_
 #define RANKLINE_TRITON_API_H_
 
@@ -18,7 +18,7 @@ struct TRITONBACKEND_Input;
 struct TRITONBACKEND_Response;
 struct TRITONBACKEND_Output;
 
-// Enumerations, whose values are part of the ABI.
+// The values of these enumerations are part of the ABI.
 using TRITONSERVER_Error_Code = int;
 constexpr TRITONSERVER_Error_Code TRITONSERVER_ERROR_INTERNAL = 1, TRITONSERVER_ERROR_INVALID_ARG = 3,
                                   TRITONSERVER_ERROR_UNSUPPORTED = 5, TRITONSERVER_ERROR_CANCELLED = 7;

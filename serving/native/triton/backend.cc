@@ -19,12 +19,12 @@ namespace {
 const char* const kCandidates = "CANDIDATES";
 const char* const kMaxListLength = "MAX_LIST_LENGTH";
 const char* const kManifest = "MANIFEST";
-constexpr int64_t kMostValues = int64_t{1} << 40;  // of a tensor, which no machine holds
-constexpr int64_t kMostRows = int64_t{1} << 26;    // of a request, also of one without any values in them
-constexpr double kMostWarmUpBytes = 1 << 24;       // of inputs; a network may make fifty times as much of them
+constexpr int64_t kMostValues = int64_t{1} << 40;  // of a tensor; more than any machine can hold
+constexpr int64_t kMostRows = int64_t{1} << 26;    // of a request, even if the rows have no values
+constexpr double kMostWarmUpBytes = 1 << 24;       // of inputs; a network may allocate fifty times as much
 constexpr int64_t kWarmUpRows[] = {1, 16, 256, 4096, 16384};
 
-// Triton's numbers for types, in the order of Dtype.
+// Triton's type numbers in the order of Dtype.
 constexpr TRITONSERVER_DataType kDataTypes[] = {1, 6, 7, 8, 9, 2, 3, 4, 5, 10, 11, 12, 13};
 constexpr std::pair<const char*, Dtype> kConfigTypes[] = {
     {"TYPE_BOOL", Dtype::kBool},     {"TYPE_INT8", Dtype::kInt8},     {"TYPE_INT16", Dtype::kInt16},
@@ -39,7 +39,7 @@ uint64_t Now() {
           .count());
 }
 
-// Makes an exception of an error of Triton's.
+// Throws an exception for an error of Triton.
 void Check(TRITONSERVER_Error* error) {
   if (error == nullptr) return;
   const std::string what = TRITONSERVER_ErrorMessage(error);
@@ -47,12 +47,12 @@ void Check(TRITONSERVER_Error* error) {
   throw std::runtime_error(what);
 }
 
-// For what must go on whatever happens.
+// Discards an error.
 void Ignore(TRITONSERVER_Error* error) {
   if (error != nullptr) TRITONSERVER_ErrorDelete(error);
 }
 
-// Makes an error of Triton's of whatever is thrown: nothing else may leave a function of the C API.
+// Converts exceptions to a Triton error, since none may leave a function of the C API.
 template <typename F>
 TRITONSERVER_Error* Guarded(F function) noexcept {
   try {
@@ -75,7 +75,7 @@ Json TakeJson(TRITONSERVER_Message* message) {
 }
 
 int64_t NumberIn(const Json& value) {
-  return value.is_string() ? std::stoll(value.string()) : value.integer();  // JSON of protobuf has either
+  return value.is_string() ? std::stoll(value.string()) : value.integer();  // protobuf's JSON has either
 }
 
 std::vector<TensorSpec> TensorsIn(const Json& entries) {
@@ -176,13 +176,13 @@ class Model {
   }
 };
 
-// Strings as they travel: each behind its length, 4 bytes.
+// Parses strings in Triton's wire format: each has a 4-byte length prefix.
 const void* StringsIn(std::string_view bytes, int64_t count, const std::string& name, Scratch& scratch) {
   const auto check_there_are = [&](int64_t more) {
     if (bytes.size() / sizeof(uint32_t) < static_cast<size_t>(more))
       throw RequestError("input '" + name + "' ends before its " + std::to_string(count) + " strings");
   };
-  check_there_are(count);  // before memory is had for them
+  check_there_are(count);  // before allocating memory for them
   auto* strings = scratch.Take<std::string_view>(count);
   for (int64_t i = 0; i < count; ++i) {
     uint32_t length = 0;
@@ -198,7 +198,7 @@ const void* StringsIn(std::string_view bytes, int64_t count, const std::string& 
   return strings;
 }
 
-// A response with its outputs in memory of Triton's.
+// A response with outputs in memory from Triton.
 class ResponseSink : public Sink {
  public:
   ResponseSink(TRITONBACKEND_Request* request, const Model& model, Scratch& scratch, int64_t num_candidates)
@@ -229,7 +229,7 @@ class ResponseSink : public Sink {
     return buffer;
   }
 
-  // Ends it, with an error or without; to be called once.
+  // Sends the response, with or without an error. Call this exactly once.
   void Send(TRITONSERVER_Error* error) {
     Ignore(TRITONBACKEND_ResponseSend(response_, TRITONSERVER_RESPONSE_COMPLETE_FINAL, error));
     Ignore(error);
@@ -257,7 +257,7 @@ class ResponseSink : public Sink {
   TRITONBACKEND_Response* response_ = nullptr;
 };
 
-// Outputs that are kept in memory: of several requests together, to be copied from, or of a warm-up.
+// Holds outputs in memory, for joined requests (to copy from) or a warm-up.
 class JoinedSink : public Sink {
  public:
   JoinedSink(const Model& model, Scratch& scratch)
@@ -318,7 +318,7 @@ class Instance {
   }
 
  private:
-  // Why a request could not be run.
+  // The reason why a request could not be run.
   struct Failure {
     TRITONSERVER_Error_Code code;
     std::string what;
@@ -352,7 +352,7 @@ class Instance {
     TRITONSERVER_ErrorDelete(error);
   }
 
-  // Looks inputs up by name: Triton finds an input by its number only by walking over those before it.
+  // Looks up inputs by name, because Triton walks over all earlier inputs to find one by index.
   void Read(TRITONBACKEND_Request* request, Request& given) {
     const std::vector<TensorSpec>& specs = model_.info.inputs;
     given.assign(specs.size(), Tensor{});
@@ -406,7 +406,7 @@ class Instance {
     return tensor;
   }
 
-  // The bytes of an input in one piece, aligned for its type.
+  // Returns the contiguous bytes of an input, aligned for its type.
   std::string_view BytesOf(TRITONBACKEND_Input* input, uint32_t buffers, uint64_t bytes, Dtype dtype) {
     const void* buffer = "";
     TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
@@ -455,7 +455,7 @@ class Instance {
     Answer(requests[i], i, [&](ResponseSink& sink) { runner_->Run(given_[i], sink); });
   }
 
-  // Sends what a function puts into a sink, or why it could not.
+  // Sends the outputs that a function writes into a sink, or its error.
   template <typename F>
   void Answer(TRITONBACKEND_Request* request, uint32_t i, F function) {
     std::optional<ResponseSink> sink;
@@ -471,7 +471,7 @@ class Instance {
       Refuse(request, *failure);
   }
 
-  // Whether requests could be run as one; nothing has been answered if not.
+  // Returns whether the requests could be run as one; if not, no response was sent.
   bool RunTogether(TRITONBACKEND_Request** requests, const std::vector<size_t>& group) {
     JoinedSink sink(model_, scratch_);
     int64_t most = 1, rows = 0;
@@ -506,7 +506,7 @@ class Instance {
     return true;
   }
 
-  // A request's own rows of outputs, and of padded candidates its own.
+  // Copies a request's rows of the joined outputs, without padded candidates.
   void CopyRows(const std::vector<Tensor>& outputs, int64_t first, int64_t rows, ResponseSink& sink) const {
     for (size_t o = 0; o < outputs.size(); ++o) {
       const Tensor& output = outputs[o];
@@ -520,7 +520,7 @@ class Instance {
     }
   }
 
-  // Runs once per size, so that no request up to the largest pays for optimisation or the first allocation.
+  // Runs once per size, so that no request pays for optimization or the first allocation.
   void WarmUp() {
     for (const int64_t most : kWarmUpRows) {
       const int64_t rows = std::min(most, std::max<int64_t>(model_.info.max_batch_size, 1));
@@ -545,7 +545,7 @@ class Instance {
       try {
         JoinedSink sink(model_, scratch);
         runner_->Run(zeros, sink);
-      } catch (const std::exception& error) {  // a model may refuse rows of zeros and yet be sound
+      } catch (const std::exception& error) {  // a sound model may refuse rows of zeros
         const std::string what = "warm-up with " + std::to_string(rows) + " rows of zeros failed: " + error.what();
         Ignore(TRITONSERVER_LogMessage(TRITONSERVER_LOG_WARN, __FILE__, __LINE__, what.c_str()));
         return;
@@ -592,7 +592,7 @@ int64_t ModelInfo::WholeNumber(const std::string& name, int64_t otherwise) const
 
 }  // namespace rankline
 
-// --- what Triton calls ---
+// --- functions that Triton calls ---
 
 #define RANKLINE_EXPORT extern "C" __attribute__((visibility("default"))) TRITONSERVER_Error*
 

@@ -1,4 +1,4 @@
-// What the backends for trained models share: a framework's library, opened when the server starts.
+// Shared by the backends for trained models: opening a framework's library when the server starts.
 #ifndef RANKLINE_TRITON_ENGINE_H_
 #define RANKLINE_TRITON_ENGINE_H_
 
@@ -9,24 +9,24 @@
 
 namespace rankline {
 
-// Opens the library that the option `library` names, or that the loader finds by this name.
+// Opens the library at the path in the option `library`, or else the library `name`.
 //
-// alone: it takes its own symbols before the server's, which it must where both have the same; what is not made for
-// that fails in C++'s own classes.
+// alone: whether the library resolves symbols to its own before the server's. This is necessary if both define the same
+// symbols; libraries not built for it fail in classes of the C++ standard library.
 //
-// Throws ArtifactError: it cannot be opened.
+// Throws ArtifactError if the library cannot be opened.
 void* OpenLibrary(const std::map<std::string, std::string>& options, const char* name, bool alone);
 
-// A function of the library. Throws ArtifactError: it has none of that name.
+// Returns a function of the library. Throws ArtifactError if there is none of that name.
 void* FunctionOf(void* library, const char* name);
 
-// Compares the tensors of the config with those that a model has: name → type.
+// Compares the tensors in the config with the model's tensors (name → type).
 //
-// Throws ArtifactError: they differ.
+// Throws ArtifactError if they differ.
 void CheckTensors(const std::string& model, const char* side, const std::vector<TensorSpec>& declared,
                   const std::map<std::string, std::string>& found, bool all_of_them);
 
-// The first line of what a framework says.
+// Returns the first line of a framework's message.
 std::string FirstLine(const std::string& text);
 
 }  // namespace rankline

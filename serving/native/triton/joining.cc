@@ -6,11 +6,11 @@
 namespace rankline {
 namespace {
 
-// One request with a long list must not make all others that wait with it as wide.
-constexpr int64_t kMostPadding = 4;  // cells for each value
+// A request with a long list must not widen all requests joined with it.
+constexpr int64_t kMostPadding = 4;  // cells per value
 constexpr int64_t kFewCells = 1 << 16;
-// Candidates that are padded are scored like others, so a request with many does not make others as wide.
-constexpr int64_t kMostPaddedScores = 2;  // for each that is asked for
+// Padded candidates are scored too, so a request with many candidates must not widen the others.
+constexpr int64_t kMostPaddedScores = 2;  // per requested score
 constexpr int64_t kFewScores = 256;
 constexpr std::string_view kValues = "__values", kLengths = "__nnzs";
 
@@ -18,7 +18,7 @@ bool EndsWith(const std::string& name, std::string_view end) {
   return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
 }
 
-// Joined, the padding of a wider request would pass for values of lists that are longer than their own.
+// Checks list lengths before joining: a list with a wrong length would read the padding of a wider request as values.
 void CheckLengths(const Request& request, const std::vector<TensorSpec>& specs) {
   for (size_t i = 0; i + 1 < specs.size(); ++i) {
     if (!EndsWith(specs[i].name, kValues)) continue;
@@ -83,7 +83,7 @@ std::vector<std::vector<size_t>> Groups(const std::vector<const Request*>& reque
       const int64_t count = candidates.any() ? candidates.CountOf(*requests[number], specs) : 1;
       shapes.push_back({count, number, RowsOf(*requests[number])});
     } catch (const RequestError&) {
-      groups.push_back({number});  // to be refused alone
+      groups.push_back({number});  // will be refused alone
     }
   }
   if (candidates.any()) {
@@ -144,7 +144,7 @@ Request Join(const std::vector<const Request*>& requests, const std::vector<Tens
           if (repeats && own > 0)
             std::memcpy(to + at, from + own - item, item);
           else
-            std::memset(to + at, 0, item);  // an empty string is all zeros, too
+            std::memset(to + at, 0, item);  // all zeros is also an empty string
         }
       }
     }

@@ -1,5 +1,4 @@
-// Requests that wait are joined into one run of a model and split again, as `serving/python_backends/batching.py` does
-// it.
+// Joins waiting requests into one run of a model and splits the outputs, like `serving/python_backends/batching.py`.
 #ifndef RANKLINE_TRITON_JOINING_H_
 #define RANKLINE_TRITON_JOINING_H_
 
@@ -11,33 +10,33 @@
 
 namespace rankline {
 
-// A request's tensors, one for each input of the config; data is null for one that is left out.
+// A request's tensors, one per input of the config; data is null for a missing input.
 using Request = std::vector<Tensor>;
 
-// Rows with several candidates, as `serving/python_backends/candidates.py` has them.
+// Rows with several candidates, as in `serving/python_backends/candidates.py`.
 struct Candidates {
-  std::vector<bool> inputs;  // by position: holds a value per candidate
+  std::vector<bool> inputs;  // by position: whether the input has a value per candidate
   std::vector<bool> outputs;
-  int64_t max_per_row = 0;  // 0 for any number
-  int64_t max_scores = 0;   // of all rows of a run
+  int64_t max_per_row = 0;  // 0: unlimited
+  int64_t max_scores = 0;   // in one run
 
   bool any() const { return !inputs.empty(); }
 
-  // Candidates of each row. Throws RequestError: there are none, too many, or not as many of each input.
+  // Returns the number of candidates per row. Throws RequestError if it is 0, too large, or differs between inputs.
   int64_t CountOf(const Request& request, const std::vector<TensorSpec>& specs) const;
 };
 
-// Which requests are worth a run together, by their numbers: those with about as many candidates; all, without any.
+// Groups the indices of requests worth joining: requests with similar numbers of candidates, or all without candidates.
 std::vector<std::vector<size_t>> Groups(const std::vector<const Request*>& requests,
                                         const std::vector<TensorSpec>& specs, const Candidates& candidates);
 
-// One request made of several. Rows of lists are padded to the longest, those of candidates with their last one.
+// Joins several requests into one. Lists are padded to the longest, and candidates with the row's last candidate.
 //
-// Throws std::runtime_error: some leave out what others have, or so much would be padded that it is not worth it.
+// Throws std::runtime_error if the requests have different inputs, or would need too much padding.
 Request Join(const std::vector<const Request*>& requests, const std::vector<TensorSpec>& specs,
              const Candidates& candidates, Scratch& scratch);
 
-// Rows of a request: of any tensor that is there. Throws RequestError where there is none.
+// Returns the number of rows of a request, from any present tensor. Throws RequestError if there is none.
 int64_t RowsOf(const Request& request);
 
 }  // namespace rankline

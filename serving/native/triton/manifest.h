@@ -1,4 +1,4 @@
-// A backend's own check that it loads what was exported, as `serving/triton/checksums.py` makes it.
+// Lets a backend check that it loads the exported files, like `serving/triton/checksums.py`.
 #ifndef RANKLINE_TRITON_MANIFEST_H_
 #define RANKLINE_TRITON_MANIFEST_H_
 
@@ -6,12 +6,12 @@
 
 namespace rankline {
 
-// Compares the files of a step with the manifest of its version.
+// Verifies the files of a step against the manifest of its version.
 //
 // model: the step's folder in the model repository.
-// manifest: path of the manifest from the repository on.
+// manifest: path of the manifest, relative to the repository.
 //
-// Throws ArtifactError: a file is missing, damaged or not of the export, or there is no manifest.
+// Throws ArtifactError if a file is missing, damaged or not part of the export, or if there is no manifest.
 void CheckStep(const std::string& model, const std::string& manifest);
 
 }  // namespace rankline

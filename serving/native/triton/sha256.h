@@ -7,7 +7,7 @@
 
 namespace rankline {
 
-// In 64 hexadecimal digits.
+// Returns the digest as 64 hexadecimal digits.
 std::string Sha256(std::string_view bytes);
 
 }  // namespace rankline

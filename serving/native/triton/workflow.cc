@@ -30,7 +30,7 @@ std::string Listed(const std::set<std::string>& names) {
 
 std::string Shaped(const TensorSpec& spec) { return NameOf(spec.dtype) + ("[" + std::to_string(spec.width)) + "]"; }
 
-// Where each of the plan's tensors is in the config; a mask may be left out of it.
+// Returns the position of each of the plan's tensors in the config, which may omit masks.
 std::vector<size_t> Positions(const ModelInfo& step, const char* side, const std::vector<TensorSpec>& own,
                               const std::vector<TensorSpec>& declared) {
   std::set<std::string> expected, found;
@@ -58,7 +58,7 @@ std::vector<size_t> Positions(const ModelInfo& step, const char* side, const std
   return positions;
 }
 
-// A step's plan, with its inputs from where the config has them.
+// A step's plan, which takes its inputs by their positions in the config.
 class Workflow {
  public:
   explicit Workflow(const ModelInfo& step)
@@ -78,7 +78,7 @@ class Workflow {
   std::vector<size_t> inputs_;
 };
 
-// --- alone ---
+// --- the workflow alone ---
 
 class WorkflowRunner : public Runner {
  public:
@@ -91,7 +91,7 @@ class WorkflowRunner : public Runner {
   }
 
  private:
-  // Outputs by their positions in the config.
+  // Maps outputs to their positions in the config.
   class Placed : public Sink {
    public:
     Placed(Sink& sink, const std::vector<size_t>& outputs) : sink_(sink), outputs_(outputs) {}
@@ -122,7 +122,7 @@ class WorkflowModel : public LoadedModel {
   std::vector<size_t> outputs_;
 };
 
-// --- before a model ---
+// --- the workflow before a model ---
 
 class FusedRunner : public Runner {
  public:
@@ -136,7 +136,7 @@ class FusedRunner : public Runner {
   }
 
  private:
-  // What the workflow makes, for the model.
+  // Holds the workflow's outputs, which are the model's inputs.
   class Between : public Sink {
    public:
     explicit Between(const std::vector<TensorSpec>& specs) : tensors(specs.size()), specs_(specs) {}

@@ -1,4 +1,4 @@
-// Steps with a compiled workflow at `<version>/plan`.
+// Serves steps with a compiled workflow at `<version>/plan`.
 #ifndef RANKLINE_TRITON_WORKFLOW_H_
 #define RANKLINE_TRITON_WORKFLOW_H_
 
@@ -8,15 +8,15 @@
 
 namespace rankline {
 
-// A step that is the workflow alone. Throws ArtifactError: it is missing or damaged, or does not fit the config.
+// Loads a step with only a workflow. Throws ArtifactError if it is missing or damaged, or does not fit the config.
 std::unique_ptr<LoadedModel> LoadWorkflow(const ModelInfo& step);
 
-// Loads a model whose inputs and outputs are as it is told.
+// Loads a model with the given inputs and outputs.
 using Load = std::unique_ptr<LoadedModel> (*)(const ModelInfo&);
 
-// A step with a model: behind the workflow where there is one, whose outputs are then the model's inputs.
+// Loads a step with a model, after its workflow if it has one; the workflow's outputs are then the model's inputs.
 //
-// Throws what `load` throws, and ArtifactError as LoadWorkflow does.
+// Throws the exceptions of `load`, and ArtifactError like LoadWorkflow.
 std::unique_ptr<LoadedModel> LoadBehindWorkflow(const ModelInfo& step, Load load);
 
 }  // namespace rankline

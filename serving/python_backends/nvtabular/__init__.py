@@ -1,1 +1,1 @@
-"""The backend `nvtabular`."""
+"""Triton backend `nvtabular`."""

@@ -1,14 +1,14 @@
-"""Triton backend `nvtabular`: serves the compiled workflow at `<version>/plan`, or one that runs through NVTabular.
+"""Triton backend `nvtabular`: serves the workflow at `<version>/plan`, compiled or run through NVTabular.
 
-A folder with this file is a backend (Triton's "Python-based backend"), so a model repository holds the plan and a
-config, and no code. A column of lists is two tensors, `name__values` with zeros or empty strings behind the end of each
-list, and `name__nnzs`; a third, `name__valid`, may mark what is missing. See `rankline.workflows.schema.tensor_names`.
+A folder with this file is a backend (Triton's "Python-based backend"), so a model repository contains the plan and a
+config, but no code. A list column has two tensors, `name__values` with lists padded by zeros or empty strings, and
+`name__nnzs`; a third, `name__valid`, may mark missing lists. See `rankline.workflows.schema.tensor_names`.
 
-Parameter read from `config.pbtxt`:
+Parameters in `config.pbtxt`:
 
-    CANDIDATES        raw columns that may hold several values per row, [num_rows, num_candidates]; what they share is
-                      transformed once
-    MAX_LIST_LENGTH   most values of a list, and most candidates, of one row of a request, default 0: any number
+    CANDIDATES        raw columns that may have several values per row, [num_rows, num_candidates]; the columns that
+                      candidates share are transformed once
+    MAX_LIST_LENGTH   maximum number of list values, and of candidates, in one row of a request; default 0: no limit
 """
 
 from rankline.serving.python_backends.batching import BatchingModel

@@ -1,1 +1,1 @@
-"""The backend `identity`."""
+"""Triton backend `identity`."""
