@@ -1,4 +1,4 @@
-"""The choices of a training run. Importing them imports no framework."""
+"""Configuration of a training run. Importing this package does not import a framework."""
 
 from rankline.training.config.session import SessionConfig
 from rankline.training.config.train import TrainConfig

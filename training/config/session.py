@@ -1,4 +1,4 @@
-"""The choices of a run that do not change the model."""
+"""Options of a run that do not change the model."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,16 @@ DEVICES = ("auto", "cpu", "cuda")
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """How a run is carried out. Nothing here changes the model.
+    """How a run is carried out. No option here changes the model.
 
     Attributes:
-        checkpoint_every: steps between checkpoints, of which the last one is kept; 0 writes none.
-        resume: go on from the checkpoint of an interrupted run.
-        tensorboard: write losses, metrics and throughput for TensorBoard, beside the model.
-        evaluate_train: after each epoch, measure the training rows as well as the validation rows.
-        device: "auto" trains on a GPU where the framework sees one, "cuda" refuses to begin without, and "cpu" hides
-            them from this process.
-        deterministic: let TensorFlow use only kernels that give the same bits in each run, on any device; slower.
+        checkpoint_every: steps between checkpoints; only the latest is kept. 0 disables checkpoints.
+        resume: continue an interrupted run from its checkpoint.
+        tensorboard: write losses, metrics and throughput for TensorBoard, next to the model.
+        evaluate_train: after each epoch, compute metrics on the training rows as well as the validation rows.
+        device: "auto" trains on a GPU if the framework finds one, "cuda" fails without a GPU, and "cpu" hides GPUs from
+            this process.
+        deterministic: restrict TensorFlow to kernels that produce the same bits in every run, on any device; slower.
         profile_steps: first and last step that TensorBoard's profiler records, e.g. 90,100; implies `tensorboard`.
     """
 

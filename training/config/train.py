@@ -1,4 +1,4 @@
-"""The choices of a training run. Importing this file imports no framework."""
+"""Configuration of training. Importing this module does not import a framework."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,37 +14,39 @@ from rankline.workflows.core.validation import MOST_SEED, check_at_least, check_
 DECAYS = ("none", "linear", "quadratic", "cosine")
 HOLDOUTS = ("inner", "valid")
 ROWWISE_TABLE_LR_SCALE = 320.0
-"""What `table_lr_scale` is for "rowwise_adagrad" unless it is given: its accumulators shrink the steps."""
+"""Default `table_lr_scale` of "rowwise_adagrad", whose accumulators shrink the steps."""
 _OF_STEPS = (
     "optimizer", "learning_rate", "learning_rate_decay", "warmup_steps", "decay_start_step", "table_lr_scale",
     "weight_decay", "weight_averaging",
 )  # fmt: skip
 _SLOTS = {"adagrad": 1, "adam": 2, "lazy_adam": 2}
-"""What an optimizer remembers of each weight."""
+"""Optimizer → number of values it stores per weight."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(StepConfig):
-    """What is trained, and how it is fitted.
+    """The model to train and how to train it.
 
     Attributes:
-        model: architecture, with choices of its own.
-        optimizer: update rule; a key of `rankline.training.trainers.keras_optimizers.OPTIMIZERS`, in PyTorch of
+        model: architecture, which has options of its own.
+        optimizer: update rule; a key of `rankline.training.trainers.keras_optimizers.OPTIMIZERS`, or for PyTorch of
             `rankline.training.trainers.torch_optimizers.OPTIMIZERS`.
-        learning_rate: learning rate at the start.
-        learning_rate_decay: "none", or "linear", "quadratic" or "cosine" down to zero at the end of the last epoch.
-        warmup_steps: steps in which the learning rate rises linearly from zero, before anything else.
-        decay_start_step: step from which the learning rate decays; until then it stays as it is.
-        table_lr_scale: multiplies the learning rate of embedding tables. None takes the optimizer's own: 1, but much
+        learning_rate: initial learning rate.
+        learning_rate_decay: "none", or "linear", "quadratic" or "cosine" decay to zero at the end of the last epoch.
+        warmup_steps: steps at the start of training in which the learning rate rises linearly from zero.
+        decay_start_step: step at which the learning rate starts to decay; it is constant before.
+        table_lr_scale: factor on the learning rate of embedding tables. None uses the optimizer's default: 1, but much
             more for "rowwise_adagrad", whose accumulators shrink its steps.
-        weight_decay: decoupled (AdamW), on all weights but embedding tables, which have `l2_embedding`.
-        weight_averaging: evaluate and export an average of the weights over the run, late ones counting more.
-        epochs: passes over the training data, at most.
-        early_stopping_patience: stop after so many epochs that are no better on the rows that `epoch_holdout` names (by
-            AUC, RMSE or logloss, as the task is), and take the best one; 0 trains all epochs and keeps the last.
-        epoch_holdout: rows that choose the epoch. "inner": a fifth of the training part does, then a new model learns
-            from all of it for as many epochs, and the validation rows, which chose nothing, are scored once. "valid":
-            the validation rows do, in half the time, and their figures flatter.
+        weight_decay: decoupled weight decay (AdamW) of all weights except embedding tables, which use `l2_embedding`.
+        weight_averaging: evaluate and export a running average of the weights in which later weights count more.
+        epochs: maximum number of passes over the training data.
+        early_stopping_patience: stop after this many epochs without improvement on the rows that `epoch_holdout`
+            selects (by AUC, RMSE or logloss, depending on the task) and keep the best epoch; 0 trains all epochs and
+            keeps the last.
+        epoch_holdout: rows that select the best epoch. "inner": a fifth of the training rows selects it, then a new
+            model trains on all training rows for that many epochs, and the validation rows, which selected nothing,
+            are scored once. "valid": the validation rows select it, which takes half the time, but their metrics are
+            optimistic.
         seed: seed of the initial weights, the order of rows, and dropout.
     """
 
@@ -80,26 +82,22 @@ class TrainConfig(StepConfig):
 
     @property
     def copies_of_weights(self) -> int:
-        """How many numbers are held for each weight, at least: itself, what the optimizer remembers, its average."""
+        """Minimum number of values in memory per weight: the weight, the optimizer's state and the average."""
         return 1 + _SLOTS.get(self.optimizer, 0) + self.weight_averaging
 
     @property
     def chooses_inside(self) -> bool:
-        """Whether a part of the training rows chooses the epoch."""
+        """Whether a holdout of the training rows selects the epoch."""
         return self.epoch_holdout == "inner" and self.early_stopping_patience > 0 and self.epochs > 1
 
     @property
     def params(self) -> dict[str, Any]:
-        """The choices that the model uses, which MLflow records."""
+        """The options that the model uses, as recorded in MLflow."""
         unread = () if self.model.framework.learns_in_steps else _OF_STEPS
         return {name: value for name, value in self.to_dict().items() if name not in unread}
 
     def check_read(self, given: Iterable[str]) -> None:
-        """Refuse choices that the model does not use.
-
-        Raises:
-            ConfigError: one of `given` is a choice that the model ignores.
-        """
+        """Raise `ConfigError` if the model ignores one of the options in `given`."""
         if ignored := sorted(self.to_dict().keys() - self.params.keys() & set(given)):
             raise ConfigError(
                 f"model {self.model.name!r} is not fitted in steps and has no use for {', '.join(ignored)}. Leave "
@@ -107,10 +105,10 @@ class TrainConfig(StepConfig):
             )
 
     def with_choices(self, **choices: Any) -> "TrainConfig":
-        """The run with other choices, of its own or of its model, by name.
+        """Return a copy with other options, of the run or of its model, by name.
 
         Raises:
-            ConfigError: neither has a choice of that name, or one is out of its range.
+            ConfigError: neither has an option of that name, or a value is out of range.
         """
         model: ModelConfig = choices.pop("model", self.model)
         if unknown := choices.keys() - _names(self) - _names(model):
@@ -124,20 +122,20 @@ class TrainConfig(StepConfig):
 
     @classmethod
     def from_dict(cls, choices: Mapping[str, Any]) -> "TrainConfig":
-        """What `to_dict` gave, from JSON too, in which tuples are lists.
+        """Return the config that `to_dict` wrote, also after a round trip through JSON, which turns tuples into lists.
 
         Raises:
-            ConfigError: it is of a model that does not come with Rankline, or has a choice that is not known.
+            ConfigError: the model is not part of Rankline, or an option is unknown.
         """
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()
         }
-        if (name := given.pop("model")) not in MODELS:  # no code is imported because a file says so
+        if (name := given.pop("model")) not in MODELS:  # a file must not cause an import of arbitrary code
             raise ConfigError(f"the config is for model {name!r}, expected one of {', '.join(sorted(MODELS))}.")
         return cls(model=MODELS[name]()).with_choices(**given)
 
     def to_dict(self) -> dict[str, Any]:
-        """All choices by name, those of the model beside the others: for MLflow, manifests and checkpoints."""
+        """Return all options by name, including the model's, for MLflow, manifests and checkpoints."""
         own = {choice.name: getattr(self, choice.name) for choice in fields(self)}
         return own | {"model": self.model.name} | asdict(self.model)
 

@@ -1,1 +1,1 @@
-"""Prepared data as training reads it, and its conversion between file formats."""
+"""Reading of prepared data for training, and conversion between file formats."""

@@ -1,4 +1,4 @@
-"""convert: prepared data with its splits in another file format, all else as it was."""
+"""convert: prepared data with its splits in another file format."""
 
 import shutil
 from dataclasses import replace
@@ -25,21 +25,20 @@ def convert(
 ) -> PreparedData:
     """Publish prepared data with its splits in another format.
 
-    Workflow, held-out rows, catalogue and metadata stay. The result is an artifact with a fingerprint of its own: what
-    was trained on the data as it was does not belong to it.
+    The workflow, held-out rows, catalog and metadata stay the same. The result is an artifact with its own fingerprint,
+    so it does not match models and checkpoints of the original data.
 
     Args:
-        prepared: prepared data.
-        output: where the new prepared data goes, replaced when it is whole; may be `prepared` itself.
+        output: directory of the new prepared data, replaced once complete; may be `prepared` itself.
         to: one of `rankline.workflows.schema.feature_spec.SOURCE_TYPES`.
         prebatch: rows per TFRecord.
-        prebatch_valid: the same for the validation rows; None for as many.
-        progress: told rows.
+        prebatch_valid: rows per TFRecord of the validation split; None for `prebatch`.
+        progress: receives the number of rows.
 
     Raises:
-        ArtifactError: `prepared` is missing or damaged, or `output` is something else.
-        ConfigError: no such format, all splits have it already, or `prebatch` does not go with it.
-        DataError: a file does not hold what the spec says.
+        ArtifactError: `prepared` is missing or damaged, or `output` is another kind of artifact.
+        ConfigError: unknown format, all splits already have it, or `prebatch` is not valid for it.
+        DataError: a file does not match the spec.
     """
     sizes = {_VALID: prebatch if prebatch_valid is None else prebatch_valid}
     if to not in SOURCE_TYPES:
@@ -80,6 +79,6 @@ class _Share(Progress):
     def __init__(self, whole: Progress, *, before: int, num_rows: int, total: int) -> None:
         self._whole, self._before, self._num_rows, self._total = whole, before, num_rows, total
 
-    def update(self, done: float, total: float, note: str = "") -> None:  # noqa: ARG002  (the note of all rows is ours)
+    def update(self, done: float, total: float, note: str = "") -> None:  # noqa: ARG002  (replaced by a note for all splits)
         rows = self._before + round(done / total * self._num_rows)
         self._whole.update(rows, self._total, f"{rows:,} of {self._total:,} rows converted")

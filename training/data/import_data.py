@@ -1,12 +1,12 @@
-"""import: data that somebody else prepared → prepared data of ours, so that training, export and serving work with it.
+"""import: convert data that was prepared elsewhere, so that training, export and serving work with it.
 
-A `feature_spec.yaml` describes the files (`rankline.training.data.spec_files`). Its channels are those of our models,
-or have names of their own: of these, ids are categorical and numbers continuous, or labels if the channel's name says
-so. A mapping `test` becomes the split `valid`.
+A `feature_spec.yaml` describes the files (`rankline.training.data.spec_files`). Its channels have the names
+of Rankline's channels or other names. In a channel with another name, ids are categorical, and numbers are continuous,
+or labels if the name contains "label". A mapping `test` becomes the split `valid`.
 
-Ids are taken over as they are: 0 is padding and the largest is the cardinality, so that ours is one more. Zeros at
-either end of a history are cut off, and what is left is its length. A client sends the same ids: the workflow of such
-data lets them pass, but for those out of range, which become 0.
+Ids stay as they are: 0 is padding and the cardinality is the largest id, so Rankline's cardinality is one more. Zeros
+at either end of a history are removed, and the rest is its length. Clients send the same ids: the workflow of such data
+passes them through and maps ids out of range to 0.
 """
 
 from dataclasses import replace
@@ -65,18 +65,19 @@ def import_data(
     *,
     progress: Progress = SILENT,
 ) -> PreparedData:
-    """Check, cut, write and publish.
+    """Validate, trim and publish the data.
 
     Args:
         path: a feature spec, or a directory with `feature_spec.yaml`.
-        output: directory of the artifact, replaced when it is whole.
-        progress: told bytes read; the note has rows.
+        output: directory of the artifact, replaced once complete.
+        progress: receives the number of bytes read; the note has the number of rows.
 
     Raises:
-        SpecError: the description is not valid, or does not fit the files; the message has the place.
-        DataError: a file is damaged, a value is missing or does not fit, a label does not fit its task, a split shows
-            nothing of it, or a history contradicts itself; the message has the file, and the row where there is one.
-        ArtifactError: `output` holds something else.
+        SpecError: the spec is not valid or does not match the files; the message has the entry.
+        DataError: a file is damaged, a value is missing or out of range, a label does not fit its task, a split has no
+            information about its labels, or the columns of a history disagree; the message has the file, and the row if
+            there is one.
+        ArtifactError: `output` is another kind of artifact.
     """
     refuse_foreign(output, KIND)
     if path.is_dir() and not (path / FILE_NAME).is_file():
@@ -99,7 +100,7 @@ def import_data(
 
 
 def mappings_of(data: DataSet) -> dict[str, str]:
-    """Return our split → mapping of the data."""
+    """Return our split → name of the mapping in the data."""
     names = data.spec.mappings.keys()
     if TRAIN not in names or not names & {VALID, TEST}:
         raise SpecError(f"{data.path}: source_spec has {sorted(names)}, expected {TRAIN}, and {TEST} or {VALID}.")
@@ -107,7 +108,6 @@ def mappings_of(data: DataSet) -> dict[str, str]:
 
 
 def spec_of(data: DataSet) -> FeatureSpec:
-    """The spec of the prepared data, without sources."""
     file = data.spec
     try:
         channels: dict[str, tuple[str, ...]] = {}
@@ -134,7 +134,7 @@ def spec_of(data: DataSet) -> FeatureSpec:
 
 
 def _channel_of(data: DataSet, name: str) -> str:
-    """Our channel for one of any name, which are constants of somebody's model: by its name, else by what it holds."""
+    """Map a channel of any name to one of ours, by its name or else by its content."""
     if name in _CHANNELS:
         return name
     file = data.spec
@@ -176,7 +176,7 @@ class _Writer:
         self._histories, self._negatives = (self.spec.channels.get(channel, ()) for channel in (HISTORY, NEGATIVES))
 
     def write(self, split: str, directory: Path) -> Source:
-        """Write a split; of validation rows also what a client would send."""
+        """Write a split, and of validation rows also the inputs that a client would send."""
         labels = [label.name for label in self.spec.labels]
         schema, columns = arrow_schema(self.spec.features), [*self.spec.metadata.inputs, *labels]
         writer = FilesWriter(directory / split, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
@@ -228,7 +228,7 @@ class _Writer:
         return Labels.of(head, labels, may_lack=may_lack)
 
     def _take_over_labels(self, seen: list[Labels], split: str) -> None:
-        """Refuse a split that shows nothing; the heads get what training rows say of their labels."""
+        """Raise if the split's labels are not usable, and store statistics of the training labels in the heads."""
         heads = self.spec.heads
         for head, labels in zip(heads, seen, strict=True):
             try:
@@ -241,9 +241,9 @@ class _Writer:
 
 
 def _save_workflow(spec: FeatureSpec, directory: Path) -> None:
-    """Save a workflow that lets a client's ids pass.
+    """Save a workflow that passes a client's ids through.
 
-    It keeps the latest items of a history that is too long, and makes the features of a history equally long.
+    It keeps the latest items of a history that is too long, and makes all features of a history equally long.
     """
     histories = spec.channel(HISTORY)
     with quiet_nvtabular():
@@ -265,5 +265,5 @@ def _ids(feature: Feature) -> Any:
 
 
 def _history(feature: Feature) -> Any:
-    assert feature.max_length is not None  # it is a list
+    assert feature.max_length is not None  # lists have one
     return _ids(feature) >> ops.ListSlice(-feature.max_length)

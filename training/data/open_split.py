@@ -1,4 +1,4 @@
-"""The one place that opens a split of prepared data, whatever format its files have."""
+"""Opening of splits of prepared data, in any file format."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ L = TypeVar("L", bound="ParquetLoader[Any]")
 
 
 class Reading(TypedDict, total=False):
-    """Options that the loaders of each format have; `BatchStream` documents them and has their defaults."""
+    """Options that the loaders of all formats share; see `BatchStream` for their meaning and defaults."""
 
     drop_last: bool
     prefetch: int | None
@@ -42,18 +42,7 @@ def tensorflow_loader(
     global_size: int = 1,
     **reading: "Unpack[Reading]",
 ) -> "KerasSequenceLoader | TFRecordLoader":
-    """Batches of a split for a TensorFlow model; they look the same for each format.
-
-    Args:
-        prepared: directory of the prepared data.
-        spec: its feature spec.
-        split: "train", "valid", …
-        batch_size: rows per batch; only the last one of an epoch is smaller.
-        shuffle: give the rows a new order in each epoch; without it they come in the order of the files.
-        seed: start of the random order.
-        global_rank, global_size: number of this worker, and how many there are; see `BatchStream`.
-        **reading: see `Reading`.
-    """
+    """Open a split for a TensorFlow model. Batches have the same structure for all formats."""
     source = spec.source(split)
     if reading.get("drop_last") and 0 < source.num_rows < batch_size:
         raise DataError(
@@ -93,7 +82,6 @@ def parquet_split(
     rank: int,
     size: int,
 ) -> L:
-    """A loader of a split in Parquet, or of the share of it that worker `rank` of `size` has."""
     share: StreamOptions = {"global_rank": rank, "global_size": size}
     options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
     loader = make(parquet_files(prepared, spec.source(split)), options)
@@ -118,7 +106,7 @@ def _tfrecord_loader(
 
 
 def parquet_files(prepared: Path, source: Source) -> ParquetFiles:
-    """The files of a Parquet source, as far as they are to be read."""
+    """Open the files of a Parquet source, limited to the part that the source selects."""
     return ParquetFiles([prepared / name for name in source.files], source.part)
 
 
@@ -142,9 +130,9 @@ def _parquet_loader(
 
 
 def checks_of(spec: FeatureSpec) -> StreamOptions:
-    """What a spec says about values: which ids there are, what stands for missing ones, and that a label is a number.
+    """Derive loader options from a spec: the range of ids, replacements for nulls, and finite labels.
 
-    NaN is what stands for the label that a row lacks where others have theirs.
+    With several labels a row may lack some, and NaN marks a missing label.
     """
     masked = {label.name: math.nan for label in spec.labels if len(spec.labels) > 1}
     filled = {feature.name: feature.null_fill for feature in spec.features if feature.null_fill is not None}
@@ -156,9 +144,9 @@ def checks_of(spec: FeatureSpec) -> StreamOptions:
 
 
 def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> Batch:
-    """The inputs of the first rows of a split as arrays, whatever format its files have.
+    """Return the inputs of the first rows of a split as arrays, in any file format.
 
-    Imports TensorFlow for TFRecord only.
+    Imports TensorFlow only for TFRecord.
     """
     source, inputs = spec.source(split), (*spec.categorical, *spec.continuous)
     files = [prepared / name for name in source.files]
@@ -179,7 +167,7 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
 
 
 def check_parquet(spec: FeatureSpec, *, reader: str) -> None:
-    """Refuse prepared data that a Parquet-only reader cannot read."""
+    """Raise `ConfigError` if a split is not Parquet, on behalf of a reader that supports nothing else."""
     for split, source in spec.sources.items():
         if source.type != PARQUET:
             raise ConfigError(

@@ -1,11 +1,11 @@
-"""Any files that a `feature_spec.yaml` describes, whoever wrote them: rows block by block, checked against the spec.
+"""Files of any origin described by a `feature_spec.yaml`, read in blocks of rows and checked against the spec.
 
-    csv       no header; the order of `features` is that of the columns; a list is one field of numbers with spaces
-              between them; an empty field is a missing value, or an empty list
+    csv       no header; columns in the order of `features`; a list is one field of numbers separated by spaces; an
+              empty field is a missing value, or an empty list
     parquet   columns by name
     tfrecord  features by name, one row or a block of rows per record; see `rankline.training.data.loader.tfrecord`
 
-The chunks of a mapping are put side by side, row by row.
+The chunks of a mapping are joined side by side, row by row.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,12 +35,12 @@ _CSV_BLOCK_BYTES = 1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Some rows of a mapping, one after the other.
+    """Consecutive rows of a mapping.
 
     Attributes:
-        table: the columns in the order of the spec, with its dtypes and without nulls.
-        origins: column → the file that it is from, and how many rows of that file come before these.
-        num_bytes: that were read of all files for them.
+        table: columns in the order of the spec, with its dtypes and without nulls.
+        origins: column → its file, and the number of rows of that file that precede these.
+        num_bytes: bytes read from all files for these rows.
     """
 
     table: pa.Table
@@ -50,8 +50,6 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """Files, and what they are said to hold."""
-
     spec: SpecFile
     path: Path
 
@@ -79,9 +77,9 @@ class DataSet:
         return sum(path.stat().st_size for chunk in chunks for path in self._paths(chunk))
 
     def rows(self, mapping: str) -> Iterator[Rows]:
-        """All rows of a mapping, some at a time.
+        """Yield all rows of a mapping, block by block.
 
-        An id may be as large as its cardinality: where 0 is padding, as in NVIDIA's SIM, ids are counted from 1.
+        An id may equal its cardinality: if 0 is padding, as in NVIDIA's SIM, ids start at 1.
         """
         place, chunks = f"{self.path}: source_spec.{mapping}", self.spec.mappings[mapping]
         streams = [self._blocks(chunk, f"{place}[{number}]") for number, chunk in enumerate(chunks)]
@@ -134,7 +132,7 @@ class DataSet:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """Some rows of a chunk, all from one file; at least one."""
+    """Consecutive rows of a chunk, at least one, all from the same file."""
 
     table: pa.Table
     path: Path
@@ -149,7 +147,7 @@ class _Block:
         return replace(self, table=left, start=self.start + num_rows, num_bytes=0) if len(left) else None
 
 
-# --- Readers: path, features, place of the features in the spec → bytes read and rows, which are not checked yet
+# --- Readers: path, features, entry of the features in the spec → bytes read, and rows that are not checked yet
 
 _Reader = Callable[[Path, Sequence[Feature], str], Iterator[tuple[float, pa.Table]]]
 
@@ -187,13 +185,13 @@ def _tfrecord(
 
 
 def counting_feature(features: Iterable[Feature]) -> Feature | None:
-    """Return the column whose values say how many rows a TFRecord has: no list, and if possible a required one."""
+    """Return the single-value column that gives the number of rows of a TFRecord, preferably a required one."""
     single = (feature for feature in features if not feature.is_list)
     return min(single, key=lambda feature: feature.null_fill is not None, default=None)
 
 
 def _as_stored(feature: Feature) -> Feature:
-    """An Example holds int64 and float32; ids are checked later."""
+    """Return the feature with its dtype in an Example: int64 or float32. Ids are checked later."""
     dtype = "float32" if np.dtype(feature.dtype).kind == "f" else "int64"
     return replace(feature, dtype=dtype, cardinality=None, embedding_dim=None)
 
@@ -207,7 +205,7 @@ def _csv(path: Path, features: Sequence[Feature], place: str) -> Iterator[tuple[
             reader = csv.open_csv(
                 file,
                 read_options=csv.ReadOptions(column_names=names, block_size=_CSV_BLOCK_BYTES, use_threads=False),
-                parse_options=csv.ParseOptions(ignore_empty_lines=len(names) > 1),  # else it is a missing value
+                parse_options=csv.ParseOptions(ignore_empty_lines=len(names) > 1),  # of one column: a missing value
                 convert_options=csv.ConvertOptions(
                     column_types={feature.name: _csv_type(feature) for feature in features},
                     null_values=[""],
@@ -234,11 +232,11 @@ def _csv(path: Path, features: Sequence[Feature], place: str) -> Iterator[tuple[
 def _csv_type(feature: Feature) -> pa.DataType:
     if feature.is_list:
         return pa.string()
-    return pa.float32() if feature.dtype == "float16" else arrow_type(feature)  # Arrow reads no halves
+    return pa.float32() if feature.dtype == "float16" else arrow_type(feature)  # Arrow cannot read float16
 
 
 def _lists_of_text(column: pa.ChunkedArray, feature: Feature) -> pa.ListArray:
-    """Fields such as "3 17 4" as lists."""
+    """Parse fields such as "3 17 4" as lists."""
     trimmed = pc.utf8_trim_whitespace(column.combine_chunks())
     words = pc.utf8_split_whitespace(trimmed)
     lengths = np.where(pc.equal(trimmed, "").to_numpy(zero_copy_only=False), 0, pc.list_value_length(words).to_numpy())
@@ -255,11 +253,11 @@ def _first_fields(path: Path) -> list[str]:
 _READERS: dict[str, _Reader] = {PARQUET: _parquet, CSV: _csv}
 
 
-# --- Values as the spec has them
+# --- Conversion of values to the spec
 
 
 def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -> pa.Array:
-    """A column with the feature's dtype, checked; `start` rows of the file come before it."""
+    """Check a column and convert it to the feature's dtype; `start` rows of the file precede it."""
     where, entry = f"{path}: column {feature.name!r}", f"feature_spec.{feature.name}"
     if not arrays.is_numeric(column.type):
         raise SpecError(f"{where} is {column.type}, but {entry}.dtype says {feature.dtype}.")
@@ -309,7 +307,7 @@ class _ListRows:
 
 
 def _cast(rows: _ListRows, feature: Feature) -> npt.NDArray[Any]:
-    """The values in the feature's dtype; numbers with a fraction may be rounded, whole ones may not change."""
+    """Convert the values to the feature's dtype. Fractions may be rounded; integers must not change."""
     values, dtype = rows.values, np.dtype(feature.dtype)
     if values.dtype == dtype:
         return values

@@ -1,4 +1,4 @@
-"""Padded histories as lists of their ids alone."""
+"""Removal of padding from histories."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,11 @@ from rankline.workflows.schema.ragged import Ragged, arrow_lists, offsets_of
 
 
 def trimmed(rows: Rows, histories: Sequence[str], negatives: Sequence[str]) -> dict[str, pa.ListArray]:
-    """Cut the zeros off both ends of each history.
+    """Remove the zeros at both ends of each history.
 
     Args:
-        rows: the rows.
-        histories: list columns of the features of one history, which go together item by item.
-        negatives: those of items that were not chosen; of as many as the history has, or of none.
+        histories: list columns with the features of one history, which correspond item by item.
+        negatives: list columns of items that were not chosen, as many as the history has or none.
     """
     made: dict[str, _Trimmed] = {}
     for names in (histories, negatives):
@@ -34,7 +33,7 @@ def trimmed(rows: Rows, histories: Sequence[str], negatives: Sequence[str]) -> d
 
 @dataclass(frozen=True, kw_only=True)
 class _Trimmed:
-    """One column: row i had `before[i]` values, of which `lengths[i]` are left, beginning with number `first[i]`."""
+    """A trimmed column: row i had `before[i]` values and keeps `lengths[i]`, starting at index `first[i]`."""
 
     name: str
     origin: tuple[Path, int]
@@ -45,12 +44,11 @@ class _Trimmed:
 
     @classmethod
     def of(cls, rows: Rows, name: str) -> "_Trimmed":
-        """The ids of a column that are not padding."""
         column = from_arrow(rows.table[name])
         assert isinstance(column, Ragged)
         offsets = column.offsets.astype(np.int64)
         places = np.flatnonzero(column.values)
-        bounds = np.searchsorted(places, offsets)  # row i has the places from bounds[i] up to bounds[i + 1]
+        bounds = np.searchsorted(places, offsets)  # row i has places[bounds[i] : bounds[i + 1]]
         lengths = np.diff(bounds)
         first, last = np.zeros_like(lengths), np.full_like(lengths, -1)
         full = lengths > 0
@@ -72,7 +70,7 @@ class _Trimmed:
         return arrow_lists(self.values, offsets_of(self.lengths))
 
     def check_like(self, other: "_Trimmed", *, or_empty: bool = False) -> None:
-        """Refuse a row that has other items than another column has there."""
+        """Raise if a row has another number of ids, or padding at another end, than in the other column."""
         differ = self.lengths != other.lengths
         if or_empty:
             differ &= self.lengths > 0

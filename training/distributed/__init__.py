@@ -1,1 +1,1 @@
-"""Several processes that train one model, with Horovod."""
+"""Training of one model by several processes, with Horovod."""

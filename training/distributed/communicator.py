@@ -1,6 +1,6 @@
-"""Workers that train together, as the rest of training sees them. Importing this file imports no framework.
+"""Communication of workers that train together. Importing this module does not import a framework.
 
-A run has one worker, or several that Horovod started. Each has the whole model and a share of the rows; they exchange
+A run has one worker, or several started by Horovod. Each has the whole model and a share of the rows; they exchange
 gradients in each step. Worker 0 logs and writes.
 """
 
@@ -14,10 +14,10 @@ Array = npt.NDArray[Any]
 
 
 class World(Protocol):
-    """What one of the workers knows of the others, and how it exchanges with them.
+    """One worker's connection to all workers.
 
-    All workers call the methods in the same order. Each method raises `WorkerLostError` where another worker has died,
-    does not answer in time, or has left.
+    All workers must call the methods in the same order. Each method raises `WorkerLostError` if another worker died,
+    left or does not respond in time.
     """
 
     @property
@@ -25,52 +25,49 @@ class World(Protocol):
         """Number of this worker; 0 logs and writes."""
 
     @property
-    def size(self) -> int:
-        """How many there are."""
+    def size(self) -> int: ...
 
     def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
-        """Sums over all workers, in a graph.
+        """Return sums over all workers, in a graph.
 
         Args:
-            values: float32 tensors, or `tf.IndexedSlices`, which stay so. Of slices only the rows that a worker touched
-                are sent, each once.
-            shapes: of the values; of the whole table for slices.
-            most_rows: slices of a table with no more rows than that are sent as a whole.
+            values: float32 tensors or `tf.IndexedSlices`, whose sums are slices again. Of slices only the rows used by
+                a worker are sent, each once.
+            shapes: shapes of the values; for slices, of the whole table.
+            most_rows: slices of a table with at most this many rows are sent as a whole table.
         """
 
     def broadcast(self, variables: Sequence[Any]) -> None:
-        """Give TensorFlow variables the values that worker 0 has."""
+        """Set TensorFlow variables to the values of worker 0."""
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
-        """Element-wise sums over all workers, in float64."""
+        """Return element-wise sums over all workers, in float64."""
 
     def all_gather(self, array: Array) -> Array:
-        """The arrays of all workers one behind the other, by rank; they may differ in their first dimension."""
+        """Return the arrays of all workers concatenated by rank; they may differ in their first dimension."""
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """What each worker passed, by rank; plain values that JSON can hold."""
+        """Return the values of all workers by rank; values must be JSON-serializable."""
 
     def explained(self) -> AbstractContextManager[None]:
-        """In the block, in which workers exchange, an error of a framework is what it comes from.
+        """Translate framework errors that communication raises in the block.
 
         Raises:
-            WorkerLostError: another worker died, left or does not answer.
-            KeyboardInterrupt: this one was stopped meanwhile.
+            WorkerLostError: another worker died, left or does not respond.
+            KeyboardInterrupt: this worker was stopped in the meantime.
         """
 
     def propagating_errors(self) -> AbstractContextManager[None]:
-        """In the block an error of one worker ends all of them, and worker 0 raises the first one.
-
-        It may stand within another such block.
+        """Stop all workers if one raises an error in the block; worker 0 raises the first error. Blocks can be nested.
 
         Raises:
             WorkersError: another worker failed; the message has its number and its error.
-            WorkerLostError: another worker died, or does not answer.
+            WorkerLostError: another worker died or does not respond.
         """
 
 
 class Solo:
-    """The world of a run with one worker; does without Horovod."""
+    """A world with a single worker. Does not use Horovod."""
 
     rank = 0
     size = 1

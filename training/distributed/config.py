@@ -1,4 +1,4 @@
-"""The choices of a run of several processes."""
+"""Configuration of runs with several processes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 RATE_SCALES = ("none", "linear", "sqrt")
 COMPRESSIONS = ("none", "fp16")
 LAG_FACTOR = 10
-"""Times `WorkersConfig.timeout_s`, for a worker that answers, but lags."""
+"""Factor on `WorkersConfig.timeout_s` for a worker that responds but lags."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,16 +21,17 @@ class WorkersConfig:
     """How several processes train one model together.
 
     Attributes:
-        workers: processes that train; each reads its share of the rows.
-        min_workers: fewest that an elastic run goes on with; 0 for a run that ends when a worker dies.
-        max_workers: most that an elastic run takes in; 0 for a run that ends when a worker dies.
-        global_batch_size: rows per step of all workers together, which must divide it; 0 for `batch_size` rows each.
-        scale_learning_rate: "linear" multiplies the learning rate by the rows per step of all workers over
-            `batch_size`, "sqrt" by the root of that; best with `warmup_steps`. "none" leaves it.
-        compression: "fp16" exchanges float16 in place of float32: of tables, and of weights of some size.
-        commit_every: steps between two checkpoints of an elastic run, unless checkpoint_every says; what came after the
-            last one is lost with a worker.
-        timeout_s: seconds to wait for a worker that does not answer. One that answers, but lags, has ten times as
+        workers: number of training processes; each reads its share of the rows.
+        min_workers: minimum number of workers of an elastic run; 0 for a run that ends when a worker dies.
+        max_workers: maximum number of workers of an elastic run; 0 for a run that ends when a worker dies.
+        global_batch_size: rows per step of all workers together, a multiple of the number of workers; 0 for
+            `batch_size` rows per worker.
+        scale_learning_rate: "linear" multiplies the learning rate by the rows per step of all workers divided by
+            `batch_size`, "sqrt" by the square root of this ratio; best with `warmup_steps`. "none" keeps it.
+        compression: "fp16" exchanges float16 instead of float32, for tables and larger weights.
+        commit_every: steps between checkpoints of an elastic run, unless checkpoint_every is set; if a worker dies,
+            steps since the last checkpoint are lost.
+        timeout_s: seconds to wait for a worker that does not respond. A worker that responds but lags has ten times as
             long.
     """
 
@@ -57,17 +58,17 @@ class WorkersConfig:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the run goes on without a worker that dies."""
+        """Whether the run continues when a worker dies."""
         return self.max_workers > 0
 
     def of_world(self, config: "TrainConfig", size: int) -> "TrainConfig":
-        """The choices of the whole run of `size` workers, of which `config` has those of one.
+        """Return the config of the whole run, given the config of one of its `size` workers.
 
         Returns:
-            Its `batch_size` is the rows per step of all workers, and its learning rate is scaled.
+            A config whose `batch_size` is the rows per step of all workers, and whose learning rate is scaled.
 
         Raises:
-            ConfigError: the workers do not divide the global batch.
+            ConfigError: the global batch size is not a multiple of the number of workers.
         """
         batch_size = self.global_batch_size or config.batch_size * size
         if batch_size % size:

@@ -1,7 +1,8 @@
-"""Workers that exchange through Horovod (Sergeev & Del Balso 2018, arXiv:1802.05799). Only this file imports it.
+"""Communication of workers through Horovod (Sergeev & Del Balso 2018, arXiv:1802.05799), which only this module
+imports.
 
-Tables are exchanged as rows: each worker sends those that it touched, once each, and so what is sent follows the batch
-and not the table. All else is summed in one buffer.
+Tables are exchanged as rows: each worker sends the rows that it used, once each, so the traffic depends on the batch
+and not on the table. Everything else is summed in one buffer.
 """
 
 import json
@@ -32,26 +33,26 @@ except ImportError as error:
         f"several workers need Horovod, which cannot be imported ({reason}). Build it: make horovod"
     ) from None
 
-_LEAST_COMPRESSED = 1024  # numbers; fewer are not worth the rounding
+_LEAST_COMPRESSED = 1024  # values; for fewer the savings are not worth the rounding
 _LARGEST_HALF_EXPONENT = 15  # 2¹⁵ < 65504
-_OF_HOROVOD = ("Horovod", "gloo")  # in the message of an error that it raised
-_MISTAKE = "Mismatched"  # tensors, of workers that are all there
-_INTERRUPTED = "REPLACED BY KeyboardInterrupt"  # what pybind11 makes of a signal that comes while an error is raised
+_OF_HOROVOD = ("Horovod", "gloo")  # in messages of Horovod's errors
+_MISTAKE = "Mismatched"  # in messages about different tensors, while all workers are alive
+_INTERRUPTED = "REPLACED BY KeyboardInterrupt"  # from pybind11, if a signal arrives while an error is raised
 _STORE_SCOPE = "rankline"
 _STORE_TIMEOUT_S = 2.0
-_POSTED_TIMEOUT_S = 5.0  # for the error of another worker, or for worker 0 to have read this one's
+_POSTED_TIMEOUT_S = 5.0  # to wait for another worker's error, or until worker 0 has read this worker's
 _POLL_S = 0.05
-_GRACE_S = 1.0  # in which worker 0 prints
+_GRACE_S = 1.0  # time for worker 0 to print the error
 
 
 class HorovodWorld:
-    """The world of a process that horovodrun started, see `rankline.training.distributed.communicator.World`.
+    """The world of a process started by horovodrun, see `rankline.training.distributed.communicator.World`.
 
-    Joins the other workers, unless this process has already.
+    Joins the other workers, unless this process already has.
 
     Args:
-        compression: "fp16" to send halves, scaled by a power of two so that the largest number just fits; "none".
-        timeout_s: to wait for a worker that does not answer; ten times that for one that lags.
+        compression: "fp16" to send float16, scaled by a power of two so that the largest value just fits; or "none".
+        timeout_s: time to wait for a worker that does not respond; ten times as long for a worker that lags.
 
     Raises:
         WorkerLostError: another worker did not arrive in time.
@@ -65,7 +66,7 @@ class HorovodWorld:
             ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", lag_s),
             ("HOROVOD_STALL_CHECK_TIME_SECONDS", lag_s // 2),
         ):
-            os.environ.setdefault(name, str(seconds))  # Horovod takes them from there, and horovodrun may have set them
+            os.environ.setdefault(name, str(seconds))  # Horovod reads them; horovodrun may have set them already
         try:
             hvd.init()
         except ValueError as error:
@@ -85,14 +86,14 @@ class HorovodWorld:
         return int(hvd.size())
 
     def close(self) -> None:
-        """Leave the other workers; those that still exchange find a worker lost."""
+        """Leave the other workers. Workers that still communicate get a `WorkerLostError`."""
         hvd.shutdown()
 
     def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
         totals: list[Any] = list(values)
         dense: dict[int, Any] = {}
         sparse: dict[int, Any] = {}
-        touched: dict[int, Any] = {}  # how often each row is in the gradient, where a table goes as a whole
+        touched: dict[int, Any] = {}  # for tables sent as a whole: number of uses of each row
         for position, (value, shape) in enumerate(zip(values, shapes, strict=True)):
             if isinstance(value, tf.IndexedSlices) and shape[0] > most_rows:
                 sparse[position] = _each_once(value)
@@ -101,7 +102,7 @@ class HorovodWorld:
                 dense[position] = tf.math.unsorted_segment_sum(value.values, value.indices, shape[0])
                 touched[position] = tf.math.unsorted_segment_sum(ones, value.indices, shape[0])
             else:
-                dense[position] = tf.ensure_shape(value, shape)  # not every gradient knows its own
+                dense[position] = tf.ensure_shape(value, shape)  # some gradients have no static shape
         factors = self._factors(dense | {position: rows.values for position, rows in sparse.items()})
         for position, rows in sparse.items():
             totals[position] = self._gathered_rows(position, rows, factors.get(position), shapes[position])
@@ -118,7 +119,7 @@ class HorovodWorld:
         for position in dense:
             totals[position] = sums[position]
             if position in touched:
-                # A row that nobody looked up is not part of the gradient: optimizers would move it on old momentum.
+                # Leave out rows that no worker used, or optimizers would move them on old momentum.
                 indices = tf.where(sums[position,] > 0)[:, 0]
                 totals[position] = _slices(tf.gather(sums[position], indices), indices, shapes[position])
         return totals
@@ -126,7 +127,7 @@ class HorovodWorld:
     def broadcast(self, variables: Sequence[Any]) -> None:
         with self.explained():
             for position, variable in enumerate(variables):
-                # Not by their own names: Keras numbers layers anew in each process, and on in each model of it.
+                # Not by the variables' names: these depend on all models that Keras built before in the process.
                 variable.assign(hvd.broadcast(variable.value(), root_rank=0, name=f"rankline_variable_{position}"))
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
@@ -174,7 +175,7 @@ class HorovodWorld:
             raise
 
     def _end(self, rank: int) -> None:
-        """Leave the others. horovodrun ends all once one has ended, so worker 0 may first say why."""
+        """Leave the other workers. Worker 0 may report the error first: horovodrun kills all workers when one exits."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -185,22 +186,21 @@ class HorovodWorld:
             time.sleep(_GRACE_S)
 
     def _factors(self, values: dict[int, Any]) -> dict[int, Any]:
-        """What each value is multiplied by before it becomes halves; none for those that stay float32.
+        """Return the factor of each value that is sent as float16; values sent as float32 have none.
 
-        A power of two, the same for all workers, with which the largest possible sum is still a half. What is not
-        finite stays so.
+        Factors are powers of two, the same on all workers, for which the largest possible sum still fits into float16.
+        Non-finite values stay non-finite.
         """
         positions = [position for position, value in values.items() if _has_at_least(value, _LEAST_COMPRESSED)]
         if not self._compresses or not positions:
             return {}
-        largest = [tf.maximum(tf.reduce_max(tf.abs(values[position])), 0.0) for position in positions]  # 0 of no rows
+        largest = [tf.maximum(tf.reduce_max(tf.abs(values[position])), 0.0) for position in positions]  # 0 if empty
         limits = hvd.allreduce(tf.stack(largest), op=hvd.Sum, name="rankline_limits")
         exponents = tf.math.floor(_LARGEST_HALF_EXPONENT - tf.math.log(limits) / np.log(2.0))
         factors = tf.pow(2.0, tf.clip_by_value(exponents, -100.0, 100.0))
         return dict(zip(positions, tf.unstack(factors), strict=True))
 
     def _gathered_rows(self, position: int, rows: Any, factor: Any, shape: Sequence[int]) -> Any:
-        """The rows of all workers one behind the other."""
         narrow = tf.int32 if shape[0] < 2**31 else tf.int64
         indices = hvd.allgather(tf.cast(rows.indices, narrow), name=f"rankline_indices_{position}")
         sent = rows.values if factor is None else tf.cast(rows.values * factor, tf.float16)
@@ -211,7 +211,7 @@ class HorovodWorld:
 
 
 def _each_once(rows: Any) -> Any:
-    """The same gradient with each row once."""
+    """Sum the rows of a gradient so that each occurs once."""
     indices, places = tf.unique(rows.indices)
     return tf.IndexedSlices(tf.math.unsorted_segment_sum(rows.values, places, tf.size(indices)), indices)
 
@@ -221,13 +221,13 @@ def _slices(values: Any, indices: Any, shape: Sequence[int]) -> Any:
 
 
 def _has_at_least(value: Any, num_numbers: int) -> bool:
-    """Whether a tensor has so many numbers, or any number of rows."""
+    """Whether a tensor has at least `num_numbers` values, or an unknown number of rows."""
     size = value.shape.num_elements()
     return size is None or size >= num_numbers
 
 
 def _summed(values: dict[Any, Any], name: str) -> dict[Any, Any]:
-    """Sums over all workers, in one exchange of one buffer."""
+    """Return sums over all workers, computed in one exchange of one buffer."""
     if not values:
         return {}
     buffer = tf.concat([tf.reshape(value, [-1]) for value in values.values()], axis=0)
@@ -238,13 +238,13 @@ def _summed(values: dict[Any, Any], name: str) -> dict[Any, Any]:
 
 
 def _store() -> str | None:
-    """URL of horovodrun's key-value store; None where MPI started the workers."""
+    """URL of horovodrun's key-value store; None if MPI started the workers."""
     address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{part}") for part in ("ADDR", "PORT"))
     return f"http://{address}:{port}/{_STORE_SCOPE}" if address and port else None
 
 
 def _post(key: str, value: Any) -> None:
-    """Leave a value for the other workers, if there is a store."""
+    """Send a value to the other workers, if there is a store."""
     if store := _store():
         request = urllib.request.Request(f"{store}/{key}", data=json.dumps(value).encode(), method="PUT")
         with suppress(OSError), urllib.request.urlopen(request, timeout=_STORE_TIMEOUT_S):
@@ -252,7 +252,7 @@ def _post(key: str, value: Any) -> None:
 
 
 def _wait_for(key: str) -> Any:
-    """What a worker posted; None if none did within `_POSTED_TIMEOUT_S`."""
+    """Return the value that a worker posted; None if there is none within `_POSTED_TIMEOUT_S`."""
     deadline_s = time.monotonic() + _POSTED_TIMEOUT_S
     while (store := _store()) and time.monotonic() < deadline_s:
         with suppress(OSError), urllib.request.urlopen(f"{store}/{key}", timeout=_STORE_TIMEOUT_S) as answer:

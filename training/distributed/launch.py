@@ -1,4 +1,4 @@
-"""How a process becomes one of several workers. Importing this file imports no framework."""
+"""Detection of processes that were started as workers. Importing this module does not import a framework."""
 
 import os
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from rankline.training.distributed.communicator import SOLO, World
 from rankline.training.distributed.config import WorkersConfig
 from rankline.workflows.core.errors import ConfigError
 
-# Set for each worker: by horovodrun with Gloo, by Open MPI.
+# Set for each worker by horovodrun with Gloo and by Open MPI.
 _SIZE_VARIABLES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
-# By launchers whose workers do not find each other here: MPICH and Intel MPI, MVAPICH.
+# Set by unsupported launchers: MPICH and Intel MPI, MVAPICH.
 _FOREIGN_SIZE_VARIABLES = ("PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
 def num_started(environment: Mapping[str, str]) -> int:
-    """How many processes a launcher started together with this one; 1 for a process that was started alone."""
+    """Return the number of processes that a launcher started together with this one; 1 without a launcher."""
     names = (*_SIZE_VARIABLES, *_FOREIGN_SIZE_VARIABLES)
     return next((int(environment[name]) for name in names if name in environment), 1)
 
@@ -22,16 +22,16 @@ def num_started(environment: Mapping[str, str]) -> int:
 def join_world(config: WorkersConfig | None = None) -> World:
     """Join the other workers, if horovodrun or mpirun started this process as one of several.
 
-    It then imports TensorFlow and Horovod and waits for the others.
+    This imports TensorFlow and Horovod, and waits for the others.
 
     Args:
-        config: how workers exchange, and how long they wait for each other; None for the defaults.
+        config: how workers communicate, and how long they wait for each other; None for the defaults.
 
     Returns:
         `SOLO` for a process that was started alone.
 
     Raises:
-        ConfigError: Horovod is not installed, or was built for another TensorFlow, or the launcher is not known here.
+        ConfigError: Horovod is not installed or was built for another TensorFlow, or the launcher is not supported.
         WorkerLostError: another worker did not arrive in time.
     """
     if not any(name in os.environ for name in _SIZE_VARIABLES):

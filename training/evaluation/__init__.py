@@ -1,9 +1,9 @@
-"""How good scores are, over a whole split, without sampling; exactly, where a name does not say otherwise.
+"""Metrics of scored rows, computed over a whole split without sampling. They are exact unless a name says otherwise.
 
-A metric is a function of `ScoredRows` and a line in `METRICS`, or an entry point of the group `rankline.metrics` that
-leads to a `Metric`, such as `brier = "shop.metrics:BRIER"`. Manifests, MLflow, the summary of a run and its JSON go by
-`all_metrics`. Of several heads, each metric has the head's column in front of its name, and there is a `loss` of them
-all. How items are ranked for a user is in `rankline.training.evaluation.ranking`.
+A metric is a function of `ScoredRows` with an entry in `METRICS`, or an entry point of the group `rankline.metrics`
+that refers to a `Metric`, such as `brier = "shop.metrics:BRIER"`. `all_metrics` determines the metrics in manifests,
+MLflow, and a run's summary and JSON. With several heads, metric names start with the head's column, and `loss` combines
+all heads. Ranking metrics per user are in `rankline.training.evaluation.ranking`.
 """
 
 import math
@@ -26,13 +26,13 @@ ENTRY_POINTS = "rankline.metrics"
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """Something measured of the scores of a split.
+    """A metric of the scores of a split.
 
     Attributes:
-        measure: what it is of scored rows; NaN where there is nothing to say.
-        title: in the summary of a run; empty where it leaves the metric out.
-        needs_groups: it is measured of rows with groups only.
-        tasks: of heads that it is measured of.
+        measure: computes the metric; NaN if it is undefined for the rows.
+        title: name in the summary of a run; empty to omit the metric there.
+        needs_groups: whether the metric requires rows with groups.
+        tasks: tasks of heads for which the metric is defined.
     """
 
     measure: Callable[[ScoredRows], float]
@@ -43,7 +43,7 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The metric by which one model is better than another."""
+    """The metric that decides which of two models is better."""
 
     name: str
     title: str
@@ -62,19 +62,19 @@ _OBJECTIVES = {
 
 _OF_SEVERAL = Objective(name="loss", title="loss")
 OBJECTIVES = (_OF_SEVERAL, *_OBJECTIVES.values())
-"""All of them; the figures of a model have the first one that is there as theirs."""
+"""All objectives; the first one found among the metrics of a model is the model's."""
 
 
 def objective_of(heads: Sequence[Head]) -> Objective:
-    """What early stopping and summaries go by: of several heads, the weighted mean of their losses."""
+    """Return the objective of early stopping and summaries; for several heads, the weighted mean of their losses."""
     return _OBJECTIVES[heads[0].task] if len(heads) == 1 else _OF_SEVERAL
 
 
 def all_metrics() -> dict[str, Metric]:
-    """Name → metric: ours, then those of installed packages.
+    """Return all metrics by name: first Rankline's, then metrics of installed packages.
 
     Raises:
-        ConfigError: a package's cannot be loaded, or has the name of one of ours.
+        ConfigError: a package's metric cannot be loaded, or has the name of one of Rankline's.
     """
     return METRICS | _installed()
 
@@ -90,7 +90,7 @@ def _installed() -> dict[str, Metric]:
 
 
 def metric_names(heads: Sequence[Head]) -> dict[str, tuple[Head, Metric]]:
-    """Name of a figure → its head and metric, in the order in which they are shown."""
+    """Return metric name → head and metric, in display order."""
     prefixes = _prefixes([head.column for head in heads])
     return {
         prefix + name: (head, metric)
@@ -101,15 +101,15 @@ def metric_names(heads: Sequence[Head]) -> dict[str, tuple[Head, Metric]]:
 
 
 def measured(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
-    """The metrics of each head over the rows that have its label, under the names of `metric_names`.
+    """Compute the metrics of each head over the rows that have its label, under the names of `metric_names`.
 
     Args:
         heads: in the order of labels and scores.
-        rows: of several heads with labels of shape (N, number of heads), NaN where there is none, and scores of shape
-            (N, sum of the heads' widths).
+        rows: with several heads, labels of shape (N, number of heads), NaN if missing, and scores of shape (N, sum of
+            the heads' widths).
 
     Returns:
-        Finite figures, see `measured_as`; of several heads also `loss`.
+        Finite values, see `measured_as`; with several heads also `loss`.
 
     Raises:
         ValueError: see `measured_as`.
@@ -127,13 +127,13 @@ def measured(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
 
 
 def measured_as(task: str, rows: ScoredRows) -> dict[str, float]:
-    """Every metric for a task by its name, without any prefix.
+    """Compute every metric of a task, by name without a prefix.
 
     Returns:
-        Finite figures; what is NaN is left out, as `gauc` where no group has both classes.
+        Finite values; NaN values are omitted, such as `gauc` if no group has both classes.
 
     Raises:
-        ValueError: of `binary`, only one class is present, or a label is neither 0 nor 1; or there are no rows.
+        ValueError: there are no rows, or for `binary` only one class is present or a label is neither 0 nor 1.
         ConfigError: a metric of a package cannot be loaded, or fails.
     """
     if not len(rows.labels):
@@ -149,7 +149,7 @@ def measured_as(task: str, rows: ScoredRows) -> dict[str, float]:
 def _measured_by_package(name: str, metric: Metric, rows: ScoredRows) -> float:
     try:
         return float(metric.measure(rows))
-    except Exception as error:  # the package's own
+    except Exception as error:  # arbitrary code of the package
         raise ConfigError(
             f"metric {name!r} of an installed package failed ({type(error).__name__}: {error}). Mend or remove the "
             "package; --debug shows where."
@@ -157,12 +157,12 @@ def _measured_by_package(name: str, metric: Metric, rows: ScoredRows) -> float:
 
 
 def qualities(heads: Sequence[Head], labels: Array, scores: Array, groups: Array | None = None) -> dict[str, float]:
-    """See `measured`; of rows that came once each."""
+    """Compute `measured` for rows of arrays."""
     return measured(heads, ScoredRows.of(labels, scores, groups))
 
 
 def quality(labels: Array, scores: Array, groups: Array | None = None, *, task: str = BINARY) -> dict[str, float]:
-    """See `measured_as`; of rows that came once each."""
+    """Compute `measured_as` for rows of arrays."""
     return measured_as(task, ScoredRows.of(labels, scores, groups))
 
 
@@ -181,11 +181,11 @@ METRICS = {
         measure=binary.calibration_error, title="calibration error", tasks=(BINARY, MULTICLASS)
     ),
 }
-"""Name → metric, those that come with Rankline."""
+"""Name → metric, for the metrics that come with Rankline."""
 
 
 def _prefixes(columns: Sequence[str]) -> list[str]:
-    """What is in front of the names of each head's figures: nothing of a single one; MLflow takes few characters."""
+    """Return the prefix of each head's metric names, empty for a single head. MLflow allows few characters in names."""
     if len(columns) == 1:
         return [""]
     plain = [re.sub(r"[^A-Za-z0-9_.-]", "_", column) for column in columns]
@@ -194,11 +194,10 @@ def _prefixes(columns: Sequence[str]) -> list[str]:
 
 
 def losses_of(heads: Sequence[Head], labels: Array, scores: Array) -> float:
-    """The mean of the heads' losses by their weights.
+    """Return the weighted mean of the heads' losses.
 
     Args:
-        heads: what the labels are.
-        labels: shape (N,), of several heads (N, heads).
+        labels: shape (N,), for several heads (N, heads).
         scores: shape (N,), or (N, sum of widths).
     """
     losses = []
@@ -209,7 +208,7 @@ def losses_of(heads: Sequence[Head], labels: Array, scores: Array) -> float:
 
 
 def split_by_head(heads: Sequence[Head], rows: ScoredRows) -> Iterator[tuple[Head, ScoredRows]]:
-    """Each head, and the rows that have its label; rows as `measured` takes them."""
+    """Yield each head with the rows that have its label; rows as in `measured`."""
     if len(heads) == 1:
         yield heads[0], rows
         return
@@ -234,7 +233,6 @@ def _loss_name(head: Head) -> str:
 
 
 def _loss(head: Head, figures: Mapping[str, float]) -> float:
-    """What training makes small: of regression, of the standardised label."""
     figure = figures[_loss_name(head)]
     return (figure / head.deviation) ** 2 if head.task == REGRESSION else figure
 

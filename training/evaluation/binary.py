@@ -1,4 +1,4 @@
-"""Metrics of two classes, exact over all rows, where a name does not say otherwise."""
+"""Metrics of binary labels, exact over all rows unless a name says otherwise."""
 
 import numpy as np
 
@@ -8,30 +8,30 @@ from rankline.training.evaluation.tasks import class_logloss, confidence_error
 from rankline.workflows.data.auc import exact_auc
 
 NUM_THRESHOLDS = 200
-"""Of Keras' AUC, unless it is told otherwise."""
+"""Default of Keras' AUC."""
 _SMALLEST = 1e-7
 _NUM_BINS = 15
 
 
 def auc(rows: ScoredRows) -> float:
-    """Return the probability that a random positive is scored above a random negative; see `exact_auc`."""
+    """Return the probability that a random positive has a higher score than a random negative; see `exact_auc`."""
     return exact_auc(rows.labels, rows.scores, rows.counts)
 
 
 def thresholded_auc(rows: ScoredRows, num_thresholds: int = NUM_THRESHOLDS) -> float:
-    """Area under a ROC curve that is drawn through a few thresholds, as Keras' `AUC` computes it.
+    """Return the area under a ROC curve through a few thresholds, as Keras' `AUC` computes it.
 
-    The thresholds are equally spaced, the curve between them is straight, and scores between two of them count as
-    tied: where all scores lie close together it says less than `auc`. It is here to be compared with.
+    The thresholds are equally spaced, the curve is linear in between, and scores between two thresholds count as tied.
+    If all scores are close together, it is less precise than `auc`. It exists for comparison with Keras.
 
     Args:
-        rows: with probabilities.
-        num_thresholds: at least 2; the first lies below all scores, the last above.
+        rows: rows with probabilities.
+        num_thresholds: at least 2; the first is below all scores, the last above.
 
     Raises:
         ValueError: only one class is present.
     """
-    # float32, as in Keras: a score that lies on a threshold falls to the same side.
+    # float32, so that a score equal to a threshold is on the same side as in Keras.
     gap = np.ceil(rows.scores.astype(np.float32) * np.float32(num_thresholds - 1)).astype(np.int64) - 1
     gap, positive = np.maximum(gap, 0), rows.labels > 0.5
     true_rate, false_rate = (
@@ -41,7 +41,7 @@ def thresholded_auc(rows: ScoredRows, num_thresholds: int = NUM_THRESHOLDS) -> f
 
 
 def logloss(rows: ScoredRows) -> float:
-    """Mean cross-entropy in nats, of two classes or more; probabilities are kept 1e-7 away from 0 and 1."""
+    """Return the mean cross-entropy in nats, for two or more classes. Probabilities are clipped to [1e-7, 1 - 1e-7]."""
     if rows.scores.ndim > 1:
         return class_logloss(rows)
     clipped = np.clip(rows.scores.astype(np.float64), _SMALLEST, 1 - _SMALLEST)
@@ -49,16 +49,16 @@ def logloss(rows: ScoredRows) -> float:
 
 
 def calibration(rows: ScoredRows) -> float:
-    """Mean score by mean label: 1 where as much happens as is predicted, above 1 where too much is predicted."""
+    """Return the mean score divided by the mean label: 1 if calibrated, above 1 if scores are too high."""
     return rows.mean(rows.scores) / rows.mean(rows.labels)
 
 
 def calibration_error(rows: ScoredRows) -> float:
-    """How far the mean score of a bin is from its mean label, mean over the rows, in 15 bins of equally many rows.
+    """Return the mean absolute difference between mean score and mean label, in 15 bins with equal numbers of rows.
 
-    The expected calibration error with equal mass (Nguyen and O'Connor 2015, "Posterior calibration and exploratory
-    analysis for natural language processing models"). Ties stay in one bin. Of several classes it is that of Guo et al.
-    2017; see `rankline.training.evaluation.tasks.confidence_error`.
+    This is the expected calibration error with equal mass (Nguyen and O'Connor 2015, "Posterior calibration and
+    exploratory analysis for natural language processing models"). Ties stay in one bin. With several classes it is the
+    one of Guo et al. 2017; see `rankline.training.evaluation.tasks.confidence_error`.
     """
     if rows.scores.ndim > 1:
         return confidence_error(rows)
@@ -73,10 +73,10 @@ def calibration_error(rows: ScoredRows) -> float:
 
 
 def gauc(rows: ScoredRows) -> float:
-    """Mean of each group's AUC, weighted by its rows; groups with one class only are left out.
+    """Return the mean of each group's AUC, weighted by rows; groups with a single class are omitted.
 
-    The grouped AUC of Zhou et al. 2018 ("Deep Interest Network for Click-Through Rate Prediction"), with users as
-    groups: how well items are ordered *for one user*. Ties count half, as in `auc`.
+    This is the grouped AUC of Zhou et al. 2018 ("Deep Interest Network for Click-Through Rate Prediction"). With users
+    as groups, it measures how well items are ordered *for one user*. Ties count half, as in `auc`.
 
     Returns:
         NaN if no group has both classes.
@@ -89,7 +89,7 @@ def gauc(rows: ScoredRows) -> float:
     group = (np.cumsum(new_group) - 1)[ties]
     in_tie, positive_in_tie = (np.add.reduceat(numbers, ties) for numbers in (counts, positives))
     num_rows, num_positive = (np.bincount(group, weights=numbers) for numbers in (in_tie, positive_in_tie))
-    # Mid-rank of each tie within its group, 1-based: the mean position of its rows.
+    # Mid-rank of each tie within its group: the mean of its rows' positions, counted from 1.
     before = np.cumsum(num_rows) - num_rows
     mid_rank = np.cumsum(in_tie) - (in_tie - 1) / 2 - before[group]
     rank_sum = np.bincount(group, weights=mid_rank * positive_in_tie)
@@ -102,7 +102,7 @@ def gauc(rows: ScoredRows) -> float:
 
 
 def _share_above(gap: Array, counts: Array, num_thresholds: int) -> Array:
-    """Share of rows above each threshold, from the last one down, given the gap between two that each row is in."""
+    """Return the fraction of rows above each threshold, in descending order. `gap` is the interval of each row."""
     if not len(gap):
         raise ValueError("AUC needs both classes.")
     in_gap = np.bincount(gap, weights=counts, minlength=num_thresholds - 1)

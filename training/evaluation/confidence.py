@@ -1,9 +1,9 @@
-"""How sure a figure is: what each row adds to it, so that two models can be compared on the same rows.
+"""Confidence intervals of metrics, and paired comparison of two models on the same rows.
 
-A figure of N rows is, to first order, the mean of what its rows add, as it is over all rows there might be. So its
-standard error is the deviation of these over √N, and that of the difference of two models is the deviation of the
-differences, row by row. Of AUC that is DeLong, DeLong and Clarke-Pearson 1988, "Comparing the areas under two or more
-correlated receiver operating characteristic curves".
+To first order, a metric of N rows is the mean of one contribution per row. Its standard error is therefore the standard
+deviation of the contributions over √N, and the standard error of the difference of two models is computed in the same
+way from the differences per row. For AUC this is the method of DeLong, DeLong and Clarke-Pearson 1988, "Comparing the
+areas under two or more correlated receiver operating characteristic curves".
 """
 
 import math
@@ -17,18 +17,17 @@ from rankline.training.evaluation import METRICS
 from rankline.training.evaluation.scored_rows import ScoredRows
 
 LEVEL = 1.959964
-"""Standard errors from a figure to its bounds at 95 % confidence."""
+"""Standard errors between a metric and its bounds at 95% confidence."""
 _SMALLEST = 1e-7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How much another model's figure differs from a model's.
+    """The difference between two models in a metric.
 
     Attributes:
-        before, after: the figures.
         error: standard error of the difference.
-        is_paired: both are of the same rows, compared one by one.
+        is_paired: whether both models were compared row by row on the same rows.
     """
 
     before: float
@@ -38,31 +37,29 @@ class Difference:
 
     @property
     def change(self) -> float:
-        """After minus before."""
         return self.after - self.before
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of the change, at 95 % confidence."""
+        """Bounds of the change at 95% confidence."""
         return self.change - LEVEL * self.error, self.change + LEVEL * self.error
 
     @property
     def is_sure(self) -> bool:
-        """Whether the bounds lie on one side of 0."""
+        """Whether the bounds exclude 0."""
         low, high = self.bounds
         return low > 0 or high < 0
 
 
 def difference(name: str, before: tuple[Array, Array], after: tuple[Array, Array]) -> Difference:
-    """Compare two models by a figure of `MEASURABLE`.
+    """Compare two models by a metric of `MEASURABLE`.
 
     Args:
-        name: of the figure.
-        before, after: labels and scores, shape (N,) each, scores of several classes (N, C). Where both have the same
-            labels in the same order, they are taken for the same rows.
+        before, after: labels and scores, shape (N,) each, or (N, C) for scores of several classes. If the labels are
+            equal and in the same order, the rows are assumed to be the same.
 
     Raises:
-        ValueError: AUC of one class only.
+        ValueError: the metric is AUC, and only one class is present.
     """
     figures = [METRICS[name].measure(ScoredRows.of(*rows)) for rows in (before, after)]
     added = [MEASURABLE[name](*rows) for rows in (before, after)]
@@ -72,7 +69,7 @@ def difference(name: str, before: tuple[Array, Array], after: tuple[Array, Array
 
 
 def standard_error(added: Array) -> float:
-    """Of the mean of what each row adds; NaN for fewer than two rows."""
+    """Return the standard error of the mean of the rows' contributions; NaN for fewer than two rows."""
     return float(added.std(ddof=1) / np.sqrt(len(added))) if len(added) > 1 else float("nan")
 
 
@@ -82,7 +79,7 @@ def _added_to_auc(labels: Array, scores: Array) -> Array:
     added = np.empty(num_rows)
     for own in (positive, ~positive):
         num_others = num_rows - own.sum()
-        below = (ranks[own] - _ranks(scores[own])) / num_others  # share of the other class below, ties half
+        below = (ranks[own] - _ranks(scores[own])) / num_others  # fraction of the other class below, ties half
         right = below if own is positive else 1 - below
         added[own] = (right - right.mean()) * num_rows / own.sum()
     return added
@@ -107,11 +104,11 @@ MEASURABLE: Mapping[str, Callable[[Array, Array], Array]] = {
     "logloss": _added_to_logloss,
     "rmse": _added_to_rmse,
 }
-"""Name of a metric → what each row adds to it, shape (N,), up to a constant."""
+"""Name of a metric → function that returns the contribution of each row, shape (N,), up to a constant."""
 
 
 def _ranks(values: Array) -> Array:
-    """Rank values from 1, equal ones by their mean. SciPy does the same, but takes a second to import."""
+    """Rank values from 1, and equal values by their mean rank. SciPy's equivalent takes a second to import."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     last: Array = np.cumsum(counts) - (counts - 1) / 2
     return last[places]

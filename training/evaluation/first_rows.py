@@ -1,11 +1,11 @@
-"""The first rows of a split as a model scored them: to be drawn, and to compare two models row by row."""
+"""The first rows of a split and their scores, for plots and for comparing two models row by row."""
 
 import numpy as np
 
 from rankline.training.distributed.communicator import SOLO, Array, World
 
 MOST_ROWS = 1_000_000
-"""8 MB of a binary head; the standard error of an AUC over as many is below 0.001."""
+"""Takes 8 MB for a binary head; the standard error of an AUC over this many rows is below 0.001."""
 
 
 class FirstRows:
@@ -16,7 +16,7 @@ class FirstRows:
         self._room = MOST_ROWS
 
     def add(self, labels: Array, scores: Array) -> None:
-        """Take in a batch, or as much of it as there is room for.
+        """Add a batch, up to the maximum number of rows.
 
         Args:
             labels: shape (N,), or (N, heads).
@@ -27,6 +27,6 @@ class FirstRows:
             self._room -= len(self._parts[-1][0])
 
     def gathered(self, world: World = SOLO) -> tuple[Array, Array]:
-        """Labels and scores of all workers, whose shares of a split follow one another; the same for all."""
+        """Return labels and scores of all workers in the order of the split. All workers get the same rows."""
         labels, scores = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         return world.all_gather(labels)[:MOST_ROWS], world.all_gather(scores)[:MOST_ROWS]

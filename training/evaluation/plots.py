@@ -1,4 +1,4 @@
-"""How good scores are, as pictures: for binary labels ROC, calibration and scores; for others what answers to them."""
+"""Plots of model quality: ROC, calibration and score histogram for binary labels, and equivalents for other tasks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,24 +15,23 @@ from rankline.training.evaluation.scored_rows import ScoredRows
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
 _NUM_BINS = 20
-_MOST_CLASSES = 30  # of a confusion matrix that can be read
-_MOST_POINTS = 512  # of a curve
-_PLAIN: Any = {"text.parse_math": False}  # names of columns are no formulas
+_MOST_CLASSES = 30  # a larger confusion matrix is not readable
+_MOST_POINTS = 512  # per curve
+_PLAIN: Any = {"text.parse_math": False}  # column names may contain "$"
 
 
 def write_pictures(heads: Sequence[Head], labels: Array, scores: Array, path: Path) -> None:
-    """Draw a line of pictures for each head.
+    """Draw a row of plots for each head.
 
     Args:
-        heads: what the labels are.
-        labels: shape (N,), of several heads (N, heads), NaN where a row has none.
+        labels: shape (N,), for several heads (N, heads), NaN if missing.
         scores: shape (N,), or (N, values of all heads).
         path: PNG to write.
     """
     with rc_context(_PLAIN):
         figure = Figure(figsize=(15, 4.4 * len(heads)))
-        # By hand: a layout that measures every text takes three times as long as the drawing.
-        bottom = 0.3 if any(head.task == MULTICLASS for head in heads) else 0.12  # names of classes stand upright
+        # Manual layout: Matplotlib's layout engines measure every text, which takes three times as long as drawing.
+        bottom = 0.3 if any(head.task == MULTICLASS for head in heads) else 0.12  # class names are vertical
         top = 1 - 0.14 / len(heads)
         figure.subplots_adjust(left=0.05, right=0.99, bottom=bottom / len(heads), top=top, hspace=3 * bottom)
         lines = figure.subplots(len(heads), 3, squeeze=False)
@@ -40,15 +39,15 @@ def write_pictures(heads: Sequence[Head], labels: Array, scores: Array, path: Pa
             for axes, draw in zip(line, _PICTURES[head.task], strict=True):
                 draw(axes, head, rows)
                 if axes.get_legend_handles_labels()[0]:
-                    # Matplotlib's default, the best place, takes more than a second to find on a busy machine.
+                    # Matplotlib's default location, "best", takes more than a second to find on a busy machine.
                     axes.legend(frameon=False, loc="lower right" if draw is _draw_roc else "upper center")
         figure.suptitle(f"{', '.join(head.column for head in heads)}: {len(labels):,} validation rows")
         figure.savefig(path, dpi=110)
 
 
-def _draw_roc(axes: Axes, head: Head, rows: ScoredRows) -> None:  # noqa: ARG001  (pictures take the same)
+def _draw_roc(axes: Axes, head: Head, rows: ScoredRows) -> None:  # noqa: ARG001  (all plots have this signature)
     order = np.argsort(-rows.scores, kind="stable")
-    last = np.append(np.diff(rows.scores[order]) != 0, True)  # equal scores are one step
+    last = np.append(np.diff(rows.scores[order]) != 0, True)  # equal scores are one step of the curve
     rates = [
         np.append(0, np.cumsum(own[order])[last] / max(own.sum(), 1)) for own in (rows.labels < 0.5, rows.labels > 0.5)
     ]

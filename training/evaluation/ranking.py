@@ -1,8 +1,9 @@
-"""How well a model ranks all items for a user: what it puts first, against what the user chose later.
+"""Ranking metrics: how well a model ranks all items for a user, compared to the items that the user chose later.
 
-Recall and normalised discounted cumulative gain of the first k, as Liang et al. 2018 ("Variational Autoencoders for
-Collaborative Filtering", section 4.1) define them, over all candidates: no negatives are sampled, which would change
-the order of models (Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation").
+Recall and normalized discounted cumulative gain (NDCG) of the first k items, as defined by Liang et al. 2018
+("Variational Autoencoders for Collaborative Filtering", section 4.1), over all candidates. Negatives are not sampled,
+because sampling can change which model is better (Krichene and Rendle 2020, "On Sampled Metrics for Item
+Recommendation").
 """
 
 import numpy as np
@@ -11,10 +12,10 @@ from rankline.training.distributed.communicator import Array
 
 
 class Ranking:
-    """Recall and NDCG of the first items, mean over users, who are taken in one by one; nothing of them is held.
+    """Mean recall and NDCG of the first items over users. Users are added one by one, in constant memory.
 
-    Items with equal scores come in random order, and each figure is the expected one: a model that gives every item the
-    same score has that of chance.
+    Items with equal scores are in random order, and the metrics are expected values: a model that gives every item the
+    same score gets the metrics of random ranking.
     """
 
     def __init__(self, first: int = 20) -> None:
@@ -24,11 +25,11 @@ class Ranking:
         self._hits, self._gain = np.arange(first + 1.0), np.concatenate([[0.0], np.cumsum(gains)])
 
     def add(self, scores: Array, relevant: Array) -> None:
-        """Take in a user.
+        """Add a user. Users who chose none of the candidates are skipped.
 
         Args:
-            scores: of all candidates of this user, shape (C,).
-            relevant: whether the user chose each, bool of shape (C,); a user who chose none does not count.
+            scores: scores of all candidates, shape (C,).
+            relevant: whether the user chose each candidate, bool of shape (C,).
 
         Raises:
             ValueError: a score is NaN.
@@ -46,10 +47,10 @@ class Ranking:
         self._num_users += 1
 
     def figures(self) -> dict[str, float]:
-        """`recall_at_K`, hits by what could be hit, and `ndcg_at_K`; and how many users counted.
+        """Return `recall_at_K` (hits divided by possible hits), `ndcg_at_K`, and the number of users counted.
 
         Raises:
-            ValueError: none did.
+            ValueError: no users were counted.
         """
         if not self._num_users:
             raise ValueError("no user chose any of the candidates.")

@@ -1,4 +1,4 @@
-"""Scored rows as metrics take them: equal ones once, with how often they came; and how batches become them."""
+"""Scored rows as input of metrics, with equal rows stored once, and their collection from batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ _MOST_GROUPS = 1 << 31
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredRows:
-    """Rows of a split, scored, in any order.
+    """Scored rows of a split, in any order.
 
     Attributes:
-        labels: of one head, shape (N,).
+        labels: labels of one head, shape (N,).
         scores: probabilities or numbers, shape (N,), or probabilities of C classes, shape (N, C).
-        counts: how often each row came, int64 of shape (N,).
-        groups: group of each row, shape (N,), any sortable dtype; None where rows have none.
+        counts: number of occurrences of each row, int64 of shape (N,).
+        groups: group of each row, shape (N,), any sortable dtype; None if rows have no groups.
     """
 
     labels: Array
@@ -30,21 +30,20 @@ class ScoredRows:
 
     @classmethod
     def of(cls, labels: Array, scores: Array, groups: Array | None = None) -> "ScoredRows":
-        """Rows that came once each."""
         return cls(labels=labels, scores=scores, counts=np.ones(len(labels), np.int64), groups=groups)
 
     def mean(self, values: Array) -> float:
-        """Mean over all rows of something that each has, shape (N,)."""
+        """Return the mean of one value per row, shape (N,), weighted by the rows' counts."""
         return float(np.average(values.astype(np.float64), weights=self.counts))
 
 
 class Tally:
-    """The rows of a split, taken in batch by batch.
+    """Collects the rows of a split batch by batch.
 
-    Of a single binary head it holds what rows differ in, 16 bytes for each distinct (group, score, label) and up to
-    8 more for as many rows that are still to be counted: there are at most 2^30 probabilities in float32, and far
-    fewer in use, so many more rows take no more memory. The metrics are exact, and the same in any order of the rows.
-    Rows of other tasks and of several heads are held as they are.
+    For a single binary head it stores 16 bytes for each distinct (group, score, label), and up to 8 more for as many
+    rows that have not been counted yet. There are at most 2^30 float32 probabilities, and models produce far fewer
+    distinct ones, so memory does not grow with the number of rows. The metrics are exact and do not depend on the order
+    of the rows. Rows of other tasks and of several heads are stored individually.
     """
 
     def __init__(self, heads: Sequence[Head]) -> None:
@@ -56,11 +55,11 @@ class Tally:
         self._held: list[tuple[Array, ...]] = []
 
     def add(self, labels: Array, scores: Array, groups: Array | None = None) -> None:
-        """Take in a batch; all batches have groups, or none.
+        """Add a batch. Either all batches have groups, or none.
 
         Raises:
             FloatingPointError: a score is not finite.
-            ValueError: of a single binary head, a label is neither 0 nor 1.
+            ValueError: a label of a single binary head is neither 0 nor 1.
         """
         if not np.isfinite(scores).all():
             raise FloatingPointError("a score is not finite.")
@@ -74,7 +73,7 @@ class Tally:
             self._count()
 
     def rows(self, world: World = SOLO) -> ScoredRows:
-        """The rows of all workers: the same for all."""
+        """Return the rows of all workers. All workers get the same rows."""
         if self._held:
             labels, scores, *groups = (
                 world.all_gather(np.concatenate(column)) for column in zip(*self._held, strict=True)
@@ -93,14 +92,14 @@ class Tally:
 
 
 def starts(values: Array) -> Array:
-    """True where a value differs from the one before it."""
+    """Return a mask of the values that differ from their predecessor."""
     changes = np.ones(len(values), dtype=bool)
     changes[1:] = values[1:] != values[:-1]
     return changes
 
 
 def _packed(labels: Array, scores: Array, groups: Array | None) -> Array:
-    """Each row as one number: 31 bits of its group, the 32 of its score in float32, as it is served, and its label."""
+    """Encode each row as an integer: 31 bits for the group, 32 for the float32 score, 1 for the label."""
     if not np.isin(labels, (0, 1)).all():
         raise ValueError("labels hold values other than 0 and 1.")
     keys: Array = scores.astype(np.float32).view(np.uint32).astype(np.int64) << 1 | (labels == 1)
@@ -117,12 +116,12 @@ def _unpacked(keys: Array, counts: Array, has_groups: bool) -> ScoredRows:
         labels=(keys & 1).astype(np.float32),
         scores=(keys >> 1 & 0xFFFFFFFF).astype(np.uint32).view(np.float32),
         counts=counts,
-        groups=keys >> 33 & (_MOST_GROUPS - 1) if has_groups else None,  # the highest bit of a group is the sign
+        groups=keys >> 33 & (_MOST_GROUPS - 1) if has_groups else None,  # mask the sign extension of the shift
     )
 
 
 def _merged(keys: Array, counts: Array) -> tuple[Array, Array]:
-    """Each key once, in order; both are some sorted stretches, which a stable sort only merges."""
+    """Merge equal keys and sort them. The input consists of a few sorted ranges, which a stable sort only merges."""
     order = np.argsort(keys, kind="stable")
     begins = np.flatnonzero(starts(keys[order]))
     return keys[order][begins], np.add.reduceat(counts[order], begins) if len(begins) else counts

@@ -1,4 +1,4 @@
-"""Metrics of regression and of several classes, exact over all rows; those of two classes are in `binary`."""
+"""Metrics of regression and of several classes, exact over all rows. Metrics of binary labels are in `binary`."""
 
 import numpy as np
 
@@ -10,23 +10,23 @@ _NUM_BINS = 15
 
 
 def rmse(rows: ScoredRows) -> float:
-    """Root of the mean squared error, in the unit of the label."""
+    """Return the root mean squared error, in the unit of the label."""
     return float(np.sqrt(rows.mean(np.square(_difference(rows)))))
 
 
 def mae(rows: ScoredRows) -> float:
-    """Mean absolute error, in the unit of the label."""
+    """Return the mean absolute error, in the unit of the label."""
     return rows.mean(np.abs(_difference(rows)))
 
 
 def r2(rows: ScoredRows) -> float:
-    """Share of the labels' variance that the scores explain; NaN where all labels are the same."""
+    """Return the fraction of the labels' variance that the scores explain; NaN if all labels are equal."""
     spread = rows.mean(np.square(rows.labels - rows.mean(rows.labels)))
     return 1 - rows.mean(np.square(_difference(rows))) / spread if spread > 0 else float("nan")
 
 
 def class_logloss(rows: ScoredRows) -> float:
-    """Mean cross-entropy in nats; probabilities are kept 1e-7 away from 0.
+    """Return the mean cross-entropy in nats; probabilities are clipped to at least 1e-7.
 
     Raises:
         ValueError: a label is not the number of a class.
@@ -39,14 +39,14 @@ def class_logloss(rows: ScoredRows) -> float:
 
 
 def accuracy(rows: ScoredRows) -> float:
-    """Share of rows whose likeliest class, the first of equals, is theirs."""
+    """Return the fraction of rows whose most likely class, the first in a tie, is the label."""
     return rows.mean(rows.scores.argmax(axis=1) == rows.labels)
 
 
 def macro_f1(rows: ScoredRows) -> float:
-    """Mean over the classes of F1, 2·hits / (rows of the class + rows that are said to be).
+    """Return the mean over the classes of F1, 2·hits / (rows of the class + rows predicted as the class).
 
-    A class that no row has and none is said to have counts for nothing.
+    Classes without any such rows are ignored.
     """
     own, said = rows.labels.astype(np.int64), rows.scores.argmax(axis=1)
     hits, of_class, named = (
@@ -58,7 +58,7 @@ def macro_f1(rows: ScoredRows) -> float:
 
 
 def confidence_error(rows: ScoredRows) -> float:
-    """How far the likeliest class's probability is from how often it is right, mean over the rows, in 15 bins.
+    """Return the mean absolute difference between the most likely class's probability and its accuracy, in 15 bins.
 
     Guo et al. 2017, "On Calibration of Modern Neural Networks".
     """

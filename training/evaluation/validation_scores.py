@@ -1,4 +1,4 @@
-"""The validation rows as a model scored them, in a file: what a run keeps of them, and two runs are compared by."""
+"""Files with scored validation rows, which a run stores and which comparisons of runs read."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from rankline.workflows.schema.targets import Head
 from rankline.workflows.schema.tensors import side_by_side
 
 FOLDER = "validation"
-"""Among the artifacts of a run."""
+"""Directory among the artifacts of a run."""
 FILE = "scores.parquet"
 PICTURE = "quality.png"
 _HEADS = b"rankline.heads"
@@ -24,10 +24,10 @@ _HEADS = b"rankline.heads"
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationScores:
-    """The first validation rows, as the published model scores them.
+    """The first validation rows with the scores of the published model.
 
     Attributes:
-        labels: shape (N,), of several heads (N, heads), NaN where a row has none.
+        labels: shape (N,), for several heads (N, heads), NaN if missing.
         scores: shape (N,), or (N, values of all heads).
     """
 
@@ -39,7 +39,7 @@ class ValidationScores:
         return split_by_head(self.heads, ScoredRows.of(self.labels, self.scores))
 
     def write(self, directory: Path) -> None:
-        """Write `FILE`, with columns LABEL and LABEL_score for each head, and `PICTURE`, into a directory."""
+        """Write `FILE`, with columns LABEL and LABEL_score for each head, and `PICTURE` to a directory."""
         from rankline.training.evaluation.plots import write_pictures
 
         labels, scores = (_columns(values) for values in (self.labels, self.scores))
@@ -83,6 +83,5 @@ def _narrow(values: Array) -> Array:
 
 
 def scored_alike(heads: Sequence[Head], others: Sequence[Head]) -> list[Head]:
-    """Heads that both have, with the same task and classes."""
     known = {(head.column, head.task, head.classes) for head in others}
     return [head for head in heads if (head.column, head.task, head.classes) in known]

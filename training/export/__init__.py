@@ -1,1 +1,1 @@
-"""Trained models as files: SavedModel, TorchScript and ONNX, each with its signature."""
+"""Export of trained models as SavedModel, TorchScript and ONNX, each with its signature."""

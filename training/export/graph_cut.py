@@ -1,4 +1,4 @@
-"""A Keras model in two parts: the layers that look features up, and the dense network behind them."""
+"""Split of a Keras model into the layers that look up features, and the dense network after them."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from rankline.workflows.core.errors import ExportError
 
 
 def split_at_features(model: Any) -> tuple[list[Any], Any]:
-    """Cut a model behind its feature layers.
+    """Split a model after its feature layers.
 
     Args:
-        model: functional Keras model that uses its inputs through `DenseFeatures` layers, ours or Keras' own, or
-            `SequenceFeatures` only.
+        model: functional Keras model that uses its inputs only through `DenseFeatures` layers, Rankline's or Keras'
+            own, or through `SequenceFeatures`.
 
     Returns:
-        The feature layers, and the rest as a Keras model that takes a list of their results, in the same order; these
-        are tensors or, of `SequenceFeatures`, dicts of tensors.
+        The feature layers, and the rest as a Keras model whose input is the list of their outputs in the same order:
+        tensors or, for `SequenceFeatures`, dicts of tensors.
     """
     kinds = DenseFeatures | SequenceFeatures | keras.layers.DenseFeatures
     layers = [layer for layer in model.layers if isinstance(layer, kinds)]

@@ -1,4 +1,4 @@
-"""What MLflow asks of a logged model: scores of a data frame as a data frame."""
+"""Scoring of data frames, as MLflow requires it of logged models."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,11 +14,11 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class FrameScorer:
-    """Scores data frames with encoded ids, lists as one array per row.
+    """Scores data frames with encoded ids; lists are one array per row.
 
     Args:
-        names: tensors of the padded layout that the model takes.
-        score: tensors by name → output by name, (N, 1) or wider.
+        names: input tensors of the model, in the padded layout.
+        score: maps tensors by name to outputs by name, (N, 1) or wider.
     """
 
     def __init__(self, names: Iterable[str], score: Callable[[Arrays], Mapping[str, npt.NDArray[np.float32]]]) -> None:
@@ -26,7 +26,7 @@ class FrameScorer:
         self._score = score
 
     def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        """A column per output: numbers of one that is (N, 1), a list per row of one that is wider."""
+        """Return a column per output: numbers if the output is (N, 1), otherwise a list per row."""
         outputs = self._score(padded_rows(frame[self._columns]))
         columns: dict[str, Any] = {
             name: output[:, 0] if output.shape[1] == 1 else list(output) for name, output in outputs.items()

@@ -1,4 +1,4 @@
-"""A trained model that is ONNX from the start, for MLflow."""
+"""Loading of ONNX models for MLflow."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32
 
 
 def _load_pyfunc(data_path: str) -> FrameScorer:
-    """What MLflow calls to load a logged model, as its loader modules must."""
+    """Load a logged model. MLflow calls this function of its loader module."""
     session = onnxruntime.InferenceSession(data_path, providers=["CPUExecutionProvider"])
     taken = session.get_inputs()
     names = [tensor.name for tensor in session.get_outputs()]

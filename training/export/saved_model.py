@@ -1,13 +1,13 @@
-"""A trained Keras model as a plain SavedModel with the field's two conventions for lists.
+"""Export of Keras models as plain SavedModels, with two signatures for the two common layouts of lists.
 
 `serving_default` takes lists as flat values and offsets, the layout that merlin-systems sends. `serving_padded` takes
-them as a padded matrix and lengths: every tensor then has the batch first, so Triton's dynamic batcher can join
-requests. Single features are int64 (ids) or float32 (numbers), of shape (N,) in the first and (N, 1) in the second; the
-result is `{"score": float32 (N, 1)}`, or an output per head, see `rankline.workflows.schema.targets.output_names`, and
-N may change from call to call.
+lists as a padded matrix and lengths, so that every tensor has the batch as its first axis and Triton's dynamic batcher
+can combine requests. Single-value features are int64 (ids) or float32 (numbers), of shape (N,) in the first and (N, 1)
+in the second; the result is `{"score": float32 (N, 1)}`, or an output per head, see
+`rankline.workflows.schema.targets.output_names`. N may differ between calls.
 
-Models with histories score several items of a row at once in `serving_padded`: the features of the target item have
-the shape (N, C), the result too, and C may change as N may. No signature asks for negative histories.
+Models with histories score several items of a row at once in `serving_padded`: the features of the target item and the
+result have the shape (N, C), and C may differ between calls as N may. Negative histories are not part of any signature.
 """
 
 from collections.abc import Mapping
@@ -38,14 +38,15 @@ from rankline.workflows.schema.tensor_names import (
 def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
     """Write a SavedModel directory with both serving signatures.
 
-    Per single feature both signatures take `name`. Per list feature `serving_default` takes `name__values` (M,) and
-    `name__offsets` int32 (N + 1,), where row i has the values from offsets[i] up to offsets[i + 1];
-    `serving_padded` takes `name__values` (N, W), zeros behind the end of each list, and `name__nnzs` int32 (N, 1).
+    For each single-value feature both signatures take `name`. For each list feature `serving_default` takes
+    `name__values` (M,) and `name__offsets` int32 (N + 1,), where row i has the values from offsets[i] to
+    offsets[i + 1]; `serving_padded` takes `name__values` (N, W), padded with zeros after the end of each list, and
+    `name__nnzs` int32 (N, 1).
 
     Args:
-        model: functional Keras model that uses its inputs through `DenseFeatures` or `SequenceFeatures` layers only;
-            its first outputs are those of the heads.
-        spec: the features, whose names the tensors get. Negative histories are left out.
+        model: functional Keras model that uses its inputs only through `DenseFeatures` or `SequenceFeatures` layers;
+            its first outputs are the outputs of the heads.
+        spec: the features, which give the tensors their names. Negative histories are ignored.
         path: directory to write.
     """
     scorer = _Scorer(model, spec.for_scoring)
@@ -54,7 +55,6 @@ def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
 
 
 def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Signature:
-    """A signature of a SavedModel as a function of named tensors."""
     try:
         signatures = tf.saved_model.load(str(path)).signatures
     except OSError as error:
@@ -65,7 +65,7 @@ def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Signature:
 
 
 def _load_pyfunc(data_path: str) -> FrameScorer:
-    """What MLflow calls to load a logged model, as its loader modules must."""
+    """Load a logged model. MLflow calls this function of its loader module."""
     signature = load_signature(Path(data_path))
 
     def score(arrays: Arrays) -> dict[str, Any]:
@@ -78,8 +78,8 @@ def _load_pyfunc(data_path: str) -> FrameScorer:
 class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
     """The model as two functions over its variables, without any Keras object.
 
-    `__call__` is the one function that TensorFlow finds by itself when the loaded object is saved again without
-    signatures, as merlin-systems' PredictTensorflow does; `serving_padded` is no attribute for that reason.
+    When a loaded object is saved again without signatures, as by merlin-systems' PredictTensorflow, TensorFlow finds
+    `__call__` by itself if it is the only function. Therefore `serving_padded` is not an attribute.
     """
 
     def __init__(self, model: Any, spec: FeatureSpec) -> None:
@@ -92,7 +92,7 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
         }
 
         def score(columns: Mapping[str, Any]) -> dict[str, Any]:
-            # Not `layer(…)`: what Keras adds around a call (regularisers, checks) has no place in a serving graph.
+            # Not `layer(…)`: Keras would add regularizers and checks, which do not belong in a serving graph.
             outputs = tf.nest.flatten(head([layer.lookup(columns) for layer in layers], training=False))
             return dict(zip(output_names(spec.heads), outputs, strict=False))
 
@@ -103,8 +103,8 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
             return score(_from_padded(spec, inputs))
 
         self.__call__ = tf.function(flat, input_signature=[specs[RAGGED_SIGNATURE]], autograph=False)
-        # In a dict, where TensorFlow's search for "the" function of this object does not look. Not traced yet: saving
-        # takes no trace that was made before it, and would make another.
+        # In a dict, where TensorFlow does not search for the object's only function. Not traced yet, because saving
+        # ignores earlier traces and would trace again.
         self._signatures = {
             RAGGED_SIGNATURE: self.__call__,
             PADDED_SIGNATURE: tf.function(padded, input_signature=[specs[PADDED_SIGNATURE]], autograph=False),
@@ -115,7 +115,7 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
 
 
 def _split(model: Any) -> tuple[list[Any], Any]:
-    """The feature layers, which take columns in more layouts than Keras inputs can have, and the model behind them."""
+    """Return the feature layers, which accept more layouts of columns than Keras inputs, and the rest of the model."""
     layers, head = split_at_features(model)
     if foreign := [
         type(layer).__module__ for layer in layers if not isinstance(layer, DenseFeatures | SequenceFeatures)
@@ -162,7 +162,7 @@ def _from_padded(spec: FeatureSpec, inputs: Mapping[str, Any]) -> dict[str, Any]
         columns[feature.name] = PaddedLists(inputs[feature.name + VALUES], inputs[feature.name + NNZS])
     for feature in (feature for feature in _lists(spec) if feature.name not in columns):
         padded = inputs[feature.name + VALUES]
-        # Measured against masked means over (N, W, dimension): two to three times as fast, and no slower for one row.
+        # Two to three times as fast as masked means over (N, W, dimension), and no slower for one row.
         places = tf.where(tf.range(tf.shape(padded)[1]) < inputs[feature.name + NNZS])
         columns[feature.name] = Lists(tf.gather_nd(padded, places), places[:, 0], tf.shape(padded)[0])
     return columns

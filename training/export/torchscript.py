@@ -1,8 +1,8 @@
-"""A trained PyTorch model as TorchScript, which Triton's PyTorch backend runs and which holds no Python code.
+"""Export of PyTorch models as TorchScript, which Triton's PyTorch backend runs and which contains no Python code.
 
-`forward` takes the tensors of the padded layout by name: for a single feature `name` of shape (N, 1), int64 for ids and
-float32 for numbers, for lists `name__values` int64 (N, W) and `name__nnzs` int32 (N, 1), where row i has its first
-nnzs[i] values. It gives float32 (N, 1), or a tuple with an output per head, and N and W may change from call to call.
+`forward` takes the tensors of the padded layout by name: for a single-value feature `name` of shape (N, 1), int64 for
+ids and float32 for numbers; for a list `name__values` int64 (N, W) and `name__nnzs` int32 (N, 1), where row i has its
+first nnzs[i] values. It returns float32 (N, 1), or a tuple with an output per head. N and W may differ between calls.
 """
 
 import inspect
@@ -28,14 +28,13 @@ from rankline.workflows.torchscript.program import input_names, load_torch_scrip
 
 
 def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None:
-    """Write the model in evaluation mode."""
     example = _example(spec)
     device = next(model.parameters()).device
     scorer = _scorer(model, spec, tuple(example)).eval()
     arguments = tuple(tensor.to(device) for tensor in example.values())
     with warnings.catch_warnings(record=True) as noticed, _quiet_torch_script(), torch.no_grad():
         warnings.simplefilter("always", torch.jit.TracerWarning)  # type: ignore[attr-defined]
-        # Traced, not compiled, so that a model may be any Python.
+        # Traced, not compiled, so that a model may use any Python code.
         traced = torch.jit.trace(scorer, arguments, check_trace=False)  # type: ignore[no-untyped-call]
     for warning in noticed:
         if issubclass(warning.category, torch.jit.TracerWarning):  # type: ignore[attr-defined]
@@ -46,7 +45,7 @@ def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None
 
 
 def _load_pyfunc(data_path: str) -> FrameScorer:
-    """What MLflow calls to load a logged model, as its loader modules must."""
+    """Load a logged model. MLflow calls this function of its loader module."""
     model, outputs = load_torch_script(Path(data_path), torch, remedy="Train again.")
     names = input_names(model)
 
@@ -54,18 +53,16 @@ def _load_pyfunc(data_path: str) -> FrameScorer:
         with torch.inference_mode():
             scores = model(*(torch.from_numpy(_typed(arrays[name])) for name in names))
         parts = scores if isinstance(scores, tuple) else (scores,)
-        return dict(zip(outputs or [SCORE], (part.numpy() for part in parts), strict=True))  # older files name none
+        return dict(zip(outputs or [SCORE], (part.numpy() for part in parts), strict=True))  # older files lack names
 
     return FrameScorer(names, score)
 
 
 def _typed(array: Any) -> Any:
-    """Numbers as float32; ids and lengths as they are."""
     return np.ascontiguousarray(array, np.float32 if array.dtype.kind == "f" else array.dtype)
 
 
 def _example(spec: FeatureSpec) -> dict[str, torch.Tensor]:
-    """Two rows, by the names that the arguments have."""
     tensors: dict[str, torch.Tensor] = {}
     for feature in spec.categorical:
         if feature.is_list:
@@ -77,8 +74,6 @@ def _example(spec: FeatureSpec) -> dict[str, torch.Tensor]:
 
 
 def _scorer(model: nn.Module, spec: FeatureSpec, names: tuple[str, ...]) -> nn.Module:
-    """A module whose `forward` takes padded tensors by their names."""
-
     def forward(self: Any, *tensors: torch.Tensor) -> Any:
         inputs = _from_padded(spec, dict(zip(names, tensors, strict=True)))
         outputs = outputs_of(spec.heads, self.model(inputs).logit)
@@ -86,7 +81,7 @@ def _scorer(model: nn.Module, spec: FeatureSpec, names: tuple[str, ...]) -> nn.M
 
     arguments = ("self", *argument_names(names).values())
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
-    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where tracing finds the names
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # tracing reads names here
     scorer: nn.Module = type("Scorer", (nn.Module,), {"forward": forward})()
     scorer.model = model
     return scorer
@@ -104,7 +99,7 @@ def _from_padded(spec: FeatureSpec, tensors: Mapping[str, torch.Tensor]) -> dict
 
 @contextmanager
 def _quiet_torch_script() -> Iterator[None]:
-    """PyTorch 2.13 advises against TorchScript, which is the format that Triton's PyTorch backend reads."""
+    """Ignore PyTorch 2.13's deprecation of TorchScript, because Triton's PyTorch backend requires the format."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated", category=DeprecationWarning)
         yield

@@ -1,8 +1,8 @@
-"""The models that come with Rankline. A new one is a folder with its config and its network, and one line here.
+"""The models that come with Rankline. A new model is a folder with its config and its network, and one line here.
 
-A model of another package needs no line: `TrainConfig` takes its config, and `--model MODULE:CLASS` names it. Where the
-package says so by an entry point of the group `rankline.models`, as `tower = "shop.models:TowerConfig"`, its own name
-will do, and recipe files take it too.
+A model of another package needs no line here: `TrainConfig` accepts its config, and `--model MODULE:CLASS` names it. If
+the package declares an entry point in the group `rankline.models`, such as `tower = "shop.models:TowerConfig"`, the
+short name works too, also in recipe files.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,11 +48,7 @@ ENTRY_POINTS = "rankline.models"
 
 
 def model_named(name: str) -> type[ModelConfig]:
-    """The config of a model, by its name in `MODELS` or in an installed package, or as "MODULE:CLASS" of any other.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the config class of a model, by its name in `MODELS` or in an installed package, or as "MODULE:CLASS"."""
     installed = {} if name in MODELS else {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     module, _, class_name = installed.get(name, name).partition(":")
     try:
@@ -69,12 +65,7 @@ def model_named(name: str) -> type[ModelConfig]:
 
 
 def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
-    """Refuse rows that a model does not take.
-
-    Raises:
-        SpecError: the rows have histories that it does not take, or lack those that it takes; or a head has a task
-            that it does not learn, or there are several.
-    """
+    """Raise `SpecError` if a model does not support the histories, the tasks or the number of heads of a spec."""
     if model.takes_histories != spec.is_sequential:
         fitting = sorted(name for name, other in MODELS.items() if _takes_rows(other, spec))
         got, expected = ("with", "without") if spec.is_sequential else ("without", "with")
@@ -97,16 +88,9 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
 
 
 def check_memory(spec: FeatureSpec, model: ModelConfig, *, copies: int, num_bytes: int) -> None:
-    """Refuse a model whose weights do not fit into memory, before there are any.
+    """Raise `ConfigError` if the weights of a model, with `copies` float32 values each, do not fit into `num_bytes`.
 
-    Args:
-        spec: the features.
-        model: its choices.
-        copies: of each weight that are held, in float32.
-        num_bytes: memory that there is.
-
-    Raises:
-        ConfigError: they do not fit; the message names the column or option that asks for most.
+    The message names the column or option with the most weights.
     """
     weights = model.num_weights(spec)
     needed = 4 * copies * sum(weights.values())
@@ -124,6 +108,5 @@ def _takes_rows(model: type[ModelConfig], spec: FeatureSpec) -> bool:
 
 
 def _others(spec: FeatureSpec, fits: Callable[[type[ModelConfig]], bool]) -> str:
-    """What to do: the models that would fit."""
     names = sorted(name for name, other in MODELS.items() if _takes_rows(other, spec) and fits(other))
     return f"Choose one of {', '.join(names)}." if names else "No model that comes with Rankline does."

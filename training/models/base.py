@@ -1,9 +1,9 @@
-"""What Keras models are built from.
+"""Building blocks of Keras models.
 
-Each is a functional `keras.Model`: its inputs are those of `keras_inputs`, its outputs those of `scores`, one for each
-head. Of a row with a history it is a probability for each of its C candidates, (N, C).
+Each model is a functional `keras.Model` with the inputs of `keras_inputs` and the outputs of `scores`, one per head.
+For a row with a history, the output is a probability for each of its C candidates, (N, C).
 
-Under a Keras policy of mixed precision activations have half of the bits; tables, logit, linear terms and scores are
+Under a mixed-precision policy of Keras, activations use half precision; tables, logits, linear terms and scores are
 float32.
 """
 
@@ -24,9 +24,9 @@ from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 @keras.utils.register_keras_serializable("rankline")
 class UniformIds(keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
-    """Starts an embedding table uniform in ± `scale`, with zeros for the reserved ids.
+    """Initializes an embedding table uniformly in ± `scale`, with zeros for the reserved ids.
 
-    An id that training never showed then adds nothing instead of noise.
+    An id that never occurred in training then contributes zero instead of noise.
     """
 
     def __init__(self, scale: float) -> None:
@@ -41,22 +41,21 @@ class UniformIds(keras.initializers.Initializer):  # type: ignore[misc]  # tenso
 
 
 def keras_inputs(spec: FeatureSpec) -> dict[str, Any]:
-    """Make Keras inputs for the features of `spec`, by the names of the loader's tensors."""
+    """Create Keras inputs for the features of `spec`, named like the loader's tensors."""
     dtypes: dict[str, Any] = {}
     for name, dtype in spec.model_dtypes.items():
         dtypes |= {name + VALUES: dtype, name + NNZS: tf.int32} if spec[name].is_list else {name: dtype}
-    # The prefix keeps columns apart from layers, which are called "output" or "dense", as a column may be.
+    # The prefix avoids collisions with names of layers, such as "output" or "dense".
     return {name: keras.Input((1,), name=f"column.{name}", dtype=dtype) for name, dtype in dtypes.items()}
 
 
 def embedding_columns(features: Iterable[Feature], model: NetworkConfig) -> list[Any]:
-    """One embedding column per feature; lists are averaged."""
+    """Return one embedding column per feature; lists are averaged."""
     initializer = UniformIds(model.embedding_init) if model.embedding_init else None
     return [_embedding_column(feature, model.table_width(feature), initializer) for feature in features]
 
 
 def number_columns(features: Iterable[Feature]) -> list[Any]:
-    """One numeric column per feature."""
     features = list(features)
     if lists := [feature.name for feature in features if feature.is_list]:
         raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
@@ -64,20 +63,19 @@ def number_columns(features: Iterable[Feature]) -> list[Any]:
 
 
 def feature_layer(columns: Sequence[Any], features: Iterable[Feature], step: StepConfig, **options: Any) -> Any:
-    """The layer that turns columns about `features` into a matrix."""
     if any(feature.is_list for feature in features):
         return DenseFeatures(columns, **options)
     return scalar_layer(columns, step, **options)
 
 
 def scalar_layer(columns: Sequence[Any], step: StepConfig, **options: Any) -> Any:
-    """The same where no feature is a list; tables are fused if that is faster for batches of that size."""
+    """Return a `feature_layer` for single-value features, with fused tables if that is faster for the batch size."""
     num_ids = step.batch_size * sum(hasattr(column, "categorical_column") for column in columns)
     return ScalarDenseFeatures(columns, fused=num_ids <= FUSED_IDS, **options)
 
 
 def embedded(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
-    """Embeddings and numbers of all features side by side, with dropout."""
+    """Return embeddings and numbers of all features side by side, with dropout."""
     columns = embedding_columns(spec.categorical, model) + number_columns(spec.continuous)
     regularizer = penalty(model.l2_embedding)
     layer = feature_layer(columns, spec.categorical, step, activity_regularizer=regularizer, name="features")
@@ -85,7 +83,7 @@ def embedded(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepCon
 
 
 def embedded_ids(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
-    """Embeddings of all categorical features side by side, with dropout; there must be some."""
+    """Return embeddings of all categorical features, at least one, side by side, with dropout."""
     options = {"activity_regularizer": penalty(model.l2_embedding), "name": "features"}
     layer = feature_layer(embedding_columns(spec.categorical, model), spec.categorical, step, **options)
     return dropped(layer(inputs), model.embedding_dropout)
@@ -96,12 +94,11 @@ def dropped(x: Any, share: float) -> Any:
 
 
 def penalty(weight: float) -> Any:
-    """A penalty on the squared norm of what a layer gives, averaged over the rows; None without weight."""
+    """Return a penalty on the squared norm of a layer's output, averaged over the rows, or None if `weight` is 0."""
     return keras.regularizers.L2(weight) if weight else None
 
 
 def dense_layers(x: Any, units: Iterable[int], dropout: float, *, first_initializer: Any = "glorot_uniform") -> Any:
-    """Dense layers with ReLU and dropout, one behind the other."""
     for width in units:
         dense = Dense(width, activation="relu", kernel_initializer=first_initializer)
         x, first_initializer = dropped(dense(x), dropout), "glorot_uniform"
@@ -109,19 +106,16 @@ def dense_layers(x: Any, units: Iterable[int], dropout: float, *, first_initiali
 
 
 def logit(x: Any, width: int = 1) -> Any:
-    """Linear units, (N, width) in float32."""
+    """Apply a linear layer; returns (N, width) in float32."""
     return keras.layers.Dense(width, dtype=tf.float32)(x)
 
 
 def scores(x: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
-    """An output per head: a probability (N, 1), one per class (N, C), or a number (N, 1) in the unit of its label.
+    """Return an output per head: a probability (N, 1), one per class (N, C), or a number (N, 1) in the label's unit.
 
     Args:
-        x: what the heads share, (N, D); or a list with one for each head.
-        inputs: of the model; with `linear_terms` the weights of the row's ids are added to the logits.
-        spec: the features and heads.
-        model: its choices.
-        step: how it will be computed.
+        x: input of all heads, (N, D); or a list with one tensor per head.
+        inputs: inputs of the model; with `linear_terms` the weights of the row's ids are added to the logits.
     """
     heads = spec.heads
     parts = x if isinstance(x, list) else [x] * len(heads)
@@ -136,7 +130,7 @@ def scores(x: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: S
 
 
 def _linear_terms(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig, width: int) -> Any:
-    """The sum of the weights of a row's ids, (N, width)."""
+    """Return the sum of the weights of a row's ids, (N, width)."""
     columns = [_embedding_column(feature, width, keras.initializers.Zeros()) for feature in spec.categorical]
     options = {"activity_regularizer": penalty(model.l2_linear), "dtype": tf.float32, "name": "linear"}
     weights = feature_layer(columns, spec.categorical, step, **options)(inputs)
@@ -146,7 +140,6 @@ def _linear_terms(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: St
 
 
 def _activated(head: Head, logits: Any, name: str) -> Any:
-    """What a head says: see `scores`."""
     if head.task == REGRESSION:
         return keras.layers.Rescaling(head.deviation, head.mean, dtype=tf.float32, name=name)(logits)
     kind = "sigmoid" if head.task == BINARY else "softmax"

@@ -1,4 +1,4 @@
-"""What the configs of models share: the base of all, and groups of choices that several have. Imports no framework."""
+"""Base classes of model configs, and groups of options that several models share. Does not import a framework."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,19 +15,19 @@ from rankline.workflows.schema.targets import BINARY, TASKS
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 MOST_UNITS = 1 << 16
-"""Width of a layer, a table or a list."""
+"""Maximum width of a layer, a table or a list."""
 _MOST_BATCH, _MOST_LAYERS = 1 << 24, 100
 CORRECTED, REFERENCE = VARIANTS = ("corrected", "reference")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepConfig:
-    """How a step is computed, which a network may be laid out for.
+    """How steps are computed. Networks may adapt their layout to it.
 
     Attributes:
         batch_size: rows per step.
-        precision: of activations and gradients: "float32", or "float16" (with loss scaling) or "bfloat16"; weights,
-            losses and scores stay float32.
+        precision: precision of activations and gradients: "float32", "float16" (with loss scaling) or "bfloat16";
+            weights, losses and scores stay float32.
         xla: compile the dense part of the model, forward and backward, with XLA (TensorFlow only).
     """
 
@@ -42,38 +42,40 @@ class StepConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A model and its choices, which are the fields of a subclass.
+    """Base class of model configs. The fields of a subclass are the model's options.
 
-    The subclass says what the model is called and where its network is, so that choosing a model imports no framework.
-    `TrainConfig.model` takes one from anywhere; `rankline.training.models.MODELS` lists those that come with Rankline.
-    Under "Attributes:" in its docstring each field has a line, which becomes the help of its command-line option.
+    A subclass has the model's name and the location of its network, so that choosing a model does not import a
+    framework. `TrainConfig.model` accepts any subclass; `rankline.training.models.MODELS` lists the models that come
+    with Rankline. Each field needs a line under "Attributes:" in the docstring, which becomes the help of its
+    command-line option.
     """
 
     name: ClassVar[str]
-    """What the model is called on the command line, in MLflow and in manifests."""
+    """Name on the command line, in MLflow and in manifests."""
     network: ClassVar[str]
-    """"MODULE:FUNCTION" of what builds it from a `FeatureSpec`, this config and a `StepConfig`: a Keras model as
-    `rankline.training.trainers.keras` takes it, or a module as `rankline.training.trainers.torch` does."""
+    """Function that builds the network from a `FeatureSpec`, this config and a `StepConfig`, as "MODULE:FUNCTION".
+
+    It returns a Keras model for `rankline.training.trainers.keras`, or a module for `rankline.training.trainers.torch`.
+    """
     framework: ClassVar[Framework] = TENSORFLOW
-    """What it is trained with."""
     takes_histories: ClassVar[bool] = False
-    """Whether it scores an item against a history, and takes no other rows."""
+    """Whether the model scores an item against a history. Such a model requires histories."""
     tasks: ClassVar[tuple[str, ...]] = (BINARY,)
-    """Tasks of heads that it learns, of `rankline.workflows.schema.targets.TASKS`."""
+    """Supported tasks of heads, a subset of `rankline.workflows.schema.targets.TASKS`."""
     takes_several_heads: ClassVar[bool] = False
-    """Whether it learns several at once."""
+    """Whether the model supports several heads."""
 
     @property
     def uses_negatives(self) -> bool:
-        """Whether it learns from negative histories, if there are any."""
+        """Whether training uses negative histories if the data has them."""
         return False
 
     def training_view(self, spec: FeatureSpec) -> FeatureSpec:
-        """The columns that are read to train it: negative histories only if it uses them."""
+        """Return the spec of the columns to read for training, with negative histories only if the model uses them."""
         return spec if self.uses_negatives else spec.for_scoring
 
-    def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:  # noqa: ARG002  (some are for columns)
-        """A lower bound on the number of weights, by the column or option that determines them."""
+    def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:  # noqa: ARG002  (subclasses need it)
+        """Return a lower bound on the number of weights, by the column or option that determines them."""
         return {
             entry.name: dense_weights(*units)
             for entry in fields(self)
@@ -81,30 +83,21 @@ class ModelConfig:
         }
 
     def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
-        """The network, with weights as they are before training; imports its framework.
-
-        Args:
-            spec: says which features there are, and how large their tables are.
-            step: how it will be computed.
-
-        Raises:
-            SpecError: the model cannot be built for such features.
-        """
+        """Build the untrained network, importing its framework."""
         module, function = self.network.split(":")
         return getattr(import_module(module), function)(spec, self, step)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TablesConfig(ModelConfig):
-    """A model that is tables alone, found from all rows at once, which are kept in memory:
-    `rankline.training.models.factorization.tables`.
+    """A model that consists of tables only, fitted to all rows in memory.
 
-    What is a choice about steps and gradients, such as `optimizer` and `learning_rate`, says nothing to it.
+    Options about steps and gradients, such as `optimizer` and `learning_rate`, do not apply to it.
 
     Attributes:
-        served_dim: dimensions of the vectors that are served.
-        user_column: encoded column of the users; by default the one that GAUC averages over.
-        item_column: encoded column of the items; by default the one that the catalogue lists.
+        served_dim: dimension of the exported vectors.
+        user_column: encoded column of the users; by default the column that GAUC groups by.
+        item_column: encoded column of the items; by default the column that the catalog lists.
     """
 
     framework: ClassVar[Framework] = RANKLINE
@@ -117,26 +110,25 @@ class TablesConfig(ModelConfig):
         check_at_least(self, 1, "served_dim", most=MOST_UNITS)
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """Those of the tables."""
         return table_weights(spec, lambda _: self.served_dim + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig(ModelConfig):
-    """What all models here have: embedding tables, one weight per id beside them, and dense layers.
+    """Options common to neural networks: embedding tables, a linear weight per id, and dense layers.
 
     Attributes:
         embedding_dim: columns of every embedding table.
-        embedding_init: ids start uniform in ± this, the reserved ones (padding, null, unseen) at zero. 0 takes what
-            the framework starts from: a truncated normal with deviation 1/√dimension in
+        embedding_init: ids are initialized uniformly in ± this value, reserved ids (padding, null, unseen) with zero. 0
+            uses the framework's default: a truncated normal with deviation 1/√dimension in
             `tf.feature_column.embedding_column`, a normal with deviation 1 in `torch.nn.Embedding`.
-        embedding_dropout: share of the embeddings' columns that is dropped in training.
-        l2_embedding: weight of the mean squared norm of the looked-up embeddings, added to the loss. It touches the
-            rows of the batch only, so an id is held as much as its frequency asks for.
-        linear_terms: add one weight per id to the logit, beside the dense layers.
-        linear_scale: factor of the linear terms; they learn that much faster.
-        l2_linear: as `l2_embedding`, for the linear terms.
-        dropout: share of each dense layer's units that is dropped in training.
+        embedding_dropout: fraction of the embeddings' columns to drop in training.
+        l2_embedding: weight of the mean squared norm of the looked-up embeddings, added to the loss. It affects only
+            the rows of the batch, so the penalty on an id grows with its frequency.
+        linear_terms: add one weight per id to the logit, in parallel to the dense layers.
+        linear_scale: factor on the linear terms; they learn faster by this factor.
+        l2_linear: like `l2_embedding`, for the linear terms.
+        dropout: fraction of each dense layer's units to drop in training.
     """
 
     embedding_dim: int = 8
@@ -161,23 +153,21 @@ class NetworkConfig(ModelConfig):
     _least_embedding_dim: ClassVar[int] = 1
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """Those of dense layers, and of the tables."""
         linear = sum(head.width for head in spec.heads) if self.linear_terms else 0
         tables = table_weights(spec, lambda feature: self.table_width(feature) + linear)
         return {**super().num_weights(spec), **tables}
 
-    def table_width(self, feature: Feature) -> int:  # noqa: ARG002  (the same for all but in `TabularConfig`)
-        """Columns of the embedding table of `feature`."""
+    def table_width(self, feature: Feature) -> int:  # noqa: ARG002  (`TabularConfig` needs it)
         return self.embedding_dim
 
 
 @dataclass(frozen=True, kw_only=True)
 class TabularConfig(NetworkConfig):
-    """A model that puts embeddings of any width and numbers side by side. The defaults are a good MLP for MovieLens.
+    """A model that concatenates embeddings of any width and numbers. The defaults are a good MLP for MovieLens.
 
     Attributes:
-        embedding_dim: columns of every embedding table; 0 takes NVTabular's rule, up to `embedding_dim_cap`.
-        embedding_dim_cap: no embedding table has more columns; the spec may say fewer.
+        embedding_dim: columns of every embedding table; 0 uses NVTabular's rule, up to `embedding_dim_cap`.
+        embedding_dim_cap: maximum number of columns of an embedding table; the spec may set a lower number.
         hidden: units of the dense layers.
     """
 
@@ -193,15 +183,13 @@ class TabularConfig(NetworkConfig):
         check_units(self, "hidden")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """With the first dense layer, whose input is known."""
+        """Include the first dense layer, because its input width is known."""
         return {**super().num_weights(spec), "hidden": dense_weights(self.input_width(spec), *self.hidden)}
 
     def input_width(self, spec: FeatureSpec) -> int:
-        """Embeddings and numbers of all features side by side."""
         return sum(map(self.table_width, spec.categorical)) + len(spec.continuous)
 
     def table_width(self, feature: Feature) -> int:
-        """Columns of the embedding table of `feature`, which may differ from one to the next."""
         return self.embedding_dim or min(feature.embedding_shape[1], self.embedding_dim_cap)
 
 
@@ -210,12 +198,12 @@ class SequentialConfig(NetworkConfig):
     """A model that scores an item against the history of a user.
 
     Attributes:
-        hidden: units of the dense layers in front of the score.
+        hidden: units of the dense layers before the score.
         variant: "corrected" follows the papers, "reference" NVIDIA's SIM for TensorFlow 2.
-        recency: let attention know how long ago an item was chosen, which the exact search of SIM always does, and
-            summarise the history by that too.
+        recency: let attention depend on how long ago an item was chosen, as the exact search of SIM always does, and
+            add a summary of the history weighted by recency.
         dot_product_features: add the dot products of the item and each summary of the history to the logit.
-        user_embeddings: use the features of the user, and not of items only.
+        user_embeddings: use the features of the user in addition to the features of items.
     """
 
     embedding_dim: int = 16
@@ -236,12 +224,12 @@ class SequentialConfig(NetworkConfig):
 
     @property
     def is_reference(self) -> bool:
-        """Whether it does as NVIDIA's SIM for TensorFlow 2."""
+        """Whether to follow NVIDIA's SIM for TensorFlow 2."""
         return self.variant == REFERENCE
 
 
 def check_units(config: ModelConfig, *names: str) -> None:
-    """Refuse dense layers without units, or with too many; no layer at all is a choice."""
+    """Raise `ConfigError` if a dense layer has no units or too many. An empty list of layers is valid."""
     for name in names:
         layers = getattr(config, name)
         check_choice(config, name, all(units >= 1 for units in layers), "whole numbers of at least 1")
@@ -251,12 +239,11 @@ def check_units(config: ModelConfig, *names: str) -> None:
 
 
 def dense_weights(*widths: int) -> int:
-    """Weights of dense layers, each from one width to the next."""
     return sum(width * units for width, units in pairwise(widths))
 
 
 def table_weights(spec: FeatureSpec, width: Callable[[Feature], int]) -> dict[str, int]:
-    """Weights of the embedding tables, by column; histories share those of the item."""
+    """Number of weights of the embedding tables, by column; histories share the tables of the item."""
     shared = {feature.name for name in (HISTORY, NEGATIVES) for feature in spec.channel(name)}
     return {
         f"column {feature.name!r}": feature.embedding_shape[0] * width(feature)
@@ -266,6 +253,5 @@ def table_weights(spec: FeatureSpec, width: Callable[[Feature], int]) -> dict[st
 
 
 def check_not_negative(config: Any, *names: str) -> None:
-    """Refuse numbers that are negative or not finite."""
     for name in names:
         check_choice(config, name, 0 <= getattr(config, name) < math.inf, "a finite number of at least 0")

@@ -1,4 +1,4 @@
-"""The frameworks that train models, light to import."""
+"""The frameworks that train models. Does not import them."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,14 @@ from rankline.workflows.schema.model_artifact import ONNX, SAVED_MODEL, TORCH_SC
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """What trains a model.
+    """A framework that trains models.
 
     Attributes:
-        name: for messages and records.
-        format: of the models that it writes, see `TrainedModel.format`.
+        format: format of exported models, see `TrainedModel.format`.
         trainer: `module:class` of its `rankline.training.trainers.base.Trainer`.
-        module: Python module of the framework.
-        extra: extra in pyproject.toml that brings it.
-        pinned: modules from packages of the group `PINNED` that it also needs.
-        learns_in_steps: whether each step changes the model and its loss; if not, they change at the end of an epoch.
+        extra: extra in pyproject.toml that installs it.
+        pinned: modules of the dependency group `PINNED` that it also needs.
+        learns_in_steps: whether each step changes the model and its loss, as opposed to the end of each epoch.
     """
 
     name: str
@@ -30,11 +28,11 @@ class Framework:
     learns_in_steps: bool = True
 
     def require(self, *, feature: str) -> None:
-        """Refuse to go on if the framework is not installed; nothing is imported.
+        """Raise if the framework is not installed, without importing it.
 
         Raises:
             MissingExtraError: it is not installed.
-            RanklineError: it is TensorFlow, of another version or twice.
+            RanklineError: TensorFlow is installed in another version or twice.
         """
         require(self.module, feature=feature, extra=self.extra)
         for module in self.pinned:
@@ -73,4 +71,4 @@ RANKLINE = Framework(
     pinned=("tf_keras",),
     learns_in_steps=False,
 )
-"""Rankline's own arithmetic; TensorFlow writes what is served."""
+"""Rankline's own algorithms; TensorFlow exports the model."""

@@ -1,4 +1,4 @@
-"""Losses and outputs of the heads of a PyTorch model; `keras_losses` has those of Keras."""
+"""Losses and outputs of the heads of PyTorch models. `keras_losses` has the losses of Keras models."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -10,12 +10,12 @@ from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, He
 
 
 def loss_of(heads: Sequence[Head], labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """The mean of the losses of all heads by their weights, a scalar; see
+    """Return the weighted mean of the losses of all heads, a scalar; see
     `rankline.training.trainers.keras_losses.loss_of`.
 
     Args:
         heads: in the order of labels and logits.
-        labels: (N,), or (N, number of heads), NaN where there is none.
+        labels: (N,), or (N, number of heads), NaN if missing.
         logits: (N,), or (N, sum of the heads' widths).
     """
     if len(heads) == 1:
@@ -30,7 +30,7 @@ def loss_of(heads: Sequence[Head], labels: torch.Tensor, logits: torch.Tensor) -
 
 
 def outputs_of(heads: Sequence[Head], logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What each head says, (N, width): probabilities, or a number in the unit of its label."""
+    """Return the output of each head, (N, width): probabilities, or a number in the unit of its label."""
     columns = logits[:, None] if logits.dim() == 1 else logits
     return tuple(_activated(head, own) for head, own in zip(heads, _of_heads(heads, columns), strict=True))
 
@@ -47,7 +47,7 @@ def _activated(head: Head, logit: torch.Tensor) -> torch.Tensor:
 
 
 def _row_losses(head: Head, labels: torch.Tensor, logit: torch.Tensor) -> torch.Tensor:
-    """Labels (N,) against logits (N,), or (N, C) of C classes: shape (N,)."""
+    """Return the loss of each row, (N,), from labels (N,) and logits (N,), or (N, C) for C classes."""
     if head.task == BINARY:
         return functional.binary_cross_entropy_with_logits(logit, labels, reduction="none")
     if head.task == MULTICLASS:

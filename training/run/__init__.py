@@ -1,1 +1,1 @@
-"""One training run, from configuration to saved model: loop, checkpoints, evaluation, observers."""
+"""A training run, from configuration to saved model: loop, checkpoints, evaluation, observers."""

@@ -10,17 +10,18 @@ from rankline.training.run.observers import Throughput
 
 
 class ThroughputLogger(keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
-    """Adds `samples_per_s` to the logs of each step, for its epoch so far, and of each epoch.
+    """Add `samples_per_s` to the logs: of the epoch so far after each step, and of the whole epoch at its end.
 
-    The progress bar, `History` and the callbacks after this one find it there, so TensorBoard's goes behind it. It is
-    what NVIDIA's notebook on Criteo has as `callbacks.ThroughputLogger(BATCH_SIZE)`. The first steps, which trace and
-    compile, do not count as long as there are others, nor does validation.
+    The progress bar, `History` and later callbacks can read it, so TensorBoard's callback must come after this one. It
+    replaces `callbacks.ThroughputLogger(BATCH_SIZE)` of NVIDIA's Criteo notebook. Validation does not count, nor do the
+    first steps, which trace and compile, unless there are no others.
 
     Args:
-        batch_size: rows of a step. Keras tells no callback how many there were: a smaller last batch counts as whole.
+        batch_size: rows per step. Keras does not tell callbacks the number of rows, so a smaller last batch counts as a
+            full one.
     """
 
-    _supports_tf_logs = True  # else Keras hands it a copy of the logs, which TensorBoard's callback does not see
+    _supports_tf_logs = True  # otherwise Keras passes a copy of the logs, and later callbacks do not see the addition
 
     def __init__(self, batch_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__()

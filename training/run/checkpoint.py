@@ -1,10 +1,10 @@
-"""Checkpoints: all that a run needs to go on exactly after it was killed, stopped or spoilt.
+"""Checkpoints: the complete state of a run, from which an interrupted or diverged run resumes exactly.
 
-A checkpoint is one artifact beside the trained model. Its arrays are plain NumPy files, which run no code when they are
-read, and which are mapped into memory, not copied:
+A checkpoint is an artifact next to the trained model. Its arrays are plain NumPy files, which execute no code when read
+and are memory-mapped, not copied:
 
-    state/NUMBER.npy    what `Trainer.state` gave; the names stand in the manifest
-    best/NUMBER.npy     weights of the best epoch so far, where a run keeps them
+    state/NUMBER.npy    arrays of `Trainer.state`; the manifest has their names
+    best/NUMBER.npy     weights of the best epoch so far, if the run keeps them
 """
 
 import json
@@ -26,15 +26,14 @@ from rankline.workflows.storage.atomic import remove
 
 KIND = "training-checkpoint"
 FREE = ("learning_rate",)
-"""Options that a resumed run may change, so that one that diverged can go on from its last good checkpoint."""
+"""Options that may change on resume, so that a diverged run can continue from its last good checkpoint."""
 
 
 _BEFORE: dict[str, Any] = {"epoch_holdout": "valid"}
-"""What runs did before there was a choice, where the default is another one today."""
+"""Option → implicit value before the option existed, if that differs from the option's default."""
 
 
 def checkpoint_path(output: Path) -> Path:
-    """Where the checkpoint of a run is that makes the trained model `output`."""
     return output.with_name(output.name + "-checkpoint")
 
 
@@ -48,9 +47,9 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The epoch that is kept so far: its metrics and `epoch`, empty before the first one, and its weights.
+    """The best epoch so far: its metrics, including `epoch`, and its weights (see `Trainer.weights`).
 
-    The weights, see `Trainer.weights`, are empty where they are not needed yet.
+    The metrics are empty before the first epoch ends, the weights as long as they are not needed.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -59,17 +58,17 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A run that can go on.
+    """A saved run.
 
     Attributes:
-        config: choices of the run, as JSON has them.
+        config: options of the run, as JSON values.
         fingerprint: of the prepared data.
         run_id: MLflow run.
         num_batches: batches per epoch.
-        chosen: metrics of the epoch that a part of the training rows chose, and `epoch`, if this is the run after it.
-        position: where it is.
-        order: the shuffle state of the loader, see `Reader.order`.
-        best: the epoch that is kept so far.
+        chosen: `epoch` and metrics that the inner validation rows selected; empty until the final fit.
+        position: steps, epochs and batches done.
+        order: shuffle state of the loader, see `Reader.order`.
+        best: the best epoch so far.
         state: see `Trainer.state`.
     """
 
@@ -85,7 +84,7 @@ class Checkpoint:
 
     @property
     def header(self) -> dict[str, Any]:
-        """All but the arrays, as JSON has it."""
+        """Everything except the arrays, as JSON values."""
         return {
             "config": dict(self.config),
             "run_id": self.run_id,
@@ -101,7 +100,7 @@ class Checkpoint:
     def of(
         cls, header: Mapping[str, Any], fingerprint: str, *, state: Sequence[Array], best: Sequence[Array]
     ) -> "Checkpoint":
-        """The checkpoint with a header and its arrays, in the order of the header's names."""
+        """Build a checkpoint from its header and its arrays, which are in the order of the header's names."""
         return cls(
             config=header["config"],
             fingerprint=fingerprint,
@@ -115,7 +114,7 @@ class Checkpoint:
         )
 
     def write(self, path: Path) -> None:
-        """Put the checkpoint at `path`, whole or not at all; an earlier one is there until then."""
+        """Write the checkpoint to `path` atomically, replacing an earlier one."""
         with publish(path, KIND, made_from={PREPARED: self.fingerprint}, details=self.header) as staging:
             _write_arrays(staging / "state", self.state.values())
             _write_arrays(staging / "best", self.best.weights)
@@ -136,17 +135,17 @@ class Checkpoint:
             ) from None
 
     def check(self, config: TrainConfig, fingerprint: str, *, free: Sequence[str] = FREE) -> None:
-        """Refuse to go on with other choices, those in `free` apart, or with other data."""
+        """Raise if the data differs from the checkpoint's, or an option that is not in `free`."""
         if fingerprint != self.fingerprint:
             raise ArtifactError(
                 f"the checkpoint is of prepared data {self.fingerprint[:12]}, got {fingerprint[:12]}. "
                 "Prepare the data as it was, or delete the checkpoint and train without --resume."
             )
         got = plain(config)
-        has_other_model = got["model"] != self.config["model"]  # which has options of its own
-        if not config.early_stopping_patience:  # no epoch is chosen
+        has_other_model = got["model"] != self.config["model"]  # whose options differ
+        if not config.early_stopping_patience:  # no epoch is selected
             free = (*free, "epoch_holdout")
-        # What a version after the checkpoint's has made a choice was its default before.
+        # The checkpoint lacks options that were added later; its run behaved as with these values.
         expected = plain(TrainConfig(model=type(config.model)(), **_BEFORE)) | dict(self.config)
         if odd := [
             f"{name} {got.get(name)!r}, expected {expected.get(name)!r}"
@@ -160,12 +159,12 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """Where a run keeps its last checkpoint, and when it writes one.
+    """The latest checkpoint of a run, and when to write the next.
 
     Args:
-        every: steps between two checkpoints; 0 writes none.
-        first: the run as it is before its first step.
-        last_step: step of the checkpoint that is there; None if there is none of this run.
+        every: steps between checkpoints; 0 writes none.
+        first: the run before its first step.
+        last_step: step of this run's existing checkpoint; None without one.
     """
 
     def __init__(
@@ -178,7 +177,7 @@ class Checkpoints:
         return self.every > 0 and step % self.every == 0
 
     def write(self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, Array]) -> None:
-        """Put a new checkpoint in the place of the last one; all workers call this, and worker 0 writes."""
+        """Replace the latest checkpoint. All workers call this; only worker 0 writes."""
         if self._world.rank == 0:
             replace(self._first, position=position, order=order, best=best, state=state).write(self.path)
         self.last_step = position.step
@@ -189,7 +188,6 @@ class Checkpoints:
 
 
 def refuse_to_replace(path: Path) -> None:
-    """Refuse a place for checkpoints in which there is one already."""
     refuse_foreign(path, KIND)
     if path.exists():
         raise ConfigError(
@@ -199,15 +197,15 @@ def refuse_to_replace(path: Path) -> None:
 
 
 class Reader:
-    """The batches of a run, which may begin within an epoch."""
+    """The batches of a run, which can start in the middle of an epoch."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
-        self._source: Any = getattr(batches, "dataset", batches)  # a DLDataLoader hands on what its dataset makes
+        self._source: Any = getattr(batches, "dataset", batches)  # the dataset of a DLDataLoader has the position
         self._has_position = hasattr(self._source, "load_state_dict")
         self._skipped = 0
         self.order: Mapping[str, Any] = self._source.state_dict() if self._has_position else {}
-        """What the order of the rows follows from, as plain values; empty where the loader cannot say it."""
+        """Parameters that determine the order of the rows, as plain values; empty if the loader has no such state."""
 
     @property
     def num_rows(self) -> int:
@@ -217,14 +215,14 @@ class Reader:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """The next epoch, or what is left of it."""
+        """Iterate over the next epoch, or the rest of it after `seek`."""
         skipped, self._skipped = self._skipped, 0
         return islice(self._batches, skipped, None)
 
     def seek(self, position: Position, order: Mapping[str, Any]) -> None:
-        """Let the next epoch be that of a position, without the batches that were trained on.
+        """Start the next epoch at a position, skipping the batches before it.
 
-        A loader that keeps no position reads all that comes before, once more.
+        A loader that cannot seek reads those batches again.
         """
         if self._has_position:
             self._source.load_state_dict({**order, "epoch": position.epoch - 1, "batch": position.batch})
@@ -237,15 +235,15 @@ class Reader:
 
 
 def plain(config: TrainConfig) -> dict[str, Any]:
-    """The choices as JSON has them: lists for tuples."""
+    """Return the options as JSON values, with lists instead of tuples."""
     choices: dict[str, Any] = json.loads(json.dumps(config.to_dict()))
     return choices
 
 
 def all_finite(arrays: Iterable[Array]) -> bool:
-    """Whether no number is NaN or infinite; copies nothing."""
+    """Whether all values are finite, without copying the arrays."""
     numbers = (array for array in arrays if array.size and np.issubdtype(array.dtype, np.floating))
-    return all(np.isfinite(array.min()) and np.isfinite(array.max()) for array in numbers)  # NaN comes through both
+    return all(np.isfinite(array.min()) and np.isfinite(array.max()) for array in numbers)  # both propagate NaN
 
 
 def _write_arrays(directory: Path, arrays: Iterable[Array]) -> None:
@@ -255,6 +253,6 @@ def _write_arrays(directory: Path, arrays: Iterable[Array]) -> None:
 
 
 def _read_arrays(directory: Path) -> list[Array]:
-    """The arrays, mapped so that they can be written to but no file changes: PyTorch takes no others."""
+    """Memory-map the arrays copy-on-write: PyTorch needs writable arrays, and the files must not change."""
     files = sorted(directory.glob("*.npy"))
     return [np.asarray(np.load(path, mmap_mode="c", allow_pickle=False)) for path in files]

@@ -1,4 +1,4 @@
-"""What all workers of a run must agree on before it begins, and what worker 0 shares with the others."""
+"""Checks that all workers of a run agree before it starts, and sharing of worker 0's checkpoint."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +15,7 @@ from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.formatting import listed
 from rankline.workflows.storage.artifacts import code_fingerprint, versions
 
-_CODE = ("workflows", "training")  # what a run is made by
+_CODE = ("workflows", "training")  # the packages whose code affects a run
 _SHOWN = 3
 
 
@@ -26,7 +26,7 @@ def check_same(
     workers: WorkersConfig,
     fingerprint: str,
 ) -> None:
-    """Refuse workers of which one would train something else than the others."""
+    """Raise `ConfigError` if the workers differ in options, data, code or package versions."""
     if world.size == 1:
         return
     mine = {
@@ -54,9 +54,9 @@ def check_same(
 
 
 def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint | None:
-    """The checkpoint that worker 0 has, or None if it has none.
+    """Return worker 0's checkpoint on all workers, or None if it has none.
 
-    Worker 0 keeps the arrays; the others get the state through `rankline.training.trainers.base.Trainer.share_state`.
+    Only worker 0 has the arrays; `rankline.training.trainers.base.Trainer.share_state` sends the state to the others.
     """
     if world.size == 1:
         return checkpoint
@@ -65,6 +65,6 @@ def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint
     if shared is None or world.rank == 0:
         return checkpoint
     header, fingerprint = shared
-    if "global_rank" in header["order"]:  # else the order is one that no loader can take up
+    if "global_rank" in header["order"]:  # absent if the loader cannot restore an order
         header["order"]["global_rank"] = world.rank
     return Checkpoint.of(header, fingerprint, state=(), best=())

@@ -1,8 +1,7 @@
-"""Restart and resume: how an elastic run goes on when workers die or join, as torchrun does it.
+"""Restart and resume of elastic runs, modeled on torchrun.
 
-All workers of the run are ended and started again from the last checkpoint: a new generation, which may have another
-number of workers. `rankline.launch.elastic` starts the generations; this is what a worker knows of those before its
-own.
+When a worker dies or joins, all workers stop and start again from the last checkpoint as a new generation, possibly
+with another number of workers. `rankline.launch.elastic` starts the generations; this module is the workers' side.
 """
 
 import json
@@ -14,9 +13,9 @@ import numpy as np
 from rankline.training.run.checkpoint import Checkpoint, Reader
 
 GENERATION_VARIABLE = "RANKLINE_GENERATION"
-"""In the environment of each worker of an elastic run: its `Generation` as JSON."""
+"""Environment variable with the `Generation` as JSON, set for each worker of an elastic run."""
 
-_STEP_COUNTERS = ("/iteration", "/finite_steps")  # what an optimizer and a fit call their number of steps
+_STEP_COUNTERS = ("/iteration", "/finite_steps")  # name suffixes of the optimizer's and the trainer's step counters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class Generation:
     """One start of all workers of an elastic run.
 
     Attributes:
-        number: of earlier starts.
+        number: number of earlier starts.
         run_id: MLflow run that an earlier generation opened.
         has_checkpoint: whether an earlier generation wrote a checkpoint.
         cause: why the last generation ended, as a sentence.
@@ -36,21 +35,20 @@ class Generation:
     cause: str = ""
 
     def to_environment(self) -> dict[str, str]:
-        """The variable that its workers get."""
         return {GENERATION_VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Generation | None":
-        """The generation that a process belongs to; None if it is not a worker of an elastic run."""
+        """Return the generation of this process, or None outside an elastic run."""
         text = environment.get(GENERATION_VARIABLE)
         return cls(**json.loads(text)) if text else None
 
 
 def resized(checkpoint: Checkpoint, reader: Reader) -> Checkpoint:
-    """A checkpoint for another number of workers, at the same share of the epoch.
+    """Convert a checkpoint to another number of workers, at the same fraction of the epoch.
 
-    The steps are counted as if these workers had taken all of them, so that the decay of the learning rate ends with
-    the run. Some rows of this epoch may come twice, and others not at all: each number of workers shares the rows out
+    Steps are converted as if these workers had run from the start, so that the learning rate decays to the end of the
+    run. Some rows of this epoch may be read twice and others not at all, because each number of workers splits the rows
     differently.
     """
     checkpoint = replace(checkpoint, order=reader.order)

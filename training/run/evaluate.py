@@ -1,4 +1,4 @@
-"""Scoring a split by a model that is being trained, and measuring the scores."""
+"""Evaluation of a model on a split during training."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,22 +23,21 @@ def evaluate(
     world: World = SOLO,
     first_rows: FirstRows | None = None,
 ) -> dict[str, float]:
-    """Score a split with the averaged weights, if there are any, and measure the scores.
+    """Score a split, with the averaged weights if there are any, and compute its metrics.
 
     Args:
-        trainer: the model.
         batches: the split, or this worker's share of it.
-        heads: what its labels are.
-        group_by: input whose values are the groups of `gauc`; None, or no input, for none.
-        split: what the split is called, such as "validation"; for messages.
-        world: the workers that score the split together; what is measured are the scores of all.
-        first_rows: takes this worker's first rows in.
+        heads: the labels of the batches.
+        group_by: input whose values are the groups of `gauc`; None, or a name that is not an input, for no groups.
+        split: name of the split in messages, such as "validation".
+        world: the workers that score the split together; the metrics cover the rows of all workers.
+        first_rows: collects this worker's first rows.
 
     Returns:
-        See `rankline.training.evaluation.measured`; the same for all workers, bit by bit.
+        See `rankline.training.evaluation.measured`; bit-identical on all workers.
 
     Raises:
-        DataError: the labels do not fit the heads, or the split has one class only.
+        DataError: the labels do not fit the heads, or the split has only one class.
         FloatingPointError: a score is not finite.
     """
     tally = Tally(heads)
@@ -52,7 +51,7 @@ def evaluate(
                 first_rows.add(*scored[:2])
     rows = tally.rows(world)
     with _explained(heads, split):
-        # Workers on different machines may round differently, and would not stop at the same epoch.
+        # On different machines workers may round differently, and would then stop at different epochs.
         figures: dict[str, float] = world.all_gather_object(measured(heads, rows))[0]
     return figures
 

@@ -1,8 +1,8 @@
-"""Which training rows choose how long a run trains, so that the validation rows choose nothing and may be reported.
+"""Holdout of training rows that selects the number of epochs, so that validation metrics stay unbiased.
 
-A model is trained on the others and the best epoch taken; `rankline.training.run.train` then trains another one on all
-of them for as many epochs (Hastie et al. 2009, "The Elements of Statistical Learning", section 7.2, on choosing and
-assessing).
+A model trains on the other training rows to find the best epoch; `rankline.training.run.train` then trains another one
+on all of them for as many epochs (Hastie et al. 2009, "The Elements of Statistical Learning", section 7.2, on selecting
+and assessing models).
 """
 
 from dataclasses import replace
@@ -15,10 +15,10 @@ SHARE = 0.2
 
 
 def inner_spec(spec: FeatureSpec, data: PreparedData) -> FeatureSpec:
-    """A spec whose split "train" lacks the rows that the split "inner" has, and which has no other.
+    """Return a spec with two splits: "inner" is the holdout, and "train" has the other training rows.
 
-    As the validation rows are the latest where the data was split by time, so are these. Otherwise they are the end of
-    each row group: then it does not matter whether the files are in some order.
+    If the data was split by time, the holdout consists of the latest training rows, just as the validation rows are the
+    latest of all rows. Otherwise it is the end of each row group, so the order of rows across files does not matter.
     """
     by_time = data.manifest.details.get("config", {}).get("split") == "time"
     source = spec.source("train")

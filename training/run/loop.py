@@ -1,4 +1,4 @@
-"""The epochs of a training run: train, evaluate, report, write checkpoints, and stop. Knows no framework."""
+"""The epochs of a training run: train, evaluate, report, write checkpoints and stop. Independent of the framework."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -22,20 +22,20 @@ from rankline.workflows.core.progress import Progress
 from rankline.workflows.schema.targets import Head
 
 INNER = "inner"
-"""The part of the training rows that chooses the epoch, as a split."""
-_AVERAGES_PER_EPOCH = 64  # a sample passes over all weights, tables included, so it is not taken in every step
+"""Name of the split that holds out training rows to select the epoch."""
+_AVERAGES_PER_EPOCH = 64  # averaging reads all weights including tables, so it does not happen in every step
 _REPORT_EVERY_S = 0.2
 _SPLIT_NAMES = {"valid": "validation", "train": "training", INNER: "inner validation"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenData:
-    """The rows of a run, opened.
+    """The opened splits of a run.
 
     Attributes:
-        train: this worker's batches to learn from.
-        evaluated: split → batches to score; has the one that says how good an epoch is.
-        group_by: column by whose values AUC is averaged beside the overall one; None for none.
+        train: this worker's training batches.
+        evaluated: split → batches to score; includes the split that measures an epoch.
+        group_by: column to group rows by for AUC averaged over groups, in addition to the overall AUC; None for none.
     """
 
     train: Reader
@@ -46,13 +46,13 @@ class OpenData:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """How long a run trains, and what says how good it is.
+    """How long a run trains, and which split measures its epochs.
 
     Attributes:
-        epochs: at most.
-        patience: epochs that may be no better; 0 trains all of them.
-        judged: split that says so; the figures of a run have its name in front.
-        every_epoch: score it after each epoch, not only after the last.
+        epochs: maximum number of epochs.
+        patience: epochs without improvement before the run stops; 0 trains all epochs.
+        judged: split that measures an epoch; names of its metrics start with the split's name.
+        every_epoch: evaluate after each epoch instead of only after the last.
     """
 
     epochs: int
@@ -62,20 +62,13 @@ class Span:
 
     @property
     def of_training(self) -> str:
-        """What is in front of figures of the steps."""
         return f"{INNER}_train_" if self.judged == INNER else "train_"
 
 
 class TrainingRun:
-    """Epochs of one model, and how good it is after each. All workers make one, and call its methods together.
+    """Trains one model epoch by epoch and evaluates it. All workers create one and call its methods together.
 
-    Args:
-        data: what it learns from and is evaluated on.
-        config: choices of the whole run; the learning rate decays over all its epochs.
-        span: those that are trained, and how they are judged.
-        checkpoints: where and when they are written.
-        observer: is told about steps, epochs and checkpoints.
-        progress: is told about rows.
+    The config is that of the whole run: the learning rate decays over all of its epochs, even if `span` has fewer.
     """
 
     def __init__(
@@ -99,13 +92,13 @@ class TrainingRun:
         self._throughput = Throughput()
         self._at, self._best = Position(), Best()
         self._objective = objective_of(data.heads)
-        self._last: float | None = None  # of the objective after the last epoch, for the note
-        self._scored: FirstRows | None = None  # after the running epoch
+        self._last: float | None = None  # objective after the last epoch, for the progress note
+        self._scored: FirstRows | None = None  # validation rows scored in the current epoch
         self.first_rows: FirstRows | None = None
-        """Validation rows as the kept weights score them; None where these are from before the run went on."""
+        """Validation rows scored by the kept weights; None if these weights come from a checkpoint."""
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Begin anew, or go on where a checkpoint was written; all workers with the state of worker 0."""
+        """Start from scratch or from a checkpoint; all workers get the state of worker 0."""
         if checkpoint:
             self._trainer.restore(checkpoint.state)
         self._trainer.share_state()
@@ -117,7 +110,7 @@ class TrainingRun:
             self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
 
     def run(self) -> Mapping[str, float]:
-        """Train until the last epoch or until it gets no better; the model then has the weights to keep."""
+        """Train until the last epoch or early stopping, and leave the weights to keep in the model."""
         try:
             while not self._is_done():
                 self._run_epoch()
@@ -134,7 +127,6 @@ class TrainingRun:
 
     @property
     def _judged_by(self) -> str:
-        """Name of the figure of an epoch that says how good it is."""
         return f"{self._span.judged}_{self._objective.name}"
 
     def _reached(self, figure: float) -> str:
@@ -152,12 +144,12 @@ class TrainingRun:
 
     def _run_epoch(self) -> None:
         scored: dict[str, float] = {}
-        with freed_memory_kept():  # not while checkpoints and models are written: tables are larger than batches
+        with freed_memory_kept():  # not while writing checkpoints and models: it would keep copies of whole tables
             trained = self._train_epoch()
             if self._span.every_epoch or self._is_last:
                 for split in self._data.evaluated:
                     scored |= self._evaluate(split)
-        # With several heads, scoring the training rows gives a `train_loss`, too, which must not replace this one.
+        # With several heads, evaluating the training rows also yields a `train_loss`, which must not replace this one.
         epoch, figures = self._at.epoch, scored | trained
         self._log.log_metrics(figures, step=epoch)
         self._observer.after_epoch(self._at.step, figures)
@@ -169,7 +161,7 @@ class TrainingRun:
             self._write_checkpoint()
 
     def _keep_best(self, judged: Mapping[str, float]) -> None:
-        """Keep the weights of the running epoch if they are the best so far; without early stopping, in any case."""
+        """Keep the weights of the current epoch if they are the best so far, or always without early stopping."""
         epoch, patience, best = self._at.epoch, self._span.patience, self._best.metrics
         judged_by = self._judged_by
         if patience and best and not self._objective.is_better(judged[judged_by], best[judged_by]):
@@ -191,7 +183,7 @@ class TrainingRun:
             if is_last or batch % average_every == 0:
                 self._trainer.average()
             reports = is_last or self._throughput.mark().active_s - sums.mark.active_s >= self._report_every_s
-            writes = self._checkpoints.is_due(step) and not is_last  # after the epoch there is one anyway
+            writes = self._checkpoints.is_due(step) and not is_last  # the end of the epoch writes one anyway
             if reports or writes:
                 self._at = replace(self._at, step=step, batch=batch)
             if reports:
@@ -218,7 +210,7 @@ class TrainingRun:
         return now
 
     def _figures(self, now: "_Sums", last: "_Sums") -> dict[str, float]:
-        """Figures of the steps between two reports; the loss is of the epoch where steps have none of their own."""
+        """Return the metrics of the steps between two reports; the loss is the epoch's if steps have none."""
         num_rows = now.mark.num_rows - last.mark.num_rows
         of_steps = (now.loss_sum - last.loss_sum) / num_rows
         figures = {
@@ -234,7 +226,7 @@ class TrainingRun:
         return (sums.loss_sum - self._at.loss_sum) / self._epoch_rows()
 
     def _epoch_rows(self) -> int:
-        """Rows of the running epoch that were trained on; only its last batch may be smaller than the others."""
+        """Number of rows trained on in the current epoch; only its last batch may be smaller than the others."""
         return min(self._at.batch * self._config.batch_size, self._num_rows)
 
     def _show(self, note: str) -> None:
@@ -259,7 +251,7 @@ class TrainingRun:
         return loss_sum
 
     def _check_finite(self, weights: Iterable[Array]) -> None:
-        """A network may hide weights that are no numbers: TensorFlow's ReLU turns NaN into 0."""
+        """Raise if a weight is not finite. The loss may not show it: TensorFlow's ReLU turns NaN into 0."""
         if not all_finite(weights):
             raise self._diverged(f"weights are not finite after step {self._at.step}")
 
@@ -292,7 +284,7 @@ class TrainingRun:
 
 
 class _Sums(NamedTuple):
-    """What the losses of a run add up to, at a point of it."""
+    """Running totals of rows and losses at a point of the run."""
 
     mark: Mark
     loss_sum: float

@@ -1,6 +1,6 @@
-"""What a run tells while it goes on: its throughput, series of figures in MLflow and TensorBoard, and a profile.
+"""Observers of a run: throughput, metrics over time in MLflow and TensorBoard, and a profile.
 
-Without TensorBoard nothing of it is imported, and TensorBoard's scalars need neither TensorFlow nor PyTorch.
+TensorBoard is imported only when used, and its scalars need neither TensorFlow nor PyTorch.
 """
 
 import os
@@ -16,8 +16,8 @@ from rankline.training.models.frameworks import PYTORCH, TENSORFLOW, Framework
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.optional_packages import require
 
-_WARMUP_STEPS = 10  # tracing, compiling, and caches that fill
-_SERIES_INTERVAL_S = 10.0  # a store elsewhere takes a tenth of a second to be told
+_WARMUP_STEPS = 10  # tracing, compiling and filling caches
+_SERIES_INTERVAL_S = 10.0  # a request to a remote store takes about 0.1 s
 
 
 class Mark(NamedTuple):
@@ -26,7 +26,7 @@ class Mark(NamedTuple):
 
 
 class Throughput:
-    """Samples per second between points of a run, without its first steps and without pauses."""
+    """Samples per second between points of a run, excluding warm-up steps and pauses."""
 
     def __init__(self, warmup_steps: int = _WARMUP_STEPS, clock: Callable[[], float] = time.perf_counter) -> None:
         self._warmup_steps, self._clock = warmup_steps, clock
@@ -48,13 +48,13 @@ class Throughput:
         return Mark(active_s=self._clock() - self._paused_s, num_rows=self._num_rows)
 
     def since(self, mark: Mark) -> float:
-        """Samples per second from `mark` up to now."""
+        """Return samples per second since `mark`."""
         start, now = max(mark, self._warm) if self.is_warm else mark, self.mark()
         return (now.num_rows - start.num_rows) / (now.active_s - start.active_s)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """The time of the block does not count."""
+        """Exclude the time spent in the block."""
         began = self._clock()
         try:
             yield
@@ -63,36 +63,36 @@ class Throughput:
 
 
 class EarlyEnd(Exception):  # noqa: N818  (no error)
-    """Raised by an observer of a trial: it is not worth going on."""
+    """Raised by the observer of a tuning trial to stop a run that is not worth finishing."""
 
 
 class Observer:
-    """Hears of a run while it goes on, and by itself does nothing."""
+    """Receives the events of a run. Does nothing itself."""
 
     every_step = False
-    """Whether there is to be a look after every step, not only every now and then."""
+    """Whether to call `after_look` after every step instead of a few times per second."""
 
     def before_step(self, step: int) -> None:
-        """A step begins; `step` counts from 1 over all epochs."""
+        """Called before a step; `step` counts from 1 over all epochs."""
 
     def after_step(self, step: int, num_rows: int) -> None:
-        """A step was taken with so many rows."""
+        """Called after a step; `num_rows` counts the rows of all workers."""
 
     def after_look(self, step: int, figures: Mapping[str, float]) -> None:
-        """Some steps, up to `step`, were taken, and `figures` are theirs."""
+        """Called every few steps with the metrics since the previous call."""
 
     def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
-        """An epoch ended with `step`, and `figures` are its training and validation metrics."""
+        """Called at the end of an epoch with its training and validation metrics."""
 
     def after_checkpoint(self, step: int) -> None:
-        """A checkpoint of `step` is on disk."""
+        """Called when the checkpoint of `step` is on disk."""
 
     def close(self) -> None:
-        """The run is over, well or not."""
+        """Called at the end of the run, including after errors."""
 
 
 class Observers(Observer):
-    """Passes everything on to several observers; closes all of them, even if one fails."""
+    """Forwards each event to several observers. Closes all of them even if one fails."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = tuple(observers)
@@ -144,14 +144,13 @@ def observers_of(session: SessionConfig, framework: Framework, directory: Path, 
 
 
 class MetricLog(Protocol):
-    """Where `Series` writes: see `rankline.training.tracking.RunLog`."""
+    """Destination of `Series`, such as `rankline.training.tracking.RunLog`."""
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Record figures."""
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
 
 
 class Series(Observer):
-    """Figures in MLflow every few seconds as `steps/NAME`, by step, so that long epochs can be watched."""
+    """Logs metrics to MLflow as `steps/NAME` every few seconds, so that long epochs can be watched."""
 
     def __init__(
         self,
@@ -170,8 +169,6 @@ class Series(Observer):
 
 
 class TensorBoard(Observer):
-    """Scalars for TensorBoard, by step."""
-
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
         from tensorboard.compat.proto import event_pb2  # type: ignore[import-untyped]
         from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # type: ignore[import-untyped]
@@ -192,7 +189,7 @@ class TensorBoard(Observer):
         self._file.close()
 
     def _write(self, **content: Any) -> None:
-        """Append an event as a TFRecord: its length, the length's checksum, the event, its checksum."""
+        """Append an event as a TFRecord: length, checksum of the length, event, checksum of the event."""
         event = self._event(wall_time=self._clock(), **content).SerializeToString()
         length = len(event).to_bytes(8, "little")
         self._file.write(length + self._crc(length) + event + self._crc(event))
@@ -204,18 +201,15 @@ class TensorBoard(Observer):
 
 
 class Profiler(Protocol):
-    """The profiler of a framework, which is recording."""
+    """A framework's profiler, already recording."""
 
     def step(self, step: int) -> None:
-        """A step begins."""
+        """Mark the start of a step."""
 
-    def stop(self) -> None:
-        """Write what was recorded."""
+    def stop(self) -> None: ...
 
 
 class Profile(Observer):
-    """Records some steps with the profiler of a framework."""
-
     def __init__(self, first: int, last: int, start: Callable[[], Profiler]) -> None:
         self._first, self._last, self._start = first, last, start
         self._profiler: Profiler | None = None
@@ -238,7 +232,7 @@ class Profile(Observer):
 
 
 class _TensorFlowProfiler:
-    """TensorFlow's; the TensorBoard plugin tensorboard-plugin-profile shows what it writes."""
+    """TensorFlow's profiler; view its output with the TensorBoard plugin tensorboard-plugin-profile."""
 
     def __init__(self, directory: Path) -> None:
         import tensorflow as tf
@@ -249,7 +243,7 @@ class _TensorFlowProfiler:
 
     def step(self, step: int) -> None:
         self._end_step()
-        self._step = self._module.Trace("train", step_num=step, _r=1)  # _r: a step of the training loop
+        self._step = self._module.Trace("train", step_num=step, _r=1)  # _r marks a step of the training loop
         self._step.__enter__()
 
     def stop(self) -> None:
@@ -263,7 +257,7 @@ class _TensorFlowProfiler:
 
 
 class _TorchProfiler:
-    """PyTorch's; the TensorBoard plugin torch-tb-profiler, or Perfetto, shows what it writes."""
+    """PyTorch's profiler; view its output with the TensorBoard plugin torch-tb-profiler, or with Perfetto."""
 
     def __init__(self, directory: Path) -> None:
         import torch
@@ -272,7 +266,7 @@ class _TorchProfiler:
         self._profile = torch.profiler.profile(on_trace_ready=write)
         self._profile.start()
 
-    def step(self, step: int) -> None:  # noqa: ARG002  (PyTorch counts itself)
+    def step(self, step: int) -> None:  # noqa: ARG002  (PyTorch counts steps itself)
         self._profile.step()
 
     def stop(self) -> None:

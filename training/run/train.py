@@ -1,6 +1,7 @@
-"""From prepared data to a trained model on disk: check, open, record, train, publish.
+"""Training, from prepared data to a published model: validate, open the data, record the run, train, publish.
 
-The epochs are in `rankline.training.run.loop`; what fits a model is behind `rankline.training.trainers.base`.
+The epochs are in `rankline.training.run.loop`; the trainers of each framework implement
+`rankline.training.trainers.base`.
 """
 
 import gc
@@ -55,9 +56,9 @@ from rankline.workflows.schema.ragged import Ragged
 from rankline.workflows.storage.artifacts import Manifest, publish, refuse_foreign
 
 _EVALUATION_BATCH_SIZE = 16_384
-_LONG_ROWS_EVALUATION_BATCH_SIZE = 4_096  # of rows with histories, 16,384 of which take 2.4 GB
+_LONG_ROWS_EVALUATION_BATCH_SIZE = 4_096  # 16,384 rows with histories take 2.4 GB
 _NUM_EXAMPLE_ROWS = 3
-_SHORT_DIGEST = 12  # as messages show it
+_SHORT_DIGEST = 12  # characters, as in messages
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -66,8 +67,7 @@ class OpenSplit(Protocol):
 
     def __call__(
         self, prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int
-    ) -> Batches:
-        """The batches."""
+    ) -> Batches: ...
 
 
 def train(
@@ -87,40 +87,43 @@ def train(
 ) -> TrainedModel:
     """Train a model, record the run, and publish the model.
 
-    Seeds the framework's global generators. With checkpoints, a run that does not end can go on: the same model comes
-    out, bit by bit, as without the break, on the same machine, unless the learning rate is changed on the way. The
-    checkpoint goes when the model is there.
+    Seeds the framework's global random generators. With checkpoints, an interrupted run can resume and then produces,
+    on the same machine, exactly the model of an uninterrupted run, unless the learning rate changes. The checkpoint is
+    deleted once the model is published.
 
-    Several workers call this with the same arguments. Worker 0 alone records, reports, observes, writes and publishes;
-    the others return what it publishes by name, before it is there, and need none of its files. What is recorded are
-    the choices and the figures of the whole run: rows per step of all workers, and so on.
+    With several workers, each calls this function with the same arguments. Only worker 0 records, reports, notifies
+    observers, and writes and publishes the model; the other workers return a reference to the published model, possibly
+    before it exists, and need none of its files. The recorded options and metrics describe the whole run, such as the
+    rows per step of all workers.
 
     Args:
-        prepared: directory that `prepare` made, or what it is when it is loaded.
-        output: where the trained model goes; an earlier one is replaced when the new one is whole. Its checkpoint is
-            NAME-checkpoint beside it, and TensorBoard's files are in tensorboard/RUN_ID.
-        config: choices about the run, those of one worker where there are several.
-        session: how it is carried out; None for no TensorBoard, and no checkpoints unless the run is elastic.
-        tracking: where MLflow records it.
-        progress: told about rows; the note has epoch, loss, rate and the last AUC.
-        checkpoint: where the checkpoint is, which then stays; None for NAME-checkpoint, as long as the run lasts.
-        open_split: opens splits in place of the framework's own loader with its defaults; for several workers each
-            opens its share, in as many batches as the others.
-        observers: makes those that observe the run, beside the usual ones.
+        prepared: directory written by `prepare`, or the loaded artifact.
+        output: directory of the trained model; an existing model is replaced once the new one is complete. The
+            checkpoint is NAME-checkpoint next to it, and TensorBoard's files are in tensorboard/RUN_ID.
+        config: the model and how to train it; `batch_size` is per worker.
+        session: how to run; None disables TensorBoard, and checkpoints too unless the run is elastic.
+        tracking: MLflow store and experiment of the run.
+        progress: receives the number of rows, and a note with epoch, loss, throughput and the last AUC.
+        checkpoint: path of the checkpoint, which is then kept; None uses NAME-checkpoint and deletes it after the run.
+        open_split: opens splits instead of the framework's default loader. With several workers each opens its share,
+            and all shares must have the same number of batches.
+        observers: returns additional observers of the run.
         world: the workers that train the model together.
-        workers: how they do; None for the defaults.
-        generation: of an elastic run, which goes on from the last checkpoint of earlier ones; None for other runs.
+        workers: how the workers split the work; None for the defaults.
+        generation: generation of an elastic run, which continues from the last checkpoint of earlier ones; None
+            otherwise.
 
     Raises:
-        ArtifactError: `prepared` or the checkpoint is missing, damaged, or of something else; or `output` is.
-        ConfigError: no such model or optimizer, options that contradict each other or the checkpoint's, or a
-            checkpoint is there and not to be taken up; or workers differ in their options, data or code; or a GPU is
-            asked for, and there is none.
-        DataError: the validation data has one class only, or a file is damaged.
-        MissingExtraError: the framework is not installed, or TensorBoard is asked for and is not.
-        SpecError: the rows have histories that the model does not take, or lack them.
-        WorkersError: another worker failed, died or does not answer.
-        RanklineError: the loss, a weight or a score is not finite any more; the message has the step, the batch and the
+        ArtifactError: `prepared` or the checkpoint is missing, damaged or another kind of artifact, or `output` exists
+            and is not a trained model.
+        ConfigError: unknown model or optimizer, options that contradict each other or the checkpoint, an existing
+            checkpoint without `resume`, workers with different options, data or code, or no GPU although one is
+            required.
+        DataError: the validation data has only one class, or a file is damaged.
+        MissingExtraError: the framework is not installed, or TensorBoard is requested but not installed.
+        SpecError: the data has histories that the model does not support, or lacks histories that the model needs.
+        WorkersError: another worker failed, died or does not respond.
+        RanklineError: the loss, a weight or a score is no longer finite; the message has the step, the batch and the
             last checkpoint.
     """
     session = session or SessionConfig()
@@ -132,9 +135,9 @@ def train(
         resumed = _resumed(job, generation)
         inner = opening(inner_spec(job.spec, job.data)) if job.config.chooses_inside else None
         data = opening(job.spec)
-        check_session(job.session, job.framework, len(data.train) * job.config.epochs)  # the last before a run exists
+        check_session(job.session, job.framework, len(data.train) * job.config.epochs)  # last check before the run
         kernels = job.trainer_type.deterministic() if job.session.deterministic else nullcontext()
-        # Inside the record, so that it ends as the run did: other workers may say first that all are being stopped.
+        # Inside `_recorded`, so that the run's status reflects its end: another worker may report the error first.
         with (
             kernels,
             _recorded(job, tracking, resumed, generation) as log,
@@ -176,12 +179,12 @@ def rehearse(
     progress: Progress = SILENT,
     observers: Callable[[RunLog], Iterable[Observer]] = lambda _: (),
 ) -> Mapping[str, float]:
-    """Train on most of the training rows, and say how good the best epoch is on the others. Nothing is published.
+    """Train without the holdout of the training rows and return the holdout's metrics. Nothing is published.
 
-    So choices are compared without the validation rows, which then still say how good the best ones are.
+    This compares configurations without touching the validation rows, which can then measure the best one.
 
     Returns:
-        The metrics of that epoch, and `epoch`; nothing if it was ended.
+        Metrics and number (`epoch`) of the best epoch; empty if an observer ended the run early.
     """
     job = _checked(
         prepared, tracking.directory / "rehearsal", config, SessionConfig(), WorkersConfig(), SOLO, checkpoint=None
@@ -198,7 +201,7 @@ def rehearse(
 
 @contextmanager
 def _visible_devices(session: SessionConfig) -> Iterator[None]:
-    """In the block a run on the CPU sees no GPU: both frameworks look when they first need a device."""
+    """Hide GPUs from a CPU run within the block. Both frameworks look for GPUs when they first need a device."""
     if session.device != "cpu":
         yield
         return
@@ -214,18 +217,15 @@ def _visible_devices(session: SessionConfig) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """What a run is to do, after it was checked.
+    """A validated request to train.
 
     Attributes:
-        output: where the trained model goes.
-        checkpoint: where the checkpoint is.
-        config: choices of the whole run: `batch_size` counts the rows of all workers.
-        worker_batch_size: rows per step of one worker before `WorkersConfig` changed them; tables are laid out for it,
-            so that they are the same whatever the number of workers.
-        session, workers, world: how it is carried out, and by whom.
-        data: the prepared data.
+        output: where to put the trained model.
+        checkpoint: where to put the checkpoint.
+        config: options of the whole run; `batch_size` counts the rows of all workers.
+        worker_batch_size: rows per step of one worker before `WorkersConfig` changed it. The layout of embedding tables
+            depends on it, so that the layout is the same for any number of workers.
         spec: features to train on.
-        framework, trainer_type: what trains the model.
     """
 
     output: Path
@@ -242,7 +242,6 @@ class _Job:
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker records, reports, writes and publishes."""
         return self.world.rank == 0
 
     @property
@@ -251,7 +250,7 @@ class _Job:
 
     @property
     def checkpoint_every(self) -> int:
-        """Steps between two checkpoints; 0 writes none. An elastic run always writes some."""
+        """Steps between checkpoints; 0 writes none. Elastic runs always write them."""
         return self.session.checkpoint_every or (self.workers.commit_every if self.workers.is_elastic else 0)
 
 
@@ -264,7 +263,7 @@ def _checked(
     world: World,
     checkpoint: Path | None,
 ) -> _Job:
-    """Refuse what cannot be trained, or not by these workers together."""
+    """Validate the arguments, together with the other workers."""
     if world.rank == 0:
         refuse_foreign(output, KIND)
     framework = config.model.framework
@@ -286,7 +285,7 @@ def _checked(
     check_same(world, whole, session, workers, job.fingerprint)
     check_rows(job.spec, whole.model)
     check_memory(job.spec, whole.model, copies=whole.copies_of_weights, num_bytes=available_bytes())
-    all_metrics()  # one of a package that cannot be loaded would be found after the first epoch
+    all_metrics()  # fail now, not after the first epoch, if a package's metric cannot be loaded
     if session.device == "cuda" and not job.trainer_type.sees_gpu():
         raise ConfigError(
             f"device is 'cuda', and {framework.name} sees no GPU here. Leave it out, or see what nvidia-smi lists, and "
@@ -299,10 +298,10 @@ def _checked(
 
 
 def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
-    """The checkpoint to go on from, if there is one to be taken up; or none is in the way of those to come."""
+    """Return the checkpoint to resume from, if any; otherwise make sure that none would be overwritten."""
     found = None
     if job.is_first:
-        # The launcher may not have heard of one that was written just before the last generation ended.
+        # The launcher may not know of a checkpoint written just before the last generation ended.
         is_restart = generation is not None and (
             generation.has_checkpoint or (generation.number > 0 and job.checkpoint.exists())
         )
@@ -315,7 +314,6 @@ def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
 
 
 def _opened(job: _Job, open_split: OpenSplit, spec: FeatureSpec) -> OpenData:
-    """This worker's share of the rows; of `holdout.inner_spec` that of the rows that choose the epoch."""
     path, size = job.data.path, job.world.size
     train_batches = open_split(path, spec, "train", job.config.batch_size // size, shuffle=True, seed=job.config.seed)
     num_rows = _LONG_ROWS_EVALUATION_BATCH_SIZE if spec.is_sequential else _EVALUATION_BATCH_SIZE
@@ -333,9 +331,7 @@ def _opened(job: _Job, open_split: OpenSplit, spec: FeatureSpec) -> OpenData:
 
 
 class _Fitting:
-    """The fits of a run: the one whose best epoch is taken, where a part of the training rows chooses, and the one that
-    is published.
-    """
+    """The one or two fits of a run: to select the number of epochs, if rows are held out for it, and to publish."""
 
     def __init__(
         self, job: _Job, log: RunLog, observer: Observer, progress: Progress, resumed: Checkpoint | None
@@ -346,21 +342,17 @@ class _Fitting:
         self._rows_before = 0.0
 
     def choose(self, data: OpenData, *, rows_after: int = 0, observer: Observer | None = None) -> Mapping[str, float]:
-        """Let a part of the training rows choose the epoch.
-
-        Returns:
-            Its metrics, and `epoch`.
-        """
+        """Train with a holdout of the training rows and return the metrics and number (`epoch`) of its best epoch."""
         config = self._job.config
         span = Span(epochs=config.epochs, patience=config.early_stopping_patience, judged=INNER)
         progress = _Share(self._progress, before=0, after=rows_after, about="choosing: ")
         _, chosen, _ = self._run(data, span, observer or _CheckpointsOnly(self._observer), progress, {})
-        gc.collect()  # the model, of which the next one needs the memory
+        gc.collect()  # the next model needs the memory of this one
         self._rows_before = progress.total
         return chosen
 
     def fit(self, data: OpenData, chosen: Mapping[str, float]) -> tuple[Trainer, Mapping[str, float], FirstRows | None]:
-        """Train the model to publish, for as many epochs as were chosen, if they were."""
+        """Train the model to publish, for the selected number of epochs if one was selected."""
         config = self._job.config
         if chosen:
             span = Span(epochs=int(chosen["epoch"]), patience=0, every_epoch=False)
@@ -379,7 +371,7 @@ class _Fitting:
         job, resumed, self._resumed = self._job, self._resumed, None
         if resumed and job.workers.is_elastic:
             resumed = resized(resumed, data.train)
-        # As if all epochs came, so that the learning rate is in each what it was when the epoch was chosen.
+        # All epochs count, so that the learning rate decays as it did when the epoch was selected.
         trainer = job.trainer_type(
             job.spec,
             job.config,
@@ -417,8 +409,6 @@ class _Fitting:
 
 
 class _CheckpointsOnly(Observer):
-    """Passes on that a checkpoint is there."""
-
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
@@ -427,7 +417,7 @@ class _CheckpointsOnly(Observer):
 
 
 class _Share(Progress):
-    """A fit as a part of all rows that are trained on."""
+    """Reports the progress of one fit as part of the progress of all fits."""
 
     def __init__(self, whole: Progress, *, before: float, after: float, about: str = "") -> None:
         self._whole, self._before, self._after, self._about = whole, before, after, about
@@ -446,9 +436,9 @@ def _num_parameters(trainer: Trainer) -> dict[str, int]:
 def _recorded(
     job: _Job, tracking: TrackingConfig, resumed: Checkpoint | None, generation: Generation | None
 ) -> Iterator[RunLog]:
-    """The run in MLflow: worker 0 opens it, or opens again that of the checkpoint or of an earlier generation.
+    """Open the MLflow run on worker 0, or reopen the run of the checkpoint or of an earlier generation.
 
-    It has the run's choices and data before any observer adds to it.
+    Options and data are logged before any observer adds to the run.
     """
     if not job.is_first:
         run_id, uri = job.world.all_gather_object(None)[0]
@@ -463,7 +453,7 @@ def _recorded(
 
 @contextmanager
 def _observed(job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Observer]]) -> Iterator[Observer]:
-    """Those that observe the run, as one; on worker 0 only."""
+    """Yield all observers as one; on workers other than 0, an observer that does nothing."""
     if not job.is_first:
         yield Observer()
         return
@@ -484,29 +474,27 @@ def _log_inputs(job: _Job, log: RunLog) -> None:
 
 
 def _log_generation(job: _Job, log: RunLog, generation: Generation, resumed: Checkpoint | None) -> None:
-    """Record how many workers there are from here on, and why that is so."""
+    """Log the number of workers from this step on, and why it changed."""
     size, step = job.world.size, resumed.position.step if resumed else 0
-    if generation.number:  # first, so that no number stands there without its reason where a worker dies in between
+    if generation.number:  # before the metric, so that a number never lacks its reason if a worker dies in between
         log.note(f"Step {step:,}: {generation.cause.rstrip('.')}. {size} worker{'s go' if size > 1 else ' goes'} on.")
     log.log_metrics({"workers": size}, step)
 
 
 def _prepare_params(data: PreparedData) -> dict[str, Any]:
-    """Where the data comes from and how it was split and encoded, beside the choices of training."""
     details = data.manifest.details
     choices = {"source": details.get("source"), **details.get("config", {})}
     return {f"prepare.{name}": value for name, value in choices.items()}
 
 
 def _workers_params(job: _Job) -> dict[str, Any]:
-    """How several workers share the work; nothing of one that does all."""
+    """Return how the workers split the work; empty for a single worker."""
     if job.world.size == 1 and not job.workers.is_elastic:
         return {}
     return {f"workers.{name}": value for name, value in (asdict(job.workers) | {"workers": job.world.size}).items()}
 
 
 def _publish(job: _Job, trainer: Trainer, details: Mapping[str, Any], log: RunLog) -> None:
-    """Put the trained model at `output`, and into MLflow with what it was made from."""
     spec, metrics, made_from = job.data.spec.for_scoring, details["metrics"], {PREPARED: job.fingerprint}
     with publish(job.output, KIND, made_from=made_from, details=dict(details)) as staging:
         trainer.export(staging / job.framework.format)
@@ -525,7 +513,6 @@ def _publish(job: _Job, trainer: Trainer, details: Mapping[str, Any], log: RunLo
 
 
 def _log_validation(scores: ValidationScores, log: RunLog) -> None:
-    """Put the scored validation rows, and pictures of them, into MLflow."""
     with TemporaryDirectory(prefix="rankline-validation-") as directory:
         folder = Path(directory) / FOLDER
         folder.mkdir()
@@ -534,7 +521,7 @@ def _log_validation(scores: ValidationScores, log: RunLog) -> None:
 
 
 def _model_of(job: _Job, details: Mapping[str, Any]) -> TrainedModel:
-    """What worker 0 publishes, for a worker that may be on another machine."""
+    """Return the published model without reading its files, which may be on another machine."""
     return TrainedModel(
         path=job.output,
         format=job.framework.format,

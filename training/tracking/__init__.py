@@ -1,10 +1,10 @@
-"""Runs in MLflow: what was trained, on which data, how well, and the model itself.
+"""Runs in MLflow, with configuration, data, metrics and the model itself.
 
-MLflow 3 on SQLite, all in one work directory: `mlflow.db` and `mlartifacts/`; or on a server. What a run logs goes
-through one door, its journal (`rankline.training.tracking.journal`), and from there into the store
-(`rankline.training.tracking.upload`), so that no store holds up training. The model is logged as a plain SavedModel or
-TorchScript file behind a loader module of ours, so no Python object is pickled and loading runs no Python code that
-came with the artifact.
+MLflow 3 stores runs in SQLite, all in one work directory (`mlflow.db` and `mlartifacts/`), or on a server. A run logs
+only to its journal (`rankline.training.tracking.journal`), which is uploaded to the store in the background
+(`rankline.training.tracking.upload`), so that a slow store does not delay training. Models are logged as a plain
+SavedModel, TorchScript or ONNX file with a loader module of Rankline. No Python objects are pickled, and loading a
+model does not run Python code from the artifact.
 """
 
 import json
@@ -29,22 +29,21 @@ if TYPE_CHECKING:
     import pandas as pd
     from mlflow.models import ModelSignature
 
-_OPEN_S = 5.0  # that training waits for a server to take the run
-_LEAVE_S = 5.0  # that it waits at the end until a server has everything, or
-_LEAVE_SHARE = 0.01  # of the time that the run took, if that is more
+_OPEN_S = 5.0  # maximum time that training waits for a server to create the run
+_LEAVE_S = 5.0  # maximum time to wait at the end for the upload to a server, or
+_LEAVE_SHARE = 0.01  # this fraction of the duration of the run, if longer
 _SAMPLE_EVERY_S = 1.0
-_GIT_S = 5.0  # it looks at every file of the checkout
+_GIT_S = 5.0  # Git reads every file of the checkout
 _PYFUNC_PACKAGES = ("numpy", "pandas")
 
 
 class RunLog:
-    """The run that is going on: each thing is on disk when a method returns, and in the store some seconds later.
+    """The current run. Each entry is on disk when a method returns, and in the store a few seconds later.
 
     Args:
-        run_id: its id in the store, or its own where the store did not answer when it began.
-        uri: tracking URI of the store.
-        journal: gets what is logged; None to a worker that records nothing.
-        is_reopened: whether it goes on where an earlier process left it.
+        run_id: id in the store, or the journal's if the store did not respond at the start.
+        journal: receives the entries; None for a worker that records nothing.
+        is_reopened: whether the run continues one of an earlier process.
     """
 
     def __init__(self, run_id: str, uri: str, journal: Journal | None = None, *, is_reopened: bool = False) -> None:
@@ -54,18 +53,11 @@ class RunLog:
         self._journal = journal
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """Record the choices that were made; of those that are recorded already nothing changes."""
+        """Log parameters. Parameters that are already logged keep their values."""
         self._append("params", values={name: str(value) for name, value in params.items()})
 
     def log_dataset(self, split: str, directory: Path, *, digest: str, num_rows: int) -> None:
-        """Record the data of one split.
-
-        Args:
-            split: "train" or "valid"; the context under which MLflow shows it.
-            directory: where the split's files are.
-            digest: identity of the data; MLflow keeps the first 36 characters.
-            num_rows: rows of the split.
-        """
+        """Log the data of a split. MLflow keeps the first 36 characters of `digest`."""
         self._append(
             "dataset",
             split=split,
@@ -77,7 +69,7 @@ class RunLog:
         )
 
     def log_metrics(self, metrics: Mapping[str, float], step: int, *, of_model: bool = False) -> None:
-        """Record figures at a step or epoch; with `of_model` also at the model that was logged, for the valid data."""
+        """Log metrics at a step or epoch; with `of_model` also for the last logged model, on the validation data."""
         values = {name: float(value) for name, value in metrics.items()}
         self._append("metrics", values=values, step=step, ms=_now_ms(), of_model=of_model)
 
@@ -85,11 +77,11 @@ class RunLog:
         self._append("tags", values=dict(tags))
 
     def note(self, text: str) -> None:
-        """Add a remark to what MLflow shows as the description of the run, if that does not have it already."""
+        """Append a remark to the description of the run, unless it is already there."""
         self._append("remark", text=text)
 
     def log_artifact(self, path: Path) -> None:
-        """Store a file, or a directory under its own name, as it is now."""
+        """Log the current content of a file, or of a directory under its own name."""
         if self._journal:
             self._append("artifact", path=self._journal.keep(path))
 
@@ -102,7 +94,7 @@ class RunLog:
         loader_module: str,
         packages: Sequence[str],
     ) -> None:
-        """Store a model as a logged model named "model", with signature and input example."""
+        """Log a model as a logged model named "model", with signature and input example."""
         if not self._journal:
             return
         import mlflow.pyfunc
@@ -125,19 +117,16 @@ class RunLog:
 
 @contextmanager
 def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Iterator[RunLog]:
-    """Record what the block does as one run.
+    """Record the block as a run, or continue the run `resumed_id`.
 
-    An exception that leaves the block marks the run as FAILED, Ctrl-C as KILLED. A server that does not answer is
-    waited for a few seconds at the beginning and at the end; what it has not got by then stays in the work directory.
-
-    Args:
-        config: where to.
-        resumed_id: id of a run to go on with. If the store has it no more, the new run says so in a remark.
+    An exception in the block marks the run as FAILED, Ctrl-C as KILLED. The function waits a few seconds at the start
+    and at the end for a server that does not respond; entries that are not uploaded by then stay in the work directory.
+    If the store no longer has the run `resumed_id`, a remark in the new run mentions it.
     """
     with warnings.catch_warnings():
-        # MLflow 3.17 warns about a type hint of its own while it is imported.
+        # MLflow 3.17 warns about one of its own type hints when imported.
         warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType")
-        import mlflow.pyfunc  # noqa: F401  (here, as no other thread is at work)
+        import mlflow.pyfunc  # noqa: F401  (imported before other threads start)
 
         from rankline.training.tracking.upload import Deliverer
 
@@ -180,7 +169,7 @@ def _open(journal: Journal, config: TrackingConfig, resumed_id: str | None) -> N
 
 @contextmanager
 def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
-    """Record every second what the machine does, as MLflow measures it, into the journal."""
+    """Log MLflow's system metrics every second, through the journal."""
     from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
     from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
     from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
@@ -189,7 +178,7 @@ def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
     kinds: tuple[Any, ...] = (CPUMonitor, DiskMonitor, NetworkMonitor)
     monitors = [kind() for kind in kinds]
     of_gpu: Any = GPUMonitor
-    with suppress(Exception):  # as MLflow itself: without the library, or without a GPU
+    with suppress(Exception):  # the library or a GPU is missing; MLflow ignores this too
         monitors.append(of_gpu())
 
     def sample(stop: threading.Event) -> None:
@@ -206,10 +195,10 @@ def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
 
 
 def code_version() -> str:
-    """Rankline's version, and in a Git checkout of it the commit, with "-dirty" where files were changed."""
+    """Return Rankline's version, and in a Git checkout also the commit, with "-dirty" if files have changed."""
     source = Path(__file__).resolve()
     try:
-        _git("ls-files", "--error-unmatch", source.name, cwd=source.parent)  # fails in any other repository
+        _git("ls-files", "--error-unmatch", source.name, cwd=source.parent)  # fails in another project's repository
         commit = f", commit {_git('describe', '--always', '--dirty', '--exclude', '*', cwd=source.parent)}"
     except (OSError, subprocess.SubprocessError):  # no Git, or no checkout
         commit = ""
@@ -217,7 +206,7 @@ def code_version() -> str:
 
 
 def rankline_version() -> str:
-    """The installed version, or "unknown" where Rankline runs from its files alone."""
+    """Return the installed version, or "unknown" if Rankline runs from source without being installed."""
     try:
         return version("rankline")
     except PackageNotFoundError:
@@ -256,8 +245,8 @@ def _pip_requirements(packages: Sequence[str]) -> list[str]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep MLflow and the migrations of its store from writing over a progress bar; warnings still come through."""
-    wanted = {"mlflow": logging.WARNING, "alembic": logging.WARNING, "urllib3": logging.ERROR}  # its retries
+    """Make MLflow and its libraries log only warnings in the block, so that they do not overwrite a progress bar."""
+    wanted = {"mlflow": logging.WARNING, "alembic": logging.WARNING, "urllib3": logging.ERROR}  # warns of retries
     loggers = [logging.getLogger(name) for name in wanted]
     levels = [logger.level for logger in loggers]
     for logger, level in zip(loggers, wanted.values(), strict=True):

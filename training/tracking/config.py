@@ -1,4 +1,4 @@
-"""Where runs are recorded. Imports no MLflow."""
+"""Configuration of tracking. Does not import MLflow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.tracking_uri import STORE, VARIABLE, file_of, uri_of_file, without_credentials
 
 OWN_ID = "rankline.id"
-"""Tag of a run: the id of its journal, by which it is known where the store gave no id when it began."""
+"""Tag of a run with the id of its journal, which identifies a run that the store had not created at the start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
-    """Where a run is recorded.
+    """Where to record a run.
 
     Attributes:
-        directory: holds `mlflow.db` and `mlartifacts/`; made if it is not there.
+        directory: directory of `mlflow.db` and `mlartifacts/`, created if missing.
         experiment: name of the experiment; one per recipe.
-        run_name: name of the run; None lets MLflow make one up.
-        server: tracking URI of a store elsewhere, in place of the one in `directory`. It contains no password, which
-            MLflow takes from the environment.
-        parent: id of the run that this one is a part of; None of a run by itself.
+        run_name: name of the run; None lets MLflow choose one.
+        server: tracking URI of another store, instead of the one in `directory`. It must not contain a password; MLflow
+            reads passwords from the environment.
+        parent: id of the parent run; None for none.
     """
 
     directory: Path
@@ -41,27 +41,21 @@ class TrackingConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, str | None], directory: Path) -> "TrackingConfig":
-        """The opposite of `to_dict`.
-
-        Args:
-            values: plain values.
-            directory: the work directory in which they were found.
-        """
+        """Return the config that `to_dict` wrote; `directory` is the work directory that contained it."""
         server = values.get("server")  # earlier versions kept the password
         return cls(**{**values, "directory": directory, "server": server and without_credentials(server)})  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, str | None]:
-        """Return plain values for JSON, without the directory, which may be moved."""
+        """Return plain values for JSON, without the directory, because it may be moved."""
         return {name: value for name, value in vars(self).items() if name != "directory"}
 
     @property
     def journals(self) -> Path:
-        """Where runs are until the store has them."""
         return journals_of(self.directory)
 
     @property
     def is_local(self) -> bool:
-        """Whether the store is a file, for which nobody waits in vain."""
+        """Whether the store is a file, so that waiting for it always succeeds."""
         return file_of(self.uri) is not None
 
     @property
@@ -71,19 +65,19 @@ class TrackingConfig:
 
 
 def store_uri(directory: Path, server: str | None = None) -> str:
-    """Return the tracking URI of a work directory's runs: that of the server, or of `mlflow.db` in the directory.
+    """Return the tracking URI of a work directory's runs: the server, or `mlflow.db` in the directory.
 
     Raises:
-        ConfigError: MLflow cannot open a store in a directory of that name.
+        ConfigError: MLflow cannot open a store in a directory with such a name.
     """
     return server or uri_of_file(directory / STORE)
 
 
 def journals_of(directory: Path) -> Path:
-    """Where runs of a work directory are until their store has them."""
+    """Return the directory in which a work directory keeps runs until they are uploaded to the store."""
     return directory / "tracking"
 
 
 def artifacts_of(directory: Path) -> Path:
-    """Return the directory where the local MLflow store of a work directory keeps artifacts."""
+    """Return the directory in which the local MLflow store of a work directory keeps artifacts."""
     return directory / "mlartifacts"

@@ -1,4 +1,4 @@
-"""Says in a line why a store has failed. Imports no MLflow."""
+"""One-line explanations of errors of a store. Does not import MLflow."""
 
 import shutil
 
@@ -13,7 +13,7 @@ _HINTS = {
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what MLflow says of a failure in one line, without passwords, and with a hint if there is one."""
+    """Return MLflow's reason for an error in one line, without passwords and with a hint if available."""
     files = error.args[0] if isinstance(error, shutil.Error) else ()
     text = str(files[0][-1] if files and isinstance(files, list) else error)
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#####")] or [""]

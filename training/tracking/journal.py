@@ -1,12 +1,13 @@
-"""What a run has logged and its store may not have yet. Imports no MLflow.
+"""Journals of runs, which contain logged entries until the store has them. Does not import MLflow.
 
     ID/
-        journal        a line for each thing that was logged: CRC-32 of what follows, and JSON
-        files/N/       files and directories that were logged, as hard links where the file system has them
-        delivered      how much of the journal the store has, and the id of the run there
-        lock           held by who writes or delivers it
+        journal        a line per entry: CRC-32 of the rest of the line, and JSON
+        files/N/       logged files and directories, as hard links if the file system supports them
+        delivered      position in the journal up to which the store has the entries, and the id of the run there
+        lock           held by the process that writes or uploads the journal
 
-A line is written before whoever logs goes on, so it outlives the process; it is on the disk before it is delivered.
+A line is written before the logging call returns, so it survives the process. It is synced to disk before it is
+uploaded.
 """
 
 import json
@@ -31,13 +32,7 @@ _ID = re.compile("[0-9a-f]{32}")
 
 
 class Entry(NamedTuple):
-    """A thing that was logged.
-
-    Attributes:
-        kind: what it is.
-        content: plain values.
-        end: where the next line begins, in bytes.
-    """
+    """A logged entry; `end` is the offset of the next line in the journal."""
 
     kind: str
     content: dict[str, Any]
@@ -45,12 +40,12 @@ class Entry(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """How far the store is.
+    """Progress of the upload to the store.
 
     Attributes:
-        end: bytes of the journal that it has.
-        run_id: of the run there; empty as long as there is none.
-        failure: why it has no more; empty where that is not known.
+        end: bytes of the journal that the store has.
+        run_id: id of the run in the store; empty if the run does not exist yet.
+        failure: why the upload stopped; empty if unknown.
     """
 
     end: int = 0
@@ -59,17 +54,14 @@ class Delivered(NamedTuple):
 
 
 class InUse(ArtifactError):  # noqa: N818  (a state, not a fault)
-    """Another process writes or delivers a journal."""
+    """Another process writes or uploads the journal."""
 
 
 class Journal:
-    """The journal of one run, which is held against others until it is closed.
-
-    Args:
-        directory: of this journal; made if it is not there.
+    """The journal of a run, locked until it is closed. The directory is created if missing.
 
     Raises:
-        InUse: somebody else has it.
+        InUse: another process has locked it.
         ArtifactError: it is damaged.
     """
 
@@ -85,7 +77,7 @@ class Journal:
         self._file = os.open(directory / _JOURNAL, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             entries = list(self.read())
-            os.ftruncate(self._file, entries[-1].end if entries else 0)  # what a power cut has left of a last line
+            os.ftruncate(self._file, entries[-1].end if entries else 0)  # drops a last line cut off by a power failure
         except BaseException:
             self.close()
             raise
@@ -96,23 +88,21 @@ class Journal:
 
     @property
     def id(self) -> str:
-        """What the run is known by where the store has given it no id yet."""
+        """Id of the run until the store assigns one."""
         return self.directory.name
 
     @property
     def delivered(self) -> Delivered:
-        """How far the store is."""
         return _delivered(self.directory)
 
     def note_delivered(self, delivered: Delivered) -> None:
-        """Keep how far the store is."""
         write_whole(self.directory / _DELIVERED, (json.dumps(delivered._asdict()) + "\n").encode())
 
     def append(self, kind: str, **content: Any) -> None:
         """Write an entry.
 
         Raises:
-            OSError: the disk is full, say; the journal is then as it was.
+            OSError: for example, the disk is full; the journal is then unchanged.
         """
         body = json.dumps({"kind": kind, **content}).encode()
         line = b"%08x %s\n" % (zlib.crc32(body), body)
@@ -126,7 +116,7 @@ class Journal:
                 raise
 
     def keep(self, path: Path) -> str:
-        """Keep a file or directory as it is now, under its own name."""
+        """Store a file or directory under its own name, by hard links if possible. Return its path in the journal."""
         folder = self.new_folder()
         if path.is_dir():
             shutil.copytree(path, folder / path.name, copy_function=_link)
@@ -135,7 +125,6 @@ class Journal:
         return (folder / path.name).relative_to(self.directory).as_posix()
 
     def new_folder(self) -> Path:
-        """An empty directory for files that are logged."""
         with self._guard:
             folder = self.directory / _FILES / uuid.uuid4().hex[:8]
             folder.mkdir(parents=True)
@@ -143,7 +132,7 @@ class Journal:
         return folder
 
     def sync(self) -> None:
-        """Wait until all entries, and the files that they name, are on the disk."""
+        """Sync all entries, and the files that they refer to, to disk."""
         with self._guard:
             folders, self._unsynced = self._unsynced, []
         for folder in folders:
@@ -152,10 +141,10 @@ class Journal:
         sync(self.directory)
 
     def read(self, begin: int = 0) -> Iterator[Entry]:
-        """The entries from a byte on.
+        """Yield the entries from byte `begin` on.
 
         Raises:
-            ArtifactError: a line is damaged, and whole ones come after it.
+            ArtifactError: a line is damaged and valid lines follow it.
         """
         with (self.directory / _JOURNAL).open("rb") as file:
             file.seek(begin)
@@ -186,29 +175,28 @@ class Journal:
 
 
 class Left(NamedTuple):
-    """A journal that was not delivered to its end."""
+    """A journal that was not uploaded completely."""
 
     directory: Path
     delivered: Delivered
 
 
 def left_in(journals: Path) -> list[Left]:
-    """The journals in a directory that are not fully delivered, those of running runs included."""
+    """Return the journals in a directory that are not uploaded completely, including journals of active runs."""
     directories = (path for path in sorted(journals.glob("*")) if _ID.fullmatch(path.name))
     return [Left(path, _delivered(path)) for path in directories if (path / _JOURNAL).exists()]
 
 
 def undelivered(directory: Path, failure: str) -> str:
-    """What there is to say of a journal that was not delivered."""
     why = f": {failure}" if failure else ""
     return f"MLflow has not got all of the run in {directory}{why}. Nothing is lost: rankline sync delivers it."
 
 
 def journal_of(journals: Path, run_id: str) -> Journal | None:
-    """What is left of the journal of a run; None if its store has all of it.
+    """Return the remaining journal of a run, or None if the store has the complete run.
 
     Raises:
-        InUse: the run is still going on.
+        InUse: the run is still active.
     """
     for left in left_in(journals):
         if run_id in (left.directory.name, left.delivered.run_id):
@@ -217,7 +205,7 @@ def journal_of(journals: Path, run_id: str) -> Journal | None:
 
 
 def _delivered(directory: Path) -> Delivered:
-    """A mark that cannot be read is none: what is delivered again has no other effect."""
+    """Read the progress of the upload. An unreadable file counts as no progress, because uploads are idempotent."""
     try:
         return Delivered(**json.loads((directory / _DELIVERED).read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -233,7 +221,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _link(source: str | Path, target: str | Path) -> str:
-    """The same file by another name: artifacts are replaced whole, so it stays as it is."""
+    """Hard-link a file. Artifacts are replaced as a whole and never modified, so the link keeps its content."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links

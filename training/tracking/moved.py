@@ -1,4 +1,4 @@
-"""Repairs stores in a file that were moved or copied with their artifacts. Imports no MLflow."""
+"""Repair of file stores that were moved or copied with their artifacts. Does not import MLflow."""
 
 import sqlite3
 from contextlib import closing, suppress
@@ -16,10 +16,10 @@ _LOCATIONS = (
 
 
 def adopt_artifacts(store: Path) -> None:
-    """Point a store to the artifacts beside it.
+    """Update the artifact locations of a store to the directory next to it.
 
-    MLflow keeps absolute locations, so a moved or copied store would write artifacts into the original directory. A
-    store that cannot be written stays as it is.
+    MLflow stores absolute locations, so a moved or copied store would write artifacts into the original directory. A
+    store that is not writable stays unchanged.
     """
     here = artifacts_of(store.resolve().parent)
     with (

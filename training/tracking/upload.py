@@ -1,4 +1,4 @@
-"""From a run's journal into MLflow, while the run goes on or later. Imports MLflow, which takes seconds."""
+"""Upload of a run's journal to MLflow, during the run or later. Imports MLflow, which takes seconds."""
 
 import os
 import shlex
@@ -37,26 +37,26 @@ from rankline.workflows.core.errors import ArtifactError, ConfigError, RanklineE
 from rankline.workflows.core.tracking_uri import VARIABLE, file_of, with_credentials
 
 OPENS_ON_RUNS = {"mlflow.experimentKind": "custom_model_development"}
-"""Tag of an experiment whose page MLflow opens on its runs; others open on traces."""
+"""Tag of an experiment that makes MLflow's page open on its runs instead of on traces."""
 MODEL = "model"
-"""What a run calls its logged model."""
-_OWN_ENTRY = "rankline.entry"  # of a logged model: the place in a journal
-_RETRIES = "3"  # some ten seconds; MLflow's own 7 are minutes, in which nobody knows why nothing happens
+"""Name of a run's logged model."""
+_OWN_ENTRY = "rankline.entry"  # tag of a logged model: its entry in a journal
+_RETRIES = "3"  # about ten seconds; MLflow's default of 7 means minutes without any message
 _EVERY_S = 5.0
 _BATCH = "batch"
-_BATCHED = dict.fromkeys(("metrics", "params", "tags"), _BATCH)  # kinds of entries that go in one request
-_MOST_METRICS = 1000  # that MLflow takes at once
+_BATCHED = dict.fromkeys(("metrics", "params", "tags"), _BATCH)  # entry kinds that are combined in one request
+_MOST_METRICS = 1000  # MLflow's limit per request
 _ANSWERS_LATER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
 
 
 def client_of(uri: str) -> MlflowClient:
-    """A client that says within seconds that a server does not answer, and nothing else; makes a store in a file.
+    """Return a client that fails within seconds if a server does not respond; creates a missing file store.
 
     Raises:
-        ConfigError: MLflow cannot open it.
-        OSError: the file cannot be made.
+        ConfigError: MLflow cannot open the store.
+        OSError: the file cannot be created.
     """
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would write over a progress bar
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would overwrite a progress bar
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)
     if file := file_of(uri):
         if file.exists():
@@ -65,7 +65,7 @@ def client_of(uri: str) -> MlflowClient:
             _make_store(file)
     try:
         return MlflowClient(tracking_uri=with_credentials(uri))
-    except Exception as error:  # MLflow, SQLAlchemy and drivers raise anything
+    except Exception as error:  # MLflow, SQLAlchemy and drivers raise arbitrary exceptions
         raise ConfigError(
             f"MLflow cannot open the store {uri!r}: {reason_of(error)}. {VARIABLE} takes http://HOST:PORT, "
             "sqlite:////PATH/mlflow.db or the URI of another database."
@@ -73,7 +73,7 @@ def client_of(uri: str) -> MlflowClient:
 
 
 def _make_store(file: Path) -> None:
-    """Make an empty store beside its place: MLflow refuses for good what a killed process has left half made."""
+    """Create an empty store atomically, because MLflow never accepts one left half-created by a killed process."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".mlflow-", dir=file.parent) as scratch:
         made = Path(scratch) / file.name
@@ -83,14 +83,14 @@ def _make_store(file: Path) -> None:
 
 
 def experiment_id(client: MlflowClient, config: TrackingConfig) -> str:
-    """The experiment in the store, which is made if it is not there.
+    """Return the id of the experiment in the store, creating it if missing.
 
     Raises:
-        ConfigError: it was deleted in MLflow.
+        ConfigError: the experiment was deleted in MLflow.
     """
     experiment = client.get_experiment_by_name(config.experiment)
     if experiment is None:
-        # A store elsewhere says itself where its artifacts go.
+        # A server chooses the location of artifacts itself.
         location = None if config.server else artifacts_of(config.directory.resolve()).as_uri()
         return str(client.create_experiment(config.experiment, artifact_location=location, tags=OPENS_ON_RUNS))
     if experiment.lifecycle_stage == LifecycleStage.DELETED:
@@ -102,10 +102,10 @@ def experiment_id(client: MlflowClient, config: TrackingConfig) -> str:
 
 
 def stored_run(client: MlflowClient, run_id: str) -> Run | None:
-    """A run by MLflow's id, or by its own where it began without the store; None if it is gone, or was deleted.
+    """Return a run by MLflow's id or its journal's id; None if it does not exist or was deleted.
 
     Raises:
-        MlflowException: the store does not answer, or that is not an id.
+        MlflowException: the store does not respond, or `run_id` is not a valid id.
     """
     try:
         run = client.get_run(run_id)
@@ -118,7 +118,7 @@ def stored_run(client: MlflowClient, run_id: str) -> Run | None:
 
 
 def _runs_called(client: MlflowClient, experiments: list[str], own_id: str) -> list[Run]:
-    """The first is the one that counts, for whoever asks."""
+    """Return the runs of a journal, in an order that makes all callers agree on the first one."""
     return list(
         client.search_runs(
             experiments, f"tags.`{OWN_ID}` = '{own_id}'", order_by=["attributes.start_time", "attributes.run_id"]
@@ -127,14 +127,13 @@ def _runs_called(client: MlflowClient, experiments: list[str], own_id: str) -> l
 
 
 class Delivery:
-    """Gives a journal's entries to a store, in their order and as often as it takes.
+    """Uploads a journal's entries to a store in order, repeating them as often as necessary.
 
-    An answer may be lost after the store has done what was asked, so what is delivered again must have no other effect.
-    A metric is its name, step, time and value, which MLflow's database keeps once (its primary key), and the times are
-    the journal's. Parameters and tags go by their names, files by their paths, datasets by name and digest. A remark
-    is looked for in the description. A run, or a logged model, has a tag that says which entry it is, and is looked for
-    before one is made; where two were made all the same, since the first request came after the search, the second is
-    deleted at the end of the run.
+    A response can be lost after the store has processed the request, so uploads must be idempotent. A metric is
+    identified by name, step, time and value, which MLflow's database stores once (its primary key), and the times come
+    from the journal. Parameters and tags are identified by name, files by path, datasets by name and digest. A remark
+    is searched for in the description. A run or a logged model has a tag that identifies its entry, and is searched for
+    before it is created. If a delayed first request nevertheless creates a second run, this one is deleted at the end.
     """
 
     def __init__(self, journal: Journal, goes_on: Callable[[], bool] = lambda: True) -> None:
@@ -143,24 +142,23 @@ class Delivery:
         self._params: set[str] | None = None
         self._client: MlflowClient | None = None
         self.is_reopened = False
-        """Whether the run was there already when it was opened."""
+        """Whether the run already existed when it was opened."""
         self.start_ms = 0
-        """When the run began; 0 as long as that is not known."""
+        """Start of the run; 0 if not known yet."""
         self.has_ended = False
-        """Whether the end of the run was delivered, and nothing after it."""
+        """Whether the last uploaded entry is the end of the run."""
 
     @property
     def run_id(self) -> str:
-        """The run's id in the store; empty as long as it has none."""
         return self._at.run_id
 
     def step(self) -> None:
-        """Deliver what is there, in as few requests as it takes.
+        """Upload all new entries in as few requests as possible.
 
         Raises:
-            MlflowException: the store does not answer, or does not take it.
+            MlflowException: the store does not respond, or rejects an entry.
             RanklineError: the journal is damaged, or the experiment was deleted.
-            OSError: a file that is to be delivered cannot be read, or where it goes is full.
+            OSError: a file to upload cannot be read, or the destination is full.
         """
         self._journal.sync()
         while entries := list(self._journal.read(self._at.end)):
@@ -173,7 +171,6 @@ class Delivery:
                     self.has_ended = kind == "end"
 
     def note_failure(self, error: Exception) -> None:
-        """Keep why the rest was not delivered."""
         self._at = self._at._replace(failure=reason_of(error))
         with suppress(OSError):  # on a full disk, only the reason is lost
             self._journal.note_delivered(self._at)
@@ -202,7 +199,7 @@ class Delivery:
 
     @property
     def _store(self) -> MlflowClient:
-        """The store in which the run was opened last."""
+        """Client of the store in which the run was last opened."""
         if self._client is None:
             entries = (entry for entry in self._journal.read() if entry.end <= self._at.end)
             *_, opening = (entry for entry in entries if entry.kind == "open")
@@ -210,7 +207,6 @@ class Delivery:
         return self._client
 
     def _open(self, opening: Mapping[str, Any]) -> None:
-        """Begin the run, or go on with it."""
         client = self._client = client_of(_config_of(self._journal, opening).uri)
         known = self.run_id or opening["resumed"]
         if run := stored_run(client, known) if known else None:
@@ -246,7 +242,7 @@ class Delivery:
 
     @property
     def _known_params(self) -> set[str]:
-        """What the store has: a run that goes on keeps those that it began with."""
+        """Names of the parameters in the store. A resumed run keeps its original values."""
         if self._params is None:
             self._params = set(self._store.get_run(self.run_id).data.params)
         return self._params
@@ -261,7 +257,6 @@ class Delivery:
             yield Metric(name, value, content["ms"], content["step"], run_id=self.run_id, **of_model)
 
     def _dataset(self, split: str) -> dict[str, str]:
-        """What was logged of a split, maybe by an earlier process."""
         of_split = (entry.content for entry in self._journal.read() if entry.kind == "dataset")
         return next((one for one in of_split if one["split"] == split), {})
 
@@ -283,7 +278,7 @@ class Delivery:
             self._store.log_artifact(self.run_id, str(path))
 
     def _log_model(self, entry: Entry) -> None:
-        """Make a logged model of a directory that has an MLmodel file, whole or not at all."""
+        """Create a logged model atomically from a directory that has an MLmodel file."""
         directory, called = self._journal.directory / entry.content["path"], entry.content["path"]
         stored = self._found_model(called) or self._new_model(called)
         if stored.status == LoggedModelStatus.READY:
@@ -316,7 +311,6 @@ class Delivery:
         return found[0] if found else None
 
     def _last_model(self) -> str | None:
-        """Id of the model that was logged last."""
         logged = [entry.content["path"] for entry in self._journal.read() if entry.kind == "model"]
         found = self._found_model(logged[-1]) if logged else None
         return found.model_id if found else None
@@ -333,9 +327,9 @@ class Delivery:
 
 
 class Deliverer:
-    """Delivers a journal in a thread of its own, while it is written, and holds up nobody.
+    """Uploads a journal in a background thread while the run writes it, without blocking the run.
 
-    When the thread ends, the journal is closed; if the store has all of it, it is gone.
+    At the end the thread closes the journal, or deletes it if the store has all entries.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -348,10 +342,10 @@ class Deliverer:
         self._thread.start()
 
     def opened(self, limit_s: float | None) -> Delivery:
-        """Wait until the run is in the store, or could not be put there, or for so long.
+        """Wait until the run is in the store, could not be created there, or `limit_s` has passed.
 
         Raises:
-            RanklineError: the store refuses the run, or the experiment was deleted; nothing of the run is left.
+            RanklineError: the store rejects the run, or the experiment was deleted; the run is discarded.
         """
         self._tried.wait(limit_s)
         failure = self._failure
@@ -365,7 +359,7 @@ class Deliverer:
         return self._delivery
 
     def finish(self, limit_s: float | None = None) -> None:
-        """Deliver the rest once, and wait for so long; what the store does not take by then stays."""
+        """Upload the remaining entries, waiting at most `limit_s`. Entries not uploaded by then stay in the journal."""
         self._is_leaving = True
         self._wake.set()
         self._thread.join(limit_s)
@@ -377,7 +371,7 @@ class Deliverer:
             try:
                 self._delivery.step()
                 self._failure = None
-            except Exception as error:  # whatever it is, the run goes on, and it stays in the journal
+            except Exception as error:  # the run must continue; the entries stay in the journal
                 self._failure = error
                 self._delivery.note_failure(error)
             self._tried.set()
@@ -391,13 +385,12 @@ class Deliverer:
 
 
 class Outcome(NamedTuple):
-    """What became of a journal that was left.
+    """The result of uploading a leftover journal.
 
     Attributes:
-        directory: of it; gone if it was delivered.
-        uri: of the store.
-        run_id: of the run there; empty if it is not there.
-        failure: why it was not delivered; empty if it was.
+        directory: directory of the journal, deleted if it was uploaded.
+        run_id: id of the run in the store; empty if the run is not there.
+        failure: why it was not uploaded; empty if it was.
     """
 
     directory: Path
@@ -407,21 +400,20 @@ class Outcome(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What happened, in a sentence."""
         if self.failure:
             return undelivered(self.directory, self.failure)
         return f"run {self.run_id} is in {self.uri}" if self.run_id else f"{self.directory} was empty"
 
 
 def deliver_left(journals: Path) -> Iterator[Outcome]:
-    """Deliver what runs that are over have left, one after the other.
+    """Upload the journals of finished runs one by one.
 
-    A run that was cut off is KILLED from now on; it can go on all the same.
+    A run that was interrupted is marked as KILLED; it can still be resumed.
     """
     for left in left_in(journals):
         try:
             journal = Journal(left.directory)
-        except InUse:  # it is still going on
+        except InUse:  # the run is still active
             continue
         except ArtifactError as error:
             yield Outcome(left.directory, "", left.delivered.run_id, str(error))
@@ -431,7 +423,7 @@ def deliver_left(journals: Path) -> Iterator[Outcome]:
 
 def _deliver(journal: Journal) -> Outcome:
     entries = list(journal.read())
-    if not entries:  # it was cut off before it began
+    if not entries:  # the run was interrupted before its first entry
         journal.remove()
         return Outcome(journal.directory, "", "", "")
     uri, delivery, failure = _config_of(journal, entries[0].content).uri, Delivery(journal), ""
@@ -448,19 +440,18 @@ def _deliver(journal: Journal) -> Outcome:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a store may take later what it did not take now: no answer, or one of a server in trouble."""
+    """Whether the error may be temporary: no response, or a server error."""
     if isinstance(error, MlflowException):
         return error.error_code in _ANSWERS_LATER
     return isinstance(error, OSError)
 
 
 def _config_of(journal: Journal, opening: Mapping[str, Any]) -> TrackingConfig:
-    """Return where a journal is to be delivered; a store in a file is in the work directory of the journal."""
+    """Return the tracking config of a journal. A file store is in the work directory of the journal."""
     return TrackingConfig.from_dict(opening["config"], journal.directory.parents[1])
 
 
 def _last_ms(entries: Iterable[Entry]) -> int:
-    """When something was logged last."""
     return max(int(entry.content.get("ms") or entry.content.get("start_ms") or 0) for entry in entries)
 
 
@@ -469,7 +460,7 @@ def _kind_of_request(entry: Entry) -> str:
 
 
 def _chunks(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """Lists of entries that MLflow takes at once."""
+    """Split entries into lists that fit into one MLflow request."""
     some, count = list[Entry](), 0
     for entry in entries:
         if some and count + len(entry.content["values"]) > _MOST_METRICS:

@@ -1,4 +1,4 @@
-"""What trains a model: a class for each framework, and how a run finds it. Importing this file imports neither."""
+"""Trainers, one per framework. Importing this package does not import a framework."""
 
 from importlib import import_module
 
@@ -7,7 +7,6 @@ from rankline.training.trainers.base import Trainer
 
 
 def trainer_for(framework: Framework) -> type[Trainer]:
-    """What trains the models of a framework, which is imported."""
     framework.require(feature="training")
     module, name = framework.trainer.split(":")
     trainer: type[Trainer] = getattr(import_module(module), name)

@@ -1,4 +1,4 @@
-"""What a training run asks of a framework."""
+"""The interface between a training run and a framework."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 from rankline.training.config.train import TrainConfig
 from rankline.training.distributed.communicator import SOLO, World
-from rankline.training.distributed.communicator import Array as Array  # where it is known
+from rankline.training.distributed.communicator import Array as Array  # re-exported
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 class Batches(Protocol):
-    """One split in batches; each pass over it is an epoch."""
+    """The batches of a split; each pass over it is an epoch."""
 
     @property
     def num_rows(self) -> int:
@@ -23,17 +23,17 @@ class Batches(Protocol):
         """Batches per epoch."""
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Pairs of inputs, by name, and labels, the framework's own tensors; several labels of a row are one row."""
+        """Iterate over (inputs by name, labels) as the framework's tensors; several labels of a row are columns."""
 
 
 class Trainer(ABC):
-    """A model that a framework trains."""
+    """Trains a model with a framework."""
 
     PYFUNC: str
-    """Module through which MLflow loads the exported model."""
+    """Module with which MLflow loads the exported model."""
 
     PACKAGES: tuple[str, ...]
-    """Distributions that the exported model needs; those that are installed count."""
+    """Distributions that the exported model needs; those that are not installed are ignored."""
 
     _average: "Average | None"
     _loss_sum: Any
@@ -53,17 +53,16 @@ class Trainer(ABC):
     @staticmethod
     @abstractmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
-        """Refuse what the framework cannot do, before anything is begun."""
+        """Raise if the framework does not support the configuration. Called before anything else."""
 
     @staticmethod
     @abstractmethod
-    def sees_gpu() -> bool:
-        """Whether there is a GPU to train on."""
+    def sees_gpu() -> bool: ...
 
     @staticmethod
     @abstractmethod
     def deterministic() -> AbstractContextManager[None]:
-        """In the block the framework takes kernels only that give the same bits in each run, on any device."""
+        """Restrict the framework in the block to kernels that produce the same bits in every run, on any device."""
 
     @staticmethod
     @abstractmethod
@@ -78,79 +77,78 @@ class Trainer(ABC):
         rank: int = 0,
         size: int = 1,
     ) -> Batches:
-        """A split of prepared data as the framework takes it, or the share of it that worker `rank` of `size` has."""
+        """Open a split of prepared data for the framework, or the share of worker `rank` of `size`."""
 
     def share_state(self) -> None:  # noqa: B027  (nothing to do for one worker)
-        """Give all workers the state of worker 0, but that each draws its own dropout."""
+        """Give all workers the state of worker 0, except that each draws its own dropout."""
 
     @abstractmethod
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
-        """Learn from one batch, together with the other workers.
+        """Train on one batch, together with the other workers.
 
         Raises:
             WorkerLostError: see `rankline.training.distributed.communicator.World`.
         """
 
     def loss_sum(self) -> float:
-        """Sum of the losses of all rows that were trained on, by all workers, each as it was at its step."""
+        """Sum over all trained rows, of all workers, of the loss at the step in which the row was used."""
         return float(self._loss_sum)
 
     def added_sum(self) -> float:
-        """Sum of what was added to these losses: penalties, and the auxiliary losses of DIEN and SIM."""
+        """Sum of the terms added to these losses: penalties, and the auxiliary losses of DIEN and SIM."""
         return float(self._added_sum)
 
     @abstractmethod
     def diverged_at(self) -> int | None:
-        """The first step, counted from 1, whose loss was not finite; None if all were."""
+        """Number of the first step, counted from 1, whose loss was not finite; None if all were."""
 
     @abstractmethod
     def num_parameters(self) -> tuple[int, int]:
-        """Weights in embedding tables, and all others."""
+        """Return the number of weights in embedding tables, and of all other weights."""
 
     def average(self) -> None:
-        """Take the weights into their average; nothing to do without `weight_averaging`."""
+        """Add the current weights to their average; does nothing without `weight_averaging`."""
         if self._average is not None:
             self._average.update()
 
     def averaged(self) -> AbstractContextManager[None]:
-        """In the block `score` uses the average, if there is one."""
+        """Use the averaged weights for `score` in the block; does nothing without an average."""
         return swapped(self._average)
 
     @abstractmethod
     def score(self, inputs: Mapping[str, Any]) -> Array:
-        """What the heads say of a batch, side by side: shape (N,) of a single number, else (N, sum of widths)."""
+        """Return the outputs of all heads side by side: shape (N,) for a single number, else (N, sum of widths)."""
 
     @abstractmethod
     def array(self, tensor: Any) -> Array:
-        """A tensor of a batch as an array: of shape (N,) with one value per row, else (N, values)."""
+        """Convert a tensor of a batch to an array: shape (N,) for one value per row, else (N, values)."""
 
     @abstractmethod
     def weights(self) -> Sequence[Array]:
-        """A copy of the weights to keep: the average, if there is one."""
+        """Return a copy of the weights to publish: the averaged weights if they exist."""
 
     @abstractmethod
     def set_weights(self, weights: Sequence[Array]) -> None:
-        """Put such a copy into the model."""
+        """Load weights returned by `weights`."""
 
     @abstractmethod
     def state(self) -> Mapping[str, Array]:
-        """All that a run of the same config needs to go on exactly: weights, their average, what the optimizer and the
-        loss scaling remember, sums of the loss, and the random generators of dropout."""
+        """Return the state from which a run with the same config resumes exactly: weights and their average, optimizer
+        state, loss scale, loss sums, and the random generators of dropout.
+        """
 
     @abstractmethod
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take up such a state. Only worker 0 needs one: `share_state` gives it to the others."""
+        """Load a state returned by `state`. Only worker 0 needs one: `share_state` sends it to the others."""
 
     @abstractmethod
-    def export(self, path: Path) -> None:
-        """Write the model in its framework's format."""
+    def export(self, path: Path) -> None: ...
 
 
 class Average(Protocol):
-    """An average of a model's weights over a run."""
+    """A running average of a model's weights."""
 
-    def update(self) -> None:
-        """Take in the weights as they are."""
+    def update(self) -> None: ...
 
     def swap(self) -> None:
         """Exchange the average and the weights."""
@@ -158,7 +156,7 @@ class Average(Protocol):
 
 @contextmanager
 def swapped(average: Average | None) -> Iterator[None]:
-    """In the block the model has the average for its weights, if there is one."""
+    """Replace the model's weights with their average in the block; does nothing without an average."""
     if average is not None:
         average.swap()
     try:
@@ -169,9 +167,9 @@ def swapped(average: Average | None) -> Iterator[None]:
 
 
 def share_of_sample(number: Any) -> Any:
-    """The share with which a sample of the weights enters their average, so that late ones count more.
+    """Return the share of the `number`-th sample in the average of the weights, so that later samples count more.
 
     Polynomial-decay averaging (Shamir & Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section
-    4): the t-th sample enters with share (η + 1) / (t + η), η = 0.5.
+    4): the t-th sample has the share (η + 1) / (t + η), η = 0.5.
     """
     return 1.5 / (number + 0.5)

@@ -1,4 +1,4 @@
-"""Fitting models that are tables alone: see `rankline.training.trainers.base.Trainer`."""
+"""Trainer of models that consist of tables only."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 class TablesTrainer(KeptRowsTrainer):
-    """Fits a `TablesModel`, and writes its tables as a SavedModel."""
+    """Fits a `TablesModel`, and exports its tables as a SavedModel."""
 
     PYFUNC = saved_model.__name__
     PACKAGES = ("tensorflow-cpu", "tensorflow")

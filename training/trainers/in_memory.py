@@ -1,4 +1,4 @@
-"""What trainers of models share that learn from all rows at once: see `rankline.training.trainers.base.Trainer`."""
+"""Base class of trainers that need all rows at once."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -21,16 +21,16 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 class KeptRowsTrainer(Trainer):
-    """Keeps the rows of the first epoch, and learns a share of the whole from them after each.
+    """Keeps the rows of the first epoch in memory, and fits a further share of the model after each epoch.
 
-    The same rows in the same order give the same model, so that a state is the rows. The loss of an epoch is that of
-    its rows after it.
+    The same rows in the same order give the same model, so the saved state consists of the rows. The loss of an epoch
+    is computed on all rows at its end.
     """
 
     ROW_DTYPE: type
-    """Of the rows that are kept."""
+    """Type of the rows in memory."""
     IN_ORDER = False
-    """Whether rows are learnt from in the order of the files, which may say something to a model."""
+    """Whether to read rows in the order of the files, for models that depend on it."""
 
     _average = None
 
@@ -40,7 +40,7 @@ class KeptRowsTrainer(Trainer):
         config: TrainConfig,
         num_steps: int,
         *,
-        world: World = SOLO,  # noqa: ARG002  (a fit's signature; `check` takes one worker only)
+        world: World = SOLO,  # noqa: ARG002  (a trainer's signature; `check` requires one worker)
         laid_out_for: int | None = None,  # noqa: ARG002
     ) -> None:
         self._spec, self._config = spec, config
@@ -89,15 +89,15 @@ class KeptRowsTrainer(Trainer):
     @property
     @abstractmethod
     def _row_width(self) -> int:
-        """Columns of the rows that are kept."""
+        """Columns per row in memory."""
 
     @abstractmethod
     def _begin(self, rows: Array, labels: Array) -> None:
-        """Take up all rows, with labels (N, heads)."""
+        """Start fitting all rows, with labels (N, heads)."""
 
     @abstractmethod
     def _learn(self, share: float) -> None:
-        """Have learned that share of the whole."""
+        """Continue until this share of the model, in (0, 1], is fitted."""
 
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
         if self._step < self._steps_per_epoch:

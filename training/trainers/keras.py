@@ -1,4 +1,4 @@
-"""Fitting a Keras model: see `rankline.training.trainers.base.Trainer`."""
+"""Trainer of Keras models."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,21 +29,20 @@ from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 
 class TensorFlowTrainer(Trainer):
-    """Fits a model that takes `rankline.training.models.base.keras_inputs` and gives an output per head, or several of
-    one.
+    """Trains a Keras model with the inputs of `keras_inputs` and one output per head, or several outputs of a single
+    head.
 
-    The first is its score then; `rankline.training.trainers.keras_losses` says what they are fitted by. Negative
-    histories are taken in steps, if the spec has them, and never to score.
+    With several, the first output is the score; `rankline.training.trainers.keras_losses` has the loss. If the spec has
+    negative histories, training steps use them and scoring does not.
 
-    Seeds Python's, NumPy's and TensorFlow's global generators; dropout draws from generators of the model's own. With
-    a mixed `precision` the network that learns computes in it, on the weights of `model`, which stays float32: what
-    scores and what is exported is the same as without. On a CPU float16 is always compiled with XLA.
+    Seeds the global random generators of Python, NumPy and TensorFlow; dropout uses generators of the model. With a
+    mixed `precision`, training uses a second network that computes in that precision on the float32 weights of `model`;
+    scoring and export always use float32. On a CPU, float16 is always compiled with XLA.
 
     Args:
-        world: the workers that fit it together. `config` is that of the whole run: `batch_size` counts the rows of all
-            workers.
-        laid_out_for: rows per batch that the tables are laid out for, the same in every world of an elastic run; None
-            for `batch_size`.
+        world: the workers that train together. `batch_size` of `config` counts the rows of all workers.
+        laid_out_for: rows per batch for which to choose the layout of tables, the same for every generation of an
+            elastic run; None for `batch_size`.
     """
 
     PYFUNC = saved_model.__name__
@@ -71,7 +70,7 @@ class TensorFlowTrainer(Trainer):
             twin = _built(model, f"mixed_{config.precision}", take=variables)
             self._learner = _Network(twin, spec.heads, xla=learns_with_xla)
         weights = {id(weight) for weight in self.model.weights}
-        # And the states of its generators. The others are counters of Keras' own `fit`.
+        # Besides weights, only the states of random generators are saved; other variables belong to Keras' `fit`.
         self._random = [variable for variable in variables if _short_name(variable) == "StateVar"]
         self._variables = [v for v in variables if id(v) in weights or _short_name(v) == "StateVar"]
         self._optimizer = _make_optimizer(config, num_steps)
@@ -86,7 +85,7 @@ class TensorFlowTrainer(Trainer):
 
     @staticmethod
     def check(
-        spec: FeatureSpec,  # noqa: ARG004  (it takes all but what no optimizer does)
+        spec: FeatureSpec,  # noqa: ARG004  (only the optimizer can be invalid)
         config: TrainConfig,
         *,
         num_workers: int = 1,  # noqa: ARG004
@@ -107,7 +106,7 @@ class TensorFlowTrainer(Trainer):
         try:
             yield
         finally:
-            tensorflow_config.disable_op_determinism()  # public is only the way in
+            tensorflow_config.disable_op_determinism()  # the public API can only enable it
 
     @staticmethod
     def batches(
@@ -128,8 +127,8 @@ class TensorFlowTrainer(Trainer):
     def share_state(self) -> None:
         self._world.broadcast(list(self._state_variables().values()))
         for state in self._random:
-            # Counters and a key (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); another key is
-            # another stream.
+            # Counters and a key (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); each key has its
+            # own stream.
             state.assign(tf.concat([state[:-1], state[-1:] + self._world.rank], axis=0))
 
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
@@ -150,8 +149,10 @@ class TensorFlowTrainer(Trainer):
         return self.array(self._score({name: inputs[name] for name in self._scored}))
 
     def quick_score(self, inputs: Mapping[str, Any]) -> Any:
-        """Scores by the network that learns, in its precision, float32 (N, 1) or as wide as the heads together; `score`
-        is always in float32."""
+        """Score with the training network in its precision, whereas `score` always computes in float32.
+
+        Returns float32 (N, 1), or as wide as all heads together.
+        """
         return self._quick_score({name: inputs[name] for name in self._scored})
 
     def array(self, tensor: Any) -> Array:
@@ -179,8 +180,8 @@ class TensorFlowTrainer(Trainer):
     def export(self, path: Path) -> None:
         saved_model.export_saved_model(self.model, self._spec, path)
 
-    # Traced at the first call, since who only scores needs no step. And as concrete functions: looking for the right
-    # trace costs a quarter of a millisecond each time.
+    # Traced at the first call, because scoring alone needs no training step. Concrete functions avoid TensorFlow's
+    # lookup of the right trace, which takes a quarter of a millisecond per call.
 
     @cached_property
     def _step(self) -> Callable[..., Any]:
@@ -198,8 +199,8 @@ class TensorFlowTrainer(Trainer):
         return _traced(network.score, {name: self._inputs[name] for name in self._scored})
 
     def _state_variables(self) -> dict[str, Any]:
-        """Name → variable. Keras numbers its layers anew in each model, so the names hold positions instead."""
-        # The rate follows from the config, so that a run may go on with a lower one.
+        """Return name → variable. Names have positions, because Keras numbers layers differently in each model."""
+        # The learning rate comes from the config, so that a run can resume with a lower one.
         slots = [variable for variable in self._optimizer.variables if _short_name(variable) != "learning_rate"]
         groups = {
             "model": self._variables,
@@ -227,19 +228,19 @@ class TensorFlowTrainer(Trainer):
             self._apply(gradients)
         self._added_sum.assign_add(tf.cast(added, tf.float64) * num_rows)
         total = self._loss_sum.assign_add(tf.cast(loss, tf.float64) * num_rows)
-        # A sum that is not finite stays so: the counter stands still from the first such step on.
+        # Once the sum is not finite it stays so, and the counter stops.
         self._finite_steps.assign_add(tf.cast(tf.math.is_finite(total), tf.int64))
 
     def _gradients_of_all(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any], Any]:
-        """What the batches of all workers say, as if they were one: the mean over the rows of all.
+        """Compute loss and gradients as if the batches of all workers were one batch, as means over all rows.
 
-        Each worker's loss has the weight of its rows, before it goes backwards; then gradients need only be added up.
-        The weights add up to 1 where the batches are whole. What they come to elsewhere is learned with the gradients,
-        and comes off afterwards: asking for it first would let the workers wait for each other twice in a step.
-        The scale of the loss comes off after that, where it is seen whether they are finite.
+        Each worker's loss is weighted by its number of rows before the backward pass, so that gradients only need to be
+        summed. The weights sum to 1 if all batches are full. Otherwise the gradients are divided by the sum afterwards;
+        it is reduced together with the gradients, because a separate reduction would make workers wait for each other
+        twice per step. The loss scale is removed later, where the gradients are checked to be finite.
 
         Returns:
-            As `_Network.gradients`, and the rows of all, float64.
+            The values of `_Network.gradients`, and the number of rows of all workers, float64.
         """
         num_rows = tf.cast(tf.shape(labels)[0], tf.float32)
         share = num_rows / self._batch_size
@@ -258,7 +259,7 @@ class TensorFlowTrainer(Trainer):
 
 
 class _Network:
-    """A model as functions, in two parts: the feature lookup, and the dense network, compiled with XLA or not."""
+    """A model split into two functions: the feature lookup, and the dense network, which may be compiled with XLA."""
 
     def __init__(self, model: Any, heads: Sequence[Head], *, xla: bool) -> None:
         self._heads = heads
@@ -273,23 +274,18 @@ class _Network:
             self._head_gradients = tf.function(self._row_gradients, jit_compile=True, autograph=False)
 
     def score(self, inputs: Mapping[str, Any]) -> Any:
-        """Scores of all heads side by side, float32; (N, 1) of one."""
+        """Return the scores of all heads side by side, float32; (N, 1) for one head."""
         return self._head_score(self._look_up(inputs))
 
     def gradients(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any]]:
-        """What a batch says.
-
-        Returns:
-            The loss and what is added to it, float32 scalars; the gradients of `weights`, times `scale` if that is
-            given.
-        """
+        """Return the loss and the terms added to it, float32 scalars, and the gradients of `weights` times `scale`."""
         with tf.GradientTape() as tape:
             rows = self._look_up(inputs)
         loss, added, of_rows, of_dense = self._head_gradients(rows, labels, scale)
         return loss, added, [*tape.gradient(rows, self.tables, of_rows), *of_dense]
 
     def _look_up(self, inputs: Mapping[str, Any]) -> list[Any]:
-        # Not `layer(…)`: Keras would compute the regularisers in the layer's precision, in which they overflow.
+        # Not `layer(…)`: Keras would compute the regularizers in the layer's precision, in which they overflow.
         return [layer.call(inputs) for layer in self.features]
 
     def _score_rows(self, rows: list[Any]) -> Any:
@@ -304,12 +300,12 @@ class _Network:
             added = tf.add_n([tf.zeros(()), *self._penalties(rows), *self._head.losses])
             objective = loss + added if scale is None else (loss + added) * scale
         of_rows, of_dense = tape.gradient(objective, [rows, self.dense])
-        # A tape takes ones for a gradient that it is not given; masks have none.
+        # The tape treats a missing output gradient as ones; masks have no gradient, so pass zeros.
         of_rows = tf.nest.map_structure(lambda of, row: tf.zeros_like(row) if of is None else of, of_rows, rows)
         return loss, added, of_rows, of_dense
 
     def _penalties(self, rows: list[Any]) -> list[Any]:
-        """The activity regularisers of the feature layers, means over the batch as in Keras, in float32."""
+        """Return the activity regularizers of the feature layers, averaged over the batch as in Keras, in float32."""
         return [
             layer.activity_regularizer(tf.cast(part, tf.float32)) / tf.cast(tf.shape(part)[0], tf.float32)
             for layer, part in zip(self.features, rows, strict=True)
@@ -318,7 +314,7 @@ class _Network:
 
 
 class _Average:
-    """Average of the weights over a run; a sample passes over all of them, tables included."""
+    """A running average of the weights. An update reads all weights, including tables."""
 
     def __init__(self, variables: list[Any]) -> None:
         self._weights = variables
@@ -341,7 +337,7 @@ class _Average:
 
 
 def _built(build: Callable[[], Any], policy: str, *, keep: list[Any] | None = None, take: Sequence[Any] = ()) -> Any:
-    """Build a model under a policy for its precision, with dropout that draws from generators of its own."""
+    """Build a model under a precision policy, with its own generators for dropout."""
     remaining = iter(take)
 
     def variable(create: Callable[..., Any], **arguments: Any) -> Any:
@@ -356,7 +352,7 @@ def _built(build: Callable[[], Any], policy: str, *, keep: list[Any] | None = No
     random.enable_tf_random_generator()
     try:
         with tf.variable_creator_scope(variable):
-            # The steps are traced without AutoGraph; rewriting the layers for this one trace would take longer than it.
+            # Without AutoGraph: rewriting the layers for this single trace would take longer than the trace.
             return tf.autograph.experimental.do_not_convert(build)()
     finally:
         precision.set_global_policy(policy_before)
@@ -370,9 +366,9 @@ def _traced(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]
 
 
 def _needs_xla(precision: str) -> bool:
-    """TensorFlow's own kernels for CPUs add float16 up in float16, XLA's in float32.
+    """Whether the precision needs XLA: TensorFlow's CPU kernels accumulate float16 in float16, XLA's in float32.
 
-    Measured with 2.21: a product of matrices is right, `reduce_sum` of 20,000 equal terms is an eighth of their sum.
+    Measured with 2.21: matrix products are right, but `reduce_sum` of 20,000 equal terms is an eighth of their sum.
     """
     return precision == "float16" and not tf.config.list_physical_devices("GPU")
 

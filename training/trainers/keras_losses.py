@@ -1,4 +1,4 @@
-"""What a Keras model is fitted by: the loss of each head, over the rows that have its label."""
+"""Loss of Keras models: each head's loss over the rows that have its label."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +10,15 @@ from rankline.workflows.schema.targets import BINARY, MULTICLASS, Head
 
 
 def loss_of(heads: Sequence[Head], labels: Any, outputs: Sequence[Any]) -> Any:
-    """The mean of the losses of all heads by their weights, a scalar.
+    """Return the weighted mean of the losses of all heads, a scalar.
 
-    Of one head, all outputs are fitted to its label: SIM has two. Of several, a row without the label of a head adds
-    nothing to that one, and each head's loss is a mean over all rows, so that parts of a batch add up to the whole.
+    With one head, all outputs are fitted to its label: SIM has two. With several, a row without a head's label
+    contributes zero to its loss, and each loss is a mean over all rows, so that the losses of parts of a batch add up
+    to the batch's.
 
     Args:
         heads: in the order of labels and outputs.
-        labels: (N, number of heads), NaN where there is none.
+        labels: (N, number of heads), NaN if missing.
         outputs: (N, width) each, as `rankline.training.models.base.scores` makes them.
     """
     if len(heads) == 1:
@@ -32,8 +33,8 @@ def loss_of(heads: Sequence[Head], labels: Any, outputs: Sequence[Any]) -> Any:
 
 
 def _row_losses(head: Head, labels: Any, output: Any) -> Any:
-    """Labels (N, 1) against an output (N, width): shape (N,)."""
-    # Keras takes cross-entropies from the logits where probabilities come straight from a sigmoid or softmax.
+    """Return the loss of each row, (N,), from labels (N, 1) and an output (N, width)."""
+    # Keras computes cross-entropies from logits if the probabilities are the direct output of sigmoid or softmax.
     if head.task == BINARY:
         return keras.losses.binary_crossentropy(labels, output)
     if head.task == MULTICLASS:

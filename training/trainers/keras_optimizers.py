@@ -1,7 +1,7 @@
-"""Optimizers whose cost per step follows the batch, not the size of the embedding tables.
+"""Optimizers whose cost per step depends on the batch, not on the size of the embedding tables.
 
-Adam in Keras 2 decays both moments of a whole table in every step, although a batch touches a few thousand of its rows
-(https://github.com/keras-team/keras/issues/19992). The two optimizers here update only rows that were looked up.
+In every step, Adam in Keras 2 decays both moments of a whole table, although a batch uses only a few thousand of its
+rows (https://github.com/keras-team/keras/issues/19992). The optimizers here update only rows that were looked up.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ class ScheduledRate(keras.optimizers.schedules.LearningRateSchedule):  # type: i
         self._learning_rate, self._schedule = learning_rate, schedule
 
     def __call__(self, step: Any) -> Any:
-        """The rate after so many steps; a float32 scalar."""
+        """Return the rate after `step` steps, a float32 scalar."""
         return tf.cast(self._learning_rate * self._schedule.factor(tf.cast(step, tf.float64), tf), tf.float32)
 
     def get_config(self) -> dict[str, Any]:
@@ -30,14 +30,13 @@ class ScheduledRate(keras.optimizers.schedules.LearningRateSchedule):  # type: i
 
 
 class LossScale:
-    """Dynamic loss scaling (see `rankline.training.trainers.precision`), for gradients that are dense or
-    `tf.IndexedSlices`.
+    """Dynamic loss scaling of dense gradients and `tf.IndexedSlices`; see `rankline.training.trainers.precision`.
 
-    Keras' `LossScaleOptimizer` counts steps that it leaves out as steps of the optimizer; this one does not.
+    Unlike Keras' `LossScaleOptimizer`, it does not count skipped steps as steps of the optimizer.
 
     Attributes:
-        scale: what the loss is to be multiplied by; a float32 variable.
-        good_steps: steps in a row since the scale last changed; an int64 variable.
+        scale: factor on the loss; a float32 variable.
+        good_steps: steps in a row since the last change of the scale; an int64 variable.
     """
 
     def __init__(self) -> None:
@@ -45,7 +44,7 @@ class LossScale:
         self.good_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="good_steps")
 
     def apply(self, gradients: list[Any], apply: Callable[[list[Any]], None]) -> None:
-        """Divide the gradients of a scaled loss, call `apply` with them if they are all finite, and adapt the scale."""
+        """Divide the gradients by the scale, call `apply` with them if they are all finite, and update the scale."""
         unscaled = [divided(gradient, self.scale) for gradient in gradients]
         is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_values(gradient))) for gradient in unscaled])
 
@@ -61,7 +60,6 @@ class LossScale:
 
 
 def divided(gradient: Any, by: Any) -> Any:
-    """A gradient over a number."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / by, gradient.indices, gradient.dense_shape)
     return gradient / by
@@ -72,10 +70,11 @@ def _values(gradient: Any) -> Any:
 
 
 class PlainSGD(keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow has no types
-    """Stochastic gradient descent without momentum, which touches only the table rows that a batch looked up.
+    """Stochastic gradient descent without momentum that updates only the table rows used by a batch.
 
-    Keras 2 keeps a momentum for every weight also where momentum is 0, and passes over whole tables three times in each
-    step because of it. And its base class decays weights by 0 unless it is told None, which is two passes more.
+    The SGD of Keras 2 stores a momentum for every weight even if momentum is 0, and reads or writes whole tables three
+    times per step because of it. In addition, the base class applies a weight decay of 0 unless it is None, which takes
+    another two passes.
     """
 
     def __init__(self, learning_rate: Any = 0.01) -> None:
@@ -94,12 +93,12 @@ class PlainSGD(keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow 
 
 
 class LazyAdam(keras.optimizers.Adam):  # type: ignore[misc]  # tensorflow has no types
-    """Adam (Kingma & Ba 2014) that leaves table rows alone which a batch did not look up.
+    """Adam (Kingma & Ba 2014) that updates only the table rows used by a batch.
 
-    For such rows both moments stay as they are: they do not decay, and the row does not move on old momentum. The
-    bias correction still counts all steps, so a row that is seen for the first time late in training takes a first
-    step of `(1 - beta_1) / sqrt(1 - beta_2)` learning rates, about 3, where Adam would take 1. A batch that touches
-    every row gives exactly Adam. Dense gradients take TensorFlow's fused Adam step.
+    For all other rows both moments stay the same: they do not decay, and the row does not move on old momentum. The
+    bias correction still counts all steps, so a row that is first seen late in training takes a first step of
+    `(1 - beta_1) / sqrt(1 - beta_2)` learning rates, about 3, where Adam would take 1. If a batch uses every row, the
+    update is exactly Adam's. Dense gradients use TensorFlow's fused Adam.
     """
 
     def __init__(self, learning_rate: Any = 0.001, *, table_lr_scale: float = 1.0, **kwargs: Any) -> None:
@@ -134,15 +133,15 @@ class LazyAdam(keras.optimizers.Adam):  # type: ignore[misc]  # tensorflow has n
 class RowwiseAdagrad(LazyAdam):
     """Row-wise Adagrad for embedding tables, Adam for everything else.
 
-    One number per table row adds up the mean square of its gradients, and divides its steps; so rare rows keep large
-    steps and frequent ones slow down, at 1/dimension of Adagrad's memory (Gupta et al. 2014, "Training highly
-    multiclass classifiers"; FBGEMM's "exact row-wise Adagrad"). Rows that a batch did not look up stay as they are.
-    Tables are the variables whose name ends in `_embedding`, as `tf.feature_column.embedding_column` calls them, or in
-    `/embedding_weights`, as Keras' own `DenseFeatures` does.
+    Each table row has one accumulator, the sum of the mean squares of its gradients, which scales its steps. Rare rows
+    keep large steps and frequent ones slow down, with 1/dimension of Adagrad's memory (Gupta et al. 2014, "Training
+    highly multiclass classifiers"; FBGEMM's "exact row-wise Adagrad"). Rows that a batch does not use stay the same. A
+    variable is a table if its name ends in `_embedding`, as in `tf.feature_column.embedding_column`, or in
+    `/embedding_weights`, as in Keras' own `DenseFeatures`.
 
     Args:
-        initial_accumulator: what each row's sum starts from; damps the first steps.
-        table_lr_scale: multiplies the learning rate of tables.
+        initial_accumulator: initial value of the accumulators; damps the first steps.
+        table_lr_scale: factor on the learning rate of tables.
     """
 
     def __init__(self, learning_rate: Any = 0.001, *, initial_accumulator: float = 1e-6, **kwargs: Any) -> None:
@@ -189,7 +188,7 @@ def _is_table(variable: Any) -> bool:
 
 
 def _by_position(var_list: Any, slots: list[Any]) -> list[Any]:
-    """The slots at the positions that their variables have in `var_list`; None for tables."""
+    """Return the slots at the positions of their variables in `var_list`; None for tables."""
     remaining = iter(slots)
     return [None if _is_table(variable) else next(remaining) for variable in var_list]
 
@@ -214,13 +213,13 @@ def _lazy_adam(learning_rate: Any, table_lr_scale: float | None, batch_size: int
 
 
 def _rowwise_adagrad(learning_rate: Any, table_lr_scale: float | None, batch_size: int) -> Any:
-    # The loss is a mean, so a single row's gradient is of the order of 1 / batch_size.
+    # The loss is a mean, so the gradient of a single row is of the order of 1 / batch_size.
     return RowwiseAdagrad(
         learning_rate, table_lr_scale=table_lr_scale or ROWWISE_TABLE_LR_SCALE, initial_accumulator=batch_size**-2.0
     )
 
 
-# name → (learning rate, scale of the tables' rate or None for the optimizer's own, rows per batch) → optimizer
+# name → (learning rate, scale of the tables' rate or None for the optimizer's default, rows per batch) → optimizer
 OPTIMIZERS: Mapping[str, Make] = {
     "sgd": _one_rate("sgd", PlainSGD),
     "adagrad": _one_rate("adagrad", partial(keras.optimizers.Adagrad, jit_compile=False)),
@@ -241,12 +240,11 @@ def make_optimizer(
     """Build an optimizer by its name in `OPTIMIZERS`.
 
     Args:
-        name: key of `OPTIMIZERS`.
         learning_rate: a number or a `keras.optimizers.schedules.LearningRateSchedule`.
         batch_size: rows per batch; the loss is a mean over them.
-        table_lr_scale: multiplies the learning rate of embedding tables, for optimizers that tell them apart; None
-            takes the optimizer's own.
-        weight_decay: decoupled (AdamW), for all variables but embedding tables; 0 for none.
+        table_lr_scale: factor on the learning rate of embedding tables, if the optimizer supports one; None for its
+            default.
+        weight_decay: decoupled weight decay (AdamW) of all variables except embedding tables; 0 for none.
     """
     if name not in OPTIMIZERS:
         raise ConfigError(f"optimizer is {name!r}. Available: {', '.join(sorted(OPTIMIZERS))}.")

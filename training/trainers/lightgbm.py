@@ -1,4 +1,4 @@
-"""Fitting forests of LightGBM: see `rankline.training.trainers.base.Trainer`."""
+"""Trainer of LightGBM forests."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 class LightGBMTrainer(KeptRowsTrainer):
-    """Grows a share of the trees after each epoch: the same ones, whatever the number of threads."""
+    """Grows a share of the trees after each epoch. The trees do not depend on the number of threads."""
 
     PYFUNC = onnx_model.__name__
     PACKAGES = ("onnxruntime",)

@@ -1,4 +1,4 @@
-"""The learning rate over a run, by one formula for both frameworks."""
+"""The learning rate schedule, with the same formula for both frameworks."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ from rankline.training.config.train import TrainConfig
 class Schedule:
     """A linear warm-up from zero, a plateau, and a decay to zero at the end of the run.
 
-    With "quadratic" it is the schedule that DLRM was published with (Naumov et al. 2019; `LRPolicyScheduler` of its
-    code, a polynomial decay of power 2).
+    With "quadratic" this is DLRM's original schedule (Naumov et al. 2019; `LRPolicyScheduler` in its code, a polynomial
+    decay of power 2).
 
     Attributes:
         decay: one of `rankline.training.config.train.DECAYS`.
         warmup_steps: steps in which the rate rises.
-        decay_start_step: step from which it falls; the end of the warm-up if that is later.
+        decay_start_step: step at which the decay starts, but not before the end of the warm-up.
     """
 
     num_steps: int
@@ -39,15 +39,13 @@ class Schedule:
 
     @property
     def is_constant(self) -> bool:
-        """The rate is the same in all steps."""
+        """Whether the rate is the same in all steps."""
         return self.decay == "none" and not self.warmup_steps
 
     def factor(self, step: Any, ops: Any = np) -> Any:
-        """What the learning rate is multiplied by, in [0, 1].
+        """Return the factor on the learning rate, in [0, 1], after `step` steps: a number, or a floating-point tensor.
 
-        Args:
-            step: steps taken so far, 0 in the first one; a number, or a floating-point tensor.
-            ops: module with `minimum`, `maximum` and `cos` for it: numpy or tensorflow.
+        `ops` is the module with `minimum`, `maximum` and `cos` for its type: numpy or tensorflow.
         """
         start = max(self.warmup_steps, self.decay_start_step)
         done = ops.minimum(ops.maximum(step - start, 0.0) / max(self.num_steps - start, 1), 1.0)
@@ -55,7 +53,7 @@ class Schedule:
         return left * ops.minimum(step / max(self.warmup_steps, 1), 1.0) if self.warmup_steps else left
 
 
-# decay → (share of it that is done, see `factor`) → what is left of the rate
+# decay → (completed fraction of the decay, ops of `factor`) → factor on the rate
 _LEFT: Mapping[str, Callable[[Any, Any], Any]] = {
     "none": lambda done, ops: 1.0,  # noqa: ARG005
     "linear": lambda done, ops: 1.0 - done,  # noqa: ARG005

@@ -1,9 +1,9 @@
-"""Loss scaling, as both frameworks do it.
+"""Constants of loss scaling, common to both frameworks.
 
-Gradients in float16 vanish below 6e-8, and a mean over a batch makes them small. So the loss is multiplied by a scale
-before they are computed, and they are divided by it after, in float32. A step in which one of them has overflowed is
-left out whole, and the scale halves; it doubles when many steps in a row were good (Micikevicius et al. 2017, "Mixed
-Precision Training").
+Gradients below 6e-8 underflow in float16, and the mean over a batch makes them small. Therefore the loss is multiplied
+by a scale before the backward pass, and the gradients are divided by it in float32. A step with an overflowing gradient
+is skipped and halves the scale; many good steps in a row double it (Micikevicius et al. 2017, "Mixed Precision
+Training").
 """
 
 INITIAL_SCALE = 2.0**15

@@ -1,4 +1,4 @@
-"""The states of a fit: is one of the same model as another?"""
+"""Validation of saved trainer states."""
 
 from collections.abc import Mapping
 

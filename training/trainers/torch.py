@@ -1,4 +1,4 @@
-"""Fitting a PyTorch model: see `rankline.training.trainers.base.Trainer`."""
+"""Trainer of PyTorch models."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -26,12 +26,11 @@ _OPTIMIZER = "optimizer/"
 
 
 class TorchTrainer(Trainer):
-    """Fits a `torch.nn.Module` that takes the inputs of `TorchAsyncItr` and gives
-    `rankline.training.models.torch_mlp.Output`.
+    """Trains a `torch.nn.Module` that maps the inputs of `TorchAsyncItr` to `torch_mlp.Output`.
 
-    Runs on a GPU if there is one. Seeds PyTorch's global generators; dropout goes on from there in a stream of its own,
-    whatever else draws from them. A mixed `precision` is that of training only: what scores and what is exported
-    computes in float32.
+    Uses a GPU if there is one. Seeds PyTorch's global generators; dropout then continues in a separate random stream
+    that other code does not affect. A mixed `precision` applies to training only; scoring and export compute in
+    float32.
     """
 
     PYFUNC = torch_script.__name__
@@ -44,14 +43,14 @@ class TorchTrainer(Trainer):
         config: TrainConfig,
         num_steps: int,
         *,
-        world: World = SOLO,  # noqa: ARG002  (a fit's signature; `check` takes one worker only)
+        world: World = SOLO,  # noqa: ARG002  (a trainer's signature; `check` requires one worker)
         laid_out_for: int | None = None,  # noqa: ARG002
     ) -> None:
         torch.manual_seed(config.seed)
         self._spec = spec
         self.model = config.model.build(spec, config).to(_device())
         self._optimizers = Optimizers(self.model, config, num_steps)
-        # With the running statistics of batch normalisation: those of the average are not those of any one step.
+        # Includes the running statistics of batch normalization, which are averaged along with the weights.
         self._tensors = [tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point()]
         self._average = _Average(self._tensors) if config.weight_averaging else None
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=_device())
@@ -117,7 +116,7 @@ class TorchTrainer(Trainer):
         self._optimizers.step(loss + output.penalty.float())
         self._loss_sum += loss.detach() * len(labels)
         self._added_sum += output.penalty.detach() * len(labels)
-        # A sum that is not finite stays so: the counter stands still from the first such step on.
+        # Once the sum is not finite it stays so, and the counter stops.
         self._finite_steps += torch.isfinite(self._loss_sum)
 
     def diverged_at(self) -> int | None:
@@ -162,12 +161,11 @@ class TorchTrainer(Trainer):
         torch_script.export_torch_script(self.model, self._spec, path)
 
     def _parts(self) -> dict[str, Any]:
-        """Name → tensor or number: the state."""
         optimizer = {_OPTIMIZER + name: value for name, value in self._optimizers.state().items()}
         return self._tensor_parts() | optimizer
 
     def _tensor_parts(self) -> dict[str, torch.Tensor]:
-        """The part of the state that is tensors, which can be written to."""
+        """Return the tensors of the state, which can be written in place."""
         parts = {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
         if self._average is not None:
             parts |= {f"average/{number}": tensor for number, tensor in enumerate(self._average.values)}
@@ -178,7 +176,7 @@ class TorchTrainer(Trainer):
 
     @contextmanager
     def _own_random(self) -> Iterator[None]:
-        """In the block PyTorch draws from the stream of this fit."""
+        """Use the trainer's own random stream in the block."""
         outside = _random_states()
         _set_random_states(self._random)
         try:
@@ -189,7 +187,7 @@ class TorchTrainer(Trainer):
 
 
 class _Average:
-    """Average of the weights over a run; a sample passes over all of them, tables included."""
+    """A running average of the weights. An update reads all weights, including tables."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tensors
@@ -213,7 +211,6 @@ def _device() -> torch.device:
 
 
 def _random_states() -> list[torch.Tensor]:
-    """States of PyTorch's generators: the CPU's, and one per GPU."""
     return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
 
 

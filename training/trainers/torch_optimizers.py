@@ -1,9 +1,9 @@
-"""PyTorch optimizers whose cost per step follows the batch where it can, not the size of the embedding tables.
+"""PyTorch optimizers whose cost per step depends on the batch if possible, not on the size of the embedding tables.
 
-Measured with MovieLens-25M's tables (112M weights) and batches of 32,768 rows, on 2 cores that others used too, for the
-optimizer's part of a step: Adam as PyTorch takes it by default 680 to 1,250 ms, fused 60 to 75 ms; with sparse
-gradients SparseAdam 290 to 430 ms, row-wise Adagrad 130 to 150 ms, SGD 25 to 70 ms. Dense gradients add 250 ms to the
-backward pass; a step without any optimizer takes 390 to 580 ms.
+Measured optimizer time per step with MovieLens-25M's tables (112M weights) and batches of 32,768 rows, on 2 shared
+cores: PyTorch's default Adam 680 to 1,250 ms, fused Adam 60 to 75 ms; with sparse gradients SparseAdam 290 to 430 ms,
+row-wise Adagrad 130 to 150 ms, SGD 25 to 70 ms. Dense gradients add 250 ms to the backward pass; a step without the
+optimizer takes 390 to 580 ms.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ class RowwiseAdagrad(Optimizer):
 
     Args:
         tables: weights of shape (number of ids, dimension).
-        initial_accumulator: what each row's sum starts from; damps the first steps.
+        initial_accumulator: initial value of the accumulators; damps the first steps.
     """
 
     def __init__(self, tables: Weights, lr: float, *, initial_accumulator: float) -> None:
@@ -35,7 +35,6 @@ class RowwiseAdagrad(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
-        """Update the rows that the gradients hold."""
         for group in self.param_groups:
             for table in group["params"]:
                 gradient = table.grad.coalesce()
@@ -51,14 +50,15 @@ class RowwiseAdagrad(Optimizer):
 class LossScale:
     """Dynamic loss scaling, see `rankline.training.trainers.precision`.
 
-    PyTorch's `GradScaler` decides for each optimizer by itself whether it leaves a step out; here there may be two.
+    PyTorch's `GradScaler` decides separately for each optimizer whether to skip a step; this class decides for both at
+    once.
     """
 
     def __init__(self) -> None:
         self.scale, self.good_steps = INITIAL_SCALE, 0
 
     def unscale(self, weights: Weights) -> bool:
-        """Divide the gradients of a scaled loss, adapt the scale, and tell whether the gradients are all finite."""
+        """Divide the gradients by the scale, update the scale, and return whether all gradients are finite."""
         values = [_values(weight) for weight in weights if weight.grad is not None]
         for value in values:
             value.div_(self.scale)
@@ -72,7 +72,7 @@ class LossScale:
 
 
 def _values(weight: nn.Parameter) -> torch.Tensor:
-    """The numbers of a gradient, to change in place."""
+    """Return the values of a gradient, to modify in place."""
     gradient = cast(torch.Tensor, weight.grad)
     if not gradient.is_sparse:
         return gradient
@@ -81,11 +81,10 @@ def _values(weight: nn.Parameter) -> torch.Tensor:
 
 
 class Optimizers:
-    """What updates a model: one optimizer or two, one for the tables, with a rate that follows the run's schedule.
+    """The optimizers of a model, one for all weights or two for tables and the rest, with the learning rate schedule.
 
-    Tables are the weights of `torch.nn.Embedding` and `torch.nn.EmbeddingBag`; their gradients are made sparse for all
-    optimizers but Adam, whose moments decay in every row at every step. With the precision "float16" the loss is
-    scaled.
+    Tables are the weights of `torch.nn.Embedding` and `torch.nn.EmbeddingBag`. Their gradients are sparse except with
+    Adam, whose moments decay in every row at every step. With the precision "float16" the loss is scaled.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, num_steps: int) -> None:
@@ -103,21 +102,20 @@ class Optimizers:
         self._loss_scale = LossScale() if config.precision == "float16" else None
 
     def step(self, loss: torch.Tensor) -> None:
-        """Compute the gradients of `loss` and apply them."""
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
         if self._loss_scale is not None:
             loss = loss * self._loss_scale.scale
         loss.backward()  # type: ignore[no-untyped-call]
         for table in self.tables:
-            # A GPU adds up the rows of one id in any order, unless they are sorted: two runs would differ.
+            # Without sorting, a GPU sums the rows of an id in arbitrary order, and two runs would differ.
             if table.is_cuda and table.grad is not None and table.grad.is_sparse:
                 table.grad = table.grad.coalesce()
         if self._loss_scale is None or self._loss_scale.unscale([*self.tables, *self.rest]):
             self._apply()
 
     def state(self) -> dict[str, Any]:
-        """Name → tensor or number: all that the next steps depend on, beside the weights."""
+        """Return name → tensor or number of everything that the next steps depend on, except the weights."""
         state: dict[str, Any] = {"steps": self._done}
         if self._loss_scale is not None:
             state |= {"scale": self._loss_scale.scale, "good_steps": self._loss_scale.good_steps}
@@ -129,7 +127,7 @@ class Optimizers:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take up such a state, of the same model and choices."""
+        """Load a state of the same model and options."""
         self._done = int(state["steps"])
         if self._loss_scale is not None:
             self._loss_scale.scale, self._loss_scale.good_steps = float(state["scale"]), int(state["good_steps"])
@@ -151,14 +149,14 @@ class Optimizers:
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = factor * group["peak_lr"]
-            # PyTorch asks for a choice; the indices are its own.
+            # PyTorch warns unless this is set explicitly; the indices come from PyTorch and are valid.
             with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
                 optimizer.step()
         self._done += 1
 
 
 def _make_slots(optimizer: Optimizer, sparse: Weights) -> None:
-    """Make what an optimizer remembers about its weights, which PyTorch's do in their first step."""
+    """Create the optimizer's state, which PyTorch otherwise creates in the first step."""
     is_sparse = {id(weight) for weight in sparse}
     for group in optimizer.param_groups:
         group["peak_lr"], group["lr"] = group["lr"], 0.0
@@ -182,7 +180,7 @@ def _weights(optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 def check_optimizer(config: TrainConfig) -> None:
-    """Refuse an optimizer that there is not, or options that it does not know."""
+    """Raise `ConfigError` if the optimizer is unknown, or does not support the options."""
     table, weight = (nn.Parameter(torch.zeros(1, 1)) for _ in range(2))
     _make(config, [table], [weight])
 
@@ -206,7 +204,7 @@ def _lazy_adam(config: TrainConfig, tables: Weights, rest: Weights) -> list[Opti
 
 def _rowwise_adagrad(config: TrainConfig, tables: Weights, rest: Weights) -> list[Optimizer]:
     lr = config.learning_rate * (config.table_lr_scale or ROWWISE_TABLE_LR_SCALE)
-    # The loss is a mean, so a single row's gradient is of the order of 1 / batch_size.
+    # The loss is a mean, so the gradient of a single row is of the order of 1 / batch_size.
     return [
         RowwiseAdagrad(tables, lr, initial_accumulator=config.batch_size**-2.0),
         torch.optim.Adam(rest, config.learning_rate, fused=True),
@@ -222,7 +220,7 @@ def _one_rate(config: TrainConfig) -> float:
     return config.learning_rate
 
 
-# name → (choices, embedding tables, other weights) → optimizers
+# name → (config, embedding tables, other weights) → optimizers
 OPTIMIZERS: Mapping[str, Callable[[TrainConfig, Weights, Weights], list[Optimizer]]] = {
     "sgd": _sgd,
     "adagrad": _adagrad,

@@ -1,1 +1,1 @@
-"""Parquet files to batches: framework-free streaming, and what each framework wants on top of it."""
+"""Streaming of Parquet files as batches: a framework-independent core and a loader for each framework."""

@@ -1,4 +1,4 @@
-"""Prepared rows as arrays, for models that take NumPy arrays, not tensors."""
+"""Batches of NumPy arrays, for models that do not take tensors."""
 
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -18,8 +18,8 @@ Arrays: TypeAlias = "tuple[dict[str, Column], npt.NDArray[np.float32]]"
 class ArrayLoader(ParquetLoader[Arrays]):
     """Shuffled batches of prepared Parquet files.
 
-    A batch is `(inputs, labels)`: name → ids int64 (N,), numbers float32 (N,) or lists `Ragged`; labels float32 (N,),
-    or (N, number of labels).
+    A batch is `(inputs, labels)`. `inputs` maps names to ids int64 (N,), numbers float32 (N,) or lists (`Ragged`).
+    `labels` is float32 (N,), or (N, number of labels).
     """
 
     def __init__(self, files: ParquetFiles, spec: FeatureSpec, batch_size: int, options: StreamOptions) -> None:
@@ -29,7 +29,7 @@ class ArrayLoader(ParquetLoader[Arrays]):
         self._set_up(files, batch_size, cats, conts, self._labels, options, stack_labels=len(self._labels) > 1)
 
     def __iter__(self) -> Iterator[Arrays]:
-        """One epoch, or what is left of it after `load_state_dict`; the next call gives the next one."""
+        """Iterate over the next epoch, or the rest of it after `load_state_dict`."""
         return iter(self._epochs)
 
     def _tensors(self, batch: Batch) -> Arrays:

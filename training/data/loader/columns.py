@@ -1,4 +1,4 @@
-"""Columns of numbers as NumPy arrays: from Arrow without a copy, joined, gathered and sliced."""
+"""Operations on columns of numbers as NumPy arrays: conversion from Arrow without a copy, join, gather, slice."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,11 +17,10 @@ Array = npt.NDArray[Any]
 
 
 Column = Array | Ragged
-"""Shape (N,), or (N, W) where every row has a list of W values, or lists of any length."""
+"""Shape (N,); (N, W) if every row has a list of W values; `Ragged` for lists of any length."""
 
 
 def arrow_type(feature: Feature) -> pa.DataType:
-    """Of a single value."""
     return pa.from_numpy_dtype(np.dtype(feature.dtype))
 
 
@@ -30,13 +29,13 @@ def arrow_schema(features: Iterable[Feature]) -> pa.Schema:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds numbers or lists of numbers."""
+    """Whether columns of this type contain numbers or lists of numbers."""
     value = kind.value_type if _is_list(kind) or pa.types.is_fixed_size_list(kind) else kind
     return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value))
 
 
 def num_nulls(column: pa.ChunkedArray) -> int:
-    """Missing rows and missing values of lists."""
+    """Number of null rows plus null list elements."""
     count = int(column.null_count)
     if _is_list(column.type) or pa.types.is_fixed_size_list(column.type):
         count += sum(int(chunk.flatten().null_count) for chunk in column.iterchunks())
@@ -44,10 +43,10 @@ def num_nulls(column: pa.ChunkedArray) -> int:
 
 
 def fill_nulls(column: pa.ChunkedArray, value: float) -> pa.ChunkedArray:
-    """The same column with `value` for what is missing; a missing list becomes an empty one.
+    """Replace nulls, including those inside lists, with `value`, and null lists with empty ones.
 
     Raises:
-        pa.ArrowException: `value` does not fit the column's type, or a missing list has a fixed length.
+        pa.ArrowException: `value` does not fit the column's type, or a fixed-size list is null.
     """
     kind = column.type
     if pa.types.is_fixed_size_list(kind):
@@ -64,7 +63,7 @@ def fill_nulls(column: pa.ChunkedArray, value: float) -> pa.ChunkedArray:
 
 
 def from_arrow(column: pa.ChunkedArray) -> Column:
-    """Views of a column without nulls; a copy only where it lies in several pieces."""
+    """Convert a column without nulls. It is copied only if it has several chunks."""
     return concatenate([_from_array(chunk) for chunk in column.iterchunks()])
 
 
@@ -73,18 +72,17 @@ def num_rows(column: Column) -> int:
 
 
 def lengths(column: Column) -> npt.NDArray[np.int32]:
-    """Values of each row, shape (N,)."""
+    """Number of values per row, shape (N,)."""
     if isinstance(column, Ragged):
         return column.lengths
     return np.full(len(column), math.prod(column.shape[1:]), np.int32)
 
 
 def concatenate(columns: Sequence[Column], dtype: np.dtype[Any] | None = None) -> Column:
-    """The rows of several columns of one kind, one after the other; one that is alone and of that type as it is.
+    """Concatenate the rows of one or more columns of the same kind.
 
-    Args:
-        columns: at least one.
-        dtype: of the values; None takes the smallest type that holds those of all columns.
+    A single column that already has `dtype` is returned as is. If `dtype` is None, the result has the smallest type
+    that can represent the values of all columns.
     """
     dtype = dtype or np.result_type(*map(value_dtype, columns))
     if len(columns) == 1:
@@ -107,16 +105,10 @@ def concatenate(columns: Sequence[Column], dtype: np.dtype[Any] | None = None) -
 
 
 def take(column: Column, rows: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Column:
-    """The rows at `rows`, which must be in range, in new memory.
-
-    Args:
-        column: from where.
-        rows: shape (N,).
-        dtype: of the values of the result.
-    """
+    """Copy the rows at `rows`, shape (N,), as values of type `dtype`. Rows must be in range."""
     if not isinstance(column, Ragged):
         out = empty((len(rows), *column.shape[1:]), dtype)
-        if dtype == column.dtype:  # "clip" is what writes to `out` directly; "raise" goes through a buffer
+        if dtype == column.dtype:  # with "clip" NumPy writes to `out` directly; with "raise" it uses a buffer
             return np.take(column, rows, axis=0, out=out, mode="clip")
         out[...] = np.take(column, rows, axis=0, mode="clip")
         return out
@@ -127,10 +119,10 @@ def take(column: Column, rows: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Co
 
 
 def narrow_dtype(dtype: np.dtype[Any], low: int, high: int) -> np.dtype[Any]:
-    """The smallest signed integers that hold `low` to `high`, where `dtype` is larger ones, else `dtype`.
+    """Return the smallest signed integer type for `low` to `high`, or `dtype` if that is not larger.
 
-    Rows are gathered from all over a part, and how fast that is depends on how much of it the caches hold: ids of one
-    byte in place of eight make it a third faster.
+    Shuffling reads rows at random, so its speed depends on how much of the data fits into the CPU caches: one-byte ids
+    are a third faster than eight-byte ids.
     """
     if dtype.kind == "i":
         for kind in (np.int8, np.int16, np.int32):
@@ -141,7 +133,7 @@ def narrow_dtype(dtype: np.dtype[Any], low: int, high: int) -> np.dtype[Any]:
 
 
 def cut(column: Column, start: int, stop: int) -> Column:
-    """Rows from `start` up to `stop`, as views."""
+    """Slice rows from `start` to `stop` without a copy."""
     if not isinstance(column, Ragged):
         return column[start:stop]
     offsets = column.offsets[start : stop + 1]
@@ -150,7 +142,7 @@ def cut(column: Column, start: int, stop: int) -> Column:
 
 
 def cast(column: Column, dtype: np.dtype[Any]) -> Column:
-    """The same column with values of type `dtype`; the column itself where it has them already."""
+    """Convert the values to `dtype`; a column that already has it is returned as is."""
     values = column.values if isinstance(column, Ragged) else column
     if values.dtype == dtype:
         return column
@@ -160,11 +152,11 @@ def cast(column: Column, dtype: np.dtype[Any]) -> Column:
 
 
 def lost_by_cast(column: Column, dtype: np.dtype[Any]) -> Any:
-    """A value that would not survive `cast`, or None; only asked where `dtype` is of integers."""
+    """Return a value that `cast` to the integer type `dtype` would change, or None."""
     values = column.values if isinstance(column, Ragged) else column
     if values.dtype.kind not in "fu" or values.dtype.itemsize < 4:
         return None
-    with np.errstate(invalid="ignore"):  # NaN is one of the values that are looked for
+    with np.errstate(invalid="ignore"):  # NaN is one of the values to find
         changed = values.astype(dtype).astype(values.dtype) != values
     if values.dtype.kind == "u":
         changed |= values > np.iinfo(dtype).max
@@ -172,7 +164,7 @@ def lost_by_cast(column: Column, dtype: np.dtype[Any]) -> Any:
 
 
 def not_finite(column: Column) -> Any:
-    """A value that is NaN or infinite, or None."""
+    """Return a value that is NaN or infinite, or None."""
     values = column.values if isinstance(column, Ragged) else column
     is_finite = np.isfinite(values)
     return None if is_finite.all() else values[~is_finite][0]
@@ -183,7 +175,7 @@ def value_dtype(column: Column) -> np.dtype[Any]:
 
 
 def ends(column: Column) -> tuple[Any, Any]:
-    """Smallest and largest value; (0, 0) if there are none."""
+    """Smallest and largest value; (0, 0) for an empty column."""
     values = column.values if isinstance(column, Ragged) else column.reshape(-1)
     found = pc.min_max(pa.array(values)).as_py()
     return (found["min"], found["max"]) if found["min"] is not None else (0, 0)
@@ -195,7 +187,7 @@ def _from_array(array: pa.Array) -> Column:
         return flat_of_arrow(array.flatten()).reshape(-1, kind.list_size)
     if not _is_list(kind):
         return flat_of_arrow(array)
-    if _is_view(kind):  # whose lists lie in any order; pyarrow 25 casts them to an array without its last offset
+    if _is_view(kind):  # lists may be in any order; pyarrow 25 casts a view to an array without its last offset
         offsets = offsets_of(pc.list_value_length(array).to_numpy())
         array = pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten())
     return Ragged.of_arrow(array)

@@ -1,4 +1,4 @@
-"""Loops that NumPy cannot write well, compiled by Numba once per machine."""
+"""Numba compilation of loops that NumPy cannot express well, cached per machine."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from numba import njit
 
 
 def compiled(function: Any) -> Any:
-    """Compile at the first call, and keep the result on disk where there is a place for it."""
+    """Compile at the first call, and cache the result on disk if possible."""
     try:
         return njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither the package's directory nor the user's cache can be written
+    except RuntimeError:  # neither the package directory nor the user cache is writable
         return njit(nogil=True)(function)

@@ -1,7 +1,4 @@
-"""Where a loader is in its data: epochs one after another, and a position that can be saved and taken up again.
-
-And what the faces of the loader for each framework share.
-"""
+"""Epochs of a loader, with a position that can be saved and restored, and the base class of the frameworks' loaders."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -23,12 +20,12 @@ _OPTIONS = tuple(StreamOptions.__annotations__)
 
 
 class Epochs(Generic[T]):
-    """Passes over a stream, each with its own order."""
+    """Passes over a stream, each in its own order."""
 
     def __init__(self, stream: BatchStream, make: Callable[[Batch], T]) -> None:
         self.stream, self._make = stream, make
-        self._next = (0, 0)  # epoch and batch that the next pass begins with
-        self._at = (0, 0)  # what comes after the batch that was handed out last
+        self._next = (0, 0)  # epoch and batch at which the next pass starts
+        self._at = (0, 0)  # epoch and batch after the last one returned
 
     @property
     def epoch(self) -> int:
@@ -36,34 +33,31 @@ class Epochs(Generic[T]):
 
     @property
     def is_resuming(self) -> bool:
-        """Whether the next pass has only what is left of its epoch."""
+        """Whether the next pass starts in the middle of its epoch."""
         return self._next[1] > 0
 
     def __iter__(self) -> Iterator[T]:
-        """The next pass; the one after it is a new epoch, whether or not this one is read to its end."""
+        """Start the next pass. The one after it is a new epoch, even if this one is not read to the end."""
         passing = self.again()
         self.skip()
         return passing
 
     def again(self) -> Generator[T, None, None]:
-        """The same pass as the next one, without moving on."""
+        """Start the next pass without advancing to the epoch after it."""
         return self._batches(*self._next)
 
     def skip(self) -> None:
-        """Move on to the next epoch."""
         self._next = (self.epoch + 1, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batch that was handed out last, as plain values."""
         return {"epoch": self._at[0], "batch": self._at[1], **self.stream.identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the position of `state_dict`: the next pass has exactly the batches that were left."""
         self.stream.take_up(state)
         self._next = self._at = (state["epoch"], state["batch"])
 
     def first(self) -> T | None:
-        """The first batch of the next pass, which stays the first one; None if there is none."""
+        """Return the first batch of the next pass without consuming it, or None if there is none."""
         with closing(self.stream.made(self._make, *self._next)) as batches:
             return next(batches, None)
 
@@ -75,9 +69,9 @@ class Epochs(Generic[T]):
 
 
 class ParquetLoader(Generic[T]):
-    """A loader of Parquet files as a framework sees it, without the tensors.
+    """Base class of the loaders of Parquet files; subclasses convert batches to tensors or arrays.
 
-    Files are opened at once. Columns are looked for when the loader is first used, since `map` may make them.
+    The files are opened at once. Columns are checked at first use, because `map` may create them.
     """
 
     def _set_up(
@@ -91,7 +85,6 @@ class ParquetLoader(Generic[T]):
         *,
         stack_labels: bool,
     ) -> None:
-        """Check the options, and open the files."""
         if unknown := [name for name in options if name not in _OPTIONS]:
             raise ConfigError(f"the loader has no option {unknown[0]!r}. Available: {', '.join(_OPTIONS)}.")
         if both := sorted(set(cats) & set(conts)):
@@ -101,7 +94,7 @@ class ParquetLoader(Generic[T]):
             )
         if stack_labels and (ids := sorted(set(cats) & set(labels))):
             raise ConfigError(f"labels {ids} are ids, which stay int64 and cannot be stacked. Leave out stack_labels.")
-        # A label that is an id, too, stays int64: float32 does not hold all whole numbers above 2**24.
+        # A label that is also an id stays int64, because float32 cannot represent all integers above 2**24.
         self._dtypes: dict[str, npt.DTypeLike] = {
             **dict.fromkeys(cats, np.int64),
             **dict.fromkeys(conts, np.float32),
@@ -113,15 +106,16 @@ class ParquetLoader(Generic[T]):
         self._transform: Transform | None = None
 
     def _tensors(self, batch: Batch) -> T:
-        """What a batch is in the framework; called in the background."""
+        """Convert a batch for the framework; called in background threads."""
         raise NotImplementedError
 
     def map(self, workflow: Any) -> "Self":
-        """Make the columns by an NVTabular workflow, row group by row group, in the background; before the first batch.
+        """Compute the columns with an NVTabular workflow, in the background. Call it before the first batch.
 
         Args:
-            workflow: a fitted workflow that keeps every row. What it reads comes from the files, what it does not
-                make too. A hashed value gets the same bucket in every row, which NVTabular on a CPU does not see to.
+            workflow: a fitted workflow that keeps every row. Its inputs, and columns that it does not produce, come
+                from the files. It runs on one row group at a time, and a hashed value always gets the same bucket,
+                which NVTabular does not guarantee on a CPU.
         """
         from rankline.workflows.nvt.online import OnlineWorkflow  # NVTabular takes seconds to import
 
@@ -138,15 +132,15 @@ class ParquetLoader(Generic[T]):
         return len(self._epochs.stream)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that was handed out, as plain values.
+        """Return the position after the last batch returned, as plain values.
 
-        It is the position of the model where you iterate over the loader yourself: Keras's `fit` reads some batches
-        ahead, and worker processes have positions of their own.
+        It is the model's position only if you iterate over the loader yourself: Keras's `fit` reads a few batches
+        ahead, and worker processes have their own positions.
         """
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at a saved position: the next pass has exactly the batches that were left of its epoch."""
+        """Restore a saved position: the next pass has exactly the remaining batches of the epoch."""
         self._epochs.load_state_dict(state)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Parquet files as row groups that can be read: found, checked by their footers alone, and read one by one."""
+"""Parquet files as row groups: finding files, checking them by their footers alone, and reading row groups."""
 
 import hashlib
 import json
@@ -36,22 +36,22 @@ class RowGroup:
 class _File:
     name: str
     metadata: pq.FileMetaData
-    leaves: dict[str, int]  # column → its first place in the footer
-    stamp: tuple[int, int] | None  # size and time of change, where the file system tells
+    leaves: dict[str, int]  # column → its first index in the footer
+    stamp: tuple[int, int] | None  # size and modification time; None for remote files
 
     def __str__(self) -> str:
         return self.name
 
 
 class ParquetFiles:
-    """Parquet files of one schema, local or on any fsspec file system. Opening them reads their footers only.
+    """Parquet files of one schema, local or on any fsspec file system. Opening them reads only their footers.
 
     Args:
-        paths: files, glob patterns or directories, one or several; "s3://…" and the like too. A list is read in its
-            order. The files of a pattern, and the `*.parquet` of a directory and its `key=value` directories, are read
-            in natural order: part_2 before part_10. An object such as `nvtabular.Dataset`, which has `engine.paths`,
-            will do as well.
-        part: which of their rows are read; None for all.
+        paths: one or several files, glob patterns or directories, local or remote ("s3://…"). A list keeps its order.
+            The files of a pattern, and the `*.parquet` files of a directory and of its `key=value` subdirectories, are
+            read in natural order: part_2 before part_10. An object with `engine.paths`, such as `nvtabular.Dataset`,
+            works too.
+        part: the rows to read; None for all.
     """
 
     def __init__(self, paths: Any, part: Part | None = None) -> None:
@@ -72,7 +72,6 @@ class ParquetFiles:
         )
 
     def digest(self) -> str:
-        """Identity of the row groups: names of the files and rows of each."""
         described = [
             [Path(self.name(group)).name, group.number, group.num_rows] + [group.first_row] * (group.first_row > 0)
             for group in self.row_groups
@@ -80,7 +79,6 @@ class ParquetFiles:
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
     def name(self, group: RowGroup) -> str:
-        """The file of a row group, for messages."""
         return self._files[group.file].name
 
     def check_columns(self, columns: Sequence[str]) -> None:
@@ -104,7 +102,7 @@ class ParquetFiles:
                 )
 
     def decoded_bytes(self, group: RowGroup, columns: Sequence[str]) -> int:
-        """Memory that columns of a row group take as arrays, by the footer."""
+        """Estimate from the footer how much memory some columns of a row group take as arrays."""
         footer = self._files[group.file].metadata.row_group(group.number)
         total = 0
         for name in columns:
@@ -115,7 +113,6 @@ class ParquetFiles:
         return total
 
     def statistics(self, group: RowGroup, column: str) -> tuple[Any, Any] | None:
-        """Smallest and largest value of a column of a row group, if the footer has them."""
         footer = self._files[group.file].metadata.row_group(group.number)
         found = footer.column(self._leaf(group, column)).statistics
         return (found.min, found.max) if found is not None and found.has_min_max else None
@@ -128,14 +125,7 @@ class ParquetFiles:
     def stream(
         self, group: RowGroup, columns: Sequence[str], start: int, rows_at_once: int
     ) -> Generator[pa.Table, None, None]:
-        """A row group, some rows at a time, decoded as they are asked for; those before row `start` are left out.
-
-        Args:
-            group: which one.
-            columns: the columns.
-            start: first row that is wanted.
-            rows_at_once: rows of each table but the last.
-        """
+        """Yield a row group from row `start` on, in tables of `rows_at_once` rows that are decoded on demand."""
         held: pa.Table | None = None
         skip, left = group.first_row + start, group.num_rows - start
         with self._opened(group, buffer_size=_STREAM_BUFFER_BYTES) as file:
@@ -177,7 +167,6 @@ class ParquetFiles:
 
 
 def expand(paths: Any) -> list[str]:
-    """The files that `paths` stands for; see `ParquetFiles`."""
     engine = getattr(paths, "engine", None)
     if filters := getattr(engine, "filters", None):
         raise ConfigError(
@@ -207,7 +196,7 @@ def _expand_one(path: str) -> list[str]:
 
 
 def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
-    """Return the files of a directory and of its Hive directories `key=value`, without hidden ones."""
+    """Return the files of a directory and of its Hive subdirectories `key=value`, except hidden files."""
     files: list[str] = []
     for entry in system.ls(directory, detail=True):
         name = PurePosixPath(entry["name"]).name
@@ -221,7 +210,9 @@ def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
 
 
 def check_fixed_lists(path: str, schema: pa.Schema, error: Exception) -> None:
-    """Name the columns that Arrow can write but not read: lists of a fixed length, one of which is missing."""
+    """Raise a `DataError` that names the columns if fixed-size lists with nulls, which Arrow cannot read, caused
+    `error`.
+    """
     fixed = [field.name for field in schema if pa.types.is_fixed_size_list(field.type)]
     if fixed and "Expected all lists to be of size" in str(error):
         raise DataError(
@@ -246,7 +237,7 @@ def _leaves(metadata: pq.FileMetaData) -> dict[str, int]:
     leaves: dict[str, int] = {}
     for index in range(metadata.num_columns):
         path = metadata.schema.column(index).path
-        while path not in names:  # of a list it is name.list.element
+        while path not in names:  # the path of a list column is name.list.element
             path = path.rpartition(".")[0]
         leaves.setdefault(path, index)
     return leaves
@@ -283,5 +274,5 @@ def _check_same_schema(first: _File, schema: pa.Schema, file: _File) -> None:
 def _value_bytes(kind: pa.DataType) -> int:
     try:
         return max(1, int(kind.bit_width) // 8)
-    except ValueError:  # strings have no fixed width
+    except ValueError:  # strings have no bit width
         return 32

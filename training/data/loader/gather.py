@@ -1,9 +1,8 @@
-"""The one loop of the loader that NumPy cannot write well: gathering lists.
+"""Gathering of lists by row number, compiled because NumPy is slow at it.
 
-With NumPy the place of every value is computed first, which touches eight bytes several times for each value that is
-moved. Here a list is copied in one go, eight values at a time whether or not it has so many: what is too much is
-written over by the next one, and the loop has no branch that depends on the data, so that the processor can wait for
-many lists at once.
+NumPy would first compute the index of every value, which reads and writes eight bytes several times per value. This
+loop copies lists in chunks of eight values even if a list is shorter; the next list overwrites the excess. The copy
+then has no branch that depends on the data, so the CPU can fetch many lists at once.
 """
 
 from typing import Any
@@ -15,13 +14,12 @@ from rankline.training.data.loader.compiled import compiled
 
 Array = npt.NDArray[Any]
 SLACK = 8
-"""Values that may be written behind the end."""
-_STEP = np.uintp(SLACK)  # unsigned, as all places below: of a signed one is asked each time whether it is negative
+"""Number of values that may be written past the end."""
+_STEP = np.uintp(SLACK)  # unsigned like all indices below: signed indices are checked for negative values each time
 
 
 @compiled
 def num_values(offsets: Array, rows: npt.NDArray[np.intp]) -> int:
-    """Values that the lists at `rows` have together."""
     total = 0
     for row in rows:
         total += offsets[row + 1] - offsets[row]
@@ -32,14 +30,14 @@ def num_values(offsets: Array, rows: npt.NDArray[np.intp]) -> int:
 def gather_lists(
     values: Array, offsets: Array, rows: npt.NDArray[np.intp], out_values: Array, out_offsets: Array
 ) -> None:
-    """Copy the lists at `rows`, one after the other.
+    """Copy the lists at `rows` one after another.
 
     Args:
         values: shape (M,).
-        offsets: where each list of `values` begins, and the end; shape (N + 1,).
-        rows: which lists, shape (R,).
-        out_values: gets the values; shape (`num_values` + `SLACK`,), of a type that holds them.
-        out_offsets: gets where each list begins, and the end; shape (R + 1,).
+        offsets: start of each list in `values`, and the end; shape (N + 1,).
+        rows: lists to copy, shape (R,).
+        out_values: receives the values; shape (`num_values` + `SLACK`,), of a type that can represent them.
+        out_offsets: receives the start of each list, and the end; shape (R + 1,).
     """
     end = np.uintp(0)
     out_offsets[0] = 0

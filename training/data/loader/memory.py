@@ -1,4 +1,4 @@
-"""How much memory a loader may take."""
+"""Memory limits of loaders."""
 
 from pathlib import Path
 
@@ -11,10 +11,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def buffer_bytes(size: float | str) -> int:
-    """A `buffer_size` in bytes.
-
-    Args:
-        size: below 1 a share of the memory that is available now, else a number of bytes, or text such as "512MB".
+    """Convert a `buffer_size` to bytes: a fraction of the available memory if below 1, a number, or text such as
+    "512MB".
     """
     try:
         number = float(size) if _is_number(size) else float(parse_bytes(size))
@@ -28,11 +26,10 @@ def buffer_bytes(size: float | str) -> int:
 
 
 def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """Memory that this process could still take: the machine's, or its container's if that is less.
+    """Return the memory that this process can still allocate: the machine's, or the container's if that is less.
 
     Args:
-        cgroup: directory of the process's cgroup, version 2. What it holds of files can be given up, and does not
-            count as taken.
+        cgroup: directory of the process's cgroup, version 2. Its page cache can be reclaimed and counts as available.
     """
     available = int(psutil.virtual_memory().available)
     try:
@@ -49,7 +46,7 @@ def _is_number(size: float | str) -> bool:
     try:
         float(size)
     except ValueError:
-        if not size[:1].isdigit():  # type: ignore[index]  # only text gets here; parse_bytes takes "" and "MB" as 1
+        if not size[:1].isdigit():  # type: ignore[index]  # always text; parse_bytes reads "" and "MB" as 1
             raise
         return False
     return True

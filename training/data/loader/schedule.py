@@ -1,9 +1,9 @@
-"""Which rows come when: the order of an epoch, cut into shares, shuffle blocks and batches. Pure arithmetic, no files.
+"""The order of rows in an epoch, divided into shares, shuffle blocks and batches. Pure arithmetic; reads no files.
 
-An epoch is all rows, row group after row group, in an order that follows from (seed, epoch). A rank takes one share of
-it, and cuts it into shuffle blocks, each of rows of several row groups. The rows of a group are shuffled by themselves,
-while the caches hold them; then every batch gets its share of each group of its block. That mixes as much as shuffling
-the block as a whole, which would wait for main memory at every row.
+An epoch consists of all row groups in an order derived from (seed, epoch). Each worker (rank) takes a share of the rows
+and divides it into shuffle blocks, each with rows of several row groups. The rows of a group are shuffled within the
+group, while they are in the CPU caches; then every batch takes a proportional number of rows from each group of its
+block. This mixes rows as well as shuffling the whole block, which would access main memory for every row.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,18 +20,18 @@ import numpy.typing as npt
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.validation import MOST_SEED, check_at_least
 
-_ROWS_AT_ONCE = 32_768  # small batches are gathered together
+_ROWS_AT_ONCE = 32_768  # small batches are gathered together up to this many rows
 
 
 class GroupRows(NamedTuple):
-    """Rows from `start` up to `stop` of a row group.
+    """Rows from `start` to `stop` of a row group.
 
     Attributes:
         group: number of the row group.
-        start, stop: rows in it.
-        rows_at_once: 0 if the rows may be read in one go; else the row group is larger than that, and is read as a
-            stream, so many rows at a time, of which these are some.
-        is_last: whether no other rows of the stream follow.
+        start, stop: range of rows in the group.
+        rows_at_once: 0 to read the rows in one go. Otherwise the row group is too large for that and is streamed this
+            many rows at a time, one read for each `GroupRows`.
+        is_last: whether these are the last rows of the stream.
     """
 
     group: int
@@ -46,7 +46,7 @@ class GroupRows(NamedTuple):
 
 
 class ShuffleBlock(NamedTuple):
-    """Rows of different row groups that are in memory, and mixed, together."""
+    """Rows of several row groups that are in memory and mixed together."""
 
     rows: tuple[GroupRows, ...]
 
@@ -56,7 +56,7 @@ class ShuffleBlock(NamedTuple):
 
 
 class BlockRows(NamedTuple):
-    """Rows from `start` up to `stop` of a shuffle block."""
+    """Rows from `start` to `stop` of a shuffle block."""
 
     block: int
     start: int
@@ -64,12 +64,12 @@ class BlockRows(NamedTuple):
 
 
 class BatchRun(NamedTuple):
-    """Batches that are gathered together: rows of one block or, for a batch that goes on in the next one, of several.
+    """Batches that are gathered together. Their rows come from one block, or from several if a batch crosses blocks.
 
     Attributes:
-        batch: number of the first one.
-        rows: of which blocks.
-        cuts: where each batch begins in them, and the end.
+        batch: number of the first batch.
+        rows: their rows, by block.
+        cuts: start of each batch in these rows, and the end.
     """
 
     batch: int
@@ -87,17 +87,17 @@ class Schedule:
 
     Attributes:
         group_rows: rows of each row group.
-        group_bytes: memory that each row group takes.
-        batch_size: rows per batch; only the last batch of an epoch is smaller. Where another worker has one row more
-            and so one more batch, the last full batch gives up a row.
-        shuffle: take the row groups, and the rows of a block, in random order.
-        seed: start of the random order.
-        parts_per_chunk: row groups whose rows are mixed in one block; the name is Merlin's.
-        block_bytes: memory that a block may take. Row groups that would take more are read as streams.
-        drop_last: leave out the rows that do not fill a batch.
-        global_rank, global_size: this worker's number, and how many there are. All have the same number of batches,
-            and each row comes to one of them.
-        pad: give all workers the same number of rows, some rows to two of them.
+        group_bytes: memory of each row group.
+        batch_size: rows per batch; only the last batch of an epoch is smaller. If another worker has one more row and
+            therefore one more batch, this worker splits a row off its last full batch.
+        shuffle: shuffle the row groups, and the rows of each block.
+        seed: seed of the random order.
+        parts_per_chunk: row groups to mix in one block; the name is Merlin's.
+        block_bytes: maximum memory of a block. Row groups that would exceed it are streamed.
+        drop_last: drop the last rows if they do not fill a batch.
+        global_rank, global_size: this worker's number, and the number of workers. All workers have the same number of
+            batches, and each row belongs to one worker.
+        pad: give all workers the same number of rows by giving some rows to two workers.
     """
 
     group_rows: tuple[int, ...]
@@ -126,10 +126,9 @@ class Schedule:
                 f"up to {self.batch_size}. Set pad=True, or take fewer workers."
             )
 
-    # Asked for several times per batch, and the first is a sum over all row groups.
+    # Cached because they are used several times per batch, and total_rows sums over all row groups.
     @cached_property
     def total_rows(self) -> int:
-        """Rows of all workers."""
         return sum(self.group_rows)
 
     @cached_property
@@ -145,15 +144,14 @@ class Schedule:
         return self.num_batches * self.batch_size if self.drop_last else stop - start
 
     def first_row(self, batch: int) -> int:
-        """The row of the epoch that batch number `batch` starts with; `num_rows` for the one after the last."""
+        """Return the number of a batch's first row in this worker's epoch, or `num_rows` after the last batch."""
         return min(batch * self.batch_size, self.num_rows - (self.num_batches - batch))
 
     def blocks(self, epoch: int) -> Iterator[ShuffleBlock]:
-        """The blocks of an epoch; together they have `num_rows` rows."""
         order: Sequence[int] = range(len(self.group_rows))
         if self.shuffle:
             order = np.random.default_rng((self.seed, epoch)).permutation(len(order)).tolist()
-        parts_per_chunk = self.parts_per_chunk if self.shuffle else 1  # else rows of several would take turns
+        parts_per_chunk = self.parts_per_chunk if self.shuffle else 1  # mixing groups would change the order
         share = list(self._share_of_groups(order))
         for begin in range(0, len(share), parts_per_chunk):
             mixed = share[begin : begin + parts_per_chunk]
@@ -162,13 +160,13 @@ class Schedule:
             yield from _in_blocks([self._streamed(rows, parts_per_chunk) for rows in mixed], max(1, num_blocks))
 
     def _streamed(self, rows: GroupRows, parts_per_chunk: int) -> GroupRows:
-        """The rows, to be read as a stream where they are some of a row group that is too large to be decoded whole."""
+        """Mark rows to be streamed if they are part of a row group that is too large to decode as a whole."""
         is_too_large = self.group_bytes[rows.group] * parts_per_chunk > self.block_bytes
         are_some = rows.num_rows < self.group_rows[rows.group]
         return rows._replace(rows_at_once=rows.num_rows) if are_some and is_too_large else rows
 
     def _share(self) -> tuple[int, int]:
-        """First row of this worker's share of the epoch, and the row after its last."""
+        """Range (start, stop) of this worker's rows in the epoch."""
         if not self.pad:
             rank, size = self.global_rank, self.global_size
             return self.total_rows * rank // size, self.total_rows * (rank + 1) // size
@@ -177,7 +175,6 @@ class Schedule:
         return start, start + num_rows
 
     def _share_of_groups(self, order: Sequence[int]) -> Iterator[GroupRows]:
-        """This worker's rows in an order of the row groups."""
         begin = self._share()[0]
         end = begin + self.num_rows
         row = 0
@@ -197,7 +194,7 @@ class Epoch:
         self._batches_at_once = max(1, _ROWS_AT_ONCE // schedule.batch_size)
 
     def runs(self, start: int) -> Iterator[BatchRun]:
-        """The batches from number `start` on; before it, those that the first of them is gathered with."""
+        """Yield the runs from batch `start` on. The first run may start with earlier batches."""
         first_row, num_batches = self._schedule.first_row, self._schedule.num_batches
         batch = start // self._batches_at_once * self._batches_at_once
         while batch < num_batches:
@@ -212,11 +209,11 @@ class Epoch:
             batch = stop
 
     def group_order(self, block: int, number: int) -> npt.NDArray[np.intp] | None:
-        """The order of the rows of a row group of a block, or None for that of the file."""
+        """Return the order of the rows of a row group in a block, or None to keep the order of the file."""
         return self._order(self._first_group[block] + number, self.blocks[block].rows[number].num_rows)
 
     def run_order(self, run: BatchRun) -> npt.NDArray[np.intp] | None:
-        """The order of the rows of a run of several batches, or None for group by group."""
+        """Return the order of the rows of a run of several batches, or None to keep the order of the groups."""
         if len(run.cuts) == 2:
             return None
         return self._order(self._first_group[-1] + run.batch, run.num_rows)
@@ -224,18 +221,14 @@ class Epoch:
     def bucketed(
         self, run: BatchRun, order: npt.NDArray[np.intp], lengths: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.intp]:
-        """`order` again, so that the rows of each batch of a run are about equally long.
+        """Rearrange `order` so that the rows of each batch of a run have similar lengths.
 
-        Which batch comes when is left to chance, as is the order of rows that are equally long.
-
-        Args:
-            run: of several batches.
-            order: of its rows.
-            lengths: of its rows, in the order of the block.
+        The order of the batches, and of rows of equal length, stays random. `lengths` has the length of each row of the
+        run, in the order of the block.
         """
         by_length = order[np.argsort(lengths[order], kind="stable")]
         places, sizes = np.arange(len(run.cuts) - 1), np.diff(run.cuts)
-        alike = sizes == sizes[0]  # one of another size, the last of an epoch, stays where it is
+        alike = sizes == sizes[0]  # a batch of another size, the last of an epoch, keeps its place
         rng = np.random.default_rng((*self._seed, self._first_group[-1] + run.batch))
         places[alike] = rng.permutation(places[alike])
         batches = np.split(by_length, run.cuts[1:-1])
@@ -250,10 +243,10 @@ class Epoch:
         )
 
     def _order(self, number: int, num_rows: int) -> npt.NDArray[np.intp] | None:
-        """A random order.
+        """Return a random order.
 
-        Drawing one costs as much as a fifth of decoding the rows. So one is drawn for an epoch, and turned by a random
-        number of places each time.
+        Drawing a permutation costs a fifth as much as decoding the rows. Therefore one is drawn per epoch and rotated
+        by a random offset each time.
         """
         if not self._schedule.shuffle:
             return None
@@ -270,23 +263,23 @@ class Epoch:
 
     @cached_property
     def _largest_order(self) -> npt.NDArray[np.intp]:
-        """An order of as many rows as are ever shuffled, twice in a row: each stretch of that length is one too."""
+        """A permutation of the largest number of rows to shuffle, twice in a row; each half-length slice is one too."""
         sizes = [rows.num_rows for block in self.blocks for rows in block.rows]
         several = self._batches_at_once * self._schedule.batch_size if self._batches_at_once > 1 else 0
         return np.tile(np.random.default_rng(self._seed).permutation(max(several, *sizes, 0)), 2)
 
 
 def dealt(sizes: Sequence[int], num_rows: int) -> list[int]:
-    """How many rows of each row group are among the first `num_rows` of a block, if each is spread evenly over it.
+    """Return how many of the first `num_rows` rows of a block come from each row group if all are spread evenly.
 
-    Row i of a group with n rows has its place at (i + 1/2) / n of the block, so that one more row of the block is one
-    more row of one group.
+    Row i of a group with n rows is at position (i + 1/2) / n of the block, so each additional row of the block is one
+    additional row of one group.
     """
     total = sum(sizes)
-    counts = [(2 * num_rows * size + total) // (2 * total) for size in sizes]  # as many as have their place before
+    counts = [(2 * num_rows * size + total) // (2 * total) for size in sizes]  # rows positioned before the cut
     while (missing := num_rows - sum(counts)) != 0:
         step = 1 if missing > 0 else -1
-        # Where each group's next row is or, for a step back, its last one.
+        # Position of each group's next row or, for a step back, of its last one.
         pairs = enumerate(zip(counts, sizes, strict=True))
         places = [(Fraction(2 * count + step, size), group) for group, (count, size) in pairs]
         counts[(min(places) if missing > 0 else max(places))[1]] += step
@@ -294,7 +287,7 @@ def dealt(sizes: Sequence[int], num_rows: int) -> list[int]:
 
 
 def _in_blocks(mixed: Sequence[GroupRows], num_blocks: int) -> Iterator[ShuffleBlock]:
-    """So many blocks of rows of several row groups, each with about as many of each."""
+    """Divide rows of several row groups into blocks with about the same number of rows of each group."""
     if num_blocks == 1:
         yield ShuffleBlock(tuple(mixed))
         return

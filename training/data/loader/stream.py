@@ -1,8 +1,8 @@
-"""Framework-free streaming of Parquet files as shuffled batches, through Arrow.
+"""Framework-independent streaming of Parquet files as shuffled batches, through Arrow.
 
-Row groups are the unit of reading. Background threads decode some of them from different places of the data, and
-gather batches from those that came before; the consumer only takes what is ready. Columns are never turned into Python
-objects, unless a workflow of `map` does so. Which rows come when is said in `rankline.training.data.loader.schedule`.
+Row groups are the unit of reading. Background threads decode row groups from different parts of the data and gather
+batches from row groups that are already decoded; the consumer only takes finished batches. Columns never become Python
+objects unless a workflow of `map` does so. `rankline.training.data.loader.schedule` defines the order of rows.
 """
 
 import threading
@@ -30,7 +30,7 @@ __all__ = ["Batch", "BatchStream", "Column", "StreamOptions", "Transform"]
 
 T = TypeVar("T")
 
-# A block that is gathered from, the next one, and what is decoded or waits to be taken.
+# The block to gather from, the next one, and memory for decoding and for finished batches.
 _BLOCKS_IN_MEMORY = 4
 _RUNS_AHEAD = 4
 _ORDER = (
@@ -39,27 +39,14 @@ _ORDER = (
 
 
 def check_reading(prefetch: int | None, num_threads: int | None) -> None:
-    """Refuse numbers that no loader takes; None is always one.
-
-    Raises:
-        ConfigError: a number is out of its range.
-    """
+    """Raise `ConfigError` if an option is out of range; None is always valid."""
     for name, number, least in (("prefetch", prefetch, 0), ("num_threads", num_threads, 1)):
         if number is not None and number < least:
             raise ConfigError(f"{name} is {number}, expected a whole number of at least {least}.")
 
 
 def check_any_batch(num_rows: int, batch_size: int, *, all_rows: int) -> None:
-    """Refuse `drop_last` where it leaves no row.
-
-    Args:
-        num_rows: rows in whole batches.
-        batch_size: rows of each.
-        all_rows: rows of the data.
-
-    Raises:
-        ConfigError: there is no whole batch.
-    """
+    """Raise `ConfigError` if `drop_last` drops every row; `num_rows` is the number of rows in full batches."""
     if all_rows and not num_rows:
         raise ConfigError(
             f"drop_last leaves no row: the data has {all_rows:,} rows, and a batch has {batch_size:,}. Take smaller "
@@ -68,18 +55,17 @@ def check_any_batch(num_rows: int, batch_size: int, *, all_rows: int) -> None:
 
 
 class Transform(Protocol):
-    """Makes columns from what is in the files, row by row, such as an NVTabular workflow."""
+    """Computes columns from the columns in the files, row by row, such as an NVTabular workflow."""
 
     @property
-    def columns(self) -> Sequence[str]:
-        """What it reads."""
+    def columns(self) -> Sequence[str]: ...
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """The same rows with other columns; called by one thread at a time."""
+        """Return the same rows with other columns. Called by one thread at a time."""
 
 
 class StreamOptions(TypedDict, total=False):
-    """The options of `BatchStream` that every loader passes on; it documents them and has their defaults."""
+    """Options of `BatchStream` that every loader accepts; see there for their meaning and defaults."""
 
     shuffle: bool
     seed: int
@@ -98,35 +84,35 @@ class StreamOptions(TypedDict, total=False):
 
 
 class BatchStream:
-    """Batches of some columns of Parquet files, every row exactly once per epoch.
+    """Batches of columns of Parquet files, with every row exactly once per epoch.
 
     Args:
         paths: files, globs or directories, local or on any fsspec file system; or `ParquetFiles`.
         columns: the columns of a batch: numbers, or lists of numbers.
         batch_size: rows per batch; only the last batch of an epoch is smaller.
-        shuffle: take the row groups, and the rows of each shuffle block, in an order that follows from (seed, epoch).
-        seed: start of the random order.
-        parts_per_chunk: row groups from different places whose rows are mixed in one shuffle block; Merlin's name.
-        buffer_size: memory for all that is held at a time: a share of the available memory if below 1, else bytes,
-            or text such as "512MB". Row groups that are too large for it are read as streams.
-        drop_last: leave out the rows that do not fill a batch.
-        global_rank, global_size: number of this worker, and how many there are. Each gets its share of the rows of
-            an epoch, in the same number of batches; none is lost or doubled.
-        pad: give the workers exactly the same number of rows, some rows to two of them.
-        fill_nulls: column → value for what is missing, an empty list for a missing list; others refuse nulls.
-        cardinalities: column → number of ids; an id outside [0, cardinality) is refused.
-        finite: columns in which NaN and infinity are refused.
-        prefetch: batches that are made ahead of the consumer, in memory of their own; None for as many as suit.
-        num_threads: that decode and gather; None for as many as there are cores, or OMP_NUM_THREADS says, up to four.
-        bucket_by: list column of about equal lengths within a batch, so that little is wasted where a model pads it.
-            Shuffled rows are sorted by it among those that are gathered together, some 32,768, and their batches come
-            in random order. None mixes all lengths.
-        dtypes: column → type of its values in a batch; others stay what they are in the files.
-        transform: makes the columns from what is in the files.
+        shuffle: shuffle the row groups, and the rows of each shuffle block, in an order derived from (seed, epoch).
+        seed: seed of the random order.
+        parts_per_chunk: row groups from different parts of the data to mix in one shuffle block; the name is Merlin's.
+        buffer_size: maximum memory for rows and batches: a fraction of the available memory if below 1, else bytes, or
+            text such as "512MB". Row groups that are too large for it are streamed.
+        drop_last: drop the last rows if they do not fill a batch.
+        global_rank, global_size: number of this worker, and number of workers. Each worker gets its share of the rows
+            of an epoch, in the same number of batches; no row is lost or repeated.
+        pad: give all workers exactly the same number of rows by giving some rows to two workers.
+        fill_nulls: column → value that replaces nulls; null lists become empty. Nulls in other columns raise an error.
+        cardinalities: column → number of ids; an id outside [0, cardinality) raises an error.
+        finite: columns in which NaN and infinity raise an error.
+        prefetch: batches to prepare ahead of the consumer, in addition to `buffer_size`; None for a suitable number.
+        num_threads: threads for decoding and gathering; None for the number of cores or OMP_NUM_THREADS, at most four.
+        bucket_by: list column whose lengths should be similar within a batch, so that a model that pads it wastes
+            little. Shuffled rows are sorted by length within the rows gathered together (about 32,768), and their
+            batches come in random order. None mixes all lengths.
+        dtypes: column → type of its values in a batch; other columns keep their type in the files.
+        transform: computes the columns from the columns in the files.
 
     Raises:
-        ConfigError: an option is out of its range.
-        DataError: a file is missing or is no Parquet, or a column is missing or of a type that has no tensor.
+        ConfigError: an option is out of range.
+        DataError: a file is missing or is not Parquet, or a column is missing or not numeric.
     """
 
     def __init__(
@@ -184,21 +170,19 @@ class BatchStream:
         check_any_batch(self._schedule.num_rows, batch_size, all_rows=self._schedule.total_rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the lock, for the worker processes of a data loader."""
+        """Drop the lock, so that a data loader can send the stream to worker processes."""
         return {name: value for name, value in self.__dict__.items() if name != "_one_at_a_time"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make a lock of its own."""
         self.__dict__.update(state, _one_at_a_time=threading.Lock())
 
     @property
     def num_rows(self) -> int:
-        """Rows per epoch that this worker gets."""
+        """Rows per epoch of this worker."""
         return self._schedule.num_rows
 
     @property
     def is_shuffled(self) -> bool:
-        """Whether rows come in random order."""
         return self._schedule.shuffle
 
     def __len__(self) -> int:
@@ -206,21 +190,21 @@ class BatchStream:
         return self._schedule.num_batches
 
     def identity(self) -> dict[str, Any]:
-        """What the order of the rows follows from, as plain values."""
+        """Return the parameters that determine the order of the rows, as plain values."""
         schedule = self._schedule
         return {
             "data": self._files.digest(),
-            **{name: np.asarray(getattr(schedule, name)).item() for name in _ORDER},  # NumPy's own are no plain values
+            **{name: np.asarray(getattr(schedule, name)).item() for name in _ORDER},  # plain values, not NumPy's
             "bucket_by": self._bucket_by,
         }
 
     def take_up(self, identity: Mapping[str, Any]) -> None:
-        """Give the rows the order that another stream of the same data and options had.
+        """Use the row order of another stream of the same data with the same options.
 
-        Its size of a block is taken over, since it may have come from a share of the memory at the time.
+        The block size is copied, because it may come from a fraction of the memory available at the time.
 
         Raises:
-            ConfigError: the data or an option is another one.
+            ConfigError: the data or an option differs.
         """
         mine = self.identity()
         for name in mine:
@@ -232,21 +216,21 @@ class BatchStream:
         self._schedule = replace(self._schedule, block_bytes=int(identity["block_bytes"]))
 
     def batches(self, epoch: int = 0, start: int = 0) -> Generator[Batch, None, None]:
-        """One epoch as arrays: column name → shape (N,) or (N, W), or `Ragged` for lists of any length; see `made`."""
+        """Yield one epoch as arrays: column name → (N,), (N, W), or `Ragged` for lists of any length. See `made`."""
         return self.made(lambda batch: batch, epoch, start)
 
     def made(self, make: Callable[[Batch], T], epoch: int = 0, start: int = 0) -> Generator[T, None, None]:
-        """One epoch.
+        """Yield one epoch of batches converted by `make`.
 
-        The threads live as long as the iterator; one that is closed or dropped early ends them.
+        The threads live as long as the iterator; closing or dropping it early stops them.
 
         Args:
-            make: what is made of each batch, such as tensors; called in the background.
-            epoch: number of the epoch; another number gives another order.
-            start: batches to leave out at the beginning; their blocks are not read.
+            make: converts a batch, for example to tensors; called in background threads.
+            epoch: number of the epoch, which determines the order.
+            start: batches to skip at the beginning, without reading their blocks.
 
         Raises:
-            DataError: a file has gone, changed or is damaged, or a column holds nulls or ids that are not allowed.
+            DataError: a file has disappeared, changed or is damaged, or a column contains invalid nulls or ids.
         """
         order = Epoch(self._schedule, epoch)
         with closing(Workers(order, self._read, make, self._bucket_by, self._num_threads)) as workers:
@@ -266,7 +250,7 @@ class BatchStream:
     def _read(
         self, rows: GroupRows, order: npt.NDArray[np.intp] | None, streams: Streams, use_threads: bool
     ) -> Decoded:
-        """Decode rows of a row group, and shuffle them while the caches hold them; called by the workers."""
+        """Decode rows of a row group, and shuffle them while they are in the CPU caches; called by the workers."""
         group = self._files.row_groups[rows.group]
         if rows.rows_at_once:
             if rows.group not in streams:
@@ -287,7 +271,7 @@ class BatchStream:
             dtypes[name] = self._dtypes.get(name, dtype)
             if order is not None:
                 narrow = arrays.narrow_dtype(dtype, *ends) if ends else dtype
-                source = column if isinstance(column, Ragged) else arrays.cast(column, narrow)  # lists: while gathering
+                source = column if isinstance(column, Ragged) else arrays.cast(column, narrow)  # `take` casts lists
                 column = arrays.take(source, order, narrow)
             columns[name] = column
         return Decoded(columns=columns, dtypes=dtypes, num_rows=rows.num_rows)
@@ -310,7 +294,7 @@ class BatchStream:
         return made
 
     def _column(self, group: RowGroup, name: str, column: pa.ChunkedArray) -> tuple[Column, tuple[Any, Any] | None]:
-        """A column as arrays, checked, and its smallest and largest value where it can be narrowed for shuffling."""
+        """Return a column as checked arrays, and its smallest and largest value if it can be narrowed for shuffling."""
         missing = arrays.num_nulls(column)
         if missing:
             column = self._filled(group, name, column, missing)
@@ -333,7 +317,7 @@ class BatchStream:
         ends = by_footer or arrays.ends(numbers)
         if cardinality is not None:
             if by_footer and not 0 <= by_footer[0] <= by_footer[1] < cardinality:
-                ends = arrays.ends(numbers)  # of the rows that are wanted here
+                ends = arrays.ends(numbers)  # the footer may include rows that are not read here
             for value in ends:
                 if not 0 <= value < cardinality:
                     raise DataError(

@@ -1,4 +1,4 @@
-"""The loader's TensorFlow face: a Keras sequence over Parquet files, with the arguments that NVTabular's users know."""
+"""The TensorFlow loader: a Keras sequence over Parquet files, with the arguments of NVTabular's loader."""
 
 import os
 import threading
@@ -28,42 +28,47 @@ _ID_COLUMNS = (
     "IdentityCategoricalColumn", "HashedCategoricalColumn", "VocabularyListCategoricalColumn",
     "VocabularyFileCategoricalColumn",
 )  # fmt: skip
-_ALIGNMENT_BYTES = 64  # TensorFlow aborts the process where less is given
+_ALIGNMENT_BYTES = 64  # TensorFlow aborts the process if memory is less aligned
 
 
 class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequence):  # type: ignore[misc]  # tensorflow has no types
-    """Batches of Parquet files as tensors, for `model.fit` or a loop of one's own.
+    """Batches of Parquet files as tensors, for `model.fit` or a custom training loop.
 
-    A batch is `(inputs, labels)`. `inputs` holds `name` of shape (N, 1) for a single column and (N, W) where every
-    row has a list of W values. For lists of any length it holds `name__values` of shape (M, 1) with all values of the
-    batch in a row, and either `name__nnzs` of shape (N, 1), int32, with the number of values of each row, or
+    A batch is `(inputs, labels)`. `inputs` has `name` of shape (N, 1) for a single-value column and (N, W) if every row
+    has a list of W values. A column of lists of any length becomes `name__values` of shape (M, 1), all values of the
+    batch one after another, and either `name__nnzs` of shape (N, 1), int32, the number of values of each row, or
     `name__offsets` of shape (N + 1,), int32. Ids are int64, numbers float32. `labels` is float32 of shape (N, 1), int64
-    for a label that is among the ids too, or a tuple of such where there are several label columns. Tensors share
-    memory with the batch.
+    for a label that is also an id, or a tuple of such tensors if there are several labels. Tensors share memory with
+    the batch.
 
-    Each pass over the loader is an epoch, with its own order when `shuffle` is set. Asked by index, as Keras does, it
-    gives batches in the order of the stream, and only the first one of an epoch is kept, because Keras looks at it
-    before it starts. With `shuffle` any other index asks for the next batch. Without it index i is batch i: of several
-    Keras workers each waits for its turn, and `fit` needs `shuffle=False` too, or Keras asks in an order of its own.
+    Each pass over the loader is an epoch, with its own order if `shuffle` is set. Keras accesses batches by index. The
+    loader returns them in the order of the stream and keeps only the first one of an epoch, which Keras inspects before
+    it starts. With `shuffle`, any index other than 0 returns the next batch. Without it, index i returns batch i: if
+    Keras uses several workers, each waits for its turn, and `fit` needs `shuffle=False` too, or Keras requests batches
+    in a random order.
 
-    `TF_MEMORY_ALLOCATION` in the environment limits TensorFlow's share of a GPU when the first loader is made.
+    The environment variable `TF_MEMORY_ALLOCATION` limits TensorFlow's share of a GPU when the first loader is created.
 
     Args:
-        paths_or_dataset: files, glob patterns or directories with Parquet files, local or "s3://…" and the like; or an
+        paths_or_dataset: files, glob patterns or directories of Parquet files, local or remote ("s3://…"); or an
             `nvtabular.Dataset` of such files.
-        batch_size: rows per batch; only the last one of an epoch is smaller.
+        batch_size: rows per batch; only the last batch of an epoch is smaller.
         label_names: columns to predict.
-        feature_columns: `tf.feature_column`s whose keys say what to read, in place of `cat_names` and `cont_names`.
-            Ids outside a column's buckets are refused.
-        cat_names: id columns, single or lists. cont_names: number columns. engine: the file format; "parquet" is the
-        only one. list_layout: "nnzs" or "offsets". stack_labels: give several labels as one tensor, (N, number of
-        labels). **options: of `rankline.training.data.loader.stream.BatchStream`: shuffle, seed, parts_per_chunk,
-        buffer_size, drop_last,
-            global_rank, global_size, pad, fill_nulls, cardinalities, finite, prefetch, num_threads, bucket_by.
+        feature_columns: `tf.feature_column`s that define the columns to read, instead of `cat_names` and `cont_names`.
+            Ids outside a column's buckets raise an error.
+        cat_names: id columns, single values or lists.
+        cont_names: number columns.
+        engine: file format; only "parquet" is supported.
+        list_layout: "nnzs" or "offsets".
+        stack_labels: return several labels as one tensor, (N, number of labels).
+        **options: options of `rankline.training.data.loader.stream.BatchStream`: shuffle, seed, parts_per_chunk,
+            buffer_size, drop_last, global_rank, global_size, pad, fill_nulls, cardinalities, finite, prefetch,
+            num_threads, bucket_by.
 
     Raises:
-        ConfigError: an argument is out of its range.
-        DataError: no files, or files that are damaged or differ; at first use, files that do not hold the columns.
+        ConfigError: an argument is out of range.
+        DataError: there are no files, or files are damaged or have different schemas; at first use, files lack a
+            column.
     """
 
     def __init__(
@@ -97,22 +102,22 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         )
         self._label_names, self._list_layout = list(label_names), list_layout
         self._process = os.getpid()
-        self._turn = threading.Condition()  # Keras may ask from several workers
+        self._turn = threading.Condition()  # Keras may call from several threads
         self._first: tuple[Inputs, Any] | None = None
         self._rest: Generator[tuple[Inputs, Any], None, None] | None = None
         self._next = 1  # index of the first batch in `_rest`
 
     def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
-        """One epoch; the next call gives the next one."""
         return iter(self._epochs)
 
     def as_dataset(self) -> Any:
-        """The loader as a `tf.data.Dataset`; each pass over it is a pass over the loader, one batch ahead.
+        """Return the loader as a `tf.data.Dataset`. Each pass over it is a pass over the loader, one batch ahead.
 
-        `fit` and `tf.data`'s own steps take it. The position of `state_dict` counts what is read ahead of the model.
+        It works with `fit` and with the transformations of `tf.data`. The position of `state_dict` includes batches
+        that are read ahead of the model.
 
         Raises:
-            DataError: there are no batches, or as while iterating.
+            DataError: there are no batches; iteration raises the errors of `BatchStream.made`.
         """
         first = self._epochs.first()
         if first is None:
@@ -126,11 +131,11 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         return dataset.prefetch(1)
 
     def __getitem__(self, index: int) -> tuple[Inputs, Any]:
-        """The first batch of the running epoch for index 0; for another index that batch, or with `shuffle` the next.
+        """Return batch `index`. With `shuffle`, any index other than 0 returns the next batch.
 
         Raises:
-            ConfigError: without `shuffle`, batches are not asked for one after another; or part of the epoch was read
-                before `load_state_dict`.
+            ConfigError: batches are requested out of order without `shuffle`, or `load_state_dict` restored a position
+                in the middle of the epoch.
         """
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
@@ -141,7 +146,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         epoch = self._epochs.epoch
         with self._turn:
             if index == 1 and self._next > 1 and not self._epochs.stream.is_shuffled:
-                self._forget()  # a pass that was left early begins anew
+                self._forget()  # restart a pass that was abandoned
             if index and not self._epochs.stream.is_shuffled:
                 self._wait_for(index, epoch)
             try:
@@ -151,16 +156,16 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
                 raise
 
     def on_epoch_end(self) -> None:
-        """Move on to the next epoch; Keras calls this."""
+        """Advance to the next epoch. Called by Keras."""
         with self._turn:
             self._forget()
             self._epochs.skip()
             self._turn.notify_all()
 
     def close(self) -> None:
-        """End the pass that Keras began and did not finish, and its threads; the loader can be used again.
+        """End an unfinished pass of Keras and its threads. The loader can be used again.
 
-        A pass of one's own ends when its iterator is dropped. But Keras holds on to a loader whose `fit` failed.
+        Your own passes end when their iterator is dropped, but Keras keeps a reference to a loader whose `fit` failed.
         """
         with self._turn:
             self._forget()
@@ -174,7 +179,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
             return self._first
         batch = next(self._rest)
         self._next += 1
-        if self._next == len(self):  # what follows without on_epoch_end is the same epoch again
+        if self._next == len(self):  # without on_epoch_end the same epoch repeats
             self._rest, self._next = None, 1
         self._turn.notify_all()
         return batch
@@ -185,7 +190,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         self._first, self._rest, self._next = None, None, 1
 
     def _wait_for(self, index: int, epoch: int) -> None:
-        """Wait until batch `index` is the next one, as long as others get theirs."""
+        """Wait until batch `index` is next, as long as other workers make progress."""
         while (now := (self._epochs.epoch, self._next)) != (epoch, index):
             is_early = self._epochs.epoch == epoch and self._next < index
             if not is_early or not (self._turn.wait(_TURN_TIMEOUT_S) or (self._epochs.epoch, self._next) != now):
@@ -218,27 +223,22 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
 
 
 class KerasSequenceValidater(keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
-    """Evaluates on a loader after each epoch and adds `val_loss` and the other `val_` metrics to the logs.
-
-    Args:
-        loader: the validation data.
-    """
+    """Evaluate on a loader after each epoch, and add `val_loss` and the other `val_` metrics to the logs."""
 
     def __init__(self, loader: KerasSequenceLoader) -> None:
         super().__init__()
         self._loader = loader
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002  (Keras's signature)
-        """Evaluate, and add the results to `logs`, where `History` and later callbacks find them."""
         results: Mapping[str, float] = self.model.evaluate(self._loader, verbose=0, return_dict=True)
         if logs is not None:
             logs.update({f"val_{name}": value for name, value in results.items()})
 
 
 def _tensor(array: Any) -> Any:
-    """The array as a tensor, without the copy that `tf.convert_to_tensor` makes where the memory is aligned.
+    """Convert an array to a tensor, without the copy of `tf.convert_to_tensor` if the memory is aligned.
 
-    Memory of a file is read-only, which NumPy does not export; Arrow does.
+    NumPy does not export read-only memory, such as a memory-mapped file, through DLPack; Arrow does.
     """
     if not array.size or array.ctypes.data % _ALIGNMENT_BYTES:
         return tf.convert_to_tensor(array)
@@ -248,12 +248,11 @@ def _tensor(array: Any) -> Any:
 
 
 def _any_rows(tensor: Any) -> Any:
-    """What a batch of any size has in place of this tensor."""
     return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)
 
 
 def _described_by(feature_columns: Sequence[Any]) -> tuple[list[str], list[str], dict[str, int]]:
-    """Keys of ids, keys of numbers, and the buckets of ids that are indices already."""
+    """Return the keys of id columns, the keys of number columns, and the number of buckets of identity columns."""
     cat_names: list[str] = []
     cont_names: list[str] = []
     cardinalities: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""How much GPU memory TensorFlow may take, by the environment variable `TF_MEMORY_ALLOCATION`.
+"""Limits of TensorFlow's GPU memory, set with the environment variable `TF_MEMORY_ALLOCATION`.
 
-NVTabular's loaders introduced the variable: without a limit TensorFlow takes all of a GPU when it starts, and whoever
-else works on the same one finds nothing left.
+NVTabular's loaders introduced the variable: without a limit TensorFlow allocates all memory of a GPU at startup, which
+leaves none for other processes.
 """
 
 import os
@@ -15,14 +15,14 @@ from rankline.workflows.core.optional_packages import require
 
 VARIABLE = "TF_MEMORY_ALLOCATION"
 
-_given: dict[str, tuple[str, int]] = {}  # GPU → what the variable was, and the limit that was set
+_given: dict[str, tuple[str, int]] = {}  # GPU → value of the variable, and the limit that was set
 
 
 def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
-    """Limit TensorFlow on each GPU that it sees, if the variable is set; call this before TensorFlow is used.
+    """Limit TensorFlow's memory on each visible GPU if the variable is set. Call it before TensorFlow uses a GPU.
 
     Args:
-        environment: where the variable is looked up; a number of MB from 1 up, or below 1 a fraction of what is free.
+        environment: where to look up the variable: MB if at least 1, otherwise a fraction of the free memory.
 
     Returns:
         GPU → limit in MB; empty without GPUs or without the variable.
@@ -51,7 +51,7 @@ def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict
 
 
 def limit_mb(amount: float, free_mb: int) -> int:
-    """What `amount` comes to, in MB: itself from 1 up, below 1 that share of what is free."""
+    """Convert `amount` to MB: it is MB if at least 1, otherwise a fraction of the free memory."""
     return int(amount if amount >= 1 else amount * free_mb)
 
 
@@ -62,7 +62,7 @@ def _parse(text: str) -> float:
 
 
 def _nvml_index(number: int, environment: Mapping[str, str]) -> int | str:
-    """What the driver calls TensorFlow's GPU `number`."""
+    """Return the driver's index or UUID of TensorFlow's GPU `number`."""
     visible = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     name = visible[number] if number < len(visible) else str(number)
     return int(name) if name.isdigit() else name

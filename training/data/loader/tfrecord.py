@@ -1,14 +1,14 @@
-"""TFRecord files of `tf.train.Example`: writing them, reading them with tf.data, and the way back to Parquet.
+"""TFRecord files of `tf.train.Example`: writing them, reading them with tf.data, and converting them back to Parquet.
 
 A record has one of two layouts:
 
-    row     a single column is a list of one value, a list column a list of any length
-    block   several rows in one Example, the last of a file possibly fewer: a single column is the list of their
-            values; a list column is all their values, and `name__nnzs` says how many each row has. Without it, as in
-            files of NVIDIA's SIM for TensorFlow 2, each row has as many
+    row     a single-value column is a list of one value, a list column a list of any length
+    block   several rows in one Example, possibly fewer in the last one of a file: a single-value column is the list of
+            their values; a list column is all their values, with the number of values per row in `name__nnzs`. If that
+            is missing, as in files of NVIDIA's SIM for TensorFlow 2, all rows of a record have equally long lists
 
-Integers are `int64_list`, numbers `float_list`: float64 is stored as float32, which is what models get anyway. The
-first record of each file says which layout the file has.
+Integers are `int64_list`, numbers `float_list`; float64 is stored as float32, which models use anyway. The first record
+of each file determines the layout of the file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,18 +35,17 @@ from rankline.workflows.storage.artifacts import whole_file
 SUFFIX = ".tfrecord"
 
 _LISTS = {tf.int64: ("int64_list", "Int64List"), tf.float32: ("float_list", "FloatList")}
-_ENCODED_RECORDS = 1 << 12  # at a time, since lists are padded meanwhile
-_BLOCK_ROWS = 1 << 16  # rows that are turned from one format into the other at a time
-_PARSED_ROWS = 1 << 15  # rows of blocks that are parsed at a time, where a batch has fewer
-_READ_RECORDS = 1 << 12  # records that the shuffling reader takes from one file before it turns to the next
+_ENCODED_RECORDS = 1 << 12  # encoded at a time; limits memory, because encoding pads lists
+_BLOCK_ROWS = 1 << 16  # rows converted between formats at a time
+_PARSED_ROWS = 1 << 15  # minimum number of rows of blocks to parse at a time
+_READ_RECORDS = 1 << 12  # records that the shuffling reader takes from a file before moving to the next
 _OPEN_FILES = 4
 _READ_BUFFER_BYTES = 1 << 20
-_MAX_SEARCHED_RECORDS = 1 << 12  # where a list column must have appeared: many writers leave out empty lists
-_FRAME_BYTES = 16  # length and checksums around each record
+_MAX_SEARCHED_RECORDS = 1 << 12  # a list column must appear in these: many writers omit empty lists
+_FRAME_BYTES = 16  # length and checksums of each record
 
 
 def tensor_dtype(feature: Feature) -> Any:
-    """The type of a feature in an Example, tf.int64 or tf.float32."""
     kind = np.dtype(feature.dtype).kind
     if kind not in "fiub":
         raise DataError(f"feature {feature.name!r} is {feature.dtype}, expected whole or float numbers.")
@@ -64,14 +63,14 @@ def write_tfrecords(
     Args:
         files: Parquet files of prepared data; their names without suffix must differ.
         spec: all its columns are written.
-        directory: where NAME.tfrecord goes, each file whole or not at all.
-        prebatch: rows per record. Above 1 the files are smaller and far faster to read; a file's last record has what
-            is left over.
-        progress: told rows.
+        directory: directory of the NAME.tfrecord files, each of which is written atomically.
+        prebatch: rows per record. Values above 1 make files smaller and much faster to read; the last record of a file
+            may have fewer rows.
+        progress: receives the number of rows.
 
     Raises:
         ConfigError: `prebatch` is below 1, or two files have the same name.
-        DataError: a file is damaged, lacks a column or a value that has no `null_fill`, or does not fit the spec.
+        DataError: a file is damaged, lacks a column, has a null without `null_fill`, or does not match the spec.
     """
     if prebatch < 1:
         raise ConfigError(f"prebatch is {prebatch}, expected a whole number of at least 1.")
@@ -97,9 +96,9 @@ def write_tfrecords(
 
 
 def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path: Path) -> Iterator[bytes]:
-    """Serialized Examples of some rows; above one row each, in the block layout.
+    """Yield serialized Examples of a batch; with `prebatch` above 1, in the block layout.
 
-    TensorFlow encodes whole columns: `tf.train.Example` makes an object per value, and takes twenty times as long.
+    TensorFlow encodes whole columns at once. `tf.train.Example` creates an object per value and is twenty times slower.
     """
     lists: dict[str, Ragged] = {}
     for feature in features:
@@ -113,7 +112,7 @@ def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path:
 
 
 def _value_lists(column: Any, feature: Feature, prebatch: int, path: Path) -> dict[str, Ragged]:
-    """Name → the values of each record."""
+    """Return name → values of each record."""
     name, is_list = feature.name, isinstance(column, Ragged) or column.ndim > 1
     if is_list != feature.is_list:
         expected = "lists" if feature.is_list else "single values"
@@ -131,7 +130,7 @@ def _value_lists(column: Any, feature: Feature, prebatch: int, path: Path) -> di
 
 
 def _entries(name: str, lists: Ragged, start: int, stop: int) -> Any:
-    """Serialize a feature of the records from `start` up to `stop`, as entries of their maps."""
+    """Serialize a feature of the records from `start` to `stop`, as entries of their feature maps."""
     kind, message = _LISTS[tf.as_dtype(lists.values.dtype)]
     bounds = lists.offsets[start : stop + 1]
     values = tf.RaggedTensor.from_row_splits(lists.values[bounds[0] : bounds[-1]], bounds - bounds[0])
@@ -143,7 +142,7 @@ def _entries(name: str, lists: Ragged, start: int, stop: int) -> Any:
 
 
 def _messages(kind: str, **fields: Any) -> Any:
-    """Serialize messages with one text in each field, (R,)."""
+    """Serialize protobuf messages from one encoded value per field and record; returns shape (R,)."""
     (num_records,) = next(iter(fields.values())).shape
     sizes = tf.ones((num_records, len(fields)), tf.int32)
     return tf.io.encode_proto(sizes, [text[:, None] for text in fields.values()], list(fields), f"tensorflow.{kind}")
@@ -154,17 +153,17 @@ def parquet_from_tfrecords(
 ) -> list[Path]:
     """Write each TFRecord file as a Parquet file with the same rows in the same order.
 
-    The files may come from anybody, in either layout: what counts is that they have the columns of the spec.
+    The files may come from any writer, in either layout, as long as they have the columns of the spec.
 
     Args:
         files: TFRecord files, not compressed; their names without suffix must differ.
-        spec: which features to read; others in the records are left out. Columns get its order and dtypes.
-        directory: where NAME.parquet goes, each file whole or not at all.
-        progress: told bytes read; the note has rows.
+        spec: features to read; others in the records are ignored. Columns have its order and dtypes.
+        directory: directory of the NAME.parquet files, each of which is written atomically.
+        progress: receives the number of bytes read; the note has the number of rows.
 
     Raises:
         ConfigError: two files have the same name.
-        DataError: a file is missing, cut off or damaged, or a feature is missing, of another type, or holds values
+        DataError: a file is missing, truncated or damaged, or a feature is missing, has another type, or has values
             that do not fit its dtype or cardinality.
     """
     targets = _targets(files, directory, ".parquet")
@@ -184,17 +183,14 @@ def parquet_from_tfrecords(
 def tfrecord_tables(
     path: Path, features: Sequence[Feature], *, counted: Feature, block_rows: int, files: Sequence[Path]
 ) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of one TFRecord file, many at a time.
+    """Yield (size in bytes, rows) of consecutive parts of a TFRecord file.
 
     Args:
-        path: not compressed, in either layout.
-        features: which columns to read.
-        counted: a single column of them; its values say how many rows a record has.
-        block_rows: rows that are parsed at a time, about.
-        files: all files of the data, one of which must have each list column.
-
-    Yields:
-        Bytes that the rows took in the file, and the rows.
+        path: an uncompressed file, in either layout.
+        features: columns to read.
+        counted: a single-value column among them, whose values give the number of rows of a record.
+        block_rows: approximate number of rows to parse at a time.
+        files: all files of the data; each list column must be in one of them.
     """
     schema = arrow_schema(features)
     for num_bytes, parsed in _parsed(path, _layout_of([path], features, counted=counted, beside=files), block_rows):
@@ -202,7 +198,7 @@ def tfrecord_tables(
 
 
 def rows_per_record(files: Sequence[Path], label: Feature) -> int:
-    """Rows of a whole record: 1, or what the files were prebatched with; fewer where no file has a whole record."""
+    """Rows of a full record: 1, or the `prebatch` of the files; fewer if no file has a full record."""
     return _layout_of(files, [label], counted=label).block_rows
 
 
@@ -229,13 +225,12 @@ def _targets(files: Sequence[Path], directory: Path, suffix: str) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How records are to be parsed.
+    """How to parse records.
 
     Attributes:
-        features: the columns to read.
-        counted: a single column of them; its values say how many rows a record has.
-        block_rows: rows of a whole record; above 1 in the block layout.
-        has_nnzs: list columns come with `name__nnzs`, as they do in the block layout.
+        counted: a single-value column, whose values give the number of rows of a record.
+        block_rows: rows of a full record; above 1 in the block layout.
+        has_nnzs: whether list columns have `name__nnzs`, as they do in the block layout.
     """
 
     features: tuple[Feature, ...]
@@ -256,21 +251,17 @@ class Layout:
         return self.has_nnzs or self.block_rows > 1
 
     def num_records(self, num_rows: int) -> int:
-        """How many records hold about `num_rows` rows, at least one."""
         return max(1, num_rows // self.block_rows)
 
     def parse(self, serialized: Any) -> dict[str, Any]:
-        """Tensors of many records at once, in a graph or eagerly.
-
-        Args:
-            serialized: strings of shape (R,).
+        """Parse many records, strings of shape (R,), in a graph or eagerly.
 
         Returns:
-            `name` of shape (N, 1); for a list column `name__values` (M, 1) and `name__nnzs` (N, 1), int32. Integers
-            are int64, numbers float32.
+            `name` of shape (N, 1); for a list column `name__values` (M, 1) and `name__nnzs` (N, 1), int32. Integers are
+            int64, numbers float32.
 
         Raises:
-            tf.errors.InvalidArgumentError: a record is not as expected; the message names the feature.
+            tf.errors.InvalidArgumentError: a record is not valid; the message names the feature.
         """
         parsers = {feature.name: self._parser(feature) for feature in self.features}
         if self.has_nnzs:
@@ -310,7 +301,7 @@ class Layout:
         return tf.io.RaggedFeature(dtype) if may_lack else tf.io.FixedLenFeature((1,), dtype)
 
     def _fill(self, feature: Feature) -> float | None:
-        """The value of a column that a record lacks; None if a record cannot lack it."""
+        """Return the value to use if a record lacks the column, or None if the column is required."""
         is_counted = self.is_block and feature.name == self.counted.name
         return None if feature.is_list or is_counted else feature.null_fill
 
@@ -348,7 +339,7 @@ def _as_column(values: Any) -> Any:
 def _layout_of(
     files: Sequence[Path], features: Iterable[Feature], *, counted: Feature, beside: Sequence[Path] = ()
 ) -> Layout:
-    """What the beginning of each file says."""
+    """Infer the layout from the first record of each file."""
     wanted = tuple({feature.name: feature for feature in features}.values())
     lists = [feature.name for feature in wanted if feature.is_list]
     first = {path: record for path in files for record in islice(_decoded(path), 1)}
@@ -371,7 +362,7 @@ def _layout_of(
 
 
 def _check_lists(lists: Sequence[str], files: Sequence[Path]) -> None:
-    """Refuse a list column that no file has. A record, and so a file, may leave out empty lists."""
+    """Raise if a list column is in no file. Records, and therefore whole files, may omit empty lists."""
     missing, found = set(lists), set[str]()
     for path in files:
         for record in islice(_decoded(path), _MAX_SEARCHED_RECORDS if missing else 0):
@@ -384,7 +375,6 @@ def _check_lists(lists: Sequence[str], files: Sequence[Path]) -> None:
 
 
 def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The features of each record by name."""
     from google.protobuf.message import DecodeError
 
     for number, (record,) in enumerate(_records(path, 1), start=1):
@@ -395,7 +385,7 @@ def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The tensors of one file, about `block_rows` rows at a time, and how many bytes they took."""
+    """Yield the size in bytes and the tensors of about `block_rows` rows at a time."""
     done = 0
     for records in _records(path, layout.num_records(block_rows)):
         tensors = _parse(path, records, layout, before=done)
@@ -404,7 +394,7 @@ def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterat
 
 
 def _parse(path: Path, records: Sequence[bytes], layout: Layout, before: int = 0) -> dict[str, Any]:
-    """Parse records, or name the first that is not as expected; `before` of the file come before them."""
+    """Parse records, or raise an error for the first invalid one. The file has `before` records before these."""
     try:
         return layout.parse(tf.constant(records))
     except tf.errors.InvalidArgumentError as error:
@@ -430,7 +420,7 @@ def _records(path: Path, at_once: int) -> Iterator[list[bytes]]:
 
 
 def _reason(error: Any) -> str:
-    """An error of TensorFlow without the names of its operations."""
+    """Return the message of a TensorFlow error without names of operations."""
     message: str = error.message.rpartition("}} ")[2].partition(" [Op:")[0]
     return message.splitlines()[0].replace("Name: <unknown>, ", "").rstrip(". ")
 
@@ -439,27 +429,27 @@ def _reason(error: Any) -> str:
 
 
 class TFRecordLoader:
-    """Batches of TFRecord files, as `rankline.training.data.loader.tensorflow.KerasSequenceLoader` gives those of
-    Parquet files.
+    """Batches of TFRecord files, equivalent to the batches of
+    `rankline.training.data.loader.tensorflow.KerasSequenceLoader` for Parquet files.
 
     A batch is `(inputs, labels)` with the same names, shapes and types; lists are always `name__values` and
-    `name__nnzs`. A column that a record lacks has its `null_fill`. `TF_MEMORY_ALLOCATION` counts here too. Each pass is
-    an epoch with each row once. With `shuffle` the files come in a new order, a few being read in turn, and records are
-    shuffled in blocks of `shuffle_rows`; the order follows from (seed, epoch). In the block layout whole blocks are
-    shuffled, and rows of a block stay together. Whole batches are parsed at a time, in parallel and ahead of the
+    `name__nnzs`. A column missing from a record has its `null_fill`. `TF_MEMORY_ALLOCATION` applies here too. Each pass
+    is an epoch with each row once. With `shuffle`, files are read in a new order, a few at a time in turn, and records
+    are shuffled in groups of `shuffle_rows` rows; the order is derived from (seed, epoch). In the block layout whole
+    blocks are shuffled, and the rows of a block stay together. Whole batches are parsed in parallel, ahead of the
     consumer.
 
     Args:
         files: TFRecord files, all in the same layout.
-        spec: which columns there are and what they hold.
-        batch_size: rows per batch; only the last one of an epoch is smaller.
-        num_rows: rows of all files; TFRecord does not say it.
-        shuffle: give the rows a new order in each epoch.
-        shuffle_rows: rows that are held in memory and shuffled together.
-        seed: start of the random order.
-        drop_last: leave out the rows that do not fill a batch.
-        prefetch: batches that are made ahead of the consumer; None lets tf.data choose.
-        num_threads: that read and parse; None lets tf.data choose.
+        spec: the columns and their types.
+        batch_size: rows per batch; only the last batch of an epoch is smaller.
+        num_rows: rows of all files, which TFRecord does not store.
+        shuffle: read the rows in a new order in each epoch.
+        shuffle_rows: rows to hold in memory and shuffle together.
+        seed: seed of the random order.
+        drop_last: drop the last rows if they do not fill a batch.
+        prefetch: batches to prepare ahead of the consumer; None lets tf.data decide.
+        num_threads: threads for reading and parsing; None lets tf.data decide.
     """
 
     def __init__(
@@ -484,7 +474,6 @@ class TFRecordLoader:
             raise DataError("the loader got no TFRecord files. Give at least one.")
         limit_tensorflow_memory()
         self.num_rows = num_rows // batch_size * batch_size if drop_last else num_rows
-        """Rows per epoch."""
         check_any_batch(self.num_rows, batch_size, all_rows=num_rows)
         self._spec_rows, self._drop_last = num_rows, drop_last
         self._prefetch = tf.data.AUTOTUNE if prefetch is None else prefetch
@@ -494,16 +483,15 @@ class TFRecordLoader:
         self._columns = [(spec[name], tf.as_dtype(dtype)) for name, dtype in spec.model_dtypes.items()]
         self._labels = spec.labels
         self._layout = _layout_of(files, [*(f for f, _ in self._columns), *spec.labels], counted=spec.label)
-        with tf.device("CPU:0"):  # where tf.data runs
+        with tf.device("CPU:0"):  # tf.data runs on the CPU
             self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
-        # AutoGraph would rewrite the source of each function here, which takes longer than tracing it.
+        # AutoGraph would rewrite the source of each function, which takes longer than tracing it.
         self._dataset = tf.autograph.experimental.do_not_convert(self._pipeline)(shuffle)
 
     def __len__(self) -> int:
         return -(-self.num_rows // self._batch_size)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Any]]:
-        """One epoch; the next call gives the next one."""
         done = 0
         try:
             for inputs, labels in self._dataset:
@@ -519,9 +507,9 @@ class TFRecordLoader:
             )
 
     def as_dataset(self) -> Any:
-        """The same batches as a `tf.data.Dataset`; each pass over it, too, is the next epoch.
+        """Return the batches as a `tf.data.Dataset`. Each pass over it is the next epoch.
 
-        Errors of the data come as TensorFlow's own, and another number of batches than `len()` is one of them.
+        Errors in the data are TensorFlow's, including a number of batches that differs from `len()`.
         """
         return self._dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
 
@@ -534,9 +522,9 @@ class TFRecordLoader:
         return epochs.flat_map(self._shuffled_epoch)
 
     def _shuffled_epoch(self, epoch: Any) -> Any:
-        """Batches of serialised records in a random order.
+        """Return batches of serialized records in a random order.
 
-        Dataset.shuffle moves one record at a time; shuffling many of them at once is several times faster.
+        Dataset.shuffle moves one record at a time; shuffling many at once is several times faster.
         """
         seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
         shuffle = tf.random.experimental.stateless_shuffle
@@ -555,7 +543,7 @@ class TFRecordLoader:
         )
 
     def _num_parsed_records(self) -> int:
-        """Records that are parsed at a time: a batch of rows, or blocks that are then cut into batches."""
+        """Return the number of records to parse at a time: one batch, or blocks of rows to split into batches."""
         if not self._layout.is_block:
             return self._batch_size
         return self._layout.num_records(max(self._batch_size, _PARSED_ROWS))
@@ -585,7 +573,7 @@ class TFRecordLoader:
         return tf.constant([str(path) for path in self._files])
 
     def _explained(self, error: Any) -> DataError:
-        """The error with file and feature, which the pipeline, mixing files, does not know."""
+        """Find the file and feature of an error, which the pipeline does not know because it mixes files."""
         try:
             for path in self._files:
                 for _ in _parsed(path, self._layout):
@@ -600,7 +588,7 @@ def _num_rows(labels: Any) -> Any:
 
 
 def _rebatched(dataset: Any, batch_size: int, layout: Layout) -> Any:
-    """The same rows in batches of exactly `batch_size`, whatever number of rows an element has."""
+    """Return the same rows in batches of exactly `batch_size`, whatever number of rows an element has."""
     nothing = {name: tf.zeros((0, 1), spec.dtype) for name, spec in dataset.element_spec.items()}
     lists = [feature.name for feature in layout.features if feature.is_list]
 

@@ -1,6 +1,6 @@
-"""The loader's PyTorch face, with the classes and arguments that NVTabular's users know.
+"""The PyTorch loader, with the classes and arguments of NVTabular's loader.
 
-A dataset over Parquet files makes the batches, a data loader hands them out:
+A dataset over Parquet files creates the batches, and a data loader returns them:
 
     dataset = TorchAsyncItr("train", cats=["user", "item", "tags"], labels=["rating"], batch_size=32_768)
     for inputs, rating in DLDataLoader(dataset, batch_size=None): ...
@@ -29,34 +29,37 @@ T = TypeVar("T")
 
 
 class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.IterableDataset[tuple[Inputs, Labels]]):
-    """Batches of Parquet files as tensors, for a `DLDataLoader` or a loop of one's own.
+    """Batches of Parquet files as tensors, for a `DLDataLoader` or a custom training loop.
 
-    A batch is `(inputs, labels)`. `inputs` holds int64 (N, 1) for an id column and float32 (N, 1) for a number column.
-    A list column is a tuple of all its values in a row, (M,), and the place int64 (N, 1) where each row's begin, which
-    is what `torch.nn.EmbeddingBag` takes; lists of one fixed length W come as (N, W). `labels` is float32 (N,), int64
-    for a label that is among the ids too, or a tuple of such for several label columns. Memory is shared with what was
-    read, not copied, where types allow.
+    A batch is `(inputs, labels)`. `inputs` has int64 (N, 1) for an id column and float32 (N, 1) for a number column. A
+    list column is a tuple of all its values, (M,), and the offset of each row's first value, int64 (N, 1), as
+    `torch.nn.EmbeddingBag` expects them; lists of a fixed length W are (N, W). `labels` is float32 (N,), int64 for a
+    label that is also an id, or a tuple of such tensors for several labels. Tensors share memory with the decoded rows
+    if types allow.
 
-    Each pass is an epoch with its own order. In a worker of a data loader it is that worker's share of the rows, and
-    of a `buffer_size` that is given. With PyTorch's own `DataLoader` and worker processes, PyTorch's seed counts too.
+    Each pass is an epoch with its own order. In a worker process of a data loader, a pass has that worker's share of
+    the rows, and uses its share of `buffer_size` if given. With PyTorch's own `DataLoader` and worker processes,
+    PyTorch's seed also affects the order.
 
     Args:
         dataset: files, globs or directories, or an `nvtabular.Dataset` of files.
-        cats: id columns, single or lists.
+        cats: id columns, single values or lists.
         conts: number columns.
         labels: columns to predict.
-        batch_size: rows per batch; only the last one of an epoch is smaller.
-        device: where the batches go; a worker of a data loader leaves them in main memory.
-        **options: of `BatchStream`. Unlike in NVTabular, `shuffle` is on unless it is turned off.
+        batch_size: rows per batch; only the last batch of an epoch is smaller.
+        device: device of the batches; worker processes of a data loader leave them in main memory.
+        stack_labels: return several labels as one tensor, (N, number of labels).
+        **options: options of `BatchStream`. Unlike in NVTabular, `shuffle` is on by default.
 
     Attributes:
-        cat_names, cont_names, label_names: what a batch holds.
-        device: as given.
-        num_rows_processed: rows handed out so far, in all epochs.
+        cat_names, cont_names, label_names: columns of a batch.
+        device: device of the batches.
+        num_rows_processed: rows returned so far, in all epochs.
 
     Raises:
-        ConfigError: an argument is out of its range, or the device is not there.
-        DataError: no files, or files that are damaged or differ; at first use, files that do not hold the columns.
+        ConfigError: an argument is out of range, or the device does not exist.
+        DataError: there are no files, or files are damaged or have different schemas; at first use, files lack a
+            column.
     """
 
     def __init__(
@@ -88,11 +91,11 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         )
 
     def num_batches(self, num_workers: int) -> int:
-        """Batches per epoch when so many workers of a data loader share the rows; 0 for none."""
+        """Batches per epoch with `num_workers` worker processes of a data loader; 0 for none."""
         return len(self._share(0, max(1, num_workers))) * max(1, num_workers)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Labels]]:
-        """One epoch, or what is left of it after `load_state_dict`; the next call gives the next one."""
+        """Iterate over the next epoch, or the rest of it after `load_state_dict`."""
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
             if self._epochs.is_resuming:
@@ -100,7 +103,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
                     "worker processes cannot go on from a saved position. Set num_workers=0, the fastest anyway."
                 )
             share, epoch = self._share(worker.id, worker.num_workers), self._epochs.epoch
-            if not self._is_counted:  # PyTorch's own loader starts each epoch from the same copy, with another seed
+            if not self._is_counted:  # PyTorch's own loader copies the same state each epoch, with another seed
                 epoch += worker.seed - worker.id
             self._epochs.skip()
             return share.made(self._tensors, epoch)
@@ -108,7 +111,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Have worker processes that start within it make the next epoch, which then counts as done."""
+        """Let worker processes that start in the block read the next epoch, and count it as done."""
         self._is_counted = True
         try:
             yield
@@ -143,21 +146,21 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
 
 
 class DLDataLoader(torch.utils.data.DataLoader[tuple[Inputs, Labels]]):
-    """Hands out the batches of a `TorchAsyncItr`, made by worker processes or, without any, by its threads.
+    """Iterate over the batches of a `TorchAsyncItr`, using worker processes or else the dataset's threads.
 
-    Threads decode as fast as processes do and nothing has to be sent, so `num_workers=0` is the fastest.
+    Threads decode as fast as processes do and need not transfer the batches, so `num_workers=0` is the fastest.
 
     Args:
-        dataset: where the batches come from.
-        batch_size: None; the dataset makes the batches.
+        dataset: source of the batches.
+        batch_size: must be None; the dataset creates the batches.
         collate_fn: applied to each batch.
-        pin_memory: keep batches where a GPU can copy them from in the background; nothing happens without a GPU.
-        num_workers: processes that share the rows of an epoch.
-        device: where the batches go; None for the dataset's.
-        **options: of `torch.utils.data.DataLoader`.
+        pin_memory: keep batches in pinned memory, from which a GPU copies asynchronously; no effect without a GPU.
+        num_workers: worker processes that share the rows of an epoch.
+        device: device of the batches; None for the dataset's.
+        **options: options of `torch.utils.data.DataLoader`.
 
     Raises:
-        ConfigError: a batch size, or the device is not there.
+        ConfigError: a batch size is given, or the device does not exist.
     """
 
     dataset: TorchAsyncItr
@@ -187,15 +190,12 @@ class DLDataLoader(torch.utils.data.DataLoader[tuple[Inputs, Labels]]):
 
     @property
     def num_rows(self) -> int:
-        """Rows per epoch."""
         return self.dataset.num_rows
 
     def __len__(self) -> int:
-        """Batches per epoch."""
         return self.dataset.num_batches(self.num_workers)
 
-    def __iter__(self) -> Iterator[tuple[Inputs, Labels]]:  # type: ignore[override]  # torch promises its own class
-        """One epoch; the next call gives the next one."""
+    def __iter__(self) -> Iterator[tuple[Inputs, Labels]]:  # type: ignore[override]  # torch declares its own iterator class
         with self.dataset.counted() if self.num_workers else nullcontext():
             batches = super().__iter__()
         for num_rows, batch in cast(Iterator[tuple[int, Any]], batches):
@@ -205,7 +205,7 @@ class DLDataLoader(torch.utils.data.DataLoader[tuple[Inputs, Labels]]):
 
 
 class _Counted:
-    """Applies a function to a batch and sends the number of its rows along."""
+    """Applies a function to a batch and returns the number of rows with the result."""
 
     def __init__(self, function: Callable[[Any], Any] | None) -> None:
         self._function = function
@@ -217,10 +217,10 @@ class _Counted:
 
 
 def existing_device(device: torch.device | str | int | None) -> torch.device:
-    """The device of a name that PyTorch knows; None is the CPU.
+    """Return the device with this name; None is the CPU.
 
     Raises:
-        ConfigError: there is none of that name, or no GPU here.
+        ConfigError: PyTorch does not know the name, or there is no GPU.
     """
     try:
         found = torch.device("cpu" if device is None else device)
@@ -247,20 +247,20 @@ def _tensor(array: Any) -> torch.Tensor:
 
 
 class _Writable:
-    """Lends the memory of a read-only array as if it could be written.
+    """Exposes the memory of a read-only array as writable.
 
-    Arrow's arrays are read-only, and PyTorch, which has no such tensors, takes one with a warning. The memory belongs
-    to one batch of one epoch, so whoever writes to it changes nothing else.
+    Arrow's arrays are read-only; PyTorch has no read-only tensors and would warn. The memory belongs to one batch of
+    one epoch, so writing to it changes nothing else.
     """
 
     def __init__(self, array: Any) -> None:
-        self._array = array  # what NumPy and PyTorch keep alive
+        self._array = array  # NumPy and PyTorch keep this object, and so the array, alive
         interface = array.__array_interface__
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
 def _moved(batch: T, device: torch.device) -> T:
-    """A batch on a device; on the same one it is as it was."""
+    """Move a batch to a device; a batch that is already there is returned unchanged."""
     moved: Any = batch
     if isinstance(batch, torch.Tensor):
         moved = batch.to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""The threads behind a loader: they decode the rows of shuffle blocks, and gather batches from them."""
+"""Background threads of a loader, which decode the rows of shuffle blocks and gather batches from them."""
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -25,12 +25,11 @@ _MAX_THREADS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Decoded:
-    """Rows of a row group in memory.
+    """Decoded rows of a row group.
 
     Attributes:
-        columns: in the order in which the rows come; integers of shuffled rows in as few bytes as they need.
+        columns: values in the order of the epoch; integers of shuffled rows use as few bytes as possible.
         dtypes: types of the values in a batch.
-        num_rows: N.
     """
 
     columns: Batch
@@ -41,16 +40,15 @@ class Decoded:
 class Workers(Generic[T]):
     """Threads for one epoch.
 
-    Work is given out in the order in which it is needed, decoding the next block among gathering from this one, so
-    that a task only ever waits for tasks that have begun.
+    Tasks are submitted in the order in which their results are needed, with the decoding of the next block interleaved
+    with the gathering of the current one. A task therefore only waits for tasks that have already started.
 
     Args:
         epoch: the order of the rows.
-        read: decodes rows of a row group. It gets their order, and a dict in which it keeps the row groups open that
-            are read as streams.
-        make: what is made of each batch, such as tensors.
+        read: decodes rows of a row group, given their order and a dict that holds open row groups that are streamed.
+        make: converts a batch, for example to tensors.
         bucket_by: list column by whose lengths the rows of shuffled batches are sorted; None for none.
-        num_threads: None for as many as Arrow takes, up to four: as there are cores, or as OMP_NUM_THREADS says.
+        num_threads: None for Arrow's default, the number of cores or OMP_NUM_THREADS, but at most four.
     """
 
     def __init__(
@@ -66,12 +64,12 @@ class Workers(Generic[T]):
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="rankline-loader")
         self._decoded: dict[int, list[Future[Decoded]]] = {}
         self._streams: Streams = {}
-        self._before: dict[int, Future[Decoded]] = {}  # row group of which more rows come → those begun last
+        self._before: dict[int, Future[Decoded]] = {}  # unfinished streamed row group → its latest task
 
     def gather(self, run: BatchRun, *, skip: int) -> "Future[list[T]]":
-        """Begin to make the batches of a run, but for the first `skip`; runs come in the order of the epoch."""
+        """Start gathering the batches of a run except the first `skip`. Runs must come in the order of the epoch."""
         for number in [number for number in self._decoded if number < run.rows[0].block]:
-            del self._decoded[number]  # the tasks that still need it hold it
+            del self._decoded[number]  # tasks that still need it have a reference
         sources = []
         for rows in run.rows:
             self._decode(rows.block, share=1.0)
@@ -83,13 +81,12 @@ class Workers(Generic[T]):
         return gathered
 
     def close(self) -> None:
-        """End the threads and close the files."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         for stream in self._streams.values():
             stream.close()
 
     def _decode(self, block: int, share: float) -> None:
-        """Begin to decode the first `share` of the row groups of a block, as far as that was not begun before."""
+        """Start decoding the first `share` of a block's row groups, skipping any already started."""
         of_block, begun = self._epoch.blocks[block].rows, self._decoded.setdefault(block, [])
         while len(begun) < math.ceil(share * len(of_block)):
             rows = of_block[len(begun)]
@@ -102,7 +99,7 @@ class Workers(Generic[T]):
         if before:
             wait([before])
         of_block = self._epoch.blocks[block].rows
-        use_threads = len(of_block) < self._num_threads  # else there is work for all of them
+        use_threads = len(of_block) < self._num_threads  # otherwise the row groups keep all threads busy
         return self._read(of_block[number], self._epoch.group_order(block, number), self._streams, use_threads)
 
     def _gather(
@@ -131,10 +128,10 @@ def _of_batches(
     cuts: Sequence[tuple[int, int]],
     dtype: np.dtype[Any],
 ) -> list[Column]:
-    """A column of a run, batch by batch.
+    """Return a column of a run, batch by batch.
 
-    Lists that are gathered get memory of each batch's own: within one array a batch would begin anywhere, and
-    TensorFlow copies what is not aligned.
+    Shuffled lists are copied into separate memory for each batch: slices of one array would not be aligned, and
+    TensorFlow copies unaligned memory.
     """
     if order is None:
         whole = arrays.concatenate(columns, dtype)

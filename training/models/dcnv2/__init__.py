@@ -17,7 +17,7 @@ class DCNv2Config(TabularConfig):
 
     Attributes:
         cross_layers: number of cross layers.
-        cross_rank: rank of their weight matrices; 0 takes full ones.
+        cross_rank: rank of the cross layers' weight matrices; 0 for full rank.
     """
 
     name: ClassVar[str] = "dcnv2"
@@ -32,7 +32,6 @@ class DCNv2Config(TabularConfig):
         check_at_least(self, 0, "cross_rank", most=MOST_UNITS)
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """With those of the cross layers."""
         width = self.input_width(spec)
         matrices = 2 * width * self.cross_rank if self.cross_rank else width * width
         return {**super().num_weights(spec), "cross_layers": self.cross_layers * matrices}

@@ -1,7 +1,7 @@
 """DCN-V2 (Wang et al. 2020, arXiv:2008.13535): cross layers over embeddings and numbers, then dense layers.
 
-The two parts are stacked, one behind the other: the dense layers see the explicit products, and there is one stream to
-size. Without `hidden` it is the cross network alone.
+This is the stacked variant: the dense layers follow the cross layers and see their explicit products. Without `hidden`
+it is the cross network alone.
 """
 
 from typing import Any
@@ -16,7 +16,6 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: DCNv2Config, step: StepConfig) -> Any:
-    """Embeddings (lists averaged) beside numbers, `cross_layers`, `hidden`, a linear unit per output."""
     inputs = keras_inputs(spec)
     start = x = embedded(inputs, spec, model, step)
     for _ in range(model.cross_layers):

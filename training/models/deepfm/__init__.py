@@ -8,7 +8,7 @@ from rankline.training.models.config import NetworkConfig, check_units
 
 @dataclass(frozen=True, kw_only=True)
 class DeepFMConfig(NetworkConfig):
-    """A factorisation machine beside dense layers, over the same embeddings.
+    """A factorization machine in parallel to dense layers, on the same embeddings.
 
     Attributes:
         embedding_dim: columns of every embedding table, and width of the vector of each number.

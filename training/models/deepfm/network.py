@@ -1,10 +1,10 @@
-"""DeepFM (Guo et al. 2017, arXiv:1703.04247): a factorisation machine beside dense layers, over the same embeddings.
+"""DeepFM (Guo et al. 2017, arXiv:1703.04247): a factorization machine and dense layers on the same embeddings.
 
-ids ─▶ embeddings ────────┬─▶ sum of the products of all pairs ─┐
-numbers ─▶ vector × value ┴─▶ beside each other ─▶ hidden ──────┴─▶ heads
+    ids ─▶ embeddings ────────┬─▶ sum of the products of all pairs ─┐
+    numbers ─▶ vector × value ┴─▶ concatenated ─▶ hidden ───────────┴─▶ heads
 
-The paper adds the products up; here each head weighs the columns of their sum, since what is added to all classes alike
-says nothing. The weights of single ids, the paper's first order, are the `linear_terms` that all models have.
+The paper sums the products. Here each head weights the columns of their sum, because adding the same number to all
+classes would have no effect. The weights of single ids, the paper's first order, are the `linear_terms` of all models.
 """
 
 from typing import Any
@@ -26,7 +26,6 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: DeepFMConfig, step: StepConfig) -> Any:
-    """The diagram above; lists are averaged."""
     inputs = keras_inputs(spec)
     vectors, beside = [], []
     if spec.categorical:
@@ -47,14 +46,13 @@ def _joined(parts: list[Any]) -> Any:
 
 
 class NumberVectors(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """A vector for each number, times the number: (N, M) → (N, M, dimension)."""
+    """A learned vector per number, times the number: (N, M) → (N, M, dimension)."""
 
     def __init__(self, dimension: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dimension = dimension
 
     def build(self, shape: Any) -> None:
-        """Make the vectors."""
         initializer = keras.initializers.TruncatedNormal(stddev=self.dimension**-0.5)
         self.vectors = self.add_weight("vectors", (shape[-1], self.dimension), initializer=initializer)
 
@@ -66,8 +64,8 @@ class NumberVectors(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
 
 
 class PairProducts(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """The sum of the products, column by column, of all pairs of vectors: (N, F, D) → (N, D)."""
+    """The sum of the element-wise products of all pairs of vectors: (N, F, D) → (N, D)."""
 
     def call(self, vectors: Any) -> Any:
-        # Rendle 2010, "Factorization Machines", lemma 3.1: in the time of one pass over the vectors.
+        # Rendle 2010, "Factorization Machines", lemma 3.1: takes linear time.
         return 0.5 * (tf.square(tf.reduce_sum(vectors, axis=1)) - tf.reduce_sum(tf.square(vectors), axis=1))

@@ -8,12 +8,12 @@ from rankline.training.models.config import NetworkConfig, check_units
 
 @dataclass(frozen=True, kw_only=True)
 class DLRMConfig(NetworkConfig):
-    """Numbers become one more vector beside the embeddings, and the products of all pairs are features.
+    """Dot products of all pairs of vectors: the embeddings, and one vector computed from the numbers.
 
     Attributes:
-        embedding_dim: columns of every embedding table, and width of the vector that the numbers become.
-        bottom_mlp: units of the dense layers that the numbers go through before they meet the embeddings.
-        top_mlp: units of the dense layers in front of the score.
+        embedding_dim: columns of every embedding table, and width of the vector computed from the numbers.
+        bottom_mlp: units of the dense layers between the numbers and their vector.
+        top_mlp: units of the dense layers before the score.
     """
 
     name: ClassVar[str] = "dlrm"

@@ -1,7 +1,7 @@
-"""DLRM (Naumov et al. 2019, arXiv:1906.00091), as in NVIDIA's notebook about Keras on GPUs.
+"""DLRM (Naumov et al. 2019, arXiv:1906.00091), as in NVIDIA's notebook on Keras on GPUs.
 
-numbers ─▶ bottom_mlp ─▶ one more vector ─┬────────────────────────────┐
-ids ─▶ embeddings, all of one width ──────┴─▶ product of each pair ─▶ beside ─▶ top_mlp ─▶ heads
+numbers ─▶ bottom_mlp ─▶ one more vector ─┬────────────────────────────────────┐
+ids ─▶ embeddings, all of one width ──────┴─▶ dot product of each pair ─▶ concatenated ─▶ top_mlp ─▶ heads
 """
 
 from typing import Any
@@ -26,11 +26,10 @@ from rankline.workflows.core.errors import SpecError
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
 HALF_PRECISION_MULTIPLE = 16
-"""Sizes of a product of matrices that the matrix units of GPUs want in half precision."""
+"""GPU matrix units in half precision need matrix sizes that are multiples of this."""
 
 
 def build(spec: FeatureSpec, model: DLRMConfig, step: StepConfig) -> Any:
-    """The diagram above."""
     _check(spec)
     inputs = keras_inputs(spec)
     embeddings = scalar_layer(
@@ -46,20 +45,18 @@ def build(spec: FeatureSpec, model: DLRMConfig, step: StepConfig) -> Any:
 
 
 def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> Any:
-    """What comes behind the lookups.
+    """Build the part between the lookups and the logits.
 
     In half precision the input of the first layer of `top_mlp` is padded with zeros to a multiple of
-    `HALF_PRECISION_MULTIPLE`: with 27 vectors of width 8 it is 368 wide instead of 359. The weights of the padding
-    are and stay zero and all others start from the same draw, so padding changes nothing but the number of weights.
+    `HALF_PRECISION_MULTIPLE`: 27 vectors of width 8 give a width of 368 instead of 359. The weights of the padding stay
+    zero and all others have the same initial values, so padding changes only the number of weights.
 
     Args:
         embeddings: (N, number of categories, embedding_dim).
         numbers: (N, number of numbers).
-        model: its choices.
-        step: how it will be computed.
 
     Returns:
-        What the logits are made of, (N, units of the last layer).
+        Input of the logits, (N, units of the last layer).
     """
     dense = dense_layers(numbers, model.bottom_mlp, model.dropout)
     dense = Dense(model.embedding_dim)(dense)
@@ -74,7 +71,7 @@ def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> 
 
 @keras.utils.register_keras_serializable("rankline")
 class ZerosForPadding(keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
-    """Starts a kernel as Keras does, with zeros for inputs that are padding."""
+    """Initializes a kernel with Keras' default, and the rows of padded inputs with zeros."""
 
     def __init__(self, padding: int) -> None:
         self.padding = padding

@@ -1,4 +1,4 @@
-"""A factorisation machine as a Keras model, with the tables that it is given."""
+"""A factorization machine with given tables as a Keras model."""
 
 import math
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from rankline.workflows.schema.targets import BINARY
 
 
 def served_model(spec: FeatureSpec, tables: Mapping[str, Any]) -> Any:
-    """All pairs of the columns' vectors, and the sum of their linear weights.
+    """Return a model that sums the dot products of all pairs of columns and their linear weights.
 
     Args:
-        spec: the features, all of them ids or lists of ids, and one head.
-        tables: feature → (ids, dimensions + 1), the last column linear; of a list the mean is taken.
+        spec: the features, which must be ids or lists of ids, and one head.
+        tables: feature → (ids, dimensions + 1), of which the last column is linear; lists are averaged.
     """
     inputs = keras_inputs(spec)
     width = next(iter(tables.values())).shape[1]

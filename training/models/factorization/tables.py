@@ -1,9 +1,9 @@
-"""Models that are tables alone, a row for each id: what is served is a factorisation machine over them.
+"""Models that consist of tables with a row per id, exported as a factorization machine over these tables.
 
-ids, lists ─▶ a vector and a linear weight per column ─▶ all pairs, and the sum of the linear weights ─▶ Φ
+    ids, lists ─▶ a vector and a linear weight per column ─▶ dot products of all pairs, sum of linear weights ─▶ Φ
 
-For a label that is a number, its mean and deviation take the place of Φ, the distribution of a normal number. How the
-tables are found is the models'.
+For a numeric label, rescaling by its mean and standard deviation replaces Φ, the normal distribution function.
+Subclasses define how to fit the tables.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class Ids:
     """The ids of a feature in a matrix of rows.
 
     Attributes:
-        first, last: its columns, up to `last`: one, or as many as its longest list has; 0 is behind the end of a list.
+        first, last: range of its columns in the matrix: one, or the length of its longest list, padded with 0.
     """
 
     feature: Feature
@@ -36,17 +36,16 @@ class Ids:
     last: int
 
     def of_inputs(self, column: Column) -> Array:
-        """Its part of the matrix, int32."""
         if isinstance(column, Ragged):
             return column.padded(self.last - self.first).values.astype(np.int32)
         return column.reshape(len(column), -1).astype(np.int32)
 
     def of_rows(self, rows: Array) -> Array:
-        """The ids of each row: (N,), or (N, W) of lists."""
+        """Return the ids of each row: (N,), or (N, W) for lists."""
         return rows[:, self.first : self.last] if self.feature.is_list else rows[:, self.first]
 
     def looked_up(self, table: Array, rows: Array) -> Array:
-        """What each row has in a table, (N, dimensions): of a list the mean, of an empty one nothing."""
+        """Look up each row in a table, (N, dimensions): the mean for a list, zeros for an empty list."""
         ids = self.of_rows(rows)
         if not self.feature.is_list:
             return table[ids]
@@ -59,14 +58,12 @@ class Ids:
 
 
 class TablesModel(ABC):
-    """What is fitted.
+    """Base class of models that consist of tables.
 
     Attributes:
-        columns: the categorical features.
-        sides: places of users and of items among them.
-        head: what is learned.
+        sides: indices of the user and the item column.
         width: columns of `matrix`.
-        tables: of each categorical feature (ids, `served_dim` + 1): vectors, and last their linear weights.
+        tables: for each categorical feature (ids, `served_dim` + 1): vectors, and linear weights in the last column.
     """
 
     def __init__(self, spec: FeatureSpec, model: TablesConfig) -> None:
@@ -84,18 +81,18 @@ class TablesModel(ABC):
 
     @abstractmethod
     def begin(self, rows: Array, labels: Array, seed: int) -> None:
-        """Take up the rows to learn from: those of `matrix`, in the order of the files, and labels (N,)."""
+        """Start fitting rows of `matrix`, in the order of the files, with labels (N,)."""
 
     @abstractmethod
     def learn(self, share: float) -> None:
-        """Have learned that share of the whole since `begin`, and what it says in `tables`."""
+        """Continue until this share of the model is fitted, and update `tables`."""
 
     def matrix(self, inputs: Mapping[str, Any]) -> Array:
-        """Columns by name → the ids of N rows, int32 (N, `width`)."""
+        """Convert columns by name to the ids of N rows, int32 (N, `width`)."""
         return np.concatenate([ids.of_inputs(inputs[ids.feature.name]) for ids in self.columns], axis=1)
 
     def scores(self, rows: Array) -> Array:
-        """What the head says of rows of `matrix`: float32 (N, 1)."""
+        """Return the output of the head for rows of `matrix`, float32 (N, 1)."""
         found = np.stack([ids.looked_up(table, rows) for ids, table in zip(self.columns, self.tables, strict=True)])
         vectors, linear = found[..., :-1], found[..., -1:].sum(axis=0)
         squares = (vectors**2).sum(axis=(0, 2))
@@ -105,7 +102,7 @@ class TablesModel(ABC):
         return said.astype(np.float32)
 
     def keras_model(self) -> Any:
-        """The same as a Keras model, whose one output is that of the head, (N, 1)."""
+        """Return an equivalent Keras model, whose single output (N, 1) is the output of the head."""
         from rankline.training.models.factorization.served_tables import served_model
 
         named = {ids.feature.name: table for ids, table in zip(self.columns, self.tables, strict=True)}
@@ -113,7 +110,7 @@ class TablesModel(ABC):
 
 
 def users_and_items(spec: FeatureSpec, model: TablesConfig) -> tuple[int, int]:
-    """The places of users and items among the categorical features."""
+    """Return the indices of the user and the item column among the categorical features."""
     if numbers := [feature.name for feature in spec.continuous]:
         raise SpecError(f"model {model.name!r} takes ids and lists of ids, and {numbers} are numbers. Bucketize them.")
     if endless := [feature.name for feature in spec.categorical if feature.is_list and feature.max_length is None]:

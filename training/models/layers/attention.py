@@ -1,8 +1,8 @@
 """Attention of candidates over histories.
 
-Shapes: N rows, C candidates of each row, T items of its history, D numbers per item. All candidates of a row share its
-history; what depends on the history alone is computed once. `present` is 1 where there is an item and 0 where there is
-none, (N, T), or (N, C, T) where each candidate sees items of its own. A row without items gives zeros.
+Shapes: N rows, C candidates per row, T items in a history, D values per item. All candidates of a row share its
+history, and anything that depends only on the history is computed once. `present` is 1 at items and 0 at padding:
+(N, T), or (N, C, T) if each candidate has its own items. A row without items gives zeros.
 """
 
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ import tf_keras as keras
 from rankline.training.models.layers.dense import Dense
 from rankline.training.models.layers.mlp import product, with_leading_axes_of
 
-_UNITS = (80, 40)  # of NVIDIA's SIM, in its activation unit
+_UNITS = (80, 40)  # as in the activation unit of NVIDIA's SIM
 
 
 def per_candidate(present: Any) -> Any:
-    """`present` with an axis for candidates, (N, C or 1, T)."""
+    """Return `present` with an axis for candidates, (N, C or 1, T)."""
     return present if present.shape.rank == 3 else present[:, None]
 
 
 def masked_softmax(scores: Any, present: Any) -> Any:
-    """Softmax over the last axis of those that are present; the others get 0, all of them if none is present.
+    """Softmax over the items on the last axis; padding gets 0.
 
     Args:
         scores: (N, C, T) in any precision.
         present: (N, T) or (N, C, T).
 
     Returns:
-        float32 (N, C, T): in half precision small weights would vanish.
+        float32 (N, C, T), because small weights would vanish in half precision.
     """
     is_present = per_candidate(present) > 0
     weights = tf.nn.softmax(tf.where(is_present, tf.cast(scores, tf.float32), tf.float32.min))
@@ -38,11 +38,11 @@ def masked_softmax(scores: Any, present: Any) -> Any:
 
 
 class DotAttention(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """The items of the history, weighed by the softmax of their dot products with the candidate.
+    """The items of the history, weighted by the softmax of their dot products with the candidate.
 
-    Call with `[targets, history, present]`: (N, C, D), (N, T, D), and (N, T) or (N, C, T); and with what is added to
-    the scores, such as `Recency`, as a fourth. Returns the weighted sum (N, C, D), and the scores before the softmax,
-    float32 (N, C, T), which say nothing where no item is present.
+    Call with `[targets, history, present]`: (N, C, D), (N, T, D), and (N, T) or (N, C, T). An optional fourth tensor,
+    such as the output of `Recency`, is added to the scores. Returns the weighted sum (N, C, D) and the scores before
+    the softmax, float32 (N, C, T), whose values at padding are meaningless.
     """
 
     def call(self, inputs: Any) -> tuple[Any, Any]:
@@ -52,12 +52,12 @@ class DotAttention(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
             scores += tf.cast(numbers, tf.float32)
         return tf.matmul(tf.cast(masked_softmax(scores, present), history.dtype), history), scores
 
-    def _scores(self, targets: Any, history: Any, present: Any) -> Any:  # noqa: ARG002  (others do)
+    def _scores(self, targets: Any, history: Any, present: Any) -> Any:  # noqa: ARG002  (a subclass needs it)
         return tf.matmul(targets, history, transpose_b=True)
 
 
 class DinAttention(DotAttention):
-    """`DotAttention` whose scores a `DinUnit` gives."""
+    """`DotAttention` with the scores of a `DinUnit`."""
 
     def __init__(self, units: Sequence[int] = _UNITS, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -75,14 +75,15 @@ class DinAttention(DotAttention):
 
 
 class DinUnit(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """The activation unit of DIN (Zhou et al. 2018, arXiv:1706.06978), as NVIDIA's SIM has it.
+    """The activation unit of DIN (Zhou et al. 2018, arXiv:1706.06978), as in NVIDIA's SIM.
 
     concat[q, s, q − s, q∘s] of a candidate q and an item s → sigmoid layers → one number.
 
     Call with `[targets, history, present]`: (N, C, D), (N, T, D), and (N, T) or (N, C, T). Returns scores (N, C, T),
-    which say nothing where no item is present. The weights are those of dense layers on the concatenation, which is
-    never made: what depends on the candidate alone or the item alone is computed once for each. Where T is not known
-    when the graph is made, and there is one candidate, as in training, places without items cost nothing.
+    whose values at padding are meaningless. The weights form dense layers on the concatenation, but the
+    concatenation is never computed: terms that depend only on the candidate or only on the item are computed once for
+    each. If T is unknown at graph construction and there is one candidate, as in training, padding costs no
+    computation.
     """
 
     def __init__(self, units: Sequence[int] = _UNITS, **kwargs: Any) -> None:
@@ -124,7 +125,7 @@ class DinUnit(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no ty
 
 
 class SmoothedMean(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Sum of the items that are present, divided by one more than their number, as in NVIDIA's SIM.
+    """The sum of the items divided by their number plus one, as in NVIDIA's SIM.
 
     Call with `[history, present]`: (N, T, D), and (N, T) or (N, C, T). Returns (N, C, D); C is 1 for (N, T).
     """

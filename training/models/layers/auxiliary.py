@@ -1,4 +1,4 @@
-"""The auxiliary loss of DIEN (Zhou et al. 2019, arXiv:1809.03672): each state shall tell the next item from another."""
+"""The auxiliary loss of DIEN (Zhou et al. 2019, arXiv:1809.03672): each state should predict the next item."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,15 +11,13 @@ from rankline.workflows.core.errors import ConfigError
 
 
 def auxiliary_loss(clicked: Any, not_clicked: Any, present: Any, *, over_all: bool = False) -> Any:
-    """Binary cross-entropy of the logits of items that were chosen and of items that were not.
-
-    From logits, so that it is finite whatever they are.
+    """Binary cross-entropy of the logits of chosen and not chosen items, finite for all logits.
 
     Args:
-        clicked: logits (N, T) of the items that were chosen.
+        clicked: logits (N, T) of chosen items.
         not_clicked: logits (N, T) of the others.
         present: (N, T), 1 at the cells that count.
-        over_all: divide by all cells, as the reference does, and not by those that count.
+        over_all: divide by the number of all cells, as the reference does, instead of the cells that count.
 
     Returns:
         A float32 scalar; 0 if no cell counts.
@@ -31,18 +29,18 @@ def auxiliary_loss(clicked: Any, not_clicked: Any, present: Any, *, over_all: bo
 
 
 class AuxiliaryLoss(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Adds `auxiliary_loss` to the losses of the model while it is trained.
+    """Adds `auxiliary_loss` to the model's losses during training.
 
-    A network with sigmoid layers takes the state at step t beside an item, and gives the logit that it is the one at
-    t + 1. Its weights have no use after training.
+    From a state and an item, a network with sigmoid layers computes the logit that the item is the next one. The
+    weights of the network are not used after training.
 
-    Call with `[x, states, items, negatives, present]`: anything, (N, T, H), (N, T, D), (N, T, D) and (N, T), where T is
-    at least 1. Returns x as it is.
+    Call with `[x, states, items, negatives, present]`: any tensor, (N, T, H), (N, T, D), (N, T, D) and (N, T), where T
+    is at least 1. Returns x unchanged.
 
     Args:
-        units: of the hidden layers of the network, at least one.
-        weight: factor of the loss.
-        reference: count the step from padding to the first item too, and divide by all cells, as NVIDIA's SIM does.
+        units: units of the hidden layers of the network, at least one layer.
+        weight: factor on the loss.
+        reference: include the step from padding to the first item, and divide by all cells, as NVIDIA's SIM does.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class AuxiliaryLoss(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         if training:
             of_state, of_item = tf.split(self._kernel, self._sizes)
             steps = states.shape[1]
-            # Not slices, whose gradients are as large as the whole, and are added up.
+            # Splits instead of slices, whose gradients are as large as the whole tensor and must be summed.
             before, _ = tf.split(states, [steps - 1, 1], axis=1)
             followers = (tf.split(x, [1, steps - 1], axis=1)[1] for x in (items, negatives))
             by_state = product(before, of_state, self._bias)

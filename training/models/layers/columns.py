@@ -1,4 +1,4 @@
-"""What `tf.feature_column`s say, as far as the feature layers take them.
+"""The `tf.feature_column`s that the feature layers support.
 
 These are `embedding_column` and `indicator_column` over `categorical_column_with_identity`, and `numeric_column`.
 """
@@ -23,11 +23,11 @@ def key_of(column: Any) -> str:
 
 
 def kind_of(column: Any) -> str:
-    """ "numeric", "embedding" or "indicator"."""
+    """Return "numeric", "embedding" or "indicator"."""
     categorical = getattr(column, "categorical_column", None)
     if categorical is None and hasattr(column, "normalizer_fn"):
         return "numeric"
-    if hasattr(categorical, "number_buckets"):  # only identity columns have ids ready made
+    if hasattr(categorical, "number_buckets"):  # only identity columns have it
         return "embedding" if hasattr(column, "combiner") else "indicator"
     raise ConfigError(
         f"DenseFeatures got {type(column).__name__}, expected numeric_column, or embedding_column or indicator_column "
@@ -36,12 +36,12 @@ def kind_of(column: Any) -> str:
 
 
 def num_ids(column: Any) -> int:
-    """Ids of an embedding or indicator column; each is in [0, this)."""
+    """Number of ids of an embedding or indicator column; each id is in [0, this)."""
     return int(column.categorical_column.num_buckets)
 
 
 def width_of(column: Any) -> int:
-    """Columns of what a feature layer makes of it."""
+    """Number of output columns in a feature layer."""
     kind = kind_of(column)
     if kind == "numeric":
         return int(column.shape[0])
@@ -49,7 +49,7 @@ def width_of(column: Any) -> int:
 
 
 def initializer_of(column: Any) -> Any:
-    """The initializer of an embedding column as a Keras one; the default of `embedding_column` is of TensorFlow 1."""
+    """Return the initializer of an embedding column as a Keras initializer; the default one is TensorFlow 1's."""
     initializer = column.initializer
     if isinstance(initializer, keras.initializers.Initializer):
         return initializer

@@ -1,4 +1,4 @@
-"""A dense layer whose gradients add up in half precision too."""
+"""A dense layer whose gradients are accurate in half precision."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ import tf_keras as keras
 class Dense(keras.layers.Dense):  # type: ignore[misc]  # tensorflow has no types
     """Keras' dense layer, for inputs of shape (N, D).
 
-    TensorFlow's kernels for CPUs add bfloat16 up in bfloat16: the gradient of a bias, a sum over the batch, was off by
-    45 % for 4,000 rows. Here it is added up in float32. In float32 the layer is Keras'.
+    TensorFlow's CPU kernels accumulate bfloat16 in bfloat16: the gradient of a bias, a sum over the batch, was off by
+    45% for 4,000 rows. This layer accumulates it in float32. With float32 it is the same as Keras'.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -20,7 +20,7 @@ class Dense(keras.layers.Dense):  # type: ignore[misc]  # tensorflow has no type
 
 
 def add_bias(x: Any, bias: Any) -> Any:
-    """`x`, (N, D), plus `bias`, (D,), whose gradient is added up in float32."""
+    """Return `x`, (N, D), plus `bias`, (D,), whose gradient is accumulated in float32."""
     bias = tf.convert_to_tensor(bias)
     if x.dtype == tf.float32:
         return tf.nn.bias_add(x, bias)

@@ -1,4 +1,4 @@
-"""Layers in which features meet."""
+"""Layers that combine features."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ class DotProductInteraction(keras.layers.Layer):  # type: ignore[misc]  # tensor
     """Dot products of each pair of F vectors, as in DLRM (Naumov et al. 2019, arXiv:1906.00091).
 
     Call with vectors of shape (N, F, D). Returns (N, F(F - 1)/2), the products of vector 1 with 0, 2 with 0, 2 with 1,
-    and so on: the lower triangle of the matrix of products, row by row. What is given as `beside`, (N, B), is put
-    behind them, and zeros behind it up to a multiple of `pad_to`: matrix units for half precision want multiples of
-    16, and the layer above then has one.
+    and so on: the lower triangle of the matrix of products, row by row. The optional tensor `beside`, (N, B), is
+    appended, followed by zeros up to a multiple of `pad_to`: half-precision matrix units need multiples of 16 as input
+    of the next layer.
 
     Args:
-        self_interaction: take the product of each vector with itself too; then there are F(F + 1)/2.
+        self_interaction: include the product of each vector with itself, for F(F + 1)/2 products.
         pad_to: the width of the result is a multiple of this.
     """
 
@@ -33,8 +33,8 @@ class DotProductInteraction(keras.layers.Layer):  # type: ignore[misc]  # tensor
     def call(self, inputs: Any, beside: Any = None) -> Any:
         num_vectors = inputs.shape[1]
         rows, columns = np.tril_indices(num_vectors, 0 if self.self_interaction else -1)
-        # Forward and backward for 4,096 rows of 27 vectors take 10 ms of processor time, a mask takes twice as long, a
-        # gradient of one's own 17 ms. Only under XLA that is faster, 8 against 31, little beside the dense layers.
+        # Forward and backward for 4,096 rows of 27 vectors take 10 ms of CPU time, a mask takes twice as long, a custom
+        # gradient 17 ms. Only under XLA is the latter faster, 8 ms against 31, little compared to the dense layers.
         products = tf.reshape(tf.matmul(inputs, inputs, transpose_b=True), (-1, num_vectors**2))
         parts = [tf.gather(products, rows * num_vectors + columns, axis=1)]
         if beside is not None:
@@ -49,13 +49,13 @@ class DotProductInteraction(keras.layers.Layer):  # type: ignore[misc]  # tensor
 
 @keras.utils.register_keras_serializable("rankline")
 class Cross(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """One cross layer of DCN-V2: x ↦ x₀ ⊙ (W x + b) + x (Wang et al. 2020, arXiv:2008.13535).
+    """A cross layer of DCN-V2: x ↦ x₀ ⊙ (W x + b) + x (Wang et al. 2020, arXiv:2008.13535).
 
-    Call with x₀ and x, both of shape (N, D); returns the same shape. l layers one behind the other, all with the same
-    x₀, make products of up to l + 1 inputs.
+    Call with x₀ and x, both of shape (N, D); returns the same shape. A sequence of l layers with the same x₀ computes
+    products of up to l + 1 inputs.
 
     Args:
-        rank: W is a product of a (D, rank) and a (rank, D) matrix; 0 takes one (D, D) matrix.
+        rank: W is a product of a (D, rank) and a (rank, D) matrix; 0 for one (D, D) matrix.
     """
 
     def __init__(self, rank: int = 0, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Dense layers with PReLU, for inputs of any rank."""
+"""Dense layers with PReLU or sigmoid activation, for inputs of any rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +14,10 @@ ACTIVATIONS = (PRELU, SIGMOID)
 
 
 class Prelu(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """x where it is positive, a learned share of it elsewhere (He et al. 2015, arXiv:1502.01852).
+    """x if positive, otherwise x times a learned factor (He et al. 2015, arXiv:1502.01852).
 
-    One share per unit, whatever the rank of the input; Keras' own would have one per candidate too, and adds the
-    gradient of the shares up in half precision. Call with (…, D); returns the same shape.
+    There is one factor per unit for inputs of any rank. Keras' own layer would also have one per candidate, and it
+    accumulates the gradient of the factors in half precision. Call with (…, D); returns the same shape.
     """
 
     def __init__(self, share: float = 0.1, **kwargs: Any) -> None:
@@ -41,14 +41,14 @@ class Prelu(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no type
 
 
 class Mlp(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Dense layers with an activation and dropout, one behind the other.
+    """A sequence of dense layers with activation and dropout.
 
     Call with (…, D), such as (N, C, D) for C candidates of each of N rows; returns (…, units[-1]).
 
     Args:
-        units: of each layer; without any, the input is returned.
-        activation: one of `ACTIVATIONS`, of each layer.
-        dropout: share of each layer's units that is dropped in training.
+        units: units of each layer; without any, the layer returns its input.
+        activation: activation of all layers, one of `ACTIVATIONS`.
+        dropout: fraction of each layer's units to drop in training.
     """
 
     def __init__(self, units: Sequence[int], activation: str = PRELU, dropout: float = 0.0, **kwargs: Any) -> None:
@@ -83,11 +83,11 @@ class Mlp(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
 
 
 def with_leading_axes_of(like: Any, rows: Any) -> Any:
-    """`rows`, (product of the leading axes, U), as (leading axes of `like`, U)."""
+    """Reshape `rows`, (product of the leading axes, U), to (leading axes of `like`, U)."""
     return tf.reshape(rows, tf.concat([tf.shape(like)[:-1], [rows.shape[-1]]], axis=0))
 
 
 def product(x: Any, matrix: Any, bias: Any = None) -> Any:
-    """(…, D) times (D, U) as one product of matrices, and a bias (U,) if there is one."""
+    """Multiply (…, D) by (D, U) as one matrix product, and add a bias (U,) if given."""
     rows = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), matrix)
     return with_leading_axes_of(x, rows if bias is None else add_bias(rows, bias))

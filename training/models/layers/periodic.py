@@ -1,4 +1,4 @@
-"""Numbers as vectors that a network can bend and cut where it likes."""
+"""Vectors of numbers that let a network learn non-monotonic functions."""
 
 import math
 from typing import Any
@@ -9,18 +9,18 @@ import tf_keras as keras
 
 @keras.utils.register_keras_serializable("rankline")
 class PeriodicNumbers(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """A vector for each number: of its sines and cosines at frequencies that are learned, a dense layer with ReLU.
+    """A vector per number: a dense layer with ReLU on its sines and cosines at learned frequencies.
 
     Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep Learning" (arXiv:2203.05556), the
-    variant PLR; each number has weights of its own. Computes in float32, whatever the policy: half precision has no
-    place for the phase.
+    variant PLR; each number has its own weights. Computes in float32 under any policy, because half precision is too
+    coarse for the phase.
 
-    Call with (N, M), about standardised; returns (N, M × dimension).
+    Call with (N, M), approximately standardized; returns (N, M × dimension).
 
     Args:
-        dimension: columns of each vector.
-        frequencies: how many of them a number has.
-        scale: standard deviation of what they start from; the larger, the finer the differences that are told.
+        dimension: width of each vector.
+        frequencies: number of frequencies per number.
+        scale: standard deviation of the initial frequencies; larger values distinguish finer differences.
     """
 
     def __init__(self, dimension: int, frequencies: int, scale: float, **kwargs: Any) -> None:
@@ -39,7 +39,7 @@ class PeriodicNumbers(keras.layers.Layer):  # type: ignore[misc]  # tensorflow h
     def call(self, numbers: Any) -> Any:
         phase = 2 * math.pi * numbers[..., None] * self.rates  # (N, M, frequencies)
         waves = tf.concat([tf.cos(phase), tf.sin(phase)], axis=-1)
-        # As one product of matrices for each number: (M, N, 2 × frequencies) with (M, 2 × frequencies, dimension).
+        # One matrix product per number: (M, N, 2 × frequencies) by (M, 2 × frequencies, dimension).
         vectors = tf.transpose(tf.matmul(tf.transpose(waves, (1, 0, 2)), self.kernel), (1, 0, 2)) + self.bias
         return tf.reshape(tf.nn.relu(vectors), (-1, self.kernel.shape[0] * self.dimension))
 

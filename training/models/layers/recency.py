@@ -1,8 +1,8 @@
-"""How long ago an item was chosen, and how much a summary of the history resembles the candidate.
+"""Features for the recency of items, and for the similarity of the candidate to a summary of the history.
 
-Shapes as in `rankline.training.models.layers.attention`. What these add to DIN, DIEN and SIM was found on Amazon's
-reviews of beauty products, where it lifts all of them. On generated reviews, without them, DIN sees no order and DIEN
-that of the latest items only, which is most of SIM's lead.
+Shapes as in `rankline.training.models.layers.attention`. These layers improve DIN, DIEN and SIM on Amazon's reviews of
+beauty products. On generated reviews, DIN without them does not see the order, and DIEN sees the order of only the
+latest items, which explains most of SIM's lead.
 """
 
 from typing import Any
@@ -14,9 +14,9 @@ from rankline.training.models.layers.attention import masked_softmax
 
 
 class Recency(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """A learned number for each place of a history, by how many items were chosen since.
+    """A learned number per position of a history, by the number of items chosen since.
 
-    Call with a tensor (N, T, …), T at most `max_items`; returns float32 (1, 1, T). The numbers start at zero.
+    Call with a tensor (N, T, …), T at most `max_items`; returns float32 (1, 1, T). The numbers are initially zero.
     """
 
     def __init__(self, max_items: int, **kwargs: Any) -> None:
@@ -24,7 +24,7 @@ class Recency(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no ty
         self.max_items = max_items
 
     def build(self, input_shape: Any) -> None:
-        """Make the numbers, of the oldest place first."""
+        """Create the numbers, oldest position first."""
         self._numbers = self.add_weight("numbers", (self.max_items,), initializer="zeros")
         super().build(input_shape)
 
@@ -36,7 +36,7 @@ class Recency(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no ty
 
 
 class RecencyMean(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """The items of the history, weighed by the softmax of `Recency`; whatever the candidate.
+    """The items of the history, weighted by the softmax of `Recency`, independent of the candidate.
 
     Call with `[history, present]`: (N, T, D) and (N, T). Returns (N, D); zeros for a row without items.
     """
@@ -60,12 +60,12 @@ class RecencyMean(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has n
 
 
 class DotProductFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """The dot product of the candidate and a summary of the history, feature by feature, each with a learned factor.
+    """The sum over features of the dot product of the candidate and a summary of the history, times a learned factor.
 
-    Call with `[targets, summary]`: (N, C, D), and (N, C, D) or (N, D). Returns float32 (N, C), to join a logit.
+    Call with `[targets, summary]`: (N, C, D), and (N, C, D) or (N, D). Returns float32 (N, C), to add to a logit.
 
     Args:
-        dimension: of each feature; D is a multiple of it.
+        dimension: width of each feature; D is a multiple of it.
     """
 
     def __init__(self, dimension: int, **kwargs: Any) -> None:
@@ -73,7 +73,6 @@ class DotProductFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflo
         self.dimension = dimension
 
     def build(self, input_shape: Any) -> None:
-        """Make a factor for each feature, which start at one."""
         shape = (input_shape[0][-1] // self.dimension,)
         options = {"initializer": "ones", "dtype": tf.float32, "experimental_autocast": False}
         self._factors = self.add_weight("factors", shape, **options)
@@ -82,7 +81,7 @@ class DotProductFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflo
     def call(self, inputs: Any) -> Any:
         targets, summary = inputs
         summary = summary if summary.shape.rank == 3 else summary[:, None]
-        # In float32: a sum over all numbers of a feature.
+        # In float32, because it sums over all values of a feature.
         products = tf.cast(targets * summary, tf.float32)
         return tf.linalg.matvec(products, tf.repeat(self._factors, self.dimension))
 
@@ -91,12 +90,13 @@ class DotProductFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflo
 
 
 class PriorShift(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Lowers logits while a model learns, as much as drawing more than one negative for each positive does.
+    """Lowers logits during training to correct for more than one negative per positive.
 
-    With k negatives the odds that a model learns are k times too low; lowered by log k, the logit stays that of the
-    odds at one negative, which scoring then gives (King & Zeng 2001, "Logistic regression in rare events data").
+    With k negatives per positive, a model learns odds that are k times too low. Training subtracts log k from the
+    logit, so that the unshifted logit, which scoring uses, has the odds of one negative per positive (King & Zeng 2001,
+    "Logistic regression in rare events data").
 
-    Call with logits of any shape; returns them.
+    Call with logits of any shape; returns the same shape.
 
     Args:
         num_negatives: k, at least 1.

@@ -1,7 +1,7 @@
-"""Interests that evolve: the recurrent part of DIEN (Zhou et al. 2019, arXiv:1809.03672).
+"""The recurrent layers of DIEN (Zhou et al. 2019, arXiv:1809.03672), which model how interests evolve.
 
-Shapes as in `rankline.training.models.layers.attention`. The loop over the T steps is unrolled, so T must be known when
-the graph is made.
+Shapes as in `rankline.training.models.layers.attention`. The loop over the T steps is unrolled, so T must be known at
+graph construction.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from rankline.workflows.core.errors import ConfigError
 
 
 class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Weights and steps of a GRU whose update gates are scaled from outside."""
+    """Weights and steps of a GRU whose update gates are multiplied by given rates."""
 
     def __init__(self, units: int, reference: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -35,11 +35,11 @@ class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         return {**super().get_config(), "units": self.units, "reference": self.reference}
 
     def _states(self, history: Any, rates: Any) -> list[Any]:
-        """The state after each step, T of (N, C, units).
+        """Return the state after each step, T tensors of (N, C, units).
 
         Args:
             history: (N, T, D).
-            rates: what the update gates are scaled by, (N, C, T).
+            rates: factors on the update gates, (N, C, T).
         """
         by_step, rates = tf.transpose(history, (1, 0, 2)), tf.cast(rates, tf.float32)
         projected = tf.expand_dims(product(by_step, self._kernel, self._bias), 2)
@@ -59,13 +59,13 @@ class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         return states
 
     def _next(self, state: Any, of_item: Any, recurrent: Any, times: Callable[[Any, Any], Any], rate: Any) -> Any:
-        """The state after a step.
+        """Return the state after a step.
 
         Args:
-            state: before it, (N, C, units).
-            of_item: what the item adds to reset gate, update gate and candidate state, (N, 1, units) each.
-            recurrent: (units, 3 · units), for the same.
-            times: multiplies states with a part of it.
+            state: state before the step, (N, C, units).
+            of_item: contributions of the item to reset gate, update gate and candidate state, (N, 1, units) each.
+            recurrent: weights of the state for the same three, (units, 3 · units).
+            times: multiplies states by a part of `recurrent`.
             rate: float32 (N, C, 1).
         """
         reset, update, new = tf.split(times(state, recurrent), 3, axis=-1)
@@ -76,12 +76,12 @@ class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
 class Gru(_Recurrent):
     """The GRU of the paper: r, u = σ(Wx + Us + b), c = tanh(Wx + r∘Us + b), s ← (1 − u)∘s + u∘c.
 
-    Call with `[history, present]`: (N, T, D) and (N, T). Returns the state after each step, (N, T, units). The first
-    state is zero; a step without an item leaves the state as it is.
+    Call with `[history, present]`: (N, T, D) and (N, T). Returns the state after each step, (N, T, units). The initial
+    state is zero; padding does not change the state.
 
     Args:
         units: width of the state.
-        reference: let steps without an item, whose input is zero, change the state, as NVIDIA's SIM does.
+        reference: let padding, whose input is zero, change the state, as NVIDIA's SIM does.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -91,7 +91,7 @@ class Gru(_Recurrent):
 
 
 class Augru(_Recurrent):
-    """A GRU whose update gates are scaled by attention: u ← a·u, so that an item without weight changes nothing.
+    """A GRU whose update gates are multiplied by attention weights: u ← a·u. An item with weight zero changes nothing.
 
     Call with `[history, attention]`: (N, T, D), and weights (N, C, T) in [0, 1]. Returns the last state, (N, C, units).
     The projections of the history are computed once for all candidates.
@@ -116,7 +116,7 @@ class Augru(_Recurrent):
 
 
 class DienBlock(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """GRU over the history, attention of each candidate over its states, AUGRU over the states.
+    """A GRU over the history, attention of each candidate over its states, and an AUGRU over the states.
 
     The attention is a `DinUnit` of the states and a PReLU layer on the candidate.
 
@@ -151,11 +151,11 @@ class DienBlock(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no 
 
 
 def _scaled(rate: Any, gate: Any) -> Any:
-    """`rate`, float32 (N, C, 1), times `gate`; in float32, for the sake of the rate's gradient, a sum over units."""
+    """Multiply `rate`, float32 (N, C, 1), by `gate` in float32, because the gradient of `rate` is a sum over units."""
     return tf.cast(rate * tf.cast(gate, tf.float32), gate.dtype)
 
 
 def _open_gates(shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
-    """Biases of reset and update gate, and of the candidate state."""
+    """Initialize the biases of reset and update gate with ones, and of the candidate state with zeros."""
     third = shape[0] // 3
     return tf.concat([tf.ones(2 * third, dtype), tf.zeros(third, dtype)], axis=0)

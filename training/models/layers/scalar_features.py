@@ -1,4 +1,4 @@
-"""Features of one value per row, whose tables are looked up together."""
+"""A layer for features of one value per row, which are looked up together."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,30 +16,30 @@ from rankline.workflows.core.errors import ConfigError, SpecError
 AGGREGATIONS = ("concat", "stack")
 
 FUSED_IDS = 65_536
-"""Up to so many ids per step a fused table learns faster on a CPU than one per column.
+"""Up to this number of ids per step, a fused table trains faster on a CPU than one table per column.
 
-Below, what an operation costs to start counts: a step of lookup, gradient and row-wise Adagrad for 26 columns of width
-8 took 0.58 ms fused and 0.80 ms apart for one row, 5.4 and 6.0 for 1,024 rows (processor time). Above, the hash table
-that adds up the gradients of equal ids outgrows the caches, and there is but one: 19.4 and 17.5 ms for 4,096 rows, 81
-and 58 for 16,384. A served row has few ids, so `for_serving` always fuses.
+Below it, the overhead of starting operations dominates: lookup, gradient and row-wise Adagrad for 26 columns of width 8
+took 0.58 ms of CPU time fused and 0.80 ms separately for one row, 5.4 and 6.0 ms for 1,024 rows. Above it, the single
+hash table that sums the gradients of equal ids no longer fits into the caches: 19.4 and 17.5 ms for 4,096 rows, 81 and
+58 ms for 16,384. A request has few ids, so `for_serving` always fuses.
 """
 
 
 @keras.utils.register_keras_serializable("rankline")
 class ScalarDenseFeatures(DenseFeatures):
-    """`DenseFeatures` for columns with exactly one value per row, whose tables of equal width may be one variable.
+    """`DenseFeatures` for columns with one value per row. Tables of equal width can be fused into one variable.
 
-    Fused, the tables stand one below the other: all columns of one width take one gather, one sparse gradient and one
-    update of the optimizer. That is faster up to `FUSED_IDS` ids per step.
+    Fused tables are stacked vertically: all columns of one width share one gather, one sparse gradient and one
+    optimizer update. This is faster up to `FUSED_IDS` ids per step.
 
-    Call with a dict that holds `key` of shape (N, 1) for each column. An id outside of [0, num_buckets) of its own
-    column is an error on a CPU, also where it would be a row of the next table; on a GPU it gives zeros.
+    Call with a dict that has `key` of shape (N, 1) for each column. An id outside [0, num_buckets) of its own column is
+    an error on a CPU, even if it would be a row of the next table; on a GPU it gives zeros.
 
     Args:
         feature_columns: see `DenseFeatures`.
-        aggregation: "concat" puts the columns side by side, (N, sum of widths); "stack" one below the other, (N, number
-            of columns, width), where all have the same width. Both in the order of the columns' names.
-        fused: one table for all columns of a width; if not, one per column.
+        aggregation: "concat" concatenates the columns, (N, sum of widths); "stack" stacks columns of equal width,
+            (N, columns, width). Both in the order of the columns' names.
+        fused: use one table for all columns of a width instead of one per column.
         **kwargs: see `DenseFeatures`.
     """
 
@@ -59,10 +59,10 @@ class ScalarDenseFeatures(DenseFeatures):
         for column in self._columns:
             if (name := self._fused_name(column)) is not None:
                 fused_columns.setdefault(name, []).append(column)
-        self._fused = fused_columns  # whole: Keras cannot save a model that holds a dictionary changed later
+        self._fused = fused_columns  # assigned once complete: Keras cannot save a model with a modified dictionary
 
     def table(self, key: str) -> Any:
-        """The table of one column, (num_buckets, dimension); a copy of it if it is fused."""
+        """Return the table of one column, (num_buckets, dimension), as a copy if it is fused."""
         if key in self.tables:
             return self.tables[key]
         for name, columns in self._fused.items():
@@ -73,10 +73,10 @@ class ScalarDenseFeatures(DenseFeatures):
         raise KeyError(key)
 
     def for_serving(self) -> "ScalarDenseFeatures":
-        """The layer with fused tables; they are a copy if its own are not."""
+        """Return an equivalent layer with fused tables, which are a copy if this layer's tables are not fused."""
         if self.fused:
             return self
-        zeros = keras.initializers.Zeros()  # draws nothing that is not kept
+        zeros = keras.initializers.Zeros()  # avoids random initial values, which would be overwritten
         columns = [c._replace(initializer=zeros) if kind_of(c) == "embedding" else c for c in self._columns]
         layer = type(self)(columns, self.aggregation, name=self.name, dtype=self.dtype_policy)
         layer.build(None)
@@ -85,7 +85,6 @@ class ScalarDenseFeatures(DenseFeatures):
         return layer
 
     def call(self, inputs: Mapping[str, Any]) -> Any:
-        """Look up and aggregate; see the class."""
         if missing := [key for key in self.keys if key not in inputs]:
             raise SpecError(f"columns {missing} do not have one value per row. Take DenseFeatures for lists.")
         return self.lookup(inputs)
@@ -107,7 +106,6 @@ class ScalarDenseFeatures(DenseFeatures):
         return tf.concat(parts, axis=1) if len(parts) > 1 else parts[0]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """(N, `output_dim`), or stacked (N, number of columns, width)."""
         shape = super().compute_output_shape(input_shape)
         if self.aggregation == "concat":
             return shape
@@ -117,24 +115,23 @@ class ScalarDenseFeatures(DenseFeatures):
         return {**super().get_config(), "aggregation": self.aggregation, "fused": self.fused}
 
     def _add_tables(self) -> None:
-        """One for all embedding columns of a width, if they are fused."""
         if not self.fused:
             super()._add_tables()
         for name, columns in self._fused.items():
             self.tables[name] = self._add_table(name, columns)
 
     def _fused_name(self, column: Any) -> str | None:
-        """Name of the variable that holds the column's table with others; None if there is none."""
+        """Return the name of the fused table with this column's rows, or None."""
         if not self.fused or kind_of(column) != "embedding":
             return None
         return f"{'' if column.trainable else 'constant_'}width_{column.dimension}_embedding"
 
     def _rows(self, name: str, columns: Mapping[str, Any]) -> Any:
-        """Table rows of all columns of a fused table, (N, number of columns, width)."""
+        """Look up the rows of all columns in a fused table, (N, number of columns, width)."""
         members = self._fused[name]
         sizes = np.array([num_ids(column) for column in members])
         ids = tf.cast(tf.concat([columns[key_of(column)] for column in members], axis=1), tf.int64)
-        if len(members) > 1:  # no row of a neighbour: the one behind all tables, which is none
+        if len(members) > 1:  # map invalid ids past the end instead of to a row of the next table
             ids = tf.where((ids >= 0) & (ids < sizes), ids + (np.cumsum(sizes) - sizes), sizes.sum())
         return tf.gather(self.tables[name], ids)
 

@@ -1,8 +1,8 @@
-"""Search in a long history: which of its items matter for a candidate (SIM, Pi et al. 2020, arXiv:2006.05639).
+"""Search of a long history for the items relevant to a candidate (SIM, Pi et al. 2020, arXiv:2006.05639).
 
-The result is a mask over the history and not a list of items. Attention behind it takes the mask, which gives what it
-would give for the list, since neither attention nor a mean knows an order; candidates then share one history, nothing
-is gathered, and the gradient has no sum whose order is left to chance.
+The result is a mask over the history instead of a list of items. Attention and means do not depend on the order, so
+they give the same result for both. With a mask, candidates share one history, nothing is gathered, and the gradient has
+no sum in nondeterministic order.
 """
 
 from typing import Any
@@ -15,11 +15,11 @@ from rankline.workflows.core.errors import ConfigError
 
 
 class SoftSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Keeps the items that attention scores highest, of equal scores the latest.
+    """Keeps the items with the highest attention scores, the latest among equal scores.
 
-    Call with `[scores, present]`: scores float32 (N, C, T), of which only the order counts, and present (N, T), 1 where
-    there is an item. Returns float32 (N, C, T), 1 at the items that are kept: exactly `num_searched`, or all that are
-    present if there are fewer. It has no gradient.
+    Call with `[scores, present]`: scores float32 (N, C, T), of which only the order matters, and present (N, T), 1 at
+    items. Returns float32 (N, C, T), 1 at the items to keep: exactly `num_searched`, or all items if there are fewer.
+    It has no gradient.
     """
 
     def __init__(self, num_searched: int, **kwargs: Any) -> None:
@@ -46,11 +46,11 @@ class SoftSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
 class HardSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Keeps the latest items that have something in common with the candidate, such as the category.
 
-    Call with `same`, (N, C, T), 1 at the items that have; returns float32 (N, C, T), 1 at those that are kept. It has
-    no gradient.
+    Call with `same`, (N, C, T), 1 at the items that do; returns float32 (N, C, T), 1 at the items to keep. It has no
+    gradient.
 
     Args:
-        num_searched: number of items to keep at most.
+        num_searched: maximum number of items to keep.
     """
 
     def __init__(self, num_searched: int, **kwargs: Any) -> None:
@@ -65,7 +65,7 @@ class HardSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
 
 
 def _latest(marks: Any, num_kept: Any) -> Any:
-    """The last `num_kept` of the ones in `marks`, float32 (N, C, T), along the last axis."""
+    """Keep the last `num_kept` ones in `marks`, float32 (N, C, T), along the last axis."""
     return tf.where(tf.cumsum(marks, axis=-1, reverse=True) <= num_kept, marks, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Users, candidates and histories as embeddings."""
+"""Embeddings of users, candidates and histories."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class PaddedLists(NamedTuple):
     """A list column of N rows as a matrix.
 
     Attributes:
-        values: (N, W); row i has its values in the first `nnzs[i]` places.
+        values: (N, W); the first `nnzs[i]` values of row i count.
         nnzs: number of values of each row, (N, 1).
     """
 
@@ -26,35 +26,37 @@ class PaddedLists(NamedTuple):
 
 
 class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Looks up user, target and history features: tables shared by target, history and negatives.
+    """Looks up user, target and history features. Target, history and negatives share tables.
 
-    N rows with C candidates each (1 in training), histories of T items, D = `dimension` × number of item features.
-    Call with a dict that holds for each single feature `name`, ids (N, 1), and for each list feature `name__values`
-    (M, 1) and `name__nnzs` (N, 1), as the loader gives them. All lists of a row are equally long. Returns a dict:
+    There are N rows with C candidates each (1 in training), histories of T items, and D = `dimension` × number of item
+    features. Call with a dict that has `name`, ids (N, 1), for each single-value feature, and `name__values` (M, 1) and
+    `name__nnzs` (N, 1), as the loader returns them, for each list feature. All lists of a row must be equally long.
+    Returns a dict:
 
     - "target": (N, C, D).
-    - "history": (N, T, D), the latest item at T - 1, zeros where there is none. T is `length`, or else that of the
-      longest history here, at least `num_recent` and 1.
-    - "mask": float32 (N, T), 1 where there is an item, by the length of the history and not by ids.
+    - "history": (N, T, D), the latest item at T - 1, preceded by the others, with zeros for padding. T is `length`, or
+      else the length of the longest history in the batch, at least `num_recent` and 1.
+    - "mask": float32 (N, T), 1 at items, by the length of the history and not by ids.
     - "user": (N, `dimension` × number of user features), with `users`, if the spec has any.
-    - "bias": float32 (N, C), with `biases`: one weight per id of the target, summed.
-    - "same": float32 (N, C, T), with `same`: 1 where the history's last feature, such as the category, is the target's.
-    - "negatives": (N, `num_recent`, D), with `num_recent`: items beside the last ones of the history; zeros if the
+    - "bias": float32 (N, C), with `biases`: the sum of one weight per id of the target.
+    - "same": float32 (N, C, T), with `same`: 1 where the last feature of the history, such as the category, equals the
+      target's.
+    - "negatives": (N, `num_recent`, D), with `num_recent`: negatives for the last items of the history; zeros if the
       inputs have none.
 
-    Tables are float32 under every Keras policy, and rows are cast when they have been looked up. A gradient touches
-    only the rows that were looked up. Every id must lie in [0, cardinality).
+    Tables are float32 under every Keras policy, and rows are cast after the lookup. A gradient covers only the rows
+    that were looked up. Ids must be in [0, cardinality).
 
     Args:
         spec: its channels of `SEQUENCE_CHANNELS` are looked up.
         dimension: columns of each table.
-        initializer: of the tables; biases start at zero.
-        num_recent: number of latest items that the model treats on their own.
+        initializer: initializer of the tables; biases are initially zero.
+        num_recent: number of latest items that the model processes separately.
         users: look up the features of the user.
         biases: see above.
         same: see above.
-        length: T, fixed, as XLA wants it; longer histories lose their oldest items. Without it they do so beyond the
-            spec's `max_length`.
+        length: fixed T, as XLA requires; longer histories lose their oldest items. Without it, histories lose their
+            oldest items beyond the spec's `max_length`.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
 
     def build(self, input_shape: Any) -> None:
         for name in (*self._looked_up_users, *self._targets):
-            # Each its own: Keras' initializers give the same numbers, and a warning, when they are used again.
+            # A new initializer each: Keras' initializers repeat their values, with a warning, when reused.
             initializer = type(self.initializer).from_config(self.initializer.get_config())
             self.tables[name] = self._add_table(name, self.dimension, initializer)
         for name in self._targets if self.biases else ():
@@ -95,10 +97,10 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         super().build(input_shape)
 
     def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Look up; see the class.
+        """Look up the inputs.
 
         Raises:
-            tf.errors.InvalidArgumentError: lists of one row are not equally long, or an id is outside of its table.
+            tf.errors.InvalidArgumentError: lists of a row are not equally long, or an id is outside its table.
         """
         columns: dict[str, Any] = {name: inputs[name] for name in (*self._looked_up_users, *self._targets)}
         for names in (self._history, self._negatives):
@@ -111,15 +113,15 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         return self._look_up(columns)
 
     def lookup(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for lists whose layout the caller has resolved, and for several candidates.
+        """Compute the output from lists as `Lists` or `PaddedLists`, and for several candidates.
 
         Args:
-            columns: name → ids (N, 1), of the target (N, C); `Lists` or `PaddedLists` for a list.
+            columns: name → ids (N, 1), for the target (N, C); `Lists` or `PaddedLists` for a list.
         """
         return self._look_up({name: _as_runs(column) for name, column in columns.items()})
 
     def for_serving(self) -> "SequenceFeatures":
-        """A layer that gives the same, in the form that is fastest for few rows."""
+        """Return an equivalent layer that is faster for few rows."""
         return self
 
     def get_config(self) -> dict[str, Any]:
@@ -141,7 +143,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
 
     def _add_table(self, name: str, dimension: int, initializer: Any, of: str | None = None) -> Any:
         num_ids = self._spec[of or name].cardinality
-        assert num_ids is not None  # the spec has checked that these are ids
+        assert num_ids is not None  # checked by the spec
         return add_table(self, f"{name}_embedding", (num_ids, dimension), initializer)
 
     def _look_up(self, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +157,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
             negatives = [columns[name] for name in self._negatives]
             places.append(_Places(negatives[0], num_rows, self.num_recent, self.num_recent))
             lists.append(negatives)
-        ids = [  # of one feature each: of all targets, of the history, of the negatives
+        ids = [  # per feature: ids of all targets, of the history, of the negatives
             [tf.reshape(of_targets, [-1]), *(place.of(runs) for place, runs in zip(places, of_lists, strict=True))]
             for of_targets, *of_lists in zip(target_ids, *lists, strict=True)
         ]
@@ -172,7 +174,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
             weights = [tf.gather(self.bias_tables[n], i) for n, i in zip(self._targets, target_ids, strict=True)]
             result["bias"] = tf.add_n(weights)[..., 0]
         if self.same:
-            # Ids plus one: a place without an item then has 0, which no target has.
+            # Ids plus one, so that padding is 0, which no target has.
             listed = history_places.spread(ids[-1][1][:, None] + 1)
             result["same"] = tf.cast(target_ids[-1][:, :, None] + 1 == listed[:, None, :, 0], tf.float32)
         if self.num_recent:
@@ -183,7 +185,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
     @property
     def _max_items(self) -> int:
         longest = self._spec[self._history[0]].max_length
-        assert longest is not None  # the spec has checked that this is a list
+        assert longest is not None  # checked by the spec: a list has one
         return self.length or longest
 
     def _num_steps(self, nnzs: Any) -> Any:
@@ -193,7 +195,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         return tf.maximum(longest, max(self.num_recent, 1))
 
     def _item_rows(self, ids: list[list[Any]]) -> list[Any]:
-        """One gather for each table: rows of all features side by side, for each list of ids a feature has."""
+        """Look up all features with one gather per table; returns the concatenated rows for each list of ids."""
         rows = [
             tf.gather(self.tables[name], tf.concat(of_feature, axis=0))
             for name, of_feature in zip(self._targets, ids, strict=True)
@@ -205,7 +207,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
 
 
 class _Runs(NamedTuple):
-    """A list column: row i is the run of `nnzs[i]` of `values` that ends at `last[i]`, the latest."""
+    """A list column: row i is the range of `nnzs[i]` items in `values` that ends at `last[i]`, the latest."""
 
     values: Any
     last: Any
@@ -213,7 +215,6 @@ class _Runs(NamedTuple):
 
 
 def _as_runs(column: Any) -> Any:
-    """A list column as `_Runs`; other columns as they are."""
     if isinstance(column, Lists):
         ones = tf.ones_like(column.rows, tf.int32)
         nnzs = tf.math.unsorted_segment_sum(ones, column.rows, column.num_rows)
@@ -226,7 +227,7 @@ def _as_runs(column: Any) -> Any:
 
 
 class _Places:
-    """Where the latest values of a list column stand when all rows end at the same place.
+    """Positions of the latest values of a list column when all rows are aligned at the end.
 
     Attributes:
         is_item: bool (N, T).
@@ -241,12 +242,12 @@ class _Places:
         self._sources = tf.gather(runs.last - num_steps + 1, rows) + steps
 
     def of(self, runs: _Runs) -> Any:
-        """The values that stand there, (number of them,), row by row."""
+        """Return the values at these positions, row by row, shape (number of values,)."""
         return tf.gather(runs.values, self._sources)
 
     def spread(self, rows: Any) -> Any:
-        """`rows`, (number of values, D), at their places: (N, T, D), zeros elsewhere.
+        """Put `rows`, (number of values, D), at their positions: (N, T, D), zeros elsewhere.
 
-        A scatter, whose gradient is a gather; the gradient of a gather would be a sum.
+        This is a scatter because its gradient is a gather; the gradient of a gather would be a sum.
         """
         return tf.scatter_nd(self._indices, rows, tf.stack([*self._shape, rows.shape[1]]))

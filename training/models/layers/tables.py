@@ -1,4 +1,4 @@
-"""The variables of embedding tables."""
+"""Variables of embedding tables."""
 
 import re
 from typing import Any
@@ -7,10 +7,9 @@ import tensorflow as tf
 
 
 def add_table(layer: Any, name: str, shape: tuple[int, int], initializer: Any, *, trainable: bool = True) -> Any:
-    """Give a Keras layer an embedding table, float32."""
-    # TensorFlow allows few characters in the name of a saved variable; a column may contain any.
+    # TensorFlow restricts names of saved variables; column names may have any characters.
     safe = re.sub(r"[^A-Za-z0-9_.\\/>-]", lambda found: f"_{ord(found[0]):x}", name)
-    # Keras would cast in `call` only, and `lookup` is used without it.
+    # Keras would cast only in `call`, and `lookup` is used without it.
     return layer.add_weight(
         name=safe,
         shape=shape,

@@ -9,24 +9,24 @@ from rankline.training.models.frameworks import LIGHTGBM, Framework
 from rankline.workflows.core.validation import check_at_least, check_choice
 from rankline.workflows.schema.targets import TASKS
 
-_MOST_LEAVES = 131_072  # that LightGBM takes
+_MOST_LEAVES = 131_072  # LightGBM's limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class LightGBMConfig(ModelConfig):
-    """Trees over numbers, ids in the order of their frequency, and counts of the ids of lists; one forest per label.
+    """Trees over numbers, ids ordered by frequency, and counts of the ids of lists; one forest per label.
 
-    The rows of a run are kept in memory. Its epochs share the trees: after each of them the validation rows are scored.
-    What is a choice about steps and gradients, such as `optimizer` and `learning_rate`, says nothing to it.
+    All rows are kept in memory. The epochs divide the trees among them, and the validation rows are scored after each.
+    Options about steps and gradients, such as `optimizer` and `learning_rate`, do not apply.
 
     Attributes:
-        trees: of each label, and of each class where there are several.
-        leaves: most leaves of a tree.
-        shrinkage: how much of what a tree has learned is added.
-        min_leaf_rows: fewest rows of a leaf.
+        trees: number of trees per label, and per class if there are several.
+        leaves: maximum number of leaves of a tree.
+        shrinkage: factor on the contribution of each tree.
+        min_leaf_rows: minimum number of rows of a leaf.
         l2_leaves: weight of the squared leaf values in the loss.
-        feature_share: share of the features that each tree may use.
-        list_ids: the most frequent ids of a list that are told apart.
+        feature_share: fraction of the features that each tree may use.
+        list_ids: number of the most frequent ids of a list to distinguish.
     """
 
     name: ClassVar[str] = "lightgbm"

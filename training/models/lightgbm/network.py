@@ -1,4 +1,4 @@
-"""Forests of LightGBM, one for each head, over one matrix of features."""
+"""LightGBM forests, one per head, over one matrix of features."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,12 @@ OBJECTIVES = {BINARY: "binary", REGRESSION: "regression", MULTICLASS: "multiclas
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Columns of the matrix that one feature becomes: its value, or how often each of its first ids is in a list."""
+    """The matrix columns of one feature: its value, or the number of occurrences of each of its first ids in a list."""
 
     feature: Feature
     width: int
 
     def columns(self, column: Column) -> NDArray[np.float32]:
-        """Its part of the matrix, (N, width)."""
         if not isinstance(column, Ragged):
             return column.reshape(len(column), -1).astype(np.float32)
         rows = np.repeat(np.arange(len(column.offsets) - 1), column.lengths)
@@ -38,13 +37,7 @@ class Block:
 
 
 class Forests:
-    """What is fitted.
-
-    Attributes:
-        heads: in their order.
-        blocks: what the matrix consists of, from left to right.
-        boosters: those of LightGBM, one for each head; none before the first `boost`.
-    """
+    """LightGBM forests for all heads, one booster per head. There are no boosters before `begin`."""
 
     def __init__(self, spec: FeatureSpec, model: LightGBMConfig) -> None:
         if lists := [feature.name for feature in spec.continuous if feature.is_list]:
@@ -57,17 +50,11 @@ class Forests:
         self.boosters: list[lightgbm.Booster] = []
 
     def matrix(self, inputs: Mapping[str, Any]) -> NDArray[np.float32]:
-        """Columns by name → the features of N rows, (N, features); ids are exact up to 2**24."""
+        """Convert columns by name to the features of N rows, (N, features); ids are exact up to 2**24."""
         return np.concatenate([block.columns(inputs[block.feature.name]) for block in self.blocks], axis=1)
 
     def begin(self, rows: NDArray[np.float32], labels: NDArray[np.float32], seed: int) -> None:
-        """Take up the rows to learn from.
-
-        Args:
-            rows: of `matrix`.
-            labels: (N, heads), NaN where there is none.
-            seed: of what is drawn, such as `feature_share`.
-        """
+        """Start fitting rows of `matrix`, with labels (N, heads), NaN if missing."""
         self.boosters = []
         for head, own in zip(self.heads, labels.T, strict=True):
             has_label = ~np.isnan(own)
@@ -75,26 +62,25 @@ class Forests:
             self.boosters.append(lightgbm.Booster(self._parameters(head, seed), data))
 
     def boost(self, trees: int) -> None:
-        """Grow to so many trees, or as many as find something to split."""
+        """Grow the forests to `trees` trees, or fewer if no more splits are found."""
         for booster in self.boosters:
             while booster.current_iteration() < trees and not booster.update():
                 pass
 
     def scores(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What the heads say, side by side: (N, sum of widths)."""
+        """Return the outputs of all heads side by side: (N, sum of widths)."""
         parts = [np.asarray(booster.predict(rows)).reshape(len(rows), -1) for booster in self.boosters]
         return np.concatenate(parts, axis=1).astype(np.float32)
 
     def texts(self) -> list[str]:
-        """LightGBM's own form of the forests."""
         return [booster.model_to_string(num_iteration=-1) for booster in self.boosters]
 
     def load(self, texts: Sequence[str]) -> None:
-        """Become what `texts` gave; it grows no further."""
+        """Load forests from `texts`. They cannot be grown further."""
         self.boosters = [lightgbm.Booster(model_str=text) for text in texts]
 
     def num_leaves(self) -> int:
-        """Of all trees that may grow."""
+        """Maximum number of leaves of all trees."""
         return sum(self._model.trees * self._model.leaves * head.width for head in self.heads)
 
     def _parameters(self, head: Head, seed: int) -> dict[str, Any]:

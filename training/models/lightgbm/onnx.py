@@ -1,7 +1,7 @@
-"""Forests as an ONNX model in the padded layout of all served models.
+"""Conversion of forests to an ONNX model with the padded inputs of all served models.
 
-Branches are LightGBM's to the bit: a float32 is at most a float64 threshold exactly where it is at most the largest
-float32 that is, and where a value is missing, the branch is the one that LightGBM would take.
+Rows take exactly LightGBM's branches: a float32 value is at most a float64 threshold exactly if it is at most the
+largest float32 value below or equal to the threshold. Missing values take LightGBM's branch too.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ from rankline.workflows.schema.targets import BINARY, MULTICLASS, Head, output_n
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 _TRANSFORMS: dict[str, tuple[str, dict[str, Any]]] = {BINARY: ("Sigmoid", {}), MULTICLASS: ("Softmax", {"axis": 1})}
-"""What makes probabilities of the sums of trees; those of a regression are its scores."""
+"""Functions from the sum of trees to probabilities; the sum itself is the score of a regression."""
 
 
 def to_onnx(forests: Forests) -> ModelProto:
-    """Convert; one output for each head, named by `rankline.workflows.schema.targets.output_names`."""
+    """Convert forests to a model with one output per head. `output_names` gives the names of the outputs."""
     graph = Graph()
     rows = graph.add("Concat", *(_features(graph, block) for block in forests.blocks), axis=1)
     for head, name, text in zip(forests.heads, output_names(forests.heads), forests.texts(), strict=True):
@@ -30,7 +30,6 @@ def to_onnx(forests: Forests) -> ModelProto:
 
 
 def _features(graph: Graph, block: Block) -> str:
-    """The columns of a feature, float32 (N, width)."""
     name = block.feature.name
     if not block.feature.is_list:
         is_number = block.feature.cardinality is None
@@ -40,7 +39,7 @@ def _features(graph: Graph, block: Block) -> str:
     nnzs = graph.add("Cast", graph.take(name + NNZS, TensorProto.INT32, 1), to=TensorProto.INT64)
     width = graph.add("Gather", graph.add("Shape", values), graph.constant(1))
     places = graph.add("Range", graph.constant(0), width, graph.constant(1))  # (W,)
-    # What is behind the end of a list counts as an id that is not told apart.
+    # Padding counts as an id that is not distinguished.
     depth = block.width + 1
     ids = graph.add("Where", graph.add("Less", places, nnzs), values, graph.constant(depth))
     hot = graph.add("OneHot", ids, graph.constant(depth), graph.constant([0, 1], np.float32), axis=-1)
@@ -49,7 +48,6 @@ def _features(graph: Graph, block: Block) -> str:
 
 
 def _add_head(graph: Graph, rows: str, head: Head, name: str, text: str) -> None:
-    """Trees, and what makes probabilities of their sum."""
     forest = read_forest(text, f"the forest of {head.column!r}")
     trees = {"n_targets": head.width, "post_transform": "NONE", "aggregate_function": "SUM"} | attributes(forest.trees)
     last = _TRANSFORMS.get(head.task)

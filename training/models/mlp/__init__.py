@@ -1,4 +1,4 @@
-"""The multi-layer perceptron of NVTabular's MovieLens examples."""
+"""The multilayer perceptron of NVTabular's MovieLens examples."""
 
 import math
 from dataclasses import dataclass
@@ -13,10 +13,9 @@ class MLPConfig(TabularConfig):
     """Embeddings and numbers side by side, then dense layers.
 
     Attributes:
-        number_dim: columns of the vector that each number becomes beside itself, by waves of learned frequencies; 0
-            leaves numbers as they are.
-        number_frequencies: frequencies of each number.
-        number_scale: standard deviation of what they start from; larger ones tell finer differences.
+        number_dim: width of a vector added for each number, computed from waves with learned frequencies; 0 adds none.
+        number_frequencies: number of frequencies per number.
+        number_scale: standard deviation of the initial frequencies; larger values distinguish finer differences.
     """
 
     name: ClassVar[str] = "mlp"

@@ -1,4 +1,4 @@
-"""The multi-layer perceptron of NVTabular's MovieLens examples: embeddings side by side, then dense layers."""
+"""The multilayer perceptron of NVTabular's MovieLens examples: embeddings side by side, then dense layers."""
 
 from typing import Any
 
@@ -21,7 +21,6 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
-    """Embeddings (lists averaged) beside numbers, the dense layers with ReLU, a linear unit per output."""
     inputs = keras_inputs(spec)
     has_vectors = bool(model.number_dim and spec.continuous)
     x = _with_vectors(inputs, spec, model, step) if has_vectors else embedded(inputs, spec, model, step)
@@ -30,7 +29,6 @@ def build(spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
 
 
 def _with_vectors(inputs: Any, spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
-    """Embeddings, numbers and the vectors of numbers side by side."""
     numbers = feature_layer(number_columns(spec.continuous), spec.continuous, step, name="numbers")(inputs)
     vectors = PeriodicNumbers(model.number_dim, model.number_frequencies, model.number_scale)(numbers)
     parts = [numbers, tf.cast(vectors, numbers.dtype)]

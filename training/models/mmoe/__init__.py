@@ -13,12 +13,12 @@ _MOST_EXPERTS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class MMoEConfig(TabularConfig):
-    """Several labels learn from the same experts, each through a gate and a tower of its own.
+    """All labels share the same experts, and each has its own gate and tower.
 
     Attributes:
         hidden: units of the dense layers of each expert.
-        experts: how many there are.
-        tower: units of the dense layers of each head, behind the experts.
+        experts: number of experts.
+        tower: units of the dense layers of each head, after the experts.
     """
 
     name: ClassVar[str] = "mmoe"
@@ -34,6 +34,5 @@ class MMoEConfig(TabularConfig):
         check_units(self, "tower")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """With all experts."""
         known = super().num_weights(spec)
         return {**known, "hidden": self.experts * known["hidden"]}

@@ -1,6 +1,6 @@
-"""MMoE (Ma et al. 2018): experts that all labels share, and for each label a gate that weighs them, and a tower.
+"""MMoE (Ma et al. 2018): experts shared by all labels, and for each label a gate that weights them, and a tower.
 
-embeddings, numbers ─┬─▶ experts ─▶ mean weighted by ─┬─▶ tower ─▶ head    once for each head
+embeddings, numbers ─┬─▶ experts ─▶ mean weighted by ─┬─▶ tower ─▶ head    once per head
                      └─▶ gate, softmax ───────────────┘
 """
 
@@ -16,7 +16,6 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: MMoEConfig, step: StepConfig) -> Any:
-    """The diagram above; embeddings of lists are averaged."""
     inputs = keras_inputs(spec)
     x = embedded(inputs, spec, model, step)
     experts = tf.stack([dense_layers(x, model.hidden, model.dropout) for _ in range(model.experts)], axis=1)

@@ -1,7 +1,7 @@
-"""What DIN, DIEN and SIM are built from.
+"""Building blocks of DIN, DIEN and SIM.
 
-Shapes as in `rankline.training.models.layers.attention`: N rows, C candidates of each (1 in training), T items of a
-history, D numbers per item. Every score of a row uses one history, so that ranking many candidates costs little more
+Shapes as in `rankline.training.models.layers.attention`: N rows, C candidates per row (1 in training), T items in a
+history, D values per item. All scores of a row share one history, so that ranking many candidates costs little more
 than ranking one.
 """
 
@@ -20,7 +20,6 @@ from rankline.workflows.schema.feature_spec import CATEGORICAL, HISTORY, NEGATIV
 
 
 def check(spec: FeatureSpec, model: SequentialConfig) -> None:
-    """Refuse what a model with histories cannot be built from."""
     check_rows(spec, model)
     if others := [feature.name for feature in (*spec.channel(CATEGORICAL), *spec.continuous)]:
         raise SpecError(
@@ -38,11 +37,11 @@ def longest_history(spec: FeatureSpec) -> int:
 
 
 def look_up(inputs: Any, spec: FeatureSpec, model: SequentialConfig, **options: Any) -> dict[str, Any]:
-    """Users, candidates and histories as embeddings, with penalties and dropout.
+    """Look up users, candidates and histories as embeddings, with penalties and dropout.
 
     Returns:
-        What `SequenceFeatures` gives. "user" is there if the model uses users and there are any; "bias" with
-        `linear_terms`.
+        Output of `SequenceFeatures`, with "user" if the model uses users and the spec has any, and with "bias" if the
+        model has `linear_terms`.
     """
     layer = SequenceFeatures(
         spec,
@@ -53,7 +52,7 @@ def look_up(inputs: Any, spec: FeatureSpec, model: SequentialConfig, **options: 
         name="features",
         **options,
     )
-    found = dict(layer(inputs))  # Keras keeps the original
+    found = dict(layer(inputs))  # a copy, because Keras keeps the original
     for name in ("target", "history", "user", "negatives"):
         if name in found:
             found[name] = dropped(_held(found[name], model.l2_embedding, name), model.embedding_dropout)
@@ -63,15 +62,15 @@ def look_up(inputs: Any, spec: FeatureSpec, model: SequentialConfig, **options: 
 
 
 def hidden(parts: Any, units: Any, model: SequentialConfig) -> Any:
-    """Dense layers on `parts` side by side, see `Beside`; (N, C, units[-1])."""
+    """Apply dense layers to `parts` side by side, see `Beside`; returns (N, C, units[-1])."""
     return Mlp(units, dropout=model.dropout)(Beside()([part for part in parts if part is not None]))
 
 
 def recent(found: dict[str, Any], max_items: int, model: SequentialConfig) -> tuple[Any | None, Any | None]:
-    """What the history is by how long ago its items were chosen, and its product with the candidates.
+    """Summarize the history by recency, and multiply the summary by the candidates.
 
     Returns:
-        (N, D) and (N, C, D), with `recency`; else nothing.
+        (N, D) and (N, C, D); None for both without `recency`.
     """
     if not model.recency:
         return None, None
@@ -80,17 +79,15 @@ def recent(found: dict[str, Any], max_items: int, model: SequentialConfig) -> tu
 
 
 def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: FeatureSpec, model: SequentialConfig) -> Any:
-    """The probabilities "output", (N, C).
+    """Return the probabilities "output", (N, C).
 
-    With `linear_terms` the weights of the candidate's ids join the logit, with `dot_product_features` the dot products
-    of candidate and summaries.
+    With `linear_terms` the weights of the candidate's ids are added to the logit, with `dot_product_features` the dot
+    products of the candidate and the summaries.
 
     Args:
         x: (N, C, H).
-        found: of `look_up`.
-        summaries: of the history, (N, C, D) or (N, D); None for one that there is not.
-        spec: the features.
-        model: its choices.
+        found: output of `look_up`.
+        summaries: summaries of the history, (N, C, D) or (N, D); None entries are skipped.
     """
     logits = logit(x)[..., 0]
     if "bias" in found:
@@ -102,14 +99,14 @@ def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: Feature
 
 
 def probability(logits: Any, name: str, spec: FeatureSpec) -> Any:
-    """Their sigmoid, float32; of one negative for each positive, however many the rows of `spec` have."""
+    """Return the sigmoid of the logits, float32, calibrated to one negative per positive."""
     if (num_negatives := spec.metadata.negatives or 1) > 1:
         logits = PriorShift(num_negatives)(logits)
     return keras.layers.Activation("sigmoid", dtype=tf.float32, name=name)(logits)
 
 
 class Beside(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Puts tensors side by side: (N, C, D), and (N, D), which is the same for all candidates.
+    """Concatenates tensors (N, C, D), and (N, D), which are repeated for all candidates.
 
     Call with a list whose first tensor is (N, C, D); returns (N, C, sum of all D).
     """
@@ -124,11 +121,10 @@ class Beside(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no typ
 
 
 class SplitHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Cuts a history before its latest items.
+    """Splits off the latest items of a history.
 
     Call with `[history, present]`: (N, T, D) and (N, T). Returns four tensors: the earlier part, (N, max(T - R, 1), D),
-    and where it has items; the latest part, (N, R, D), and where it has items. A part that would be too short has a
-    place without an item in front.
+    and its mask; the latest part, (N, R, D), and its mask. A part that would be too short is padded in front.
     """
 
     def __init__(self, num_recent: int, **kwargs: Any) -> None:
@@ -139,7 +135,7 @@ class SplitHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
         history, present = inputs
         missing = tf.maximum(self.num_recent + 1 - tf.shape(present)[1], 0)
         history, present = tf.pad(history, [[0, 0], [missing, 0], [0, 0]]), tf.pad(present, [[0, 0], [missing, 0]])
-        # Not slices, whose gradients are as large as the whole, and are added up.
+        # Splits instead of slices, whose gradients are as large as the whole tensor and must be summed.
         sizes = tf.stack([tf.shape(present)[1] - self.num_recent, self.num_recent])
         (earlier, latest), (present_earlier, present_latest) = (
             tf.split(x, sizes, axis=1, num=2) for x in (history, present)
@@ -156,7 +152,7 @@ class SplitHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
 
 
 def _held(x: Any, l2: float, name: str) -> Any:
-    """`x` with a penalty on its squared norm, averaged over the rows; in float32, in which no square overflows."""
+    """Add a penalty on the squared norm of `x`, averaged over the rows, in float32 to avoid overflow of the squares."""
     return keras.layers.ActivityRegularization(l2=l2, dtype=tf.float32, name=f"{name}_penalty")(x) if l2 else x
 
 

@@ -9,7 +9,7 @@ from rankline.training.models.frameworks import PYTORCH, Framework
 
 @dataclass(frozen=True, kw_only=True)
 class TorchMLPConfig(TabularConfig):
-    """Embeddings, lists summed, and numbers side by side, then dense layers with batch normalisation."""
+    """Embeddings (lists summed) and numbers side by side, then dense layers with batch normalization."""
 
     name: ClassVar[str] = "torch_mlp"
     network: ClassVar[str] = "rankline.training.models.torch_mlp.network:build"

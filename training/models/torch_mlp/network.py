@@ -15,11 +15,11 @@ from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 
 
 class Output(NamedTuple):
-    """What a model that `rankline.training.trainers.torch` fits gives for N rows.
+    """The output of a model for `rankline.training.trainers.torch`, for N rows.
 
     Attributes:
-        logit: what the heads make their outputs of, shape (N,) of one number, else (N, sum of the heads' widths); the
-            sigmoid of a binary one is the probability.
+        logit: logits of the heads, shape (N,) for a single number, else (N, sum of the heads' widths); the sigmoid of a
+            binary one is the probability.
         penalty: added to the loss; a scalar.
     """
 
@@ -38,13 +38,13 @@ def build(
 
 
 class TorchMLP(nn.Module):
-    """Embeddings of single ids, a summed embedding bag per list, and normalised numbers, through dense layers.
+    """Dense layers over embeddings of single ids, a summed embedding bag per list, and normalized numbers.
 
-    The architecture is that of `nvtabular.framework_utils.torch.models.Model`. The notebook fits its output, as it
-    is, to the label with the mean squared error; here it is a logit and fitted with the binary cross-entropy, so that
+    The architecture is that of `nvtabular.framework_utils.torch.models.Model`. The notebook fits its output directly to
+    the label with the mean squared error; here the output is a logit and fitted with binary cross-entropy, so that
     scores are probabilities. `linear_terms` adds the weights of the row's ids to the logit, summed over lists.
 
-    Called with the inputs of a batch of `rankline.training.data.loader.torch.TorchAsyncItr`.
+    Call with the inputs of a batch of `rankline.training.data.loader.torch.TorchAsyncItr`.
     """
 
     def __init__(self, spec: FeatureSpec, model: TorchMLPConfig) -> None:
@@ -93,7 +93,7 @@ class TorchMLP(nn.Module):
 
 
 class _BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation that takes a single row too: it has no variance, so the running statistics stand in."""
+    """Batch normalization that supports a single row, which has no variance, by using the running statistics."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if self.training and len(input) == 1:
@@ -109,7 +109,7 @@ def _table(feature: Feature, dim: int) -> nn.Module:
 
 
 def _rows(table: nn.Module, ids: Any) -> torch.Tensor:
-    """Rows of a table for ids (N, 1), lists of a fixed length (N, W), or all values and where each list begins."""
+    """Look up ids (N, 1), lists of a fixed length (N, W), or all values and the start of each list."""
     if isinstance(ids, tuple):
         values, offsets = ids
         return cast(torch.Tensor, table(values, offsets.reshape(-1)))
@@ -117,7 +117,7 @@ def _rows(table: nn.Module, ids: Any) -> torch.Tensor:
 
 
 def _start_uniform(table: nn.Module, scale: float) -> None:
-    """Known ids in ± `scale`; the reserved ones at zero, so that an id never trained on adds nothing."""
+    """Initialize ids uniformly in ± `scale`, and reserved ids with zero, so that an untrained id contributes zero."""
     weight = cast(torch.Tensor, table.weight)
     nn.init.uniform_(weight, -scale, scale)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Bayesian factorisation machine (Freudenthaler et al. 2011), with what a user rated (Koren 2008)."""
+"""Bayesian factorization machine (Freudenthaler et al. 2011) with implicit feedback (Koren 2008)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,18 +10,18 @@ from rankline.workflows.schema.targets import BINARY, REGRESSION
 
 @dataclass(frozen=True, kw_only=True)
 class BayesianFMConfig(TablesConfig):
-    """A factorisation machine over ids and lists of ids, its weights drawn from their posterior by Gibbs sampling.
+    """A factorization machine over ids and lists of ids, fitted by Gibbs sampling of its weights.
 
-    Beside the ids of a row it knows, without being sent them, which items its user has in the training rows, and which
-    users its item has. The row's own pair is among them, in training and in serving: it is not a label, as which pairs
-    were rated does not tell how (noise as labels has an AUC of 0.5). What is served is one factorisation machine: the
-    mean of all draws, in as many dimensions as `served_dim`. Its epochs share the sweeps; nothing is overfitted by more
-    of them, so one epoch will do.
+    In addition to the ids of a row, the model knows which items the user has in the training rows, and which users the
+    item has. These include the pair of the row itself, both in training and in serving. This does not leak the label:
+    which pairs were rated does not tell the rating (with random labels the AUC is 0.5). The exported model is a single
+    factorization machine, the mean of all draws, with `served_dim` dimensions. The epochs divide the sweeps among them;
+    more sweeps do not overfit, so one epoch is enough.
 
     Attributes:
-        factors: dimensions of the vectors that are drawn.
-        sweeps: times that all weights are drawn.
-        burn_in: first sweeps, which are thrown away.
+        factors: dimension of the vectors that are drawn.
+        sweeps: number of times that all weights are drawn.
+        burn_in: number of initial sweeps to discard.
     """
 
     name: ClassVar[str] = "bayesian_fm"

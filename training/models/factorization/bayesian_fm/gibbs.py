@@ -1,17 +1,17 @@
-"""Draws of a factorisation machine's weights, by Gibbs sampling.
+"""Gibbs sampling of the weights of a factorization machine.
 
-A row has a *group* in each column: an id, or a list of ids. A group's vector is a weighted sum of the vectors of its
-*features*, which come in blocks: the id itself, the ids of the list (their mean), or what is known of the id, such as
-the items of a user, with weight 1/√(their number). With b the linear weights, v the vectors, both of groups:
+In each column a row has a *group*: an id, or a list of ids. A group's vector is a weighted sum of the vectors of its
+*features*, which come in blocks: the id itself, the ids of the list (their mean), or attributes of the id, such as the
+items of a user, with weight 1/√(their number). With linear weights b and vectors v of the groups:
 
     f = offset + Σ_c b_c + Σ_{c<c'} v_c · v_c'
 
-A label of 1 is a latent normal number around f that is above 0 (Albert & Chib 1993, "Bayesian analysis of binary and
-polychotomous response data"); a number is one itself. Each block has a normal prior for each of its dimensions, with
-mean and precision drawn as well (Freudenthaler, Schmidt-Thieme & Rendle 2011, "Bayesian factorization machines"). What
-the rows of a group say about it is added up once, and all features of its blocks are drawn from that (Rendle 2013,
-"Scaling factorization machines to relational data"), so that a sweep takes time in proportion to rows × dimensions,
-however many items a user has.
+For a binary label, a latent normal variable around f is positive if the label is 1 (Albert & Chib 1993, "Bayesian
+analysis of binary and polychotomous response data"); a numeric label is itself that variable. Each block has a normal
+prior for each of its dimensions, whose mean and precision are drawn as well (Freudenthaler, Schmidt-Thieme & Rendle
+2011, "Bayesian factorization machines"). The statistics of the rows of a group are summed once, and the features of all
+its blocks are drawn from these sums (Rendle 2013, "Scaling factorization machines to relational data"). The time of a
+sweep is therefore proportional to rows × dimensions, no matter how many items a user has.
 """
 
 import math
@@ -26,17 +26,17 @@ from rankline.training.data.loader.compiled import compiled
 
 Array = npt.NDArray[Any]
 _START = 0.1
-"""Deviation of the vectors before the first sweep; all zero would stay so for long."""
+"""Standard deviation of the initial vectors; all zeros would take many sweeps to leave."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Features of groups, as a sparse matrix feature by feature.
+    """The features of groups as a sparse matrix, stored feature by feature.
 
     Attributes:
-        starts: where the entries of each feature begin, and the end; (features + 1,).
-        groups: of each entry, int32.
-        weights: of each entry.
+        starts: start of the entries of each feature, and the end; (features + 1,).
+        groups: group of each entry, int32.
+        weights: weight of each entry.
     """
 
     starts: Array
@@ -45,14 +45,13 @@ class Block:
 
     @classmethod
     def of_entries(cls, features: Array, groups: Array, weights: Array, num_features: int) -> "Block":
-        """A matrix of entries in any order."""
         order = np.argsort(features, kind="stable")
         starts = np.concatenate(([0], np.cumsum(np.bincount(features, minlength=num_features))))
         return cls(starts=starts, groups=groups[order].astype(np.int32), weights=weights[order].astype(np.float64))
 
     @classmethod
     def identity(cls, num_groups: int) -> "Block":
-        """Groups that are their own features."""
+        """Build the matrix of groups that are their own features."""
         return cls.of_entries(np.arange(num_groups), np.arange(num_groups), np.ones(num_groups), num_groups)
 
     def __len__(self) -> int:
@@ -61,13 +60,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedColumn:
-    """A column of the rows.
-
-    Attributes:
-        groups: of each row, int32 (N,).
-        num_groups: how many there are.
-        blocks: what their vectors are made of.
-    """
+    """A column of the rows. `groups` has the group of each row, int32 (N,), and `blocks` the features of the groups."""
 
     groups: Array
     num_groups: int
@@ -75,16 +68,16 @@ class GroupedColumn:
 
 
 class Chain:
-    """The weights, and how they go from one draw to the next. Draws are the same for the same seed.
+    """The current draw of all weights, and the step to the next draw. Draws are reproducible with the same seed.
 
     Args:
-        labels: (N,), 0 or 1, or standardised numbers.
-        is_binary: what the labels are.
+        labels: (N,), 0 or 1, or standardized numbers.
+        is_binary: whether the labels are 0 or 1.
 
     Attributes:
-        groups: of each column the weights of its groups, (factors + 1, groups); the last are the linear ones.
-        features: of each column and block the weights of its features, (factors + 1, features).
-        offset: what every row has.
+        groups: for each column the weights of its groups, (factors + 1, groups); the last row is linear.
+        features: for each column and block the weights of its features, (factors + 1, features).
+        offset: constant term of all rows.
     """
 
     def __init__(
@@ -100,12 +93,11 @@ class Chain:
         self._priors = [[np.tile([0.0, 1.0], (factors + 1, 1)) for _ in column.blocks] for column in columns]
         self.offset, self._noise_precision = 0.0, 1.0
         self._sums = self._of_rows([of[:-1] for of in self.groups])  # (factors, N)
-        self._errors = np.zeros(len(labels))  # the latent number less f
+        self._errors = np.zeros(len(labels))  # latent variable minus f
         self._latent = self._scores()
 
     def sweep(self) -> None:
-        """Draw all weights once."""
-        _seed(self._random.integers(1 << 32))  # Numba's generator is that of every chain
+        _seed(self._random.integers(1 << 32))  # Numba's generator is global and shared by all chains
         if self._is_binary:
             _draw_latent(self._labels, self._latent, self._errors)
         else:
@@ -116,12 +108,12 @@ class Chain:
         factors = len(self._sums)
         for dimension in (factors, *range(factors)):
             is_linear = dimension == factors
-            sums = self._errors if is_linear else self._sums[dimension]  # of the linear weights nobody reads them
+            sums = self._errors if is_linear else self._sums[dimension]  # not used for linear weights
             for place in range(len(self._columns)):
                 self._draw_column(place, dimension, sums, is_linear=is_linear)
 
     def scores(self) -> Array:
-        """f of each row, (N,)."""
+        """Return f of each row, (N,)."""
         scores: Array = self._latent - self._errors
         return scores
 
@@ -146,7 +138,7 @@ class Chain:
         weights += change
 
     def _of_rows(self, of_groups: Sequence[Array]) -> Array:
-        """Sums over the columns of what their groups have, (…, N)."""
+        """Sum what the groups of each row have in `of_groups`, over the columns; (…, N)."""
         pairs = zip(of_groups, self._columns, strict=True)
         total: Array = np.sum([numbers[..., column.groups] for numbers, column in pairs], axis=0)
         return total
@@ -164,7 +156,7 @@ def _drawn(random: np.random.Generator, factors: int, num_features: int) -> Arra
 
 
 def _of_groups(block: Block, features: Array, num_groups: int) -> Array:
-    """Sums over the features of each group."""
+    """Sum the weighted features of each group, (…, groups)."""
     of_entry = np.repeat(np.arange(len(block)), np.diff(block.starts))
     sums = np.zeros((len(features), num_groups))
     for of_dimension, weights in zip(sums, features, strict=True):
@@ -192,7 +184,7 @@ def _gamma(shape: float, rate: float) -> float:
 
 @compiled
 def _above(bound: float) -> float:
-    """A standard normal number that is above a bound (Robert 1995, "Simulation of truncated normal variables")."""
+    """Draw a standard normal number above a bound (Robert 1995, "Simulation of truncated normal variables")."""
     if bound < 0.5:
         while True:
             number = np.random.standard_normal()
@@ -207,7 +199,7 @@ def _above(bound: float) -> float:
 
 @compiled
 def _draw_latent(labels: Array, latent: Array, errors: Array) -> None:
-    """Latent numbers on the side of zero that the label says."""
+    """Draw latent variables, positive for a label of 1 and negative for 0."""
     for row in range(len(labels)):
         score = latent[row] - errors[row]
         side = 1.0 if labels[row] > 0.5 else -1.0
@@ -219,7 +211,7 @@ def _draw_latent(labels: Array, latent: Array, errors: Array) -> None:
 def _add_up(
     groups: Array, sums: Array, weights: Array, errors: Array, slopes: Array, squares: Array, is_linear: bool
 ) -> None:
-    """What the rows of each group say: f has the slope h in a group's weight."""
+    """Sum the statistics of the rows of each group. The derivative of f with respect to a group's weight is h."""
     for row in range(len(groups)):
         group = groups[row]
         h = 1.0 if is_linear else sums[row] - weights[group]
@@ -229,7 +221,7 @@ def _add_up(
 
 @compiled
 def _apply(groups: Array, sums: Array, weights: Array, errors: Array, change: Array, is_linear: bool) -> None:
-    """Let errors and sums know of changed weights."""
+    """Update errors and sums after a change of the groups' weights."""
     for row in range(len(groups)):
         group = groups[row]
         if is_linear:
@@ -241,7 +233,7 @@ def _apply(groups: Array, sums: Array, weights: Array, errors: Array, change: Ar
 
 @compiled
 def _draw_prior(weights: Array, prior: Array) -> None:
-    """Mean and precision of the weights of a block; a normal-gamma prior of unit strength."""
+    """Draw mean and precision of a block's weights, with a normal-gamma prior of unit strength."""
     mean, squares = prior[0], prior[0] ** 2
     for weight in weights:
         squares += (weight - mean) ** 2
@@ -262,7 +254,7 @@ def _draw_features(
     prior: Array,
     noise_precision: float,
 ) -> None:
-    """The weights of a block, one after the other; `slopes` and `change` are kept up with them."""
+    """Draw the weights of a block one after another, and keep `slopes` and `change` up to date."""
     mean, precision = prior
     for feature in range(len(weights)):
         slope, square = 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Columns of ids as the groups that a chain draws the weights of."""
+"""Conversion of columns of ids to the groups of a Gibbs chain."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +14,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A column of rows, its groups numbered from 0.
+    """A column of the rows with groups numbered from 0.
 
     Attributes:
-        ids: those that it has, in their order.
-        frequencies: how often.
-        groups: of each row, int32 (N,).
-        num_groups: how many.
+        ids: distinct ids, sorted.
+        frequencies: number of occurrences of each id.
+        groups: group of each row, int32 (N,).
         own: the ids as features of the groups.
-        is_list: whether the rows have lists.
     """
 
     ids: Array
@@ -34,7 +32,7 @@ class Encoded:
 
     @classmethod
     def of(cls, ids: Array) -> "Encoded":
-        """Each id is a group."""
+        """Encode single ids; each id is a group."""
         distinct, groups, counts = np.unique(ids, return_inverse=True, return_counts=True)
         return cls(
             ids=distinct,
@@ -47,7 +45,9 @@ class Encoded:
 
     @classmethod
     def of_lists(cls, ids: Array) -> "Encoded":
-        """Each distinct list of ids (N, W), zeros behind its end, is a group, of which its ids have equal shares."""
+        """Encode lists of ids (N, W), padded with zeros. Each distinct list is a group, and its ids have equal
+        weights.
+        """
         lists, groups, counts = np.unique(ids, axis=0, return_inverse=True, return_counts=True)
         of_entry, place = np.nonzero(lists)
         distinct, features = np.unique(lists[of_entry, place], return_inverse=True)
@@ -62,12 +62,11 @@ class Encoded:
         )
 
     def known(self, *beside: Block) -> GroupedColumn:
-        """The groups, with what is known of them beside their ids."""
         return GroupedColumn(groups=self.groups, num_groups=self.num_groups, blocks=(self.own, *beside))
 
 
 def partners(side: Encoded, other: Encoded) -> Block:
-    """Which groups of the other side the groups of this one have rows with, with weight 1/√(their number)."""
+    """Return features for one side's groups: the other side's groups in the same rows, weighted 1/√(their number)."""
     pairs = sorted_distinct(side.groups.astype(np.int64) * other.num_groups + other.groups)
     groups, features = np.divmod(pairs, other.num_groups)
     weights = 1 / np.sqrt(np.bincount(groups, minlength=side.num_groups))[groups]

@@ -1,4 +1,4 @@
-"""A factorisation machine that is fitted by Gibbs sampling."""
+"""A factorization machine fitted by Gibbs sampling."""
 
 import math
 from collections.abc import Sequence
@@ -15,12 +15,10 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.targets import BINARY
 
 _DRAW_EVERY = 2
-"""Sweeps from one draw that is kept to the next: neighbours are alike."""
+"""Number of sweeps between draws to keep, because consecutive draws are correlated."""
 
 
 class BayesianFM(TablesModel):
-    """See `BayesianFMConfig`."""
-
     def __init__(self, spec: FeatureSpec, model: BayesianFMConfig) -> None:
         super().__init__(spec, model)
         self._model = model
@@ -29,21 +27,19 @@ class BayesianFM(TablesModel):
     def begin(self, rows: Array, labels: Array, seed: int) -> None:
         head = self.head
         wanted = labels if head.task == BINARY else (labels - head.mean) / head.deviation
-        order = np.lexsort((labels, *rows.T))  # draws are the same whatever the order, and memory is read in order
+        order = np.lexsort((labels, *rows.T))  # makes draws independent of the order, and memory access sequential
         encoded = [
             (Encoded.of_lists if ids.feature.is_list else Encoded.of)(ids.of_rows(rows[order])) for ids in self.columns
         ]
         self._sampler = _Sampler(encoded, self.sides, wanted[order], self._model, seed, is_binary=head.task == BINARY)
 
     def learn(self, share: float) -> None:
-        assert self._sampler is not None  # it has begun
+        assert self._sampler is not None  # set by `begin`
         self._sampler.run(round(share * self._model.sweeps))
         self.tables = self._sampler.tables([len(table) for table in self.tables])
 
 
 class _Sampler:
-    """A chain over rows, and the mean of its draws."""
-
     def __init__(
         self,
         columns: Sequence[Encoded],
@@ -62,7 +58,6 @@ class _Sampler:
         self._posterior = self._nothing()
 
     def run(self, sweeps: int) -> None:
-        """Have so many sweeps in all."""
         while self._done < sweeps:
             self._chain.sweep()
             self._done += 1
@@ -71,18 +66,14 @@ class _Sampler:
                 self._keep(self._posterior)
 
     def tables(self, num_ids: Sequence[int]) -> list[Array]:
-        """Of each column what its ids have, float32 (ids, dimensions + 1); an id without rows the mean of the others.
-
-        Args:
-            num_ids: of each column.
-        """
+        """Return a table per column, float32 (ids, dimensions + 1). An id without rows gets the mean of the others."""
         posterior = self._posterior
-        if not posterior.num_draws:  # in the burn-in: as it is
+        if not posterior.num_draws:  # during burn-in: use the current draw
             posterior = self._nothing()
             self._keep(posterior)
         weights, offset = posterior.mean()
         if self._is_binary:
-            # The mean of Φ(f) over f of a mean and a variance is Φ(mean / √(1 + variance)).
+            # For normally distributed f, the mean of Φ(f) is Φ(mean / √(1 + variance)).
             scale = 1 / math.sqrt(1 + posterior.variance())
             weights[:, :-1] *= math.sqrt(scale)
             weights[:, -1] *= scale

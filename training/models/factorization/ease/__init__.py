@@ -12,16 +12,16 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 @dataclass(frozen=True, kw_only=True)
 class EASEConfig(TablesConfig):
-    """What a user likes next, of all items: each item by the other items that the user liked.
+    """Recommends the next items to a user, among all items, by the other items that the user liked.
 
-    It learns from the rows with a label of 1 alone, in closed form, so one epoch will do. Its score puts items in an
-    order; it is not the probability that the user likes an item, which `bayesian_fm` says.
+    It uses only the rows with a label of 1 and has a closed-form solution, so one epoch is enough. Its score ranks
+    items; it is not the probability that the user likes an item, which `bayesian_fm` predicts.
 
     Attributes:
-        regularization: weight of the squared weights from item to item, λ of the paper.
-        recency: the latest row of a user counts e^recency times as much as the first one when items are scored. 0 for
-            all rows alike. Rows are in the order of the files, which is that of time where data is split by time.
-        max_items: items that are learned, those that most users like; memory is that of their square.
+        regularization: weight of the squared item-to-item weights, λ of the paper.
+        recency: when scoring, the latest row of a user has e^recency times the weight of the first one. 0 weights all
+            rows equally. Rows are in the order of the files, which is chronological if the data is split by time.
+        max_items: maximum number of items to learn, those that most users like; memory grows with its square.
     """
 
     name: ClassVar[str] = "ease"
@@ -39,6 +39,6 @@ class EASEConfig(TablesConfig):
         check_not_negative(self, "recency")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """With the square of the items or the users, whichever are fewer, in twice the precision."""
+        """Include the square matrix of the items or the users, whichever are fewer, in double precision."""
         num_ids = [feature.embedding_shape[0] for feature in spec.categorical if not feature.is_list]
         return {**super().num_weights(spec), "max_items": 2 * min(self.max_items, *num_ids) ** 2}

@@ -1,11 +1,12 @@
-"""A linear autoencoder of items, in closed form, as one vector for each user and each item.
+"""A linear autoencoder of items in closed form, as one vector per user and per item.
 
-With X the items that users like, (users, items), the weights from item to item are those of least squares that leave
-an item's weight on itself at zero (Steck 2019, equation 8), with P the inverse of XᵀX + λ:
+Let X be the items that users like, (users, items), and P the inverse of XᵀX + λ. The item-to-item weights are the least
+squares solution in which the weight of an item on itself is zero (Steck 2019, equation 8):
 
     B = 1 - P / diag(P)
 
-The scores of all items are W B, W being X with the late ones weighing more. Their first singular vectors are served.
+The scores of all items are W B, where W is X with larger weights for recent items. The exported vectors are the first
+singular vectors of the scores.
 """
 
 from collections.abc import Callable
@@ -20,20 +21,18 @@ from rankline.training.models.factorization.tables import TablesModel
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
 _OVERSAMPLED, _ITERATIONS = 16, 8
-"""Of the search for singular vectors (Halko, Martinsson & Tropp 2011, "Finding structure with randomness")."""
+"""Parameters of the randomized SVD (Halko, Martinsson & Tropp 2011, "Finding structure with randomness")."""
 _STEEPNESS = 4.0
-"""Of the output: Φ(4 (s - ½)) keeps the order of scores s, which are about 0 to 1."""
+"""Slope of the output function: Φ(4 (s - ½)) preserves the order of scores s, which are about 0 to 1."""
 
 
 class EASE(TablesModel):
-    """See `EASEConfig`."""
-
     def __init__(self, spec: FeatureSpec, model: EASEConfig, step: StepConfig) -> None:  # noqa: ARG002
         super().__init__(spec, model)
         self._model = model
 
     def begin(self, rows: Array, labels: Array, seed: int) -> None:
-        """Learn all there is; nothing is left to `learn`."""
+        """Fit the model completely; `learn` has nothing left to do."""
         self.tables = [np.zeros_like(table) for table in self.tables]
         user_table, item_table = (self.tables[side] for side in self.sides)
         user_table[:, -1] = -_STEEPNESS / 2
@@ -44,31 +43,31 @@ class EASE(TablesModel):
         scale = np.sqrt(_STEEPNESS)
         of_users, of_items = singular_vectors(liked, self._model, seed)
         dimensions = of_users.shape[1]
-        user_table[:, :dimensions] = scale * of_users.mean(axis=0)  # whoever likes nothing yet: what is liked most
+        user_table[:, :dimensions] = scale * of_users.mean(axis=0)  # users without likes get the average user
         user_table[liked.users, :dimensions] = scale * of_users
         item_table[liked.items, :dimensions] = scale * of_items
 
     def learn(self, share: float) -> None:
-        """Nothing: see `begin`."""
+        """Do nothing: `begin` fits the model completely."""
 
 
 class Liked:
-    """Who likes what, each pair once.
+    """The pairs of users and items they like, without duplicates.
 
     Args:
-        users, items: ids of each row, in the order of time.
-        are_liked: whether the row counts.
-        max_items: items that are kept, those with the most rows that count.
+        users, items: ids of each row, in chronological order.
+        are_liked: whether the row is a like.
+        max_items: number of items to keep, those with the most likes.
 
     Attributes:
-        users, items: the ids of those that there are.
+        users, items: distinct ids.
         chosen: 1 for each pair, sparse (users, items).
-        ages: in place of 1 the share of the user's rows that came after it.
+        ages: for each pair the fraction of the user's rows that are later, sparse (users, items).
     """
 
     def __init__(self, users: Array, items: Array, are_liked: Array, max_items: int) -> None:
         most_liked = np.argsort(-np.bincount(items[are_liked]), kind="stable")[:max_items]
-        kept = np.flatnonzero(are_liked & np.isin(items, most_liked))[::-1]  # of a pair that comes twice the latest
+        kept = np.flatnonzero(are_liked & np.isin(items, most_liked))[::-1]  # keeps the latest of repeated pairs
         pairs, latest = np.unique(np.stack([users[kept], items[kept]]), axis=1, return_index=True)
         self.users, user_of = np.unique(pairs[0], return_inverse=True)
         self.items, item_of = np.unique(pairs[1], return_inverse=True)
@@ -78,7 +77,7 @@ class Liked:
 
 
 def singular_vectors(liked: Liked, model: EASEConfig, seed: int) -> tuple[Array, Array]:
-    """Vectors of users and of items, (users, K) and (items, K), whose dot products are the scores W B."""
+    """Return vectors of users and of items, (users, K) and (items, K), whose dot products are the scores W B."""
     weighted = liked.chosen.copy()
     weighted.data = np.exp(-model.recency * liked.ages.data)
     inverse, diagonal = _inverse(liked.chosen, model.regularization)
@@ -102,7 +101,7 @@ def singular_vectors(liked: Liked, model: EASEConfig, seed: int) -> tuple[Array,
 
 
 def _inverse(chosen: csr_matrix, regularization: float) -> tuple[Callable[[Array], Array], Array]:
-    """What multiplies by P = (XᵀX + λ)⁻¹, and the diagonal of P; the smaller one of the two sides is inverted."""
+    """Return a function that multiplies by P = (XᵀX + λ)⁻¹, and the diagonal of P. Inverts the smaller side only."""
     num_users, num_items = chosen.shape
     if num_items <= num_users:
         inverted = np.linalg.inv((chosen.T @ chosen).toarray() + regularization * np.eye(num_items))
@@ -115,7 +114,7 @@ def _inverse(chosen: csr_matrix, regularization: float) -> tuple[Callable[[Array
 
 
 def _shares_after(users: Array) -> Array:
-    """Of each row the share of its user's rows that are behind it: from nearly 1 down to 0."""
+    """Return for each row the fraction of its user's rows that are later, from nearly 1 down to 0."""
     order = np.argsort(users, kind="stable")
     _, first, counts = np.unique(users[order], return_index=True, return_counts=True)
     shares = np.empty(len(users))

@@ -11,13 +11,13 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionConfig(SequentialConfig):
-    """A model in which interests evolve over the latest items, as in DIEN.
+    """A model of interests that evolve over the latest items, as in DIEN.
 
     Attributes:
-        short_history: number of latest items that are the short history; those before are the long one.
+        short_history: number of latest items in the short history; earlier items are the long history.
         gru_units: units of the two recurrent layers over the short history.
         aux_hidden: units of the dense layers of the auxiliary loss.
-        aux_weight: weight of the auxiliary loss; 0 leaves it out, and negative histories with it.
+        aux_weight: weight of the auxiliary loss; 0 disables it, and the use of negative histories.
     """
 
     short_history: int = 10
@@ -32,18 +32,17 @@ class EvolutionConfig(SequentialConfig):
         check_not_negative(self, "aux_weight")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """With those of the recurrent layers: three gates in each of two."""
+        """Include the recurrent layers: two layers with three gates each."""
         return {**super().num_weights(spec), "gru_units": 6 * self.gru_units**2}
 
     @property
     def uses_negatives(self) -> bool:
-        """For the auxiliary loss."""
         return self.aux_weight > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DIENConfig(EvolutionConfig):
-    """Interests that evolve over the latest items; those before them are left out."""
+    """Interests that evolve over the latest items; earlier items are ignored."""
 
     name: ClassVar[str] = "dien"
     network: ClassVar[str] = "rankline.training.models.sequential.dien.network:build"

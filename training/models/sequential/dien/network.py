@@ -22,10 +22,7 @@ def build(
     model: DIENConfig,
     step: StepConfig,  # noqa: ARG001  (a network's signature)
 ) -> Any:
-    """The diagram above; of a history only the `short_history` latest items count.
-
-    Without negative histories in `spec` there is no auxiliary loss.
-    """
+    """Build the model. Without negative histories in `spec` it has no auxiliary loss."""
     check(spec, model)
     inputs = keras_inputs(spec)
     num_recent = model.short_history if learns_from_negatives(spec, model) else 0
@@ -37,17 +34,13 @@ def build(
 
 
 def evolved(target: Any, latest: Any, present: Any, negatives: Any, model: EvolutionConfig) -> Any:
-    """The interest of the latest items for each candidate.
+    """Return the state of the interests after the latest items, for each candidate: (N, C, `gru_units`).
 
     Args:
         target: candidates, (N, C, D).
         latest: latest items, (N, T, D).
-        present: where there are some, (N, T).
-        negatives: items beside them that were not chosen, (N, T, D), for the auxiliary loss; None for none.
-        model: its choices.
-
-    Returns:
-        (N, C, `gru_units`).
+        present: mask of the latest items, (N, T).
+        negatives: a negative for each of these items, (N, T, D), for the auxiliary loss; None for no such loss.
     """
     state, states = DienBlock(model.gru_units, reference=model.is_reference)([target, latest, present])
     if negatives is None:

@@ -1,7 +1,8 @@
 """DIN (Zhou et al. 2018, arXiv:1706.06978): attention of the candidate over the whole history.
 
-Weights are the softmax of the scores, and not the scores as in the paper. On Amazon's reviews of beauty products that
-is better: AUC 0.800, with the scores 0.788; with dot products in place of the activation unit 0.796 (one seed each).
+Weights are the softmax of the scores, whereas the paper uses the scores themselves. The softmax is better on Amazon's
+reviews of beauty products: AUC 0.800 versus 0.788; with dot products instead of the activation unit 0.796 (one seed
+each).
 """
 
 from typing import Any
@@ -17,9 +18,9 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: DINConfig, step: StepConfig) -> Any:
-    """What the activation unit weighs stands beside the candidate, their product, and the user.
+    """Build dense layers on the candidate, the attended history, the product of both, and the user.
 
-    In the variant "reference" dot products weigh, and there is no product beside.
+    The variant "reference" uses dot-product attention and no product.
     """
     check(spec, model)
     inputs = keras_inputs(spec)

@@ -12,13 +12,13 @@ SOFT, HARD = SEARCHES = ("soft", "hard")
 
 @dataclass(frozen=True, kw_only=True)
 class SIMConfig(EvolutionConfig):
-    """A search in the long history, attention over what it found, and DIEN over the short history.
+    """A search in the long history, attention over its results, and DIEN over the short history.
 
     Attributes:
-        search: "soft" keeps the items that attention weighs most, "hard" the latest ones that share the item's last
-            feature, such as its category.
+        search: "soft" keeps the items with the highest attention, "hard" the latest items that share the candidate's
+            last feature, such as its category.
         num_searched: number of items that the search over the long history keeps.
-        stage_one_hidden: units of the dense layers behind a soft search over the long history.
+        stage_one_hidden: units of the dense layers after a soft search over the long history.
     """
 
     name: ClassVar[str] = "sim"

@@ -1,15 +1,15 @@
-"""SIM (Pi et al. 2020, arXiv:2006.05639): search in a long history, then attention over what was found.
+"""SIM (Pi et al. 2020, arXiv:2006.05639): search in a long history, then attention over the results.
 
-earlier items ─▶ stage one: attention ─▶ stage_one_hidden ─▶ its own probability, which only learns
-             └─▶ search ─▶ attention, mean ─┐
-latest items ─────┴─▶ DIEN ─────────────────┼─▶ hidden ─▶ sigmoid
-candidate, user ────────────────────────────┘
+    earlier items ─▶ stage one: attention ─▶ stage_one_hidden ─▶ its own probability, used in training only
+                 └─▶ search ─▶ attention, mean ─┐
+    latest items ─────┴─▶ DIEN ─────────────────┼─▶ hidden ─▶ sigmoid
+    candidate, user ────────────────────────────┘
 
-Attention, the exact search, is over what the search found and over the latest items, and knows how many items were
-chosen since, for the time intervals of the paper. So what it found is weighed against what is wanted now, as DIN does,
-which attention over the findings alone cannot: weights that sum to 1 do not say how much was found. On generated
-reviews AUC is 0.820 with both and 0.783 with neither (one seed). In the variant "reference" it is over the findings
-alone, and by dot products.
+Attention, the exact search, covers both the search results and the latest items. It knows how many items were chosen
+since each item, in place of the paper's time intervals. The results are thus weighed against current interests, as in
+DIN. Attention over the results alone cannot do this: its weights sum to 1 and do not tell how much was found. On
+generated reviews the AUC is 0.820 with both changes and 0.783 with neither (one seed). In the variant "reference"
+attention uses dot products and covers only the results.
 """
 
 from typing import Any
@@ -37,10 +37,10 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: SIMConfig, step: StepConfig) -> Any:
-    """The diagram above; all but the `short_history` latest items are searched. Outputs: "output" and "stage_one".
+    """Build a model with the outputs "output" and, for a soft search, "stage_one".
 
-    A hard search takes nothing from stage one, which then is left out, as in the paper. Without negative histories in
-    `spec` there is no auxiliary loss.
+    A hard search does not need stage one, as in the paper. Without negative histories in `spec` there is no auxiliary
+    loss.
     """
     check(spec, model)
     inputs = keras_inputs(spec)
@@ -81,9 +81,9 @@ def build(spec: FeatureSpec, model: SIMConfig, step: StepConfig) -> Any:
 
 
 class Earlier(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """What is said of a whole history, for its earlier part.
+    """Selects the earlier part of a mask over the whole history.
 
-    Call with `[same, present]`: (N, C, T), and where the earlier part has items, (N, E). Returns (N, C, E).
+    Call with `[same, present]`: (N, C, T), and the mask of the earlier part, (N, E). Returns (N, C, E).
     """
 
     def call(self, inputs: Any) -> Any:
@@ -92,9 +92,9 @@ class Earlier(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no ty
 
 
 class WithLatest(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """The items that a search kept of the earlier part, and all of the latest, of a whole history.
+    """Extends a search result to a mask over the whole history that includes all of the latest items.
 
-    Call with `[kept, present]`: (N, C, max(T - R, 1)), and where the history has items, (N, T). Returns (N, C, T).
+    Call with `[kept, present]`: (N, C, max(T - R, 1)), and the mask of the history, (N, T). Returns (N, C, T).
     """
 
     def __init__(self, num_recent: int, **kwargs: Any) -> None:
