@@ -1,1 +1,1 @@
-"""Rankline measured against its peers: `python -m bench NAME`."""
+"""Benchmarks of Rankline against its peers: `python -m bench NAME`."""

@@ -1,4 +1,4 @@
-"""`python -m bench NAME [--recipe RECIPE] [--json FILE]`: one benchmark, a table, and the figures for machines."""
+"""Runs a benchmark: `python -m bench NAME [--recipe RECIPE] [--json FILE]`. Prints a table, and writes JSON."""
 
 import inspect
 from dataclasses import replace
@@ -41,11 +41,11 @@ BENCHMARKS = {
 }
 
 _NEEDS = {"distributed": horovod_problem}
-"""Benchmark → what says what is missing for it, before anything heavy is imported."""
+"""Mapping from benchmark to a check for missing requirements, made before anything heavy is imported."""
 
 
 def _module_of(name: str) -> str:
-    """A benchmark is the file of its name, in whatever folder."""
+    """Return the module of a benchmark, which may be in any folder."""
     (path,) = Path(__file__).parent.glob(f"*/{name}.py")
     return f"bench.{path.parent.name}.{name}"
 

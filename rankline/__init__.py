@@ -1,4 +1,4 @@
-"""From raw rows to served scores, measured: the command line, and the same as functions::
+"""Turn raw rows into served scores, and measure the result, from the command line or from Python::
 
     data = rankline.Dataset(frame, label="clicked", name="churn")
     rankline.prepare(data)
@@ -6,7 +6,7 @@
     with rankline.serve(rankline.export(data)) as server, rankline.Client(server.grpc, "churn") as client:
         scored = rankline.predict(client, frame)
 
-Nothing is imported before it is used.
+Heavy modules are imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`python -m rankline`, where no script of that name is installed."""
+"""Entry point of `python -m rankline`, for environments without the `rankline` script."""
 
 from rankline.cli.main import main
 

@@ -1,10 +1,10 @@
-"""Publishers, exporters and servers that are killed at random moments, under load: is anything lost, or left behind?
+"""Kills publishers, exporters and servers at random moments under load, and checks that nothing is lost or left behind.
 
     python -m bench.chaos.stages --kills 50
 
-A server that follows versions answers clients throughout, and is started again when it ends, as a service manager does.
-After each kill every artifact has to load whole, old or new; in the end, after one undisturbed run of each, nothing may
-be left of those that were killed.
+A server that follows versions serves clients throughout, and is restarted when it ends, as by a service manager. After
+each kill, every artifact must load completely, in its old or new version. At the end, after one undisturbed run of each
+stage, no files or processes of the killed ones may remain.
 """
 
 import argparse
@@ -36,9 +36,9 @@ from rankline.workflows.storage.artifacts import load_manifest
 
 KINDS = ("publisher", "exporter", "server")
 _NUM_CLIENTS = 2
-_LONGEST_S = 120.0  # until a server answers again; then it does not
+_LONGEST_S = 120.0  # time limit for a restarted server to respond
 _LOOK_S = 0.02
-_SHARE = 0.8  # of the time that a stage took alone: most are at work when they are killed
+_SHARE = 0.8  # of an undisturbed run, so that most are still running when killed
 _PUBLISH = """
 import sys
 from pathlib import Path
@@ -51,12 +51,12 @@ with publish(Path(sys.argv[1]), "thing") as staging:
 
 @dataclass
 class Seen:
-    """What clients saw.
+    """Observations of the clients.
 
     Attributes:
-        answers: how many came.
-        wrong: answers with scores that are not probabilities.
-        outages_s: of one client, from its last answer before an error to its next one.
+        answers: number of responses.
+        wrong: responses with scores that are not probabilities.
+        outages_s: time from a client's last response before an error to its next response.
     """
 
     answers: int = 0
@@ -76,7 +76,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def processes(self) -> list[psutil.Process]:
-        """The program, what clears up after it, and tritonserver."""
+        """Return the program, its cleanup process, and tritonserver."""
         with contextlib.suppress(psutil.Error):
             if self._process is not None:
                 own = psutil.Process(self._process.pid)
@@ -94,7 +94,7 @@ class Server:
 
 
 def _port() -> int:
-    """One that is free, and those below and above it."""
+    """Return a free port whose neighbors are free too."""
     while True:
         port = free_port()
         with contextlib.suppress(ServerError):
@@ -104,7 +104,7 @@ def _port() -> int:
 
 @contextlib.contextmanager
 def _asking(url: str, ensemble: ExportedEnsemble, rows: dict[str, list[int]]) -> Iterator[Seen]:
-    """Clients that ask without a pause and do not retry."""
+    """Run clients that send requests without pause and do not retry."""
     seen = Seen()
 
     def ask(stop: threading.Event) -> None:
@@ -183,7 +183,7 @@ def _duration_s(command: list[str]) -> float:
 
 
 def _start_and_kill(command: list[str], after_s: float) -> bool:
-    """Whether it was at work when it was killed."""
+    """Start a command and kill it; return whether it was still running when it was killed."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         process.wait(after_s)
@@ -195,7 +195,7 @@ def _start_and_kill(command: list[str], after_s: float) -> bool:
 
 
 def _kill_server(server: Server, rng: random.Random) -> None:
-    """One of its processes: the program, what clears up after it, or tritonserver."""
+    """Kill a random process of the server: the program, its cleanup process, or tritonserver."""
     with contextlib.suppress(psutil.Error):
         rng.choice(server.processes()).kill()
 
@@ -214,7 +214,6 @@ def _wait_for(server: Server, ensemble: ExportedEnsemble, rows: dict[str, list[i
 
 
 def _check(repository: Path, artifact: Path) -> None:
-    """Everything that was published loads."""
     load_manifest(artifact, "thing")
     ExportedEnsemble.load(repository)
     for version in versions(repository):

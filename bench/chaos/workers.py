@@ -1,8 +1,9 @@
-"""How an elastic run takes `kill -9`: one worker of each run dies at a random moment, from its start to its end.
+"""Kills (`kill -9`) one worker of each elastic run at a random moment, and checks whether the run recovers.
 
     python -m bench.chaos.workers movielens --work-dir work --kills 20
 
-The recipe is prepared. First runs that nobody disturbs say how long one takes and how AUC varies with the seed.
+The recipe must be prepared. Undisturbed runs first determine the usual duration, and the variation of AUC with the
+seed.
 """
 
 import argparse
@@ -24,8 +25,8 @@ from rankline.recipes.workspace import Workspace
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.schema.model_artifact import TrainedModel
 
-_DEVIATIONS = 3.0  # from the mean of undisturbed runs that an AUC may have
-_TIMES_AS_LONG = 10.0  # as an undisturbed run: then a disturbed one hangs
+_DEVIATIONS = 3.0  # allowed distance of an AUC from the mean of undisturbed runs
+_TIMES_AS_LONG = 10.0  # times an undisturbed run: time limit of a disturbed run
 _LOOK_EVERY_S = 0.05
 ELASTIC = ("--workers", "2", "--min-workers", "1", "--max-workers", "2")
 
@@ -35,14 +36,14 @@ class KillRecord:
     """One run.
 
     Attributes:
-        seed: of its weights and the order of its rows.
-        killed: number of the worker that was killed; None if none was.
-        killed_at_s: when, from the start.
-        duration_s: of the whole run.
-        exit_code: 0 if it ended well.
-        auc: of the validation rows; None if it made no model.
-        num_mlflow_runs: that it left in MLflow as FINISHED, and other ones count as -1.
-        errors: the last of what it said.
+        seed: seed of the weights and the order of rows.
+        killed: number of the killed worker; None if none was killed.
+        killed_at_s: time of the kill since the start.
+        duration_s: duration of the whole run.
+        exit_code: 0 if the run succeeded.
+        auc: AUC of the validation rows; None if the run produced no model.
+        num_mlflow_runs: number of FINISHED runs added to MLflow; -1 if any added run has another status.
+        errors: end of the output of a failed run.
     """
 
     seed: int
@@ -56,7 +57,7 @@ class KillRecord:
 
     @property
     def has_ended_well(self) -> bool:
-        """Whether there is a model, and one record of the run."""
+        """Whether there is a model, and exactly one record of the run."""
         return self.exit_code == 0 and self.auc is not None and self.num_mlflow_runs == 1
 
 
@@ -92,7 +93,7 @@ def measure_kills(
     seed: int = 0,
     progress: Progress = SILENT,
 ) -> KillReport:
-    """Train undisturbed, then with a worker that is killed in each run."""
+    """Train undisturbed first, then kill a worker in each run."""
     rng, workspace = random.Random(seed), Workspace(recipe=recipe, root=work_dir)
     calm: list[KillRecord] = []
     for number in range(num_calm):
@@ -103,7 +104,7 @@ def measure_kills(
     while len(disturbed) < num_killed:
         number = len(calm) + len(disturbed)
         record = _train(workspace, options, number, rng, rng.uniform(0, usual_s), _TIMES_AS_LONG * usual_s)
-        (calm if record.killed is None else disturbed).append(record)  # it may have ended before
+        (calm if record.killed is None else disturbed).append(record)  # a run may end before the kill
         num_ended_well = sum(run.has_ended_well for run in disturbed)
         note = f"{num_ended_well} of {len(disturbed)} runs with a killed worker ended well"
         progress.update(num_calm + len(disturbed), num_calm + num_killed, note)
@@ -148,7 +149,7 @@ def _train(
 
 
 def _kill_one(run: "subprocess.Popen[str]", rng: random.Random, moment_s: float) -> int | None:
-    """Kill one of the workers that live at a moment, or of the first that live after it."""
+    """Kill one of the workers running at `moment_s`, or at the first moment after it with any workers."""
     while run.poll() is None:
         if time.monotonic() >= moment_s and (workers := _workers(run.pid)):
             number = rng.choice(sorted(workers))
@@ -160,7 +161,7 @@ def _kill_one(run: "subprocess.Popen[str]", rng: random.Random, moment_s: float)
 
 
 def _workers(process_id: int) -> dict[int, list[psutil.Process]]:
-    """Number → processes of each worker that lives below a process, the shell around it first."""
+    """Return the processes of each worker below a process, by worker number, starting with the worker's shell."""
     found: dict[int, list[psutil.Process]] = {}
     for process in psutil.Process(process_id).children(recursive=True):
         try:
@@ -189,7 +190,7 @@ def main() -> None:
     parser.add_argument("--work-dir", type=Path, default=Path("work"))
     parser.add_argument("--calm", type=int, default=5, help="runs that nobody disturbs")
     parser.add_argument("--kills", type=int, default=20, help="runs of which a worker is killed")
-    arguments, options = parser.parse_known_args()  # the others are of `rankline train`
+    arguments, options = parser.parse_known_args()  # other options go to `rankline train`
     report = measure_kills(
         arguments.recipe,
         arguments.work_dir,

@@ -1,8 +1,8 @@
-"""etl: Criteo rows from text to encoded Parquet by two Dask workers of one thread each, against one such worker.
+"""etl: preparing Criteo rows, from text to encoded Parquet, with two single-threaded Dask workers instead of one.
 
-A turn is `rankline prepare --dask local:N` without the start of the workers: reading the files once for their checksum,
-then reading, fitting and encoding by the workers, then the artifact's checksums. Every turn has to give the same files.
-The processor time of this process is what more workers do not take from it.
+A turn is `rankline prepare --dask local:N` without starting the workers: reading the files once for their checksums,
+then reading, fitting and encoding in the workers, then the checksums of the artifact. All turns must produce the same
+files. The CPU time of this process is the serial part that more workers cannot speed up.
 """
 
 import statistics
@@ -28,8 +28,8 @@ from rankline.workflows.preprocess.prepare import prepare
 ROWS = 4_000_000
 CARDINALITY_SCALE = 0.01
 CONFIG, ENCODING = PrepareConfig(frequency_threshold=5), RowsConfig(split="time", valid_share=0.2)
-NUMBERS = (1, 2)  # of workers
-_OF_THE_RUN = {"workflow/workflow.pkl", "workflow/metadata.json"}  # NVTabular notes the time
+NUMBERS = (1, 2)  # numbers of workers
+_OF_THE_RUN = {"workflow/workflow.pkl", "workflow/metadata.json"}  # contain a timestamp from NVTabular
 
 
 def run(repeats: int, *, num_rows: int = ROWS) -> Report:
@@ -65,7 +65,7 @@ class _Side:
         self.client_cpu_s, self.workers_cpu_s = 0.0, 0.0
 
     def rows_per_s(self, num_rows: int) -> float:
-        """Prepare once; returns rows per second, and counts what client and workers took of the processors."""
+        """Prepare once, and return rows per second; adds to the CPU times of client and workers."""
         begin_s, client_s, workers_s = time.perf_counter(), time.process_time(), self._cpu_s()
         prepared = prepare(
             CRITEO, CRITEO.read(self._raw), self._output, CONFIG, ENCODING, source="generated", pool=self._pool
@@ -79,7 +79,7 @@ class _Side:
 
     @property
     def worker_peak_bytes(self) -> int:
-        """The most memory that one of the workers has had, with what its imports take."""
+        """Peak memory of any worker, including its imports."""
         return max(peak_bytes(worker.pid) for worker in self._workers)
 
     def _cpu_s(self) -> float:

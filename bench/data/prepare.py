@@ -1,9 +1,9 @@
-"""prepare: generated Criteo rows from text to encoded Parquet, against the same steps in plain pandas.
+"""prepare: preparing generated Criteo rows, from text to encoded Parquet, against the same steps in plain pandas.
 
-Both read the same files, split by day, fill, clip, take logarithms and normalise 13 numbers, encode 26 categories by
-their frequency and write Parquet. pandas holds all rows in memory, and writes no workflow, held-out rows or checksums.
-Rates are rows per second of processor time, threads included, so that using more cores gains nothing. Memory is what a
-process of its own has at its highest, above what its imports take, for data of two sizes.
+Both read the same files, split by day, fill, clip, take logarithms of and normalize 13 numbers, encode 26 categories by
+frequency, and write Parquet. pandas holds all rows in memory, and does not write a workflow, held-out rows or
+checksums. Rates are rows per second of CPU time including all threads, so using more cores gains nothing. Memory is the
+peak of a separate process above its imports, for data of two sizes.
 """
 
 import time
@@ -24,8 +24,8 @@ from rankline.workflows.preprocess.config import PrepareConfig
 from rankline.workflows.preprocess.prepare import prepare
 
 ROWS = 1_000_000
-SIZES = (1_000_000, 4_000_000)  # rows, for memory
-CARDINALITY_SCALE = 0.001  # few enough ids that both sizes have seen nearly all
+SIZES = (1_000_000, 4_000_000)  # numbers of rows, for memory
+CARDINALITY_SCALE = 0.001  # few enough ids for both sizes to contain nearly all
 CONFIG, ENCODING = PrepareConfig(frequency_threshold=5), RowsConfig(split="time", valid_share=0.2)
 OURS, PANDAS = "rankline", "pandas"
 _NUMBERS = [name for name in CRITEO.inputs if name.startswith("I")]
@@ -70,7 +70,7 @@ def _prepare_with_pandas(raw: Path, output: Path) -> None:
         for path in sorted(raw.glob("day_*"), key=lambda path: int(path.name.removeprefix("day_")))
     ]
     rows = pd.concat(days, ignore_index=True)
-    # As many whole last days as hold the share; the generator's days are of one size.
+    # Validate on the fewest last days that hold the share; all generated days have the same size.
     num_train = len(rows) - len(days[-1]) * int(np.ceil(ENCODING.valid_share * len(rows) / len(days[-1])))
     del days
     numbers = np.log1p(rows[_NUMBERS].fillna(0).clip(lower=0).astype(np.float32))

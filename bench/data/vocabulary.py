@@ -1,8 +1,8 @@
-"""vocabulary: what a larger vocabulary costs when one row is served.
+"""vocabulary: latency of a single row with vocabularies of different sizes.
 
-Ensembles of one categorical column with 10⁴ to 10⁷ keys, 64-bit numbers far apart, so that every one is found by its
-hash, and a model with one embedding per key. All are on one machine at a time, asked in turns over the same client;
-a fresh key, known to the vocabulary, for each request.
+Each ensemble has one categorical column with 10⁴ to 10⁷ keys and a model with one embedding per key. The keys are
+64-bit numbers far apart, so that each lookup needs the hash. All ensembles run on one machine and are called in turns
+over the same client, with a new known key in each request.
 """
 
 import time
@@ -54,7 +54,7 @@ def run(repeats: int) -> Report:
 
 
 def _export(path: Path, keys: np.ndarray[Any, Any]) -> ExportedEnsemble:
-    """An ensemble that looks keys up, and their embeddings by what is found."""
+    """Export an ensemble that looks up keys, and averages the embedding of each key."""
     plan = TransformPlan(
         inputs=(ColumnSpec(name="key", dtype="int64"),),
         indexes=(KeyIndex.build("key", keys),),
@@ -63,7 +63,7 @@ def _export(path: Path, keys: np.ndarray[Any, Any]) -> ExportedEnsemble:
     model = tf.Module()
     model.table = tf.Variable(tf.random.normal((len(keys) + 1, _EMBEDDING_WIDTH), seed=0))
 
-    def score(id: Any) -> Any:  # the column's name
+    def score(id: Any) -> Any:  # named like the column
         return {SCORE: tf.reduce_mean(tf.gather(model.table, tf.reshape(id, [-1])), axis=1, keepdims=True)}
 
     signatures = {

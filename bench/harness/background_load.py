@@ -1,4 +1,4 @@
-"""Clients that ask without a pause, while something else happens to the server."""
+"""Clients that send requests without pause while something else happens to the server."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _NUM_CLIENTS = 2
 
 @dataclass
 class Asked:
-    """What the clients have seen: answers, and what was said in place of one."""
+    """Observations of the clients: the number of responses, and the messages of failures."""
 
     num_answers: int = 0
     failures: list[str] = field(default_factory=list)
@@ -25,7 +25,7 @@ class Asked:
 
 @contextmanager
 def asking(url: str, name: str, rows: pa.Table, config: ClientConfig | None = None) -> Iterator[Asked]:
-    """Two clients that ask for the same rows as long as the block lasts."""
+    """Run two clients that request the same rows until the block ends."""
     asked = Asked()
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(url, name, config or ClientConfig())) for _ in range(_NUM_CLIENTS)]

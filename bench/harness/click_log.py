@@ -1,4 +1,4 @@
-"""A log of clicks as somebody's own might be: string ids, nulls, a timestamp, lists, 20 columns."""
+"""A generated click log that resembles real data: string ids, nulls, a timestamp, lists, 20 columns."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ _WORDS = ["news", "sports", "music", "movies", "games", "food", "travel", "cars"
 
 
 def write_click_log(path: Path, num_rows: int, seed: int = 1) -> None:
-    """Write the rows in the order of time; users and items have tastes, so that there is something to learn."""
+    """Write rows ordered by time; users and items have latent tastes, so that there is a signal to learn."""
     rng = np.random.default_rng(seed)
     num_users, num_items = max(100, num_rows // 50), max(50, num_rows // 200)
     users, items = rng.normal(size=num_users), rng.normal(size=num_items)

@@ -1,4 +1,4 @@
-"""A turn of the load generator: requests kept in flight."""
+"""Closed-loop turns of the load generator."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from rankline.workflows.core.errors import ServingError
 
 _TIMEOUT_S = 60.0
 _LONGER = (1, 10)
-"""Times its length that a turn takes; again, where a busy machine answered nothing in a short one."""
+"""Factors for the length of a turn; if a busy machine gives no response in a turn, the next factor is tried."""
 
 
 def keep_in_flight(
@@ -26,14 +26,11 @@ def keep_in_flight(
     processes: int = 1,
     sample_every: int | None = None,
 ) -> tuple[Run, Outcome]:
-    """Send messages in turn after a warm-up, `load.concurrency` of all `processes` in flight.
+    """Send messages in turn after a warm-up, keeping `load.concurrency` requests in flight over all `processes`.
 
     Args:
-        side: what is measured, for error messages.
-        sample_every: keep every so many-th answer; None keeps few.
-
-    Raises:
-        ServingError: a request failed, or none was answered.
+        side: name of the measured server, for error messages.
+        sample_every: keep every n-th response; None keeps only a few.
     """
     assert load.concurrency is not None
     for longer in _LONGER:

@@ -1,7 +1,9 @@
-"""`python -m bench.harness.docs_page`: docs/figures on docs/project/benchmarks.md, and a picture of what was reached.
+"""Writes docs/figures into docs/project/benchmarks.md, and draws the targets reached: `python -m
+bench.harness.docs_page`.
 
-The page is written by hand but for its blocks. `<!-- ratios of NAME --> … <!-- end of figures -->` holds the command,
-the machine and the ratios of NAME.json, and a link to it; `<!-- figures of NAME -->` the table of all sides, too.
+The page is written by hand except for its blocks. `<!-- ratios of NAME --> … <!-- end of figures -->` contains the
+command, the machine, the ratios in NAME.json, and a link to that file; `<!-- figures of NAME -->` also contains the
+table of all sides.
 """
 
 import re
@@ -62,7 +64,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def draw(reports: Mapping[str, Report], path: Path) -> None:
-    """What was reached of what was asked: a point for each ratio, right of the line where it is better."""
+    """Plot each ratio relative to its target; points on the right of the line are better than the target."""
     reached = {
         f"{name}: {ratio}": (bound, report.ratios[ratio])
         for name, report in reversed([*reports.items()])

@@ -1,4 +1,4 @@
-"""What benchmarks measure: prepared rows and a small model of a recipe, exported our way and merlin-systems'."""
+"""Test subjects of the benchmarks: prepared rows and a small model, exported by Rankline and by merlin-systems."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ from rankline.workflows.schema.model_artifact import TrainedModel
 
 ROWS = 200_000
 MERLIN_MODEL = "executor_model"
-_CARDINALITY_SCALES = {"criteo": 0.01}  # of datasets whose ids would take gigabytes
+_CARDINALITY_SCALES = {"criteo": 0.01}  # for datasets whose ids would take gigabytes
 
 
 def prepare_rows(workspace: Workspace, recipe: Recipe, num_rows: int) -> PreparedData:
@@ -39,12 +39,12 @@ def prepare_rows(workspace: Workspace, recipe: Recipe, num_rows: int) -> Prepare
 def make_model(
     workspace: Workspace, num_rows: int = ROWS, *, small_layers: bool = False
 ) -> tuple[PreparedData, TrainedModel]:
-    """Generated rows, a model of one epoch, and their ensemble, all in `workspace`.
+    """Generate rows, train a model for one epoch, and export it, all in `workspace`.
 
     Args:
         workspace: names the recipe.
-        num_rows: how many to generate.
-        small_layers: take dense layers that take little beside the rest of a step in place of the recipe's.
+        num_rows: number of rows to generate.
+        small_layers: replace the recipe's dense layers with small ones that take little of a step's time.
     """
     recipe = recipe_named(workspace.recipe)
     config = with_small_layers(recipe.train) if small_layers else recipe.train
@@ -57,7 +57,7 @@ def make_model(
 
 
 def with_small_layers(config: TrainConfig) -> TrainConfig:
-    """The run with dense layers that take little beside the rest of a step."""
+    """Return the config with dense layers that take little of a step's time."""
     if isinstance(config.model, DLRMConfig):
         return config.with_choices(bottom_mlp=(64,), top_mlp=(64, 32))
     return config.with_choices(hidden=(64, 32))
@@ -77,7 +77,7 @@ def has_histories(recipe: str) -> bool:
 
 
 def request_rows(prepared: PreparedData) -> pa.Table:
-    """Raw held-out rows as a client sends them, in one chunk; histories repeat themselves until they are full."""
+    """Return raw held-out rows as a client sends them, in one chunk; histories are repeated to full length."""
     rows = prepared.heldout().select(list(prepared.inputs)).combine_chunks()
     history = prepared.spec.metadata.history
     if history is None:
@@ -85,16 +85,16 @@ def request_rows(prepared: PreparedData) -> pa.Table:
     length = max(feature.max_length or 0 for feature in prepared.spec.channel(HISTORY))
     lists = rows[history].combine_chunks()
     counts, offsets = lists.value_lengths().to_numpy(), lists.offsets.to_numpy()
-    # The latest stay the latest: counted from the end.
+    # Count from the end, so that the latest items stay last.
     places = (offsets[1:] - 1)[:, None] - np.arange(length)[::-1] % counts[:, None]
     full = pa.ListArray.from_arrays(np.arange(len(rows) + 1) * length, lists.values.take(pa.array(places.ravel())))
     return rows.set_column(rows.column_names.index(history), history, full)
 
 
 def merlin_rows(rows: pa.Table) -> pa.Table:
-    """Raw rows as merlin-systems' export takes them: it has no word for what is missing.
+    """Return raw rows in a form that merlin-systems' export accepts, which cannot represent missing values.
 
-    Criteo's workflow makes of 0 and of an empty text what it makes of a missing number and a missing category.
+    Criteo's workflow treats 0 like a missing number, and an empty string like a missing category.
     """
     return pa.table(
         {
@@ -107,7 +107,7 @@ def merlin_rows(rows: pa.Table) -> pa.Table:
 
 
 def infer_request(model: str, columns: Mapping[str, npt.NDArray[Any]], row_shape: tuple[int, ...] = ()) -> bytes:
-    """A request as its bytes on the wire, made by no client library."""
+    """Return the serialized bytes of a request, built without a client library."""
     request = service_pb2.ModelInferRequest(model_name=model)
     for name, values in columns.items():
         request.inputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=(len(values), *row_shape))
@@ -117,7 +117,7 @@ def infer_request(model: str, columns: Mapping[str, npt.NDArray[Any]], row_shape
 
 
 def export_with_merlin(prepared: PreparedData, trained: TrainedModel, target: Path) -> None:
-    """merlin-systems' own export; its ensemble is the model `MERLIN_MODEL`."""
+    """Export with merlin-systems; its ensemble is the model `MERLIN_MODEL`."""
     workflow = serving_workflow(prepared)
     target.mkdir()
     with quiet_nvtabular():

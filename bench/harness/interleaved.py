@@ -1,4 +1,4 @@
-"""Sides that are asked the same rows over one connection in turns: laid-out requests and their latencies."""
+"""Latencies of several servers or models that receive the same prebuilt requests in turns, over one connection."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,20 +21,20 @@ from rankline.workflows.schema.tensor_names import OFFSETS, VALUES
 
 Array = npt.NDArray[Any]
 Call = Callable[[int], Any]
-"""Batch size → answer."""
+"""Function from batch size to response."""
 LaidOut = Mapping[int, Requests]
-"""Batch size → requests."""
+"""Mapping from batch size to requests."""
 
 _WARMUP_CALLS = 10
 _MOST_MESSAGES = 512
 _LEAST_MESSAGES = 4
-_ROWS_SENT = 32_768  # in the requests of a batch size, which are sent in turn
+_ROWS_SENT = 32_768  # total rows in the prebuilt requests of a batch size
 _SCORE_TOLERANCE = 1e-5
 _TIMEOUT_S = 60.0
 
 
 def laid_out(url: str, model: str, rows: pa.Table, batch_sizes: Sequence[int]) -> LaidOut:
-    """Requests as our client makes them, masks included; which rows they hold is the same for all models."""
+    """Build requests with Rankline's client, masks included; all models get the same rows."""
     with Client(url, model) as client:
         return {
             size: lay_out(client, rows, size, _num_messages(size), np.random.default_rng(size)) for size in batch_sizes
@@ -42,7 +42,7 @@ def laid_out(url: str, model: str, rows: pa.Table, batch_sizes: Sequence[int]) -
 
 
 def laid_out_for_merlin(rows: pa.Table, ours: LaidOut, model: str = MERLIN_MODEL) -> LaidOut:
-    """Requests with the rows of ours for merlin-systems' executor, whose tensors have no batch dimension."""
+    """Build requests with the rows of `ours` for merlin-systems' executor, whose tensors have no batch dimension."""
 
     def message(drawn: Array) -> bytes:
         return infer_request(model, _merlin_tensors(rows.take(pa.array(drawn))))
@@ -67,7 +67,7 @@ def _num_messages(batch_size: int) -> int:
 
 
 def asks(connection: Transport, requests: LaidOut) -> Call:
-    """A call that sends the next request of a batch size, and reads the first output."""
+    """Return a function that sends the next request of a batch size, and returns the first output."""
     turns = {size: cycle(sent.messages) for size, sent in requests.items()}
 
     def call(batch_size: int) -> Array:
@@ -83,7 +83,7 @@ def asks(connection: Transport, requests: LaidOut) -> Call:
 
 
 def check_same_scores(sides: Mapping[str, Call], batch_size: int) -> None:
-    """All sides were laid out with the same draws, so their first answers must agree."""
+    """Check that the first responses of all sides agree, since all requests hold the same rows."""
     first, *others = sides
     ours = sides[first](batch_size)
     for side in others:
@@ -94,7 +94,7 @@ def check_same_scores(sides: Mapping[str, Call], batch_size: int) -> None:
 def latencies(
     sides: Mapping[str, Call], batch_sizes: Sequence[int], repeats: int, turn_s: float
 ) -> dict[str, dict[str, float]]:
-    """p50, p99 and rows/s of each side and batch size, with one request in flight, in turns; medians over them."""
+    """Measure p50, p99 and rows/s of each side and batch size with one request in flight, as medians over the turns."""
     turns: dict[str, dict[str, list[float]]] = {side: {} for side in sides}
     for batch_size in batch_sizes:
         for call in sides.values():

@@ -1,4 +1,4 @@
-"""How much memory a process has had."""
+"""Peak memory of processes."""
 
 import subprocess
 import sys
@@ -9,13 +9,13 @@ from typing import Any
 
 
 def peak_bytes(pid: int | None = None) -> int:
-    """The most memory that a process has had; `ru_maxrss` would count what its parent had."""
+    """Return the peak memory of a process; `ru_maxrss` would include its parent's."""
     status = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="ascii")
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def peak_above_imports(call: Callable[..., Any], *paths: Path) -> int:
-    """The most memory that a call takes in a process of its own, above what its module's imports take."""
+    """Return the peak memory of a call in a separate process, above the memory of its module's imports."""
     program = [sys.executable, "-W", "ignore", "-m", __name__, call.__module__, call.__name__, *map(str, paths)]
     done = subprocess.run(program, check=True, capture_output=True, text=True)
     return int(done.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""What a benchmark found: figures per side, ratios between sides, and the environment, as a table and as JSON."""
+"""Benchmark reports: metrics of each side, ratios between sides, and the environment, as a table and as JSON."""
 
 import gc
 import json
@@ -25,31 +25,31 @@ from rankline.workflows.core.machine import cpu_name
 from rankline.workflows.storage.artifacts import versions
 
 FIGURES = Path("docs") / "figures"
-"""Where the project keeps what its benchmarks found last, in the folders of the benchmarks."""
+"""Directory of the project's latest benchmark reports, in one folder per group of benchmarks."""
 Turn = Callable[[], float]
 Rates = Mapping[str, Sequence[float]]
-"""Side → what each of its turns gave."""
+"""Mapping from side to the result of each of its turns."""
 
 
 def figures_file(name: str, root: Path = Path()) -> Path:
-    """Where figures are, such as docs/figures/serving/serving-movielens-next.json."""
+    """Return the path of a report, such as docs/figures/serving/serving-movielens-next.json."""
     return next((root / FIGURES).rglob(f"{name}.json"), FIGURES / f"{name}.json")
 
 
 def take_turns(sides: Mapping[str, Turn], repeats: int) -> Rates:
-    """Each side in turn, `repeats` times, after one turn that does not count: it imports, compiles and fills caches."""
+    """Run each side in turn, `repeats` times, after one discarded turn, which imports, compiles and fills caches."""
     for turn in sides.values():
         turn()
     rates: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(repeats):
         for side, turn in sides.items():
-            gc.collect()  # what the side before left behind may hold threads
+            gc.collect()  # leftovers of the previous side may hold threads
             rates[side].append(turn())
     return rates
 
 
 def median_ratio(rates: Rates, one: str, other: str) -> float:
-    """Median over the turns of what `one` gave for each unit of `other`; the machine may be slower in the next turn."""
+    """Return the median over the turns of `one` divided by `other`; pairing turns cancels changes of machine speed."""
     return statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True))
 
 
@@ -58,14 +58,14 @@ def medians(rates: Rates, figure: str) -> dict[str, dict[str, float]]:
 
 
 def medians_of(turns: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, float]]:
-    """Results of sides whose turns gave several figures each: side → figure → what each turn gave."""
+    """Return the median of each metric of each side, given the results of all turns."""
     return {
         side: {name: statistics.median(values) for name, values in figures.items()} for side, figures in turns.items()
     }
 
 
 def p50_ms(ask: Callable[[], object], num_calls: int, num_warmup: int = 0) -> float:
-    """Median latency in milliseconds of calls one after another; those that warm up do not count."""
+    """Return the median latency of sequential calls in milliseconds, excluding the first `num_warmup` calls."""
     latencies_ns = []
     for _ in range(num_warmup + num_calls):
         begin = time.perf_counter_ns()
@@ -76,7 +76,6 @@ def p50_ms(ask: Callable[[], object], num_calls: int, num_warmup: int = 0) -> fl
 
 @contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """A directory of this benchmark's own as long as the block lasts."""
     with TemporaryDirectory(prefix="rankline-bench-") as name:
         yield Path(name)
 
@@ -104,7 +103,7 @@ class Report:
             raise ConfigError(f"{path} holds no report of a benchmark: {error}.") from None
 
     def table(self) -> dict[str, list[str]]:
-        """Columns of text, the first of names: sides in rows or in columns, whichever is narrower."""
+        """Return columns of text, with names in the first; sides are the rows or the columns, whichever is narrower."""
         figures = list(dict.fromkeys(name for side in self.results.values() for name in side))
         cells = {(side, name): value for side, values in self.results.items() for name, value in values.items()}
         rows, columns = list(self.results), figures
@@ -114,7 +113,7 @@ class Report:
         return {"": rows, **{column: [shown(cells.get((row, column))) for row in rows] for column in columns}}
 
     def print(self, console: Console, asked: Mapping[str, Bound], last: "Report | None") -> None:
-        """Print ratios, with what they are asked to be and what they were, then figures."""
+        """Print the ratios with their targets and previous values, then the table."""
         heading(console, f"bench {self.name}")
         for name, value in self.ratios.items():
             besides = [f"asked {asked[name]}"] if name in asked else []
@@ -139,7 +138,7 @@ def environment() -> dict[str, Any]:
 
 
 def shown(value: float | None) -> str:
-    """With three digits, or all of those before the point."""
+    """Format with three significant digits, or as a whole number from 1,000."""
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

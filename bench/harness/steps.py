@@ -1,4 +1,4 @@
-"""Turns of training, and of what feeds it: rows per second."""
+"""Turns that measure training, or its data loading, in rows per second."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,23 +17,25 @@ from rankline.workflows.core.allocator import freed_memory_kept
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
 WARMUP_STEPS = 3
-"""Before a turn; they compile and fill caches."""
+"""Steps before each turn that compile and fill caches."""
 
 
 def with_loader(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
-    """Training from prepared data, as a run does it."""
     loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
     return _turns(spec, config, endless(loader), turn_s)
 
 
 def one_batch(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
-    """The same steps without a loader: on one batch over and over."""
+    """Return a turn that repeats the same step on a single batch, without a loader."""
     loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
     return _turns(spec, config, repeat(next(iter(loader))), turn_s)
 
 
 def products(trainer: TensorFlowTrainer, batch_size: int, turn_s: float) -> Turn:
-    """The products of matrices of a step's dense layers alone, forward and backward: what no pipeline can save."""
+    """Return a turn with only the matrix products of a step's dense layers, forward and backward.
+
+    No input pipeline can be faster than these.
+    """
     kernels = [weight for weight in trainer.model.trainable_weights if weight.name.endswith("kernel:0")]
     ins, outs = ([tf.random.normal((batch_size, weight.shape[side])) for weight in kernels] for side in (0, 1))
 
@@ -68,13 +70,12 @@ def train_for(trainer: TensorFlowTrainer, batches: Iterator[Any], turn_s: float)
 
 
 def read_for(batches: Iterator[Any], turn_s: float) -> float:
-    """Rows per second with no model behind them."""
     return rate_of(lambda: int(next(batches)[1].shape[0]), turn_s)
 
 
 def rate_of(work: Callable[[], int], turn_s: float) -> float:
-    """What a piece of work does per second, as it says itself, when repeated for a turn."""
-    with freed_memory_kept():  # as runs do
+    """Repeat `work` for the length of a turn, and return the sum of its results per second."""
+    with freed_memory_kept():  # as in training runs
         done, begin = 0, time.perf_counter()
         while time.perf_counter() - begin < turn_s:
             done += work()

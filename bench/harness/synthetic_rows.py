@@ -1,4 +1,4 @@
-"""MovieLens-shaped encoded rows for benchmarks: any number of them, in files as `prepare` would write them."""
+"""Generates any number of encoded, MovieLens-like rows for benchmarks, in files like those of `prepare`."""
 
 from pathlib import Path
 
@@ -8,18 +8,19 @@ import pyarrow.parquet as pq
 
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec, Source
 
-NUM_USERS, NUM_MOVIES, NUM_GENRES = 162_544, 56_604, 22  # of MovieLens-25M, reserved ids included
+NUM_USERS, NUM_MOVIES, NUM_GENRES = 162_544, 56_604, 22  # sizes of MovieLens-25M, including reserved ids
 ROWS_PER_FILE = 2_500_000
 ROWS_PER_GROUP = 65_536
 _FIRST_ID = 3
 _GENRES_PER_MOVIE = (0.29, 0.33, 0.24, 0.10, 0.03, 0.01)
-_MOVIE_SKEW = 0.8  # a movie's share of the ratings falls with its rank to this power
+_MOVIE_SKEW = 0.8  # exponent of the power law of ratings per movie
 
 
 def write_rows(directory: Path, num_rows: int, seed: int = 0) -> FeatureSpec:
     """Write rows as Parquet below `directory`/train.
 
-    Users are drawn evenly, movies by a power law; a movie always has the same genres; the label is a coin's.
+    Users are uniformly distributed, movies follow a power law, a movie always has the same genres, and labels are
+    random.
     """
     rng = np.random.default_rng(seed)
     (directory / "train").mkdir(parents=True)
@@ -28,7 +29,7 @@ def write_rows(directory: Path, num_rows: int, seed: int = 0) -> FeatureSpec:
     files = []
     for number, start in enumerate(range(0, num_rows, ROWS_PER_FILE)):
         size = min(ROWS_PER_FILE, num_rows - start)
-        # The inverse of the power law's distribution function turns even draws into skewed ones.
+        # The inverse of the power law's distribution function maps uniform draws to skewed ones.
         ranks = (NUM_MOVIES - _FIRST_ID) * rng.random(size) ** (1 / (1 - _MOVIE_SKEW))
         movies = ranks.astype(np.int64) + _FIRST_ID
         table = pa.table(

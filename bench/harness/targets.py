@@ -1,4 +1,4 @@
-"""What each benchmark is asked to reach, for its table and docs/project/benchmarks.md."""
+"""Targets of the benchmarks, for their tables and docs/project/benchmarks.md."""
 
 import operator
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ class Bound:
         return bool({"≥": operator.ge, "≤": operator.le}[self.sign](reached, self.value))
 
     def margin(self, reached: float) -> float:
-        """How many times better than asked: 1 is what was asked, less than 1 fell short."""
+        """Return how many times better than the target a value is; below 1, it misses the target."""
         better, worse = (reached, self.value) if self.sign == "≥" else (self.value, reached)
-        return better / worse if worse > 0 else float("inf")  # a growth below zero
+        return better / worse if worse > 0 else float("inf")  # growth may be negative
 
 
 _ASKED: Mapping[str, Mapping[str, str]] = {
@@ -90,11 +90,11 @@ _ASKED: Mapping[str, Mapping[str, str]] = {
     "tracking": {"looking_at_1000_runs_s": "≤ 2"},
     "tune": {"tuned_over_exhaustive": "≥ 0.95"},
 }
-"""Name of figures → ratio → bound. Some are no longer measured, but still on docs/project/benchmarks.md."""
+"""Mapping from report name to ratio to target. Some are no longer measured, but still in docs/project/benchmarks.md."""
 
 
 def figures_of(name: str, recipe: str | None = None, own: str | None = None) -> str:
-    """What the figures of a benchmark are called: by its name, and by the recipe where that is not its own."""
+    """Return the name of a report: the benchmark's name, with the recipe if it is not the benchmark's default."""
     return name if recipe in (None, own) else f"{name}-{recipe}"
 
 

@@ -1,7 +1,7 @@
-"""Other ways to train and to serve the same, as people write them.
+"""Other common ways to train and serve the same models.
 
-native        the two input pipelines of NVIDIA's Criteo notebook; `bench.training.criteo` measures them
-scorer        the workflow and the SavedModel in one process; `bench.serving.alternatives` measures these three
-fastapi_app   behind FastAPI
-mlflow_model  behind MLflow's model server
+native        the two input pipelines of NVIDIA's Criteo notebook, measured by `bench.training.criteo`
+scorer        the workflow and the SavedModel in one process; `bench.serving.alternatives` measures this and the next
+two fastapi_app   the scorer behind FastAPI
+mlflow_model  the scorer behind MLflow's model server
 """

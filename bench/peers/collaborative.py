@@ -1,7 +1,7 @@
-"""Collaborative filtering by the package `implicit`, in a Python of its own: `uv run --with implicit … FOLDER`.
+"""Collaborative filtering with the package `implicit`, in its own environment: `uv run --with implicit … FOLDER`.
 
-The folder holds `task.json`, with the sides to fit, and `train.npz`, who chose what; each side leaves `SIDE.npy` there,
-the scores of all items for all users, float32 (users, items). Nothing of Rankline is imported.
+The folder contains `task.json`, with the sides to fit, and `train.npz`, with the chosen items of each user. Each side
+writes `SIDE.npy`, the scores of all items for all users, float32 (users, items). Imports nothing from Rankline.
 """
 
 import json

@@ -1,7 +1,7 @@
 """TensorFlow and NVTabular in a FastAPI app: `uvicorn bench.peers.fastapi_app:app --workers CORES`.
 
-Both are loaded once per worker, before it takes requests. The variables `WORKFLOW` and `SAVED_MODEL` of the
-environment say where they are.
+Each worker loads both before it accepts requests. The environment variables in `WORKFLOW` and `SAVED_MODEL` contain
+their paths.
 """
 
 import os
@@ -19,13 +19,13 @@ WORKFLOW, SAVED_MODEL = "RANKLINE_PEER_WORKFLOW", "RANKLINE_PEER_SAVED_MODEL"
 
 
 class Rows(BaseModel):
-    """What is posted: name of a column → its values."""
+    """Request body: values by column name."""
 
     columns: dict[str, list[int | float | str | None]]
 
 
 class Scores(BaseModel):
-    """What comes back, in the order of the rows."""
+    """Response body, in the order of the rows."""
 
     scores: list[float]
 

@@ -11,20 +11,18 @@ from numpy.typing import NDArray
 from bench.peers.scorer import Scorer
 
 WORKFLOW, SAVED_MODEL = "workflow", "saved_model"
-"""Names of its artifacts."""
+"""Names of the model's artifacts."""
 
 
 class ScoringModel(PythonModel):
-    """What MLflow's server loads and calls."""
-
     def load_context(self, context: PythonModelContext) -> None:
         self._scorer = Scorer(Path(context.artifacts[WORKFLOW]), Path(context.artifacts[SAVED_MODEL]))
 
     def predict(
         self,
-        context: PythonModelContext,  # noqa: ARG002  (MLflow passes it)
+        context: PythonModelContext,  # noqa: ARG002  (MLflow's signature)
         model_input: pd.DataFrame,
-        params: dict[str, Any] | None = None,  # noqa: ARG002  (likewise)
+        params: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> NDArray[Any]:
         return self._scorer.score(model_input)
 

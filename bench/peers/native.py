@@ -1,15 +1,15 @@
-"""The two pipelines of NVIDIA's Criteo notebook for one model: TensorFlow's own, and the accelerated one.
+"""The two input pipelines of NVIDIA's Criteo notebook: TensorFlow's native pipeline, and the accelerated one.
 
 "Training Tabular Deep Learning Models with Keras on GPU" trains DLRM twice. Both pipelines read the same encoded rows,
-hash their ids to three quarters of each column's cardinality, have tables of the same shapes, and share what comes
-behind them. They differ in three places:
+hash ids to three quarters of each column's cardinality, have tables of the same shapes, and share the rest of the
+model. They differ in three places:
 
                  native                                  accelerated
     rows         TFRecord, make_batched_features_dataset Parquet, `KerasSequenceLoader`
     hashing      feature columns, in the graph           an NVTabular workflow, online in the loader
     embeddings   `keras.layers.DenseFeatures`         `ScalarDenseFeatures`
 
-A peer to measure against: recipes are trained by `rankline.training.run.train`.
+These are peers for benchmarks; recipes are trained by `rankline.training.run.train`.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ from rankline.training.models.dlrm.network import head
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
 HASH_SHARE = 0.75
-"""Buckets that the ids of a column are hashed to, as a share of its cardinality."""
+"""Number of hash buckets of a column, as a share of its cardinality."""
 
 
 def hashed(spec: FeatureSpec) -> FeatureSpec:
-    """The spec of the rows after hashing: each column of ids has the buckets for its cardinality."""
+    """Return the spec of the rows after hashing, with the number of buckets as the cardinality of each id column."""
     features = (
         feature if feature.cardinality is None else replace(feature, cardinality=num_buckets(feature.cardinality))
         for feature in spec.features
@@ -43,14 +43,14 @@ def hashed(spec: FeatureSpec) -> FeatureSpec:
 
 
 def notebook_dataset(files: Sequence[Path], spec: FeatureSpec, batch_size: int) -> Any:
-    """The reading path of NVIDIA's Criteo notebook: `make_batched_features_dataset` for one epoch.
+    """Return the reading path of NVIDIA's Criteo notebook: `make_batched_features_dataset` for one epoch.
 
-    It has a shuffle buffer of four batches, all else as TensorFlow has it. The notebook has single columns only; a list
-    column comes as `VarLenFeature`, which is what feature columns take.
+    The shuffle buffer holds four batches; other options keep TensorFlow's defaults. The notebook has only scalar
+    columns; a list column is a `VarLenFeature`, as feature columns expect.
 
     Args:
         files: TFRecord files with one row per record.
-        spec: which columns there are and what they hold.
+        spec: names and types of the columns.
         batch_size: rows per batch.
 
     Returns:
@@ -79,7 +79,7 @@ def num_buckets(cardinality: int) -> int:
 
 
 def feature_columns(spec: FeatureSpec, model: ModelConfig, *, accelerated: bool) -> list[Any]:
-    """Numeric columns, and embedding columns over the buckets."""
+    """Return numeric columns, and embedding columns over the hash buckets."""
     assert isinstance(model, NetworkConfig)
     embeddings = embedding_columns(hashed(spec).categorical, model)
     if not accelerated:
@@ -99,14 +99,14 @@ def feature_columns(spec: FeatureSpec, model: ModelConfig, *, accelerated: bool)
 def make_dataset(
     files: Sequence[Path], spec: FeatureSpec, columns: Sequence[Any], batch_size: int, *, accelerated: bool
 ) -> Any:
-    """One epoch of shuffled rows for each pass, in pairs of inputs and labels, shapes (N, 1).
+    """Return one epoch of shuffled batches per iteration, as pairs of inputs and labels of shape (N, 1).
 
     Args:
         files: Parquet files if `accelerated`, else TFRecord files with one row per record.
-        spec: the encoded rows, not hashed.
-        columns: of `feature_columns`.
-        batch_size: rows per batch; the last one may be smaller.
-        accelerated: read Parquet, and hash while loading.
+        spec: the encoded rows before hashing.
+        columns: the result of `feature_columns`.
+        batch_size: rows per batch; the last batch may be smaller.
+        accelerated: whether to read Parquet, and hash while loading.
     """
     if not accelerated:
         return notebook_dataset(files, spec, batch_size)
@@ -115,7 +115,7 @@ def make_dataset(
 
 
 class Accelerated(DLRMConfig):
-    """DLRM for rows whose ids are hashed already."""
+    """DLRM for rows with ids that are already hashed."""
 
     def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
         return super().build(hashed(spec), step)
@@ -124,8 +124,8 @@ class Accelerated(DLRMConfig):
 class Native(DLRMConfig):
     """DLRM that hashes ids in its feature columns.
 
-    Under a Keras policy of mixed precision the tables are float32 and only what comes behind them is not, as on the
-    other side; the notebook's native tables would be cast as a whole in each step.
+    Under a Keras mixed-precision policy, only the layers after the tables have reduced precision, as in the accelerated
+    pipeline; the notebook's native tables would be cast as a whole in each step.
     """
 
     def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
@@ -139,13 +139,13 @@ class Native(DLRMConfig):
 
 
 def peer(config: TrainConfig, *, accelerated: bool) -> TrainConfig:
-    """The run of DLRM for the rows of `make_dataset`, without the linear terms, which the notebook does not have."""
+    """Return the DLRM config for the rows of `make_dataset`, without linear terms, which the notebook does not have."""
     choices = vars(config.model) | {"linear_terms": False}
     return replace(config, model=Accelerated(**choices) if accelerated else Native(**choices))
 
 
 def _hashing_workflow(files: Sequence[Path], spec: FeatureSpec) -> Any:
-    """Numbers as they are, ids in buckets; it has nothing to learn from the rows but their types."""
+    """Return a workflow that keeps numbers and hashes ids; fitting it only determines column types."""
     from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
     from rankline.workflows.nvt.operators import StableHashBucket
 

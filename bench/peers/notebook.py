@@ -1,7 +1,7 @@
-"""What a notebook leaves behind: workflows and models that NVTabular, NVIDIA's layers and Keras alone have saved.
+"""Workflows and models as saved by a notebook that uses only NVTabular, NVIDIA's layers and Keras.
 
-`python -m bench.peers.notebook DIRECTORY NUM_ROWS [MODULE:FUNCTION]` makes DIRECTORY/workflow, DIRECTORY/model and
-DIRECTORY/rows.parquet, in a process of its own because NVIDIA's layers are of the Keras that `tf.keras` is.
+`python -m bench.peers.notebook DIRECTORY NUM_ROWS [MODULE:FUNCTION]` writes DIRECTORY/workflow, DIRECTORY/model and
+DIRECTORY/rows.parquet. It needs its own process, because NVIDIA's layers use the Keras of `tf.keras`.
 """
 
 import os
@@ -18,20 +18,20 @@ import pandas as pd
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 
 GENRES = ["Action", "Adventure", "Animation", "Comedy", "Crime", "Documentary", "Drama", "Fantasy", "Horror", "Romance"]
-"""Of generated movies."""
+"""Genres of generated movies."""
 
-_EMBEDDING_DIMS = {"userId": 512, "movieId": 512, "genres": 16}  # the notebook's
+_EMBEDDING_DIMS = {"userId": 512, "movieId": 512, "genres": 16}  # from the notebook
 _HIDDEN = (128, 128, 128)
 
 
 def make(directory: Path, num_rows: int, function: str = "", *, path: Path | None = None) -> None:
-    """Let a notebook be run.
+    """Run the notebook in a process of its own.
 
     Args:
-        directory: for what it leaves behind.
-        num_rows: of generated ratings.
-        function: of a LambdaOp on a served column, as MODULE:FUNCTION; "" for none.
-        path: where the module is.
+        directory: directory for its output.
+        num_rows: number of generated ratings.
+        function: function of a LambdaOp on a served column, as MODULE:FUNCTION; "" for none.
+        path: directory of the module.
     """
     paths = [str(path)] if path else []
     environment = {
@@ -44,7 +44,7 @@ def make(directory: Path, num_rows: int, function: str = "", *, path: Path | Non
 
 
 def generate(num_rows: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ratings with `age`, 4 of a user and 20 of a movie on average, and the movies' genres."""
+    """Return ratings with a column `age`, on average 4 per user and 20 per movie, and the genres of the movies."""
     num_users, num_movies = num_rows // 4, num_rows // 20
     rng = np.random.default_rng(0)
     genres = [list(rng.choice(GENRES, n, replace=False)) for n in rng.integers(1, 5, num_movies)]
@@ -61,7 +61,7 @@ def generate(num_rows: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 def save_workflow(
     ratings: pd.DataFrame, movies: pd.DataFrame, directory: Path, function: Callable[[Any], Any] | None = None
 ) -> nvt.Workflow:
-    """The notebook's graph, with its lambda on the label, fitted and saved by NVTabular."""
+    """Fit and save the notebook's workflow with NVTabular, including its LambdaOp on the label."""
     with quiet_nvtabular():
         joined = ["userId", "movieId"] >> ops.JoinExternal(movies, on=["movieId"])
         columns = joined >> ops.Categorify(out_path=str(directory.with_name(f"{directory.name}-scratch")))
@@ -74,15 +74,15 @@ def save_workflow(
 
 
 def save_model(workflow: nvt.Workflow, directory: Path, *, with_age: bool = False) -> None:
-    """The notebook's model: NVTabular's own `DenseFeatures`, three dense layers, saved by Keras.
+    """Save the notebook's model with Keras: NVTabular's `DenseFeatures` and three dense layers.
 
-    Its inputs are those that merlin-systems 23.8 can send: [rows], and lists with offsets; the layer gets what it gets
-    in the notebook, [rows, 1] and lengths.
+    Its inputs have the shapes that merlin-systems 23.8 can send: [rows], and lists with offsets. The layer gets the
+    same inputs as in the notebook: [rows, 1] and list lengths.
     """
     import tensorflow as tf
     import tf_keras as keras
 
-    with quiet_nvtabular():  # it advises to take models of its own in place of these
+    with quiet_nvtabular():  # prints advice to use other models
         from nvtabular.framework_utils.tensorflow.layers import DenseFeatures
         from nvtabular.ops import get_embedding_sizes
 
@@ -110,7 +110,7 @@ def save_model(workflow: nvt.Workflow, directory: Path, *, with_age: bool = Fals
 
 
 def export_with_merlin(directory: Path, target: Path) -> None:
-    """merlin-systems' own export of what was left behind; the label is taken out first, as its documents do."""
+    """Export the notebook's output with merlin-systems, after removing the label as its documentation does."""
     from rankline.serving.engines.merlin_operators import Ensemble, TransformWorkflow, merlin_operator
 
     target.mkdir()

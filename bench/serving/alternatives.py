@@ -1,18 +1,19 @@
-"""alternatives: one SavedModel and one NVTabular workflow, served in the ways that people serve them.
+"""alternatives: one SavedModel and one NVTabular workflow, served in several common ways.
 
-Ours, merlin-systems' export on the same Triton, TensorFlow and NVTabular in a FastAPI app, and
-MLflow's own model server. Each gets the same rows from one process of the load generator, in turns, and every side's
-scores must be ours. Figures are medians over the turns; ratios are medians of the turns' ratios, above 1 where ours is
-the better.
+The sides are Rankline's ensemble, merlin-systems' export on the same Triton, TensorFlow and NVTabular in a FastAPI app,
+and MLflow's model server. Each receives the same rows from one process of the load generator, in turns, and must return
+the same scores as Rankline. Metrics are medians over the turns; ratios are medians of the turns' ratios, above 1 where
+Rankline is better.
 
-What is fair: the way of counting is the same, and the client's part of the latency is small for all. All
-servers run at once and those that are not asked idle. FastAPI and MLflow have as many workers as there are cores, as
-their documents advise; ours and merlin-systems' have one instance of each step, as they are exported. Each side has its
-own protocol, which is a part of it: tensors over gRPC on one connection, JSON over HTTP/1.1 on a connection for each
-request in flight. FastAPI's endpoint is a coroutine: scoring is processor work, and the threads that it would
-otherwise be given share one interpreter. What is not: the client and all servers share the cores of one machine, and
-the workers of the HTTP servers are not equally busy when the kernel hands them unequal numbers of connections. uvicorn
-runs without the extra that parses HTTP in C.
+For a fair comparison, all sides are measured in the same way, and the client's part of the latency is small. All
+servers run at the same time, and those not being measured are idle. FastAPI and MLflow have one worker per core, as
+their documentation recommends; Rankline and merlin-systems have one instance of each step, as exported. Each side uses
+its own protocol, which is part of the comparison: tensors over gRPC on one connection, or JSON over HTTP/1.1 with one
+connection per request in flight. FastAPI's endpoint is a coroutine, because scoring is CPU-bound and threads would
+share one interpreter.
+
+Some unfairness remains. The client and all servers share the cores of one machine, the HTTP workers are unevenly loaded
+when the kernel gives them different numbers of connections, and uvicorn runs without its HTTP parser in C.
 """
 
 import ctypes
@@ -60,7 +61,7 @@ from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import TrainedModel
 
 with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType")  # of MLflow's own models
+    warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType")  # raised by MLflow's own models
     import mlflow.pyfunc
     from mlflow.models import infer_signature
 
@@ -70,15 +71,15 @@ LOADS = (
     Load(batch_size=1_024, concurrency=1),
 )
 OURS, MERLIN, FASTAPI, MLFLOW = "rankline", "merlin-systems", "fastapi", "mlflow"
-_WARMUP_SHARE = 1 / 6  # of a turn, before it
+_WARMUP_SHARE = 1 / 6  # warm-up before a turn, as a share of the turn
 _POLL_INTERVAL_S = 0.1
-_NUM_ROWS_SENT = 65_536  # per load, in requests that are sent in turn
+_NUM_ROWS_SENT = 65_536  # total rows in the prebuilt requests of a load
 _SAMPLE_EVERY = 8
 _SCORE_TOLERANCE = 1e-5
 _PRCTL = ctypes.CDLL(None).prctl
 _PR_SET_PDEATHSIG = 1
 _PROJECT = Path(__file__).parents[2]
-_READY = re.compile(rb"Application startup complete")  # uvicorn, once for each worker
+_READY = re.compile(rb"Application startup complete")  # logged by uvicorn once per worker
 
 Array = npt.NDArray[Any]
 Columns = Mapping[str, Array]
@@ -86,12 +87,12 @@ Columns = Mapping[str, Array]
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """One way of serving, up and running.
+    """A running server of one kind.
 
     Attributes:
-        connect: as of a `Job`.
-        encode: columns of some rows → a request.
-        decode: its answer → scores [num_rows].
+        connect: see `Job`.
+        encode: converts columns to a request.
+        decode: converts a response to scores [num_rows].
     """
 
     connect: Connect
@@ -195,14 +196,14 @@ def _save_with_mlflow(prepared: PreparedData, workflow: Path, saved_model: Path,
     path = directory / "model"
     rows = prepared.heldout().select(list(prepared.inputs)).slice(0, 2).to_pandas()
     with warnings.catch_warnings():
-        # MLflow advises against whole numbers, which ids are, and tells what it does with type hints.
+        # MLflow warns about integers, which ids are, and about type hints.
         warnings.simplefilter("ignore", UserWarning)
         mlflow.pyfunc.save_model(
             path=str(path),
             python_model=str(_PROJECT / "bench" / "peers" / "mlflow_model.py"),
             artifacts={"workflow": str(workflow), "saved_model": str(saved_model)},
             signature=infer_signature(rows, np.zeros(len(rows), np.float32)),
-            pip_requirements=[],  # it runs where we do
+            pip_requirements=[],  # it runs in this environment
         )
     return path
 
@@ -217,7 +218,6 @@ class _HttpServer(NamedTuple):
 def _running(
     module: Sequence[str], log: Path, workers: int, variables: Mapping[str, str] | None = None
 ) -> Iterator[_HttpServer]:
-    """A server under uvicorn on a free port, as long as the `with` block lasts."""
     port = free_port()
     search_path = os.pathsep.join(filter(None, (str(_PROJECT), os.environ.get("PYTHONPATH"))))
     programs = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # MLflow calls uvicorn by name
@@ -227,8 +227,8 @@ def _running(
             env={**os.environ, **(variables or {}), "PYTHONPATH": search_path, "PATH": programs},
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # it is ended with all its workers
-            preexec_fn=partial(_PRCTL, _PR_SET_PDEATHSIG, signal.SIGTERM),  # also when this process is killed
+            start_new_session=True,  # to end it together with all its workers
+            preexec_fn=partial(_PRCTL, _PR_SET_PDEATHSIG, signal.SIGTERM),  # also ends when this process is killed
         )
     try:
         yield _HttpServer(process, log, f"127.0.0.1:{port}")
@@ -256,9 +256,9 @@ def _measure(
     repeats: int,
     turn_s: float,
 ) -> Turns:
-    """One load on all sides in turns; a first turn of each is for warming up and for comparing all of its scores.
+    """Measure one load on all sides in turns.
 
-    Of the others some are compared too, or none where a turn had only a few answers.
+    The first turn of each side warms up and compares all scores. Later turns compare a sample of the scores.
     """
     draws = np.random.default_rng(0).integers(0, len(pool), (_NUM_ROWS_SENT // load.batch_size, load.batch_size))
     columns = {name: pool[name].to_numpy() for name in pool.column_names}
@@ -313,7 +313,7 @@ def _name(load: Load) -> str:
 
 
 def _ratios(measured: Mapping[Load, Turns]) -> dict[str, float]:
-    """What ours comes to against each peer; above 1 ours is better."""
+    """Return the ratio of Rankline to each peer; above 1, Rankline is better."""
     ratios = {}
     for load, turns in measured.items():
         suffix = "" if load.batch_size == 1 else f"_{load.batch_size}"

@@ -1,15 +1,14 @@
-"""client: what the client itself costs, how much it can offer, and whether its figures are the same the next time.
+"""client: overhead and maximum rate of the client, and the reproducibility of its measurements.
 
-Against a model that returns its input, on a server of this machine. The load generator's transports run closed loops,
-as they do in a measurement; the library's `Client` asks one request at a time and `AsyncClient` several, each laid out
-anew with `predict`, as a program does. With one request in flight nothing is shared between requests, so the processor
-time of one is what it can cost at most. What is offered is also answered: the rate is a closed loop's, and the server
-takes its part of the same cores.
+The server runs on this machine, with a model that returns its input. The load generator's transports run closed loops,
+as in a measurement. The library's `Client` sends one request at a time and `AsyncClient` several, each built anew with
+`predict`, as in a program. With one request in flight, requests share no work, so the CPU time per request is an upper
+bound. The rates are those of a closed loop, so every request is also answered, by a server on the same cores.
 
-Then identical runs of the load generator, one after another, in a closed and in an open loop. Two runs in succession
-agree in a percentile when the intervals that they state for it overlap; where one of them states no bound on a side,
-the pair says nothing and is not counted. "agreement" is of all pairs and percentiles together. What others do on the
-machine counts too: load that comes and goes from run to run is in no run's interval, so the machine has to be quiet.
+After that, the load generator measures the same load repeatedly, in a closed and in an open loop. Two successive runs
+agree in a percentile if their confidence intervals overlap; pairs with an unbounded interval are not counted.
+"agreement" covers all pairs and percentiles. Other load on the machine must be low: if it varies from run to run, no
+interval reflects it.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ MOST_PROCESSES = 4
 NUM_RUNS = 20
 SYNC, ASYNC = "Client", "AsyncClient"
 PERCENTILES = ("p50", "p90", "p95", "p99")
-_IN_FLIGHT = 32  # of all processes together
+_IN_FLIGHT = 32  # total over all processes
 _RATE_PER_S = 500
 _WARMUP_S = 0.5
 _START_TIMEOUT_S = 120.0
@@ -58,7 +57,7 @@ class Usage(NamedTuple):
     cpu_ms: float
 
 
-Drive = Callable[[int, int], Usage]  # number of processes, requests in flight of all of them together
+Drive = Callable[[int, int], Usage]  # number of processes, total requests in flight
 
 
 def run(repeats: int, *, turn_s: float = 3.0, num_runs: int = NUM_RUNS, run_s: float = 6.0) -> Report:
@@ -74,7 +73,7 @@ def run(repeats: int, *, turn_s: float = 3.0, num_runs: int = NUM_RUNS, run_s: f
                     "open loop": _agreement(client, replace(closed, rate=(_RATE_PER_S,)), num_runs),
                 }
     agreed = [verdict for of_loop in verdicts.values() for of_level in of_loop.values() for verdict in of_level]
-    # On a busy machine there may be no interval to compare; what was measured is reported all the same.
+    # On a busy machine there may be no interval to compare, but measurements are still reported.
     ratios = {"agreement": statistics.fmean(agreed)} if agreed else {}
     shares = {loop: _shares(of_loop) for loop, of_loop in verdicts.items()}
     return Report(name="client", results={**results, **shares}, ratios=ratios)
@@ -95,11 +94,11 @@ def _costs(url: str, repeats: int, turn_s: float) -> dict[str, dict[str, float]]
 
 @contextmanager
 def _drives(url: str, turn_s: float) -> Iterator[Mapping[str, Drive]]:
-    """What can drive the server, by side; their processes wait between turns."""
+    """Yield the clients that can drive the server, by name; their processes idle between turns."""
     with Client(url, identity.NAME) as client:
         numbers = np.random.default_rng(0).integers(0, 2**62, _NUM_MESSAGES)
         messages = [client.prepare({"x": [number]}).messages[0].SerializeToString() for number in numbers]
-    spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of gRPC
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy locks held by gRPC's threads
     with (
         Workers(MOST_PROCESSES) as workers,
         ProcessPoolExecutor(MOST_PROCESSES, spawn, _wait_for_all, (spawn.Barrier(MOST_PROCESSES),)) as pool,
@@ -132,7 +131,6 @@ def _generator(workers: Workers, url: str, transport: str, messages: Sequence[by
 
 
 def _wait_for_all(barrier: Barrier) -> None:
-    """A process of the library's has imported everything; it begins when all have."""
     barrier.wait(_START_TIMEOUT_S)
 
 
@@ -151,7 +149,7 @@ Ask = Callable[[str, float, int], Usage]  # url, length of the turn in s, reques
 
 
 def _ask_in_turn(url: str, turn_s: float, _: int) -> Usage:
-    """One request after another, whatever may be in flight."""
+    """Send one request after another, regardless of the number of requests in flight."""
     with Client(url, identity.NAME) as client:
 
         def ask_for(duration_s: float) -> int:
@@ -196,7 +194,7 @@ def _usage(num_answered: int, begin_s: float, cpu_s: float) -> Usage:
     )
 
 
-Verdicts = Mapping[str, Sequence[bool]]  # percentile → whether each pair agrees in it
+Verdicts = Mapping[str, Sequence[bool]]  # percentile → whether each pair agrees
 
 
 def _agreement(client: Client, config: LoadConfig, num_runs: int) -> Verdicts:
@@ -206,7 +204,7 @@ def _agreement(client: Client, config: LoadConfig, num_runs: int) -> Verdicts:
 
 
 def pairs_that_agree(runs: Sequence[LoadResult], name: str) -> list[bool]:
-    """Of each pair of successive runs that both bound a percentile, whether the intervals overlap."""
+    """Return whether the intervals overlap, for each pair of successive runs in which both are bounded."""
     verdicts = []
     for one, other in pairwise(run.metrics[f"{name}_ms"] for run in runs):
         if None not in (bounds := (one.low, one.high, other.low, other.high)):
@@ -216,7 +214,6 @@ def pairs_that_agree(runs: Sequence[LoadResult], name: str) -> list[bool]:
 
 
 def _shares(verdicts: Verdicts) -> dict[str, float]:
-    """By percentile, how many pairs agree of those that were counted, and how many these are."""
     judged = {name: of_level for name, of_level in verdicts.items() if of_level}
     return {
         **{f"agreement_{name}": statistics.fmean(of_level) for name, of_level in judged.items()},

@@ -1,8 +1,8 @@
-"""foreign: what notebooks saved, exported by one call, against merlin-systems' export of the same.
+"""foreign: artifacts saved by notebooks, exported with a single call, against merlin-systems' export.
 
-The workflow and the SavedModel of NVIDIA's TensorFlow notebook, and the same with a LambdaOp on a
-served column, which ours runs through NVTabular: both exports of each on one server, asked the same rows over one
-connection in turns.
+The subjects are the workflow and the SavedModel of NVIDIA's TensorFlow notebook, and the same with a LambdaOp on a
+served column, which Rankline runs through NVTabular. Both exports of each run on one server and receive the same rows
+over one connection, in turns.
 """
 
 import sys
@@ -28,7 +28,7 @@ NOTEBOOKS = {
     "foreign": (OURS, MERLIN, "", ExportConfig()),
     "uncompiled": (UNCOMPILED, MERLIN_LAMBDA, f"{_FUNCTIONS}:decades", ExportConfig(uncompiled="LambdaOp")),
 }
-"""Name of the ratio → both sides, the function of the `LambdaOp`, and how ours is exported."""
+"""Mapping from prefix of the ratio to both sides, the function of the LambdaOp, and Rankline's export config."""
 
 
 def run(
@@ -78,7 +78,7 @@ def _notebooks(
 
 @contextmanager
 def _installed(directory: Path) -> Iterator[None]:
-    """A package with a function, which says by an entry point that it may be called; on the path as if installed."""
+    """Put a package with a function on the import path, as if installed, with an entry point that allows calling it."""
     about = directory / f"{_FUNCTIONS}-1.0.dist-info"
     about.mkdir(parents=True)
     (directory / f"{_FUNCTIONS}.py").write_text("def decades(column):\n    return (column // 10).astype('float32')\n")

@@ -1,8 +1,8 @@
-"""How long a row takes through `model: lightgbm`, served, against the model that returns its input, on one server.
+"""Latency of a row with `model: lightgbm`, against a model that returns its input, on one server.
 
-The forests are of the recipe movielens, on generated ratings, and of a generated click log by the recipe that `rankline
-init` writes, whose 20 columns, half of them texts, take longer to encode. All are asked by the same client, one request
-in flight, in turns; as the one step of the default, and as two.
+One forest uses the recipe movielens with generated ratings, and another uses a generated click log with the recipe of
+`rankline init`. The log has 20 columns, half of them text, which take longer to encode. The forests are exported as one
+step (the default) or two. The same client calls all models in turns, with one request in flight.
 """
 
 from contextlib import ExitStack
@@ -39,7 +39,7 @@ _SIDES = {
     "lightgbm_two_steps_p50_over_identity": "lightgbm, two steps",
     "lightgbm_click_log_p50_over_identity": "lightgbm, click log",
 }
-"""Key of `ratios` → side."""
+"""Mapping from ratio to side."""
 
 
 def measure(
@@ -68,7 +68,7 @@ def measure(
 
 
 def _click_log(directory: Path, num_rows: int) -> PreparedData:
-    """A generated log by the recipe that somebody begins with."""
+    """Prepare a generated log with the recipe that `rankline init` suggests."""
     write_click_log(directory / "clicks.csv", num_rows)
     path = directory / "rankline.yaml"
     path.write_text(first_recipe([str(directory / "clicks.csv")], [], directory).text, encoding="utf-8")

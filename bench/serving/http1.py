@@ -1,4 +1,4 @@
-"""HTTP/1.1 POSTs for servers that are not Triton: other stacks, measured by the same engine and counted alike."""
+"""HTTP/1.1 transport for servers other than Triton, so that the same load generator can measure them."""
 
 import socket
 import threading
@@ -15,7 +15,7 @@ _MOST_IN_FLIGHT = 64
 
 
 class Http1Connection:
-    """Implements `Transport` with a thread and a kept connection for each request in flight, without TLS."""
+    """A `Transport` with one thread and one persistent connection per request in flight, without TLS."""
 
     capacity = _MOST_IN_FLIGHT
     failure = ""
@@ -48,7 +48,7 @@ class Http1Connection:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for connection in self._connections:  # threads that wait for an answer end
+        for connection in self._connections:  # ends threads that wait for a response
             with suppress(OSError, AttributeError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
 

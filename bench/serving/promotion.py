@@ -1,7 +1,7 @@
-"""promotion: how long until another version answers, and how many requests fail meanwhile.
+"""promotion: time until a new version is active, and the number of requests that fail in the meantime.
 
-One server is asked without a pause, while versions are promoted and rolled back beside it, and then one that follows
-the alias in MLflow's registry from a repository of its own. Four turns of each for every repeat.
+One server receives requests without pause while versions are promoted and rolled back. Then a second server follows the
+alias in MLflow's registry from its own repository. Each repeat consists of four turns of each kind.
 """
 
 import statistics
@@ -31,10 +31,10 @@ from rankline.serving.server.supervisor import Supervisor, config_of
 from rankline.terminal.console import Stages
 from rankline.workflows.core.background import beside
 
-_TURNS = 4  # for each repeat
+_TURNS = 4  # per repeat
 _ROWS_OF_A_REQUEST = 16
 _LOOK_EVERY_S = 0.005
-_BETWEEN_S = 0.2  # of load, before the next turn
+_BETWEEN_S = 0.2  # load between turns
 
 
 @dataclass
@@ -43,7 +43,7 @@ class _Served:
     asked: Asked
 
     def seconds_until(self, version: int, move: Callable[[], object]) -> float:
-        """From the start of `move` until a version answers."""
+        """Return the time from the start of `move` until `version` is active."""
         time.sleep(_BETWEEN_S)
         begin = time.perf_counter()
         move()
@@ -53,7 +53,7 @@ class _Served:
 
 
 def run(repeats: int, num_rows: int = 20_000) -> Report:
-    """Seconds until a version answers after each kind of move, and failed requests of all."""
+    """Measure the time until a version is active, for each kind of move, and count failed requests."""
     with scratch_directory() as root:
         workspace = Workspace(recipe="movielens", root=root / "work", repository=root / "repository")
         rows = _two_versions(workspace, num_rows)
@@ -78,7 +78,6 @@ def run(repeats: int, num_rows: int = 20_000) -> Report:
 
 
 def _two_versions(workspace: Workspace, num_rows: int) -> pa.Table:
-    """Export a model twice; rows to ask for."""
     prepared, _ = make_model(workspace, num_rows, small_layers=True)
     with Stages(["export"]) as stages:
         recipe = recipe_named(workspace.recipe)
@@ -87,13 +86,12 @@ def _two_versions(workspace: Workspace, num_rows: int) -> pa.Table:
 
 
 def _alias_mover(client: MlflowClient, version: int) -> Callable[[], None]:
-    """What moves the alias as MLflow's page does; both versions were registered in the order of their numbers."""
+    """Return a function that moves the alias as MLflow's UI does; registered numbers equal version numbers."""
     return lambda: client.set_registered_model_alias("movielens", CHAMPION, str(version))
 
 
 @contextmanager
 def _following(uri: str, path: Path) -> Iterator[Path]:
-    """A repository that follows the alias."""
     follower = AliasFollower(Alias("movielens", CHAMPION), path, uri, lambda _: None)
     follower.follow()
     with beside(follower.run):
@@ -102,7 +100,7 @@ def _following(uri: str, path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _under_load(path: Path, rows: pa.Table) -> Iterator[_Served]:
-    """A server of a repository that takes new versions over, and clients that ask it without a pause."""
+    """Run a server that switches to new versions, and clients that send requests without pause."""
     ensemble = ExportedEnsemble.load(path)
     with EmbeddedServer(config_of(ensemble)) as server:
         supervisor = Supervisor(server, ensemble, follow_versions=True, report=lambda _: None)

@@ -1,16 +1,16 @@
-"""serving: our ensemble against merlin-systems' own export of the same workflow and SavedModel.
+"""serving: Rankline's ensemble against merlin-systems' export of the same workflow and SavedModel.
 
-All are loaded by one server and asked by one client over one connection, in turns, several times; figures are medians
-over the repeats. Requests are laid out before they are sent, each with rows of its own. Then one-row requests, 32 in
-flight, from a process of the load generator. The floor is what the server and TensorFlow cost with nothing to do: a
-native model that returns its input, and the SavedModel's signature called in this process. Memory is that of a server
-of the one ensemble, once it has answered each batch size: with native backends, and with those in Python.
+One server loads all models, and one client calls them over one connection, in turns; metrics are medians over the
+repeats. Requests are built in advance, each with different rows. Then a process of the load generator keeps 32 one-row
+requests in flight. The floor is the overhead of the server and of TensorFlow: a native model that returns its input,
+and a call of the SavedModel's signature in this process. Memory is measured on a server with only the ensemble, after
+one request of each batch size, with native backends and with Python backends.
 
-Criteo's raw rows lack numbers and categories. Ours get them as they are, hexadecimal texts and masks for what is
-missing; merlin-systems gets 0 and the empty text in its place, see `bench.harness.fixtures.merlin_rows`. Amazon's rows
-have one candidate each and a history that is full. All scores must agree.
+Criteo's raw rows have missing numbers and categories. Rankline gets them unchanged, as hexadecimal strings and masks
+for missing values; merlin-systems gets 0 and the empty string instead (`bench.harness.fixtures.merlin_rows`). Amazon's
+rows have one candidate each and a full history. All scores must agree.
 
-Where a recipe's model is no network of layers, an MLP of the same rows is a further side, with scores of its own.
+If a recipe's model is not a neural network, an MLP on the same rows is an additional side, with different scores.
 """
 
 import statistics
@@ -71,11 +71,11 @@ from rankline.workflows.schema.tensor_names import PADDED_SIGNATURE, SCORE
 
 BATCH_SIZES = (1, 1_024, 16_384)
 LONG_ROWS_BATCH_SIZES = (1, 64, 1_024)
-"""Where rows have histories."""
+"""For rows with histories."""
 OURS, MERLIN, IN_PROCESS = "rankline", "merlin-systems", "in process"
 IN_PYTHON = "python"
 PLAIN = "plain"
-"""An `mlp` of the same rows."""
+"""An `mlp` on the same rows."""
 IDENTITY, NATIVE_IDENTITY = "identity", "native identity"
 VARIANTS = {
     IN_PYTHON: ExportConfig(backend=PYTHON),
@@ -83,7 +83,7 @@ VARIANTS = {
     "one step": ExportConfig(fused=True),
     "two steps": ExportConfig(fused=False),
 }
-"""What else an export can choose, each an ensemble of its own."""
+"""Other export configs, each exported as a separate ensemble."""
 CONCURRENCY = 32
 
 
@@ -97,16 +97,16 @@ def run(
     turn_s: float = 1.0,
     concurrent_turn_s: float = 3.0,
 ) -> Report:
-    """Train a small model, export it both ways, measure each side `repeats` times in turns.
+    """Train a small model, export it with Rankline and with merlin-systems, and measure all sides in turns.
 
     Args:
         repeats: turns of each side.
-        recipe: what is trained.
-        num_rows, small_layers: see `make_model`; None for `ROWS`, or a tenth of them where rows have histories.
-        batch_sizes: rows per request, the smallest first, at least two; none for `BATCH_SIZES`, or
-            `LONG_ROWS_BATCH_SIZES` where rows have histories.
-        turn_s: how long a turn with one request in flight is.
-        concurrent_turn_s: the same with many in flight, after a third of it to warm up.
+        recipe: recipe to train.
+        num_rows, small_layers: see `make_model`; by default `ROWS`, or a tenth of them for rows with histories.
+        batch_sizes: rows per request, in ascending order, at least two; by default `BATCH_SIZES`, or
+            `LONG_ROWS_BATCH_SIZES` for rows with histories.
+        turn_s: length of a turn with one request in flight.
+        concurrent_turn_s: length of a turn with many requests in flight, after a warm-up of a third of it.
     """
     is_long = has_histories(recipe)
     num_rows = num_rows or (ROWS // 10 if is_long else ROWS)
@@ -149,13 +149,13 @@ def run(
         for side, repository in ((OURS, workspace.ensemble), (IN_PYTHON, directory / IN_PYTHON)):
             results[side] |= _start(ExportedEnsemble.load(repository), requests[side])
     ratios = _ratios(results, batch_sizes)
-    if small_layers:  # the names without more are of the recipe as it is
+    if small_layers:  # plain names are reserved for the unchanged recipe
         ratios = {f"{name}_small_layers": value for name, value in ratios.items()}
     return Report(name="serving", results=results, ratios=ratios)
 
 
 def _export(prepared: PreparedData, trained: TrainedModel, target: Path, config: ExportConfig, name: str) -> bool:
-    """Whether it can be exported so: not every network has an ONNX form."""
+    """Export a model, and return whether that is possible: not every network can be converted to ONNX."""
     try:
         export_ensemble(prepared, trained, target, config, name=name)
     except ExportError:
@@ -176,7 +176,7 @@ def _export_plain(recipe: str, prepared: PreparedData, directory: Path) -> str:
 
 
 def _start(ensemble: ExportedEnsemble, requests: LaidOut) -> dict[str, float]:
-    """Seconds until a server of one ensemble is ready, and its memory when it has answered a request of each size."""
+    """Return the seconds until a server of the ensemble is ready, and its memory after a request of each batch size."""
     begin = time.perf_counter()
     with EmbeddedServer(config_of(ensemble)) as server:
         ready_s = time.perf_counter() - begin
@@ -191,7 +191,7 @@ def _start(ensemble: ExportedEnsemble, requests: LaidOut) -> dict[str, float]:
 def _measure_concurrent(
     url: str, messages: Mapping[str, Sequence[bytes]], repeats: int, turn_s: float
 ) -> dict[str, float]:
-    """Answers per second to one-row requests, `CONCURRENCY` in flight, the sides in turns."""
+    """Return the responses per second to one-row requests, with `CONCURRENCY` in flight, measured in turns."""
     rates: dict[str, list[float]] = {side: [] for side in messages}
     load = Load(batch_size=1, concurrency=CONCURRENCY)
     with Workers(1) as workers:
@@ -205,7 +205,7 @@ def _measure_concurrent(
 
 
 def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
-    """A call of the served signature with encoded rows, without a server."""
+    """Return a function that calls the served signature on encoded rows, without a server."""
     first = ExportedEnsemble.load(workspace.ensemble).steps[0]
     plan = TransformPlan.load(workspace.ensemble / first / "1" / PLAN)
     model = tf.saved_model.load(str(TrainedModel.load(workspace.model).saved_model))

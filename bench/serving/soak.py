@@ -1,11 +1,11 @@
-"""soak: the exported ensemble at 70 % of its peak for a long time: are there errors, and does memory grow?
+"""soak: the exported ensemble at 70 % of its peak for a long time, to detect errors and growing memory.
 
-Both are open loops of one-row requests with Poisson arrivals; the peak is the highest rate at which no queue grows.
-What a closed loop reaches is no rate that one could promise: its client waits whenever the server is behind.
-Memory is what the server and its model processes hold, as the median of the first and of the last tenth of the time;
-the minute before, in which their allocators fill, does not count.
+Both the peak and the soak use open loops of one-row requests with Poisson arrivals. The peak is the highest rate at
+which no queue grows. The rate of a closed loop would be misleading, because its client waits whenever the server falls
+behind. Memory is that of the server and its model processes, as the median over the first and over the last tenth of
+the time, after one minute in which allocators fill.
 
-One repeat is six minutes; the default of five is half an hour.
+One repeat takes six minutes, so the default of five repeats takes half an hour.
 """
 
 import statistics
@@ -36,7 +36,7 @@ _PEAK = LoadConfig(slo="p99=100ms", min_duration_s=5.0)
 
 
 def run(repeats: int) -> Report:
-    """Find the peak, then send at 70 % of it, six minutes for each repeat."""
+    """Find the peak, then send requests at 70 % of it, for six minutes per repeat."""
     with scratch_directory() as directory:
         workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
         prepared, _ = make_model(workspace)
@@ -88,7 +88,7 @@ def _peak(report: BenchmarkReport) -> float:
 
 @contextmanager
 def _sampled(process_ids: Callable[[], Sequence[int]], bytes_held: list[int]) -> Iterator[None]:
-    """Add what the processes hold to a list, once a second."""
+    """Append the memory of the processes to `bytes_held` once per second."""
 
     def sample(stop: threading.Event) -> None:
         while not stop.wait(_SAMPLE_INTERVAL_S):

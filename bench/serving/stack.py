@@ -1,10 +1,10 @@
-"""stack: what a container costs the server, how large the images are, and whether clients lose a request.
+"""stack: overhead of a container for the server, image sizes, and requests lost during changes.
 
-The same export in an image of `rankline image`, asked through its published port, and on a server outside: started one
-after the other, then each request once by each way. "container, no proxy" is the container at its own address: between
-the two lies Docker's proxy in front of published ports. Then, in each repeat and under load by clients as they are by
-default: a new version, a rollback, a broken version, tritonserver killed, and its supervisor killed. Needs an engine,
-and what its images are built on:
+The same export runs in an image of `rankline image`, called through its published port, and on a server outside. Both
+are started one after the other, then each request is sent to both. "container, no proxy" is the container at its own
+address; the difference is Docker's proxy for published ports. Then each repeat makes these changes while clients with
+default settings send requests: a new version, a rollback, a broken version, killing tritonserver, and killing its
+supervisor. Needs a container engine and the base images:
 
     scripts/container-engine.sh sh -c 'scripts/base-images.sh; .venv/bin/python -m bench stack'
 """
@@ -37,7 +37,7 @@ from rankline.workflows.core.errors import ServingError
 _ROWS = 20_000
 _NUM_REQUESTS = 400
 _LOOK_S = 0.05
-_STANDS_AFTER_S = 11.0  # Docker waits twice as long each time before it starts one that dies within ten seconds
+_STANDS_AFTER_S = 11.0  # Docker doubles its restart delay for containers that die within 10 s
 _NAME = "rankline-bench-stack"
 _KILLS = {
     "tritonserver": "kill -9 $(pidof tritonserver)",
@@ -72,7 +72,7 @@ def run(repeats: int, recipe: str = "movielens", num_rows: int = _ROWS) -> Repor
 
 
 def _compare(ensemble: ExportedEnsemble, tag: str, rows: pa.Table, repeats: int) -> dict[str, dict[str, float]]:
-    """Side → start in s, and median latency of a row in ms."""
+    """Return the start time in s and the median latency of a row in ms for each side."""
     starts_s: dict[str, list[float]] = {"process": [], "container": []}
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -94,7 +94,7 @@ def _compare(ensemble: ExportedEnsemble, tag: str, rows: pa.Table, repeats: int)
 
 
 def _medians_ms(clients: Mapping[str, Client], batches: Sequence[pa.Table]) -> dict[str, float]:
-    """Median latency of each client over the batches, after a tenth that warms up."""
+    """Return the median latency of each client over the batches, after the first tenth as warm-up."""
     latencies_ns: dict[str, list[int]] = {side: [] for side in clients}
     for batch in batches:
         for side, client in clients.items():
@@ -111,7 +111,7 @@ def _change(
     """Export, roll back, break and kill under load, with a repository mounted into the container."""
     ensemble = export()
     path, name = ensemble.path, ensemble.name
-    path.parent.chmod(0o755)  # user 1000 of the container reads it
+    path.parent.chmod(0o755)  # for the container's user 1000
     away_s: dict[str, list[float]] = {killed: [] for killed in _KILLS}
     with _container(tag, "--volume", f"{path}:/models:ro") as url:
         while not _num_logged(" is active"):
@@ -130,7 +130,7 @@ def _change(
 
 
 def _break_newest(path: Path) -> None:
-    """Flip a byte of the newest version's model, and make it the active one."""
+    """Flip a byte in the newest version's model, and make the version active."""
     newest = versions(path)[-1]
     model = path / newest.steps[-1] / "1/model.onnx"
     content = bytearray(model.read_bytes())
@@ -141,7 +141,7 @@ def _break_newest(path: Path) -> None:
 
 
 def _until_logged(words: str, change: Callable[[], object]) -> None:
-    """Make a change, and wait until the container has said so once more."""
+    """Make a change, and wait until the container has logged `words` once more."""
     before_change = _num_logged(words)
     change()
     while _num_logged(words) == before_change:
@@ -154,7 +154,7 @@ def _num_logged(words: str) -> int:
 
 @contextmanager
 def _container(tag: str, *options: str) -> Iterator[str]:
-    """A server in a container that starts again when it ends; HOST:PORT."""
+    """Run a server in a container that restarts when it ends, and yield its HOST:PORT."""
     port = free_port()
     options = (*options, "--detach", "--init", "--read-only", "--restart", "unless-stopped", "--name", _NAME)
     _docker("run", *options, "--publish", f"127.0.0.1:{port}:8001", tag)
@@ -172,9 +172,9 @@ def _until_it_answers(url: str, model: str) -> Client:
 
 
 def _away_s(url: str, model: str, script: str) -> float:
-    """From a process's death until the model answers again."""
+    """Return the time from a process's death until the model responds again."""
     begin = time.perf_counter()
-    with suppress(subprocess.CalledProcessError):  # it may end with the container
+    with suppress(subprocess.CalledProcessError):  # the shell may end with the container
         _docker("exec", _NAME, "sh", "-c", script)
     with _until_it_answers(url, model):
         return time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""tracking: how long commands that read a store of 1,000 runs take."""
+"""tracking: duration of commands that read a store of 1,000 runs."""
 
 import os
 import subprocess
@@ -29,18 +29,17 @@ _VERBS: Mapping[str, Callable[[list[str]], list[str]]] = {
     "runs, all": lambda ids: ["runs", "--limit", str(len(ids))],
     "compare": lambda ids: ["compare", *ids[:2]],
 }
-"""What is typed, of the ids of the runs."""
+"""Arguments of each command, given the ids of the runs."""
 
 
 def _looks(directory: Path, num_runs: int, repeats: int) -> dict[str, dict[str, float]]:
-    """Seconds, and processor seconds, of a process that looks at many runs."""
     ids = _many_runs(directory, num_runs)
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     results = {}
     for verb, typed in _VERBS.items():
         command = [str(Path(sys.executable).with_name("rankline")), *typed(ids), "--work-dir", str(directory)]
         start = partial(subprocess.run, command, check=True, capture_output=True, env=environment)
-        _took(start)  # what it imports is in the page cache from then on
+        _took(start)  # brings imported files into the page cache
         took = [_took(start) for _ in range(repeats)]
         results[verb] = {
             "seconds": median(seconds for seconds, _ in took),

@@ -1,7 +1,7 @@
-"""tune: the rate of what `rankline tune --slo` finds against that of an exhaustive search of the same configurations.
+"""tune: throughput of the configuration that `rankline tune --slo` finds, against an exhaustive search.
 
-The tuner searches as it does for a user; then every configuration is measured as long as the tuner measures its last
-few. Both winners are measured again in turns, so that what is compared is not which search had the luckier minute.
+The tuner searches with its default settings. Then every configuration is measured for as long as the tuner measures its
+finalists. Both winners are measured again in turns, so that luck during a search does not count.
 """
 
 import statistics
@@ -33,7 +33,7 @@ def run(
     time_limit_s: float = _TIME_LIMIT_S,
     effort: Effort = LONG,
 ) -> Report:
-    """Requests per second of both winners under the bound, how long each search took, and how many it measured."""
+    """Return the throughput of both winners under the bound, the search times, and the numbers of measurements."""
     with scratch_directory() as root:
         workspace = Workspace(recipe="movielens", root=root / "work", repository=root / "repository")
         recipe = recipe_named(workspace.recipe)

@@ -1,8 +1,8 @@
-"""wide: how long it takes to export tables of 100 to 900 columns, and to score one row of them.
+"""wide: time to export tables of 100 to 900 columns, and to score one of their rows.
 
-Two thirds of the columns are floats, the rest whole numbers; a seventh lacks values. One row is then scored by the
-library's client, by a message of tritonclient that is built once, and by the same message sent to the ensemble's
-scoring step alone, which leaves out what Triton's ensemble scheduler costs.
+Two thirds of the columns are floats, the rest integers; a seventh have missing values. A row is scored by the library's
+client, by a prebuilt tritonclient message, and by the same message sent directly to the scoring step, which bypasses
+Triton's ensemble scheduler.
 """
 
 import gc
@@ -38,7 +38,7 @@ def run(repeats: int, *, widths: tuple[int, ...] = WIDTHS) -> Report:
             exports_s[width], ensemble, row = _export(directory / str(width), width)
             sides |= stack.enter_context(_served(ensemble, row, width))
         gc.collect()
-        gc.freeze()  # a client's process does not hold what training and export leave behind
+        gc.freeze()  # exclude objects of training and export, which a client process would not have
         rates = take_turns(sides, repeats)
     results = {f"{width} columns": {"export_s": seconds} for width, seconds in exports_s.items()}
     results |= medians(rates, "p50_ms")
@@ -57,7 +57,7 @@ def run(repeats: int, *, widths: tuple[int, ...] = WIDTHS) -> Report:
 
 
 def _export(directory: Path, width: int) -> tuple[float, ExportedEnsemble, dict[str, list[object]]]:
-    """Return the seconds that an export took, what it made, and a row to score."""
+    """Return the seconds that the export took, the ensemble, and a row to score."""
     rng = np.random.default_rng(0)
     columns: dict[str, pa.Array] = {}
     for number in range(width):
@@ -77,7 +77,7 @@ def _export(directory: Path, width: int) -> tuple[float, ExportedEnsemble, dict[
 
 @contextmanager
 def _served(ensemble: ExportedEnsemble, row: dict[str, list[object]], width: int) -> Iterator[dict[str, Turn]]:
-    """Serve an ensemble; yield side → what scores the row a hundred times and returns the median in milliseconds."""
+    """Serve an ensemble, and yield turns that score the row repeatedly and return the median latency in ms."""
     with (
         EmbeddedServer(config_of(ensemble)) as server,
         Client(server.endpoints.grpc, ensemble.name) as client,
@@ -89,10 +89,10 @@ def _served(ensemble: ExportedEnsemble, row: dict[str, list[object]], width: int
             f"{CLIENT}, {width}": partial(p50_ms, lambda: client.predict(row), _REQUESTS_PER_TURN),
             f"{MESSAGE}, {width}": partial(p50_ms, lambda: infer(message), _REQUESTS_PER_TURN),
         }
-        if "_score_v" in (step := ensemble.steps[-1]):  # else it takes encoded columns
+        if "_score_v" in (step := ensemble.steps[-1]):  # else the step takes encoded columns
             of_step = type(message)()
             of_step.CopyFrom(message)
             of_step.model_name = step
-            del of_step.outputs[:]  # the engine may name them otherwise
+            del of_step.outputs[:]  # the engine may use other output names
             sides[f"{STEP}, {width}"] = partial(p50_ms, lambda: infer(of_step), _REQUESTS_PER_TURN)
         yield sides

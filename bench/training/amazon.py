@@ -1,14 +1,14 @@
-"""The SIM document's training path on this machine: prebatched TFRecord, padded histories, the same model.
+"""The SIM document's training path: prebatched TFRecord, padded histories, the same model.
 
-The rows are those of the recipe. On the document's side each record is a block of rows, all columns int64, histories
-padded on the left to full length, full records only (`--drop_remainder`); records are parsed, masked by the first
-history feature being above 0, and prefetched, in the order of the files. "cached" keeps the parsed rows in memory, as
-the document does unless told otherwise, which takes 8 bytes per id. Its model computes on full length. Ours are ragged
-lists in Parquet, shuffled, and of like length within a batch; the model pads to the longest of a batch and leaves out
-what it can.
+The rows are those of the recipe. In the document's path, each record is a block of rows: all columns int64, histories
+padded on the left to full length, full records only (`--drop_remainder`). Records are parsed, masked where the first
+history feature is 0, and prefetched, in file order. "cached" keeps the parsed rows in memory, which is the document's
+default and takes 8 bytes per id. Its model computes on full length. Rankline's path reads ragged lists from Parquet,
+shuffled, with similar lengths within a batch; its model pads to the longest row of the batch and skips padding where
+possible.
 
-Both train the same network. "ragged" is the document's files into our form of it; "no model" is reading alone; "in
-memory" are steps without reading; "small layers" has a network with little to compute.
+Both paths train the same network. "ragged" reads the document's files into ragged batches, "no model" only reads, "in
+memory" trains without reading, and "small layers" trains a network with little to compute.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ SMALL_LAYERS: dict[str, Any] = {
 }
 _TFRECORD, _CACHED, _RAGGED, _NO_MODEL = "tfrecord", "cached", "ragged", "no model"
 _SMALL, _HELD = "small layers", "in memory"
-_NUM_HELD = 16  # batches, of all lengths
+_NUM_HELD = 16  # batches in memory, of all lengths
 _PREFETCH = 10  # the document's --prefetch_train_size
 
 
@@ -68,7 +68,7 @@ def run_amazon(
         records = write_records(files, spec, directory / "train.tfrecord", batch_size)
         dataset = document_dataset(records, spec, batch_size)
         cached = dataset.cache()
-        for _ in cached:  # a cache holds nothing before it was read to its end
+        for _ in cached:  # a cache is filled only once it was read to its end
             pass
         loader = partial(tensorflow_loader, path, spec, "train", batch_size, shuffle=True, seed=0)
         configs = config, config.with_choices(**SMALL_LAYERS)
@@ -92,7 +92,7 @@ def run_amazon(
 
 
 def write_records(files: Sequence[Path], spec: FeatureSpec, target: Path, block_rows: int) -> Path:
-    """Write rows as the document does, in blocks; those that do not fill the last block are left out."""
+    """Write rows in blocks, as the document does, dropping rows that do not fill the last block."""
     names = [feature.name for feature in spec.features]
     stream = BatchStream(files, names, batch_size=block_rows, shuffle=False, drop_last=True)
     with tf.io.TFRecordWriter(str(target)) as writer:
@@ -106,7 +106,7 @@ def write_records(files: Sequence[Path], spec: FeatureSpec, target: Path, block_
 
 
 def _dense(column: Column, feature: Feature) -> npt.NDArray[np.int64]:
-    """A column as int64, histories padded with 0 on the left: (N,) or (N, max_length)."""
+    """Return a column as int64, with histories padded with 0 on the left: (N,) or (N, max_length)."""
     if not isinstance(column, Ragged):
         return column.astype(np.int64)
     length = feature.max_length or 0
@@ -117,7 +117,7 @@ def _dense(column: Column, feature: Feature) -> npt.NDArray[np.int64]:
 
 
 def document_dataset(records: Path, spec: FeatureSpec, batch_size: int) -> Any:
-    """The document's loading of what `write_records` wrote, as batches of (inputs, labels) for our models."""
+    """Load the files of `write_records` as the document does, as batches of (inputs, labels) for Rankline's models."""
     shapes = {f.name: (batch_size, f.max_length if f.is_list else 1) for f in spec.features}
     parsed_as = {name: tf.io.FixedLenFeature(shape, tf.int64) for name, shape in shapes.items()}
 
@@ -137,7 +137,7 @@ def document_dataset(records: Path, spec: FeatureSpec, batch_size: int) -> Any:
 
 
 class _FullLength(SIMConfig):
-    """SIM as XLA needs it, with histories of one length, but not compiled."""
+    """SIM with histories of full length, as for XLA, but not compiled."""
 
     def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
         return super().build(spec, replace(step, xla=True))

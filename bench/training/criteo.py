@@ -1,16 +1,16 @@
-"""The Criteo notebook's table on this machine: both of its pipelines, with and without mixed precision and XLA.
+"""The results table of NVIDIA's Criteo notebook: both pipelines, with and without mixed precision and XLA.
 
 Generated Criteo rows are prepared, and written as Parquet and as TFRecord. Each run of the table (see
-`bench.peers.native`) trains the recipe's DLRM for the same number of steps, in turns with the others, and is scored on
-the validation rows. Beside them: both pipelines with small dense layers, and with no model at all; the products
-of matrices of a step alone, which bound both pipelines alike; the recipe as `rankline train` runs it, and its step on
-one batch in memory. At last models with small layers are trained in each precision on all rows, once for each repeat
-with a seed of its own, and compared by AUC.
+`bench.peers.native`) trains the recipe's DLRM for the same number of steps, in turns with the others, and is evaluated
+on the validation rows. Further sides are both pipelines with small dense layers, and without a model; the matrix
+products of a step alone, which limit both pipelines equally; the recipe as in `rankline train`; and its step on a
+single batch in memory. Finally, models with small layers are trained on all rows in each precision, with a different
+seed in each repeat, to compare AUC.
 
-What differs from the notebook: batches of 4,096 rows in place of 65,536, of which one step would take a turn; tables of
-a hundredth of the rows; Adam that leaves table rows alone which a batch did not look up, on both sides, since Keras's
-own passes over whole tables in each step. Mixed precision in the table is bfloat16, for which processors have
-instructions; float16 is among the small models.
+This differs from the notebook in several ways. Batches have 4,096 rows instead of 65,536, because one such step would
+take a whole turn. Tables have a hundredth of the rows. On both sides, Adam skips table rows that a batch did not look
+up, because Keras's Adam updates whole tables in each step. Mixed precision is bfloat16, for which CPUs have
+instructions; float16 is included with the small models.
 """
 
 import statistics
@@ -51,7 +51,7 @@ _NOTEBOOK: dict[str, Any] = {
 }
 _SMALL, _NO_MODEL, _PRODUCTS = "small layers", "no model", "products of matrices"
 _SMALL_BATCH_SIZE = 1_024
-_LEAST_S = 1e-9  # of a row; a step may take no longer than its products
+_LEAST_S = 1e-9  # minimum time per row, since a step may be as fast as its products
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +123,6 @@ def run_criteo(
 
 
 class _Pipeline:
-    """One of the notebook's two ways from files to batches."""
-
     def __init__(self, prepared: PreparedData, records: Path, config: TrainConfig, *, accelerated: bool) -> None:
         self.accelerated, self.spec, self.config = accelerated, prepared.spec, config.with_choices(**_NOTEBOOK)
         self._columns = feature_columns(self.spec, self.config.model, accelerated=accelerated)
@@ -147,7 +145,7 @@ class _Run:
         self._pipeline = pipeline
         self.fit = TensorFlowTrainer(pipeline.spec, peer(config, accelerated=pipeline.accelerated), num_steps=1)
         batches = endless(pipeline.dataset("train"))
-        # XLA compiles anew for the last batch of an epoch.
+        # XLA would recompile for the smaller last batch of an epoch.
         self.batches = (batch for batch in batches if batch[1].shape[0] == config.batch_size)
 
     def turn(self, num_steps: int) -> float:
@@ -163,7 +161,6 @@ class _Run:
 
 
 def _auc(prepared: PreparedData, config: TrainConfig) -> float:
-    """Train on all rows once, and score the validation rows."""
     batches = partial(
         TensorFlowTrainer.batches, prepared.path, prepared.spec, batch_size=config.batch_size, seed=config.seed
     )
@@ -200,7 +197,7 @@ def _ratios(rates: Rates, variants: Sequence[Variant], aucs: Mapping[str, Sequen
 
 
 def _beside_products(rates: Rates, variant: Variant) -> Rates:
-    """Rows per second of both pipelines in the time that is not for the products of matrices, turn by turn."""
+    """Return the rows per second of both pipelines, excluding the time of the matrix products, turn by turn."""
     return {
         _name(key): [
             1 / max(1 / rate - 1 / product, _LEAST_S)

@@ -1,7 +1,7 @@
-"""distributed: how fast two workers train, and what they send.
+"""distributed: training speed of two workers, and the number of bytes they send.
 
-Workers are real Horovod processes (Gloo), which `bench.training.distributed_worker` runs with one thread each. Figures
-of two workers are for each of them, but rows per second, which are those of both together.
+Workers are real Horovod processes (Gloo), which run `bench.training.distributed_worker` with one thread each. Metrics
+of two workers are per worker, except rows per second, which are the total of both.
 """
 
 import json
@@ -22,13 +22,13 @@ from rankline.launch.worker import THREADS_VARIABLES
 from rankline.workflows.schema.feature_spec import FILE_NAME
 
 ROOT = Path(__file__).parents[2]
-TABLE_ROWS = (100_000, 400_000, 1_600_000)  # of 16 columns: 6 to 102 MB
-TOUCHED_ROWS = (1_024, 4_096, 16_384)  # by each worker in a step
+TABLE_ROWS = (100_000, 400_000, 1_600_000)  # with 16 columns: 6 to 102 MB
+TOUCHED_ROWS = (1_024, 4_096, 16_384)  # by each worker per step
 _ISOLATED = ("bwrap", "--dev-bind", "/", "/", "--unshare-net", "--die-with-parent")
 _ALONE, _TOGETHER, _APART = "1 worker", "2 workers", "2 processes apart"
 
 Part = tuple[dict[str, dict[str, float]], dict[str, float]]
-"""Side → figure → value, and ratios."""
+"""Results (side → metric → value) and ratios."""
 
 
 def run(repeats: int) -> Report:
@@ -42,10 +42,10 @@ def run(repeats: int) -> Report:
 
 
 def measure_speed(repeats: int, *, batch_size: int = 32_768, num_steps: int = 70, num_rows: int = 5_000_000) -> Part:
-    """Two workers against one, the MovieLens recipe from its loader to its optimizer, each side started anew.
+    """Compare two workers with one on the MovieLens recipe, from loader to optimizer, restarting each side.
 
-    A worker has one core for all that it does, as `rankline train` gives it. Two processes beside each other that do
-    not exchange are what two workers could reach: they share caches and memory.
+    A worker has one core for all its work, as in `rankline train`. The upper bound is two processes that run side by
+    side without communicating: they share caches and memory.
     """
     with scratch_directory() as directory:
         (directory / FILE_NAME).write_text(write_rows(directory, num_rows).to_yaml(), encoding="utf-8")
@@ -78,17 +78,17 @@ def measure_bytes(
     num_steps: int = 20,
     idle_s: float = 2.0,
 ) -> Part:
-    """What a worker sends in a step of a model that is nearly nothing but a table.
+    """Measure the bytes that a worker sends per step of a model that consists almost only of a table.
 
-    Counted by the kernel: bytes sent over the loopback device, the headers of TCP with them, less what idle workers
-    send in the same time. The two workers are in a network namespace of their own, if bubblewrap can make one; else
-    others on the machine count, too.
+    The kernel counts the bytes sent over the loopback device, including TCP headers; the traffic of idle workers over
+    the same time is subtracted. The two workers run in their own network namespace if bubblewrap can create one;
+    otherwise the count includes other traffic on the machine.
 
     Args:
-        table_rows: sizes of the table, with the middle number of touched rows each.
-        touched_rows: different rows that a worker looks up in a step, with the middle size each.
-        num_steps: that are counted.
-        idle_s: how long workers send nothing of their own, after each table's steps.
+        table_rows: sizes of the table, each measured with the middle number of touched rows.
+        touched_rows: numbers of distinct rows that a worker looks up per step, each measured with the middle size.
+        num_steps: number of measured steps.
+        idle_s: idle time after the steps of each table.
     """
     middle = table_rows[len(table_rows) // 2], touched_rows[len(touched_rows) // 2]
     cases = {(size, middle[1]) for size in table_rows} | {(middle[0], touched) for touched in touched_rows}
@@ -124,7 +124,7 @@ def _can_isolate() -> bool:
 
 
 def run_workers(task: str, size: int, *, prefix: Sequence[str] = (), **arguments: Any) -> list[dict[str, Any]]:
-    """What each worker of a task of `bench.training.distributed_worker` found, by rank."""
+    """Run a task of `bench.training.distributed_worker`, and return the result of each worker, by rank."""
     with scratch_directory() as directory:
         (directory / "task.json").write_text(json.dumps({"task": task, "arguments": arguments}), encoding="utf-8")
         command = [sys.executable, "-m", "bench.training.distributed_worker", str(directory)]

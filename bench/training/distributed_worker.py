@@ -1,6 +1,7 @@
-"""What each worker of `bench.training.distributed` does: python -m bench.training.distributed_worker DIRECTORY.
+"""Worker of `bench.training.distributed`: python -m bench.training.distributed_worker DIRECTORY.
 
-`task.json` in the directory has the name of a function below and its arguments; what it returns goes to RANK.json.
+`task.json` in the directory contains the name of a function in this module and its arguments. Its result is written to
+RANK.json.
 """
 
 import gc
@@ -41,18 +42,18 @@ _TABLE = "id"
 def speed(
     world: World, directory: str, batch_size: int, num_steps: int, place: int, num_places: int
 ) -> dict[str, float]:
-    """Rows that all workers together learn per second.
+    """Return the rows per second that all workers train on together.
 
     Args:
         world: the workers.
-        directory: has the rows and their feature spec.
-        batch_size: rows of a worker in a step.
-        num_steps: that are timed.
-        place: of the first worker among those who share the machine's cores, of which each has its own.
-        num_places: how many share them.
+        directory: directory of the rows and their feature spec.
+        batch_size: rows per worker and step.
+        num_steps: number of timed steps.
+        place: index of the first worker among the workers that share the machine's cores.
+        num_places: number of workers that share the machine's cores.
     """
     cores = share_of(allowed_cpus(), rank=place + world.rank, size=num_places) or os.sched_getaffinity(0)
-    for thread in Path("/proc/self/task").iterdir():  # those to come inherit it
+    for thread in Path("/proc/self/task").iterdir():  # later threads inherit it
         with suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread.name), cores)
     spec, config = FeatureSpec.read(Path(directory)), replace(_RECIPE, batch_size=batch_size * world.size)
@@ -65,7 +66,7 @@ def speed(
     trainer.share_state()
     for batch in islice(batches, _WARMUP_STEPS):
         trainer.step(*batch)
-    world.sum([0.0])  # all are there
+    world.sum([0.0])  # wait for all workers
     begin, done = time.perf_counter(), 0
     for inputs, labels in islice(batches, num_steps):
         trainer.step(inputs, labels)
@@ -84,7 +85,7 @@ def sent(
 
 
 class _WholeTables(HorovodWorld):
-    """Sends gradients of tables as a whole, as `sparse_as_dense` does in Horovod."""
+    """Sends gradients of tables as dense tensors, like `sparse_as_dense` in Horovod."""
 
     def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
         return super().all_reduce(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
@@ -135,7 +136,7 @@ _TASKS: Mapping[str, Callable[..., Any]] = {task.__name__: task for task in (spe
 
 
 def main(directory: Path) -> None:
-    """Do what `task.json` says, together with the other workers if horovodrun started this process."""
+    """Run the task in `task.json`, together with the other workers if horovodrun started this process."""
     asked = json.loads((directory / "task.json").read_text(encoding="utf-8"))
     world = join_world()
     with world.propagating_errors():
@@ -147,4 +148,4 @@ if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]))
     finally:
-        gc.freeze()  # as `rankline` does at its end
+        gc.freeze()  # speeds up exit, as in `rankline`

@@ -1,7 +1,7 @@
-"""loader: our loader against merlin-dataloader, the native TFRecord path, and what Arrow alone needs to decode.
+"""loader: Rankline's loader against merlin-dataloader, the native TFRecord path, and decoding with Arrow alone.
 
-All sides read the same rows from the page cache, in turns, several times; figures are medians over the repeats. The
-loaders hand out tensors, shuffled. A side that would take long is stopped after some seconds, with the rate it had.
+All sides read the same rows from the page cache, in turns; metrics are medians over the repeats. The loaders return
+shuffled tensors. A slow side is stopped after some seconds, with the rate reached so far.
 """
 
 import statistics
@@ -22,11 +22,11 @@ from rankline.workflows.core.errors import DataError
 from rankline.workflows.nvt.compat import quiet_nvtabular
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
-if TYPE_CHECKING:  # with --device TensorFlow need not be there
+if TYPE_CHECKING:  # TensorFlow is optional with --device
     from rankline.training.data.loader.tensorflow import KerasSequenceLoader
     from rankline.training.data.loader.tfrecord import TFRecordLoader
 
-SIZES = (1_000_000, 10_000_000, 50_000_000)  # rows; all sides read the second
+SIZES = (1_000_000, 10_000_000, 50_000_000)  # rows; all sides read the second size
 BATCH_SIZE = 32_768
 BYTES_PER_ROW = 48  # as arrays
 
@@ -111,13 +111,12 @@ def _merlin(paths: Sequence[Path]) -> Any:
         from merlin.io import Dataset
         from merlin.loader.tensorflow import Loader
 
-        # One row group at a time; with its default the first batch waits for a whole file.
+        # One row group at a time: by default, the first batch waits for a whole file.
         rows = Dataset([str(path) for path in paths], engine="parquet", row_groups_per_part=1)
         return Loader(rows, batch_size=BATCH_SIZE, shuffle=True)
 
 
 def _rate(loader: Iterable[Any], max_turn_s: float) -> float:
-    """Rows per second of one epoch of a loader of pairs of inputs and labels, or of as much as fits into a turn."""
     done, begin = 0, time.perf_counter()
     with quiet_nvtabular():
         for inputs, _ in loader:
@@ -134,7 +133,7 @@ def _steady_rate(loader: "KerasSequenceLoader", num_epochs: int) -> float:
 
 
 def _decoding_rate(paths: Sequence[Path], spec: FeatureSpec) -> float:
-    """Arrow decoding the same columns and nothing else, with all its threads."""
+    """Return the rows per second of Arrow decoding the same columns, with all its threads."""
     begin = time.perf_counter()
     columns = [feature.name for feature in spec.features]
     done = sum(int(pq.read_table(path, columns=columns).num_rows) for path in paths)

@@ -1,8 +1,8 @@
-"""loader --device: rows as tensors on a device, ours against a plain PyTorch `DataLoader`, and against copies alone.
+"""loader --device: tensors on a device, with Rankline's loader, a plain PyTorch `DataLoader`, and copies alone.
 
-The other side has its columns in memory as tensors, and PyTorch's own loader draws, joins and pins them, as most people
-write it; ours reads files. The floor is one batch, in page-locked memory for a GPU, copied as often. All have the same
-columns, those of one number per row.
+The plain loader has all columns in memory as tensors, and samples, collates and pins rows with PyTorch's defaults, as
+most people use it; Rankline reads files. The floor copies one batch repeatedly, from page-locked memory for a GPU. All
+sides have the same scalar columns.
 """
 
 import os
@@ -57,7 +57,7 @@ def _ours(files: Sequence[Path], names: list[str], label: str, batch_size: int, 
 
 def _plain(columns: list[torch.Tensor], batch_size: int, device: torch.device) -> Iterator[Any]:
     rows = TensorDataset(*columns)
-    workers = len(os.sched_getaffinity(0))  # PyTorch warns of more, and fewer leave processors idle
+    workers = len(os.sched_getaffinity(0))  # PyTorch warns about more, and fewer leave CPUs idle
     is_gpu = device.type == "cuda"
     for batch in DataLoader(rows, batch_size, shuffle=True, num_workers=workers, pin_memory=is_gpu):
         yield tuple(column.to(device, non_blocking=True) for column in batch)
@@ -69,7 +69,7 @@ def _copies(columns: list[torch.Tensor], num_batches: int, device: torch.device)
 
 
 def _rate(make: Callable[[], Iterable[Any]], device: torch.device, max_turn_s: float) -> float:
-    """Rows per second of an epoch, or of as much as fits into a turn, until the last row is there."""
+    """Return the rows per second of an epoch, stopped early after `max_turn_s`, including transfer to the device."""
     done, begin = 0, time.perf_counter()
     for batch in make():
         done += len(batch[-1])  # the labels

@@ -1,6 +1,6 @@
-"""MovieLens in the seed document's own path, with our loader, and without any.
+"""MovieLens training in the seed document's path, with Rankline's loader, and without any loader.
 
-The seed path is TensorFlow's: TFRecord files through `make_batched_features_dataset`, `tf.feature_column`s through
+The seed path uses TensorFlow: TFRecord files through `make_batched_features_dataset`, `tf.feature_column`s through
 `keras.layers.DenseFeatures`, `fit` with SGD, tables up to 512 columns wide, batches of 32,768.
 """
 
@@ -76,7 +76,7 @@ def _seed_model(spec: FeatureSpec, config: TrainConfig) -> Any:
 
 
 class _Clock(keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
-    """Times the steps of a `fit` after the first ones, and ends it after a turn."""
+    """Times the steps of a `fit` after the warm-up, and ends it after a turn."""
 
     def __init__(self, turn_s: float) -> None:
         super().__init__()

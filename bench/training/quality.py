@@ -1,14 +1,14 @@
-"""quality: how good models are, over several seeds, and standard peers on the same rows.
+"""quality: model quality over several seeds, against standard peers on the same rows.
 
-Two questions, each with a recipe and a split of its own. *Would the user like it*, of a row that was rated: AUC,
-logloss and GAUC on the recipe's own split, beside a logistic regression of a bias for each user and each item. *What
-comes next*: all items that a user has not rated in training are ranked, and Recall@20 and NDCG@20 are of the movies
-that the user rated later and liked (a label of 1). Here each user's latest fifth validates: of `ml-latest-small` a
-split at one time for all leaves 28 users with rows on both sides. The peers, item-kNN and ALS of the package
-`implicit`, learn from the liked rows of the training part. All sides rank the same candidates.
+There are two questions, each with its own recipe and split. *Would the user like it*, for rated rows: AUC, logloss and
+GAUC on the recipe's own split, next to a logistic regression with a bias per user and item. *What comes next*: rank all
+items that a user has not rated in training, with Recall@20 and NDCG@20 of the movies that the user later rated and
+liked (a label of 1). Here each user's latest fifth validates, because a global split by time would leave only 28 users
+of `ml-latest-small` with rows on both sides. The peers are item-kNN and ALS from the package `implicit`, trained on the
+liked rows of the training part. All sides rank the same candidates.
 
-Hyperparameters of peers are chosen as ours are, on an inner part of the training rows (each user's latest fifth of
-them), and then fitted to all of it.
+Hyperparameters of the peers are tuned like Rankline's, on an inner part of the training rows (each user's latest
+fifth), and then fitted to all training rows.
 """
 
 import json
@@ -48,7 +48,7 @@ from rankline.workflows.preprocess.raw import RawData
 from rankline.workflows.preprocess.splits import random_split, time_split
 
 LIKED, NEXT = "movielens-history", "movielens-next"
-"""What answers each question, unless another recipe is asked for."""
+"""Default recipe for each question."""
 FIRST = 20
 IMPLICIT = "implicit==0.7.3"
 SHARE = 0.2
@@ -67,7 +67,7 @@ PEERS: Mapping[str, Sequence[Options]] = {
         *({"kind": "bm25", "K": neighbours, "B": b} for neighbours in (20, 100, 500) for b in (0.1, 0.5)),
     ],
 }
-"""Peer → what it is chosen from."""
+"""Mapping from peer to its hyperparameter grid."""
 _BIAS_STRENGTHS = (0.03, 0.1, 0.3, 1.0)
 
 
@@ -106,7 +106,7 @@ def _recipe(name: str, choices: Options) -> Recipe:
 
 
 def _rated(recipe: Recipe, source: SourceConfig, directory: Path, num_seeds: int) -> dict[str, dict[str, float]]:
-    """Side → metrics on the recipe's own split, ours as means and deviations over the seeds."""
+    """Return the metrics of each side on the recipe's split, as means and deviations over the seeds for Rankline."""
     workspace = Workspace(recipe=recipe.name, root=directory, repository=directory / "repository")
     with Stages(["source", "prepare", "train"]) as stages:
         prepared, _ = pipeline.prepare(recipe, source, workspace, stages)
@@ -121,7 +121,7 @@ def _rated(recipe: Recipe, source: SourceConfig, directory: Path, num_seeds: int
 
 
 def _biases(recipe: Recipe, rows: pa.Table, prepared: PreparedData) -> dict[str, float]:
-    """Logistic regression on one-hot users and items, its strength chosen on the last part of the training rows."""
+    """Fit logistic regression on one-hot users and items; its strength is tuned on the last training rows."""
     dataset, encoding = recipe.dataset, recipe.encoding
     assert isinstance(encoding, RowsConfig)
     parts = _parts(rows, dataset, encoding)
@@ -148,12 +148,12 @@ def _biases(recipe: Recipe, rows: pa.Table, prepared: PreparedData) -> dict[str,
 
 @dataclass(frozen=True, kw_only=True)
 class Interactions:
-    """Who rated what, as numbers.
+    """Ratings as arrays of numbers.
 
     Attributes:
-        users, items, liked: of each row.
-        position: share of the user's rows that are before it.
-        shape: users and items.
+        users, items, liked: one element per row.
+        position: share of the user's rows that come before the row.
+        shape: numbers of users and items.
     """
 
     users: Array
@@ -168,12 +168,11 @@ class Interactions:
         )
 
     def chosen(self) -> Any:
-        """What was liked, as a sparse matrix of users and items."""
         of = self.at(np.flatnonzero(self.liked))
         return csr_matrix((np.ones(len(of.users), np.float32), (of.users, of.items)), shape=self.shape)
 
     def measure(self, later: "Interactions", scores: Callable[[int], Array]) -> dict[str, float]:
-        """Rank what each user has not rated here by the scores of a user; what is liked later is relevant."""
+        """Rank the items that each user has not rated here by `scores`; items liked in `later` are relevant."""
         ranking = Ranking(FIRST)
         liked = later.at(np.flatnonzero(later.liked))
         rated, relevant = (_by_user(of.users, of.items) for of in (self, liked))
@@ -187,7 +186,6 @@ class Interactions:
 def _ranked(
     recipe: Recipe, source: SourceConfig, directory: Path, num_seeds: int, peers: Mapping[str, Sequence[Options]]
 ) -> dict[str, dict[str, float]]:
-    """Side → figures of ranking."""
     assert isinstance(recipe.encoding, RowsConfig)
     dataset, encoding = by_position(recipe.dataset), replace(recipe.encoding, split="time", valid_share=SHARE)
     by_time = replace(recipe, dataset=dataset, encoding=encoding)
@@ -225,7 +223,7 @@ def _ranked(
 
 
 def _peer(train: Interactions, valid: Interactions, grid: Sequence[Options], directory: Path) -> dict[str, float]:
-    """The best of a grid on the inner part, fitted to all training rows."""
+    """Return the metrics of the grid's best options on the inner part, fitted to all training rows."""
     inner, later = (train.at(part) for part in time_split(train.position, SHARE))
     found = _fitted(inner, grid, directory / "inner")
     of_each = [inner.measure(later, scores.__getitem__)[f"ndcg_at_{FIRST}"] for scores in found]
@@ -235,7 +233,7 @@ def _peer(train: Interactions, valid: Interactions, grid: Sequence[Options], dir
 
 
 def _fitted(train: Interactions, grid: Sequence[Options], directory: Path) -> list[Array]:
-    """Scores of all users and items by each side of a grid; `implicit` is in an environment of uv's."""
+    """Return the scores of all users and items for each entry of a grid, by `implicit` in a uv environment."""
     directory.mkdir(parents=True)
     chosen = train.chosen().tocoo()
     np.savez(directory / "train.npz", users=chosen.row, items=chosen.col, shape=np.array(train.shape))
@@ -255,7 +253,7 @@ def _fitted(train: Interactions, grid: Sequence[Options], directory: Path) -> li
 def _ensemble_scores(
     prepared: PreparedData, model: Path, repository: Path, users: pa.Array, items: pa.Array
 ) -> Callable[[int], Array]:
-    """The scores of all items for a user, by the exported ensemble in this process."""
+    """Return a function that scores all items for a user, with the exported ensemble in this process."""
     from rankline.workflows.schema.model_artifact import TrainedModel
 
     ensemble = export_ensemble(prepared, TrainedModel.load(model), repository, ExportConfig(), name="quality")
@@ -273,7 +271,7 @@ def _ensemble_scores(
 
 
 def by_position(dataset: Dataset) -> Dataset:
-    """The dataset with a split by time that is each user's own."""
+    """Return the dataset with a split by time within each user."""
     (user, _), time = _columns(dataset), str(dataset.time)
 
     def read(directory: Path) -> RawData:
@@ -300,7 +298,7 @@ def _raw(dataset: Dataset, source: SourceConfig, workspace: Workspace) -> pa.Tab
 
 
 def _parts(rows: pa.Table, dataset: Dataset, encoding: RowsConfig) -> tuple[Array, Array]:
-    """Raw rows of the training part and of the validation part, in the order of the prepared files."""
+    """Return the indices of the raw rows for training and for validation, in the order of the prepared files."""
     if encoding.split == "time":
         return time_split(rows[str(dataset.time)].to_numpy(), encoding.valid_share)
     return random_split(len(rows), encoding.valid_share, encoding.split_seed)
@@ -315,7 +313,7 @@ def _labels(prepared: PreparedData, parts: tuple[Array, Array]) -> Array:
 
 
 def _columns(dataset: Dataset) -> tuple[str, str]:
-    """Of users and of items; `_recipe` has seen that there are some."""
+    """Return the names of the user and item columns, which `_recipe` has checked."""
     return str(dataset.group_by), str(dataset.item)
 
 

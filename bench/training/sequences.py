@@ -1,11 +1,11 @@
-"""sequences: SIM against DIEN and DIN on histories whose interests drift, and what ranking one user's candidates costs.
+"""sequences: SIM against DIEN and DIN on histories with drifting interests, and the cost of ranking a user's
+candidates.
 
-All on generated reviews, prepared once, one negative for each positive, items being id and category, histories of up
-to 100 items of which the latest 10 are the short one, as SIM's paper has Amazon's. Each model is trained with several
-seeds, all of them with the same choices, and without `recency`, with which DIN and DIEN know how long ago an item was
-chosen: order and reach of a history are left to the architecture, as in the papers. "best attainable" is the AUC of who
-knows how the reviews were made. The server is then asked for one user's candidates in one request, and for the same
-scores as rows of their own.
+All models use the same generated reviews, prepared once: one negative per positive, items with id and category, and
+histories of up to 100 items, with the latest 10 as the short history, as in SIM's paper for Amazon. Each model is
+trained with several seeds and the same settings. `recency` is off, because it would tell DIN and DIEN the age of each
+item; as in the papers, the architecture alone handles order and length of a history. "best attainable" is the AUC of
+the model that generated the reviews. The server then scores one user's candidates in one request, and as separate rows.
 """
 
 import statistics
@@ -33,7 +33,7 @@ from rankline.workflows.preprocess.prepared_data import PreparedData
 
 SIM = "amazon-sim"
 PEERS = {"dien": "amazon-dien", "din": "amazon-din"}
-"""Name in the ratios → recipe."""
+"""Mapping from name in the ratios to recipe."""
 BEST = "best attainable"
 CANDIDATES, ROWS = "candidates, one request", "rows, one batch"
 _COMPARED: dict[str, Any] = {
@@ -47,7 +47,7 @@ _COMPARED: dict[str, Any] = {
     "batch_size": 256,
     "epochs": 2,
 }
-"""In place of the recipes', which are for many short histories."""
+"""Settings that replace the recipes' own, which suit many short histories."""
 _SCORE_TOLERANCE = 1e-5
 _WARMUP_CALLS = 3
 
@@ -59,7 +59,7 @@ def run(
     choices: Mapping[str, Any] | None = None,
     num_candidates: int = 1_000,
 ) -> Report:
-    """Train each model with `repeats` seeds, at least 2, then rank as often."""
+    """Train each model with `repeats` seeds (at least 2), then rank as many times."""
     if repeats < 2:
         raise ConfigError(f"sequences compares models by the spread of their seeds, got --repeats {repeats}. Give 2.")
     recipes = {name: _with_choices(recipe_named(name), dict(choices or {})) for name in (SIM, *PEERS.values())}
@@ -78,7 +78,7 @@ def run(
         }
         for recipe, values in aucs.items()
     }
-    assert prepared.spec.metadata.best_auc is not None  # its rows are generated
+    assert prepared.spec.metadata.best_auc is not None  # the rows are generated
     results[BEST] = {"auc": prepared.spec.metadata.best_auc}
     results |= medians(latencies_ms, "ms")
     ratios = {
@@ -95,13 +95,13 @@ def _with_choices(recipe: Recipe, choices: dict[str, Any]) -> Recipe:
 
 
 def _lead(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """How far apart the means are, in units of the larger difference between two seeds of one model."""
+    """Return the difference of the means, in units of the larger range over the seeds of one model."""
     spread = max(max(values) - min(values) for values in (ours, theirs))
     return (statistics.fmean(ours) - statistics.fmean(theirs)) / spread
 
 
 def _aucs(recipe: Recipe, prepared: PreparedData, workspace: Workspace, num_seeds: int) -> list[float]:
-    """Of the validation rows, for each seed; the first seed's model stays in the workspace."""
+    """Return the AUC of the validation rows for each seed; the first seed's model stays in the workspace."""
     with Stages(["train"]) as stages:
         _, metrics = pipeline.train(recipe, prepared, workspace, stages, num_seeds)
     return [of_seed["valid_auc"] for of_seed in metrics.values()]
@@ -110,7 +110,6 @@ def _aucs(recipe: Recipe, prepared: PreparedData, workspace: Workspace, num_seed
 def _ranking_ms(
     recipe: Recipe, prepared: PreparedData, workspace: Workspace, num_candidates: int, repeats: int
 ) -> Rates:
-    """Milliseconds until the scores of one user's candidates are there, asked for in both ways."""
     with Stages(["export"]) as stages:
         ensemble = pipeline.export(recipe, ExportConfig(), prepared, workspace, stages)
     row, items = _longest_row(prepared), _items(prepared, num_candidates)
@@ -131,7 +130,7 @@ def _ranking_ms(
 
 
 def _longest_row(prepared: PreparedData) -> dict[str, Any]:
-    """Raw inputs of the user with the longest history, without the item."""
+    """Return the raw inputs of the user with the longest history, without the item."""
     rows = prepared.heldout().select([name for name in prepared.inputs if name not in prepared.candidates])
     history = prepared.spec.metadata.history
     lengths = [len(items) for items in rows[history].to_pylist()]

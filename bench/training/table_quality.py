@@ -1,8 +1,8 @@
-"""How good the recipe that `rankline init` writes is on real tables, against LightGBM with its defaults.
+"""Quality of the recipes that `rankline init` writes for real tables, against LightGBM with its defaults.
 
-The tables are not part of the project: `--data` names a directory with those of `TABLES`. The network and `model:
-lightgbm` are trained as the recipe says; the peer is given the columns that the recipe keeps as they are in the files,
-texts as categories and dates as days of the year.
+The tables are not part of the project: `--data` names a directory with the files of `TABLES`. The network and `model:
+lightgbm` are trained as in the recipe. The peer gets the recipe's columns directly from the files, with strings as
+categories and dates as days of the year.
 """
 
 import statistics
@@ -51,11 +51,11 @@ def measure(data: Path, directory: Path, num_seeds: int) -> tuple[dict[str, dict
 
     Args:
         data: directory with the files of the tables.
-        directory: for what is made.
-        num_seeds: of the network.
+        directory: output directory.
+        num_seeds: number of seeds for the network.
 
     Returns:
-        "TABLE, side" → figures; and the keys of `ratios`: how far AUC is below, or how many times the peer's error.
+        The metrics by "TABLE, side", and ratios: AUC below the peer's, or error as a multiple of the peer's.
     """
     results: dict[str, dict[str, float]] = {}
     ratios: dict[str, float] = {}
@@ -78,13 +78,12 @@ def measure(data: Path, directory: Path, num_seeds: int) -> tuple[dict[str, dict
 
 
 def _prepared(name: str, table: Table, data: Path, directory: Path) -> tuple[PreparedData, Recipe]:
-    """The table as `rankline init` has it."""
     directory.mkdir(parents=True)
     path, paths = directory / "rankline.yaml", [str(file) for file in sorted(data.glob(table.files))]
     path.write_text(first_recipe(paths, [table.label], directory).text, encoding="utf-8")
     recipe = read_recipe(path)
     raw = recipe.dataset.read(directory)
-    # As one table, whose random split is a permutation that others can make too: a stream draws row by row.
+    # Use a single table: its random split is a permutation that the peer can reproduce, unlike a stream's.
     assert not isinstance(raw.rows, pa.Table)
     raw = replace(raw, rows=pa.Table.from_batches(raw.rows.batches()))
     return prepare(recipe.dataset, raw, directory / "prepared", recipe.prepare, recipe.encoding, source=name), recipe
@@ -97,7 +96,7 @@ def _figures(prepared: PreparedData, config: TrainConfig, directory: Path, seed:
 
 
 def peer_figures(name: str, table: Table, data: Path, recipe: Recipe, prepared: PreparedData) -> dict[str, float]:
-    """LightGBM, all defaults, on the raw columns of the rows that our sides learn from."""
+    """Train LightGBM with all defaults on the raw columns of the same rows."""
     (head,) = prepared.spec.heads
     frame = pd.concat([pd.read_csv(path) for path in sorted(data.glob(table.files))], ignore_index=True)
     frame = frame.iloc[np.random.default_rng(42).permutation(len(frame))].reset_index(drop=True)
@@ -125,6 +124,6 @@ def _labels(head: Head, column: "pd.Series[Any]") -> Any:
 
 
 def _plain(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Days of the year of dates, categories of other texts."""
+    """Convert dates to days of the year, and other strings to categories."""
     days = pd.to_datetime(column, format="%m/%d/%Y", errors="coerce")
     return column.astype("category") if days.isna().any() else days.dt.dayofyear

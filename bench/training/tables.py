@@ -1,11 +1,11 @@
-"""tables: data of any shape by a recipe file, from files to scores.
+"""tables: arbitrary tables with a recipe file, from files to scores.
 
-`prepare`: the same generated Criteo rows, in the same files, by the generic table (13 numbers, 26 columns of strings)
-and by Criteo's own reader, whose categories become numbers first; in turns, in rows per second of processor time. The
-memory of the generic one is what a process of its own has at its highest, above its imports, for data of two sizes.
+`prepare`: the same generated Criteo rows, from the same files, with the generic table reader (13 numbers, 26 string
+columns) and with Criteo's own reader, which first converts categories to numbers; in turns, in rows per second of CPU
+time. Memory of the generic reader is the peak of a separate process above its imports, for data of two sizes.
 
-`click log`: a generated log (string ids, nulls, a timestamp, 20 columns), by the two commands that somebody types.
-`bench.serving.forest`: `model: lightgbm` served. `bench.training.table_quality`: how good the recipe's network is on
+`click log`: a generated log (string ids, nulls, a timestamp, 20 columns), with the two commands that a user types.
+`bench.serving.forest`: `model: lightgbm`, served. `bench.training.table_quality`: quality of the recipe's network on
 real tables.
 """
 
@@ -30,7 +30,7 @@ from rankline.workflows.preprocess.config import PrepareConfig
 from rankline.workflows.preprocess.prepare import prepare
 
 ROWS = 1_000_000
-SIZES = (1_000_000, 4_000_000)  # rows, for memory
+SIZES = (1_000_000, 4_000_000)  # numbers of rows, for memory
 LOG_ROWS = 1_000_000
 CONFIG, ENCODING = PrepareConfig(frequency_threshold=5), RowsConfig()
 TABLE, OWN_READER, LOG = "table", "criteo's reader", "click log"
@@ -72,7 +72,7 @@ def run(
 
 
 def criteo_table() -> TableConfig:
-    """Criteo's files as a recipe file would describe them: label, numbers and categories, without a header."""
+    """Describe Criteo's files as a recipe file would: label, numbers and categories, without a header."""
     names = {column: f"column_{place}" for place, column in enumerate((LABEL, *NUMBERS, *CATEGORIES), 1)}
     number, category = ColumnConfig(type="int", role="numeric", scale="log"), ColumnConfig(role="id")
     return TableConfig(
@@ -92,7 +92,6 @@ def _prepare_criteo(raw: Path, output: Path) -> None:
 
 
 def _click_log(directory: Path, num_rows: int) -> dict[str, float]:
-    """From a file to measured scores, by the commands as they are typed."""
     directory.mkdir()
     write_click_log(directory / "clicks.csv", num_rows)
     seconds = {}

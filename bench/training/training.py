@@ -1,7 +1,7 @@
-"""training: what a training step costs with our loader, without any, and in the seed document's own path.
+"""training: cost of a training step with Rankline's loader, without a loader, and in the seed document's path.
 
-See `bench.training.movielens`, `bench.training.criteo` and `bench.training.amazon`. Sides run in turns, several times;
-figures are medians over the repeats. The rows that a side learns before its turn begins do not count.
+See `bench.training.movielens`, `bench.training.criteo` and `bench.training.amazon`. Sides run in turns; metrics are
+medians over the repeats. Warm-up before a turn is excluded.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Where raw data comes from: a directory, a download, or the dataset's own generator."""
+"""Sources of raw data: a directory, a download, or the dataset's generator."""
 
 import math
 from contextlib import suppress
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceConfig:
-    """Which rows to take.
+    """The raw rows to use.
 
     Attributes:
-        data_dir: directory with raw files, in any layout in which the dataset ships.
-        download: name of an archive to download, where the dataset has some: MovieLens has ml-latest-small, ml-1m and
-            ml-25m; Criteo and Amazon have none, and take --data-dir.
-        rows: number of rows to generate when neither is given.
-        data_seed: seed of the generated rows.
-        cardinality_scale: multiplies the number of distinct ids in generated rows.
+        data_dir: directory of raw files, in any layout in which the dataset is distributed.
+        download: name of an archive to download, for datasets that have one: MovieLens has ml-latest-small, ml-1m and
+            ml-25m; Criteo and Amazon have none and need --data-dir.
+        rows: number of rows to generate when neither a directory nor an archive is given.
+        data_seed: random seed of the generated rows.
+        cardinality_scale: factor for the number of distinct ids in generated rows.
     """
 
     data_dir: Path | None = None
@@ -41,7 +41,7 @@ class SourceConfig:
 
     @property
     def of_generated(self) -> tuple[str, ...]:
-        """The options of generated rows that are not at their defaults."""
+        """Return the options of generated rows that differ from their defaults."""
         names = ("rows", "data_seed", "cardinality_scale")
         return tuple(
             "--" + name.replace("_", "-") for name in names if getattr(self, name) != getattr(SourceConfig, name)
@@ -56,10 +56,10 @@ class Source:
 
 
 def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: Progress = SILENT) -> Source:
-    """Find, download or generate raw files; what is in `cache` already is used again.
+    """Find, download or generate the raw files, reusing files already in `cache`.
 
     Raises:
-        ConfigError: there is no archive of that name, or nothing says where the rows come from.
+        ConfigError: the archive is unknown, or the config names no source of rows.
         DownloadError: the download failed.
     """
     if (config.data_dir or config.download or dataset.generate is None) and (given := config.of_generated):
@@ -91,7 +91,7 @@ def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: P
                 cardinality_scale=config.cardinality_scale,
                 progress=progress,
             )
-            with suppress(OSError):  # another run was faster, with the same rows; else reading them fails below
+            with suppress(OSError):  # another run already generated the same rows; if not, reading them fails below
                 staging.rename(directory)
     from rankline.workflows.data.planted_model import best_auc
 

@@ -1,7 +1,7 @@
-"""`mlflow deployments -t rankline`: the ensembles of a model repository as deployments, for those who live in MLflow.
+"""MLflow deployment plugin (`mlflow deployments -t rankline`): one deployment per ensemble of a model repository.
 
-A deployment is an ensemble, and what it deploys is the version that is active. MLflow finds this module by an entry
-point, and takes the one class in it.
+A deployment stands for the active version of its ensemble. MLflow finds this module through an entry point and
+uses the only `BaseDeploymentClient` subclass in it.
 """
 
 import re
@@ -35,8 +35,8 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-class DeploymentError(MlflowException, click.ClickException):  # type: ignore[misc]  # both have the message
-    """An exception of MLflow for programs that MLflow's command line prints in a line."""
+class DeploymentError(MlflowException, click.ClickException):  # type: ignore[misc]  # both bases define `message`
+    """An MLflow exception for Python callers that MLflow's command line prints as one line."""
 
 
 def _for_mlflow(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -51,7 +51,7 @@ def _for_mlflow(function: Callable[_Arguments, _Result]) -> Callable[_Arguments,
 
 
 def target_help() -> str:
-    """What `mlflow deployments help -t rankline` shows."""
+    """Return the text of `mlflow deployments help -t rankline`."""
     return f"""Ensembles of a Rankline model repository, which `rankline serve --watch` serves.
 
 Target: rankline, for ./{REPOSITORY}, or rankline:PATH for another directory.
@@ -70,7 +70,10 @@ predict(name, rows, endpoint="HOST:PORT") asks a server. delete is refused: serv
 
 @_for_mlflow
 def run_local(name: str, model_uri: str, flavor: str | None = None, config: Mapping[str, Any] | None = None) -> None:
-    """Deploy, and serve until Ctrl-C. MLflow does not pass the target, so the repository is an option."""
+    """Deploy a model and serve it until Ctrl-C.
+
+    MLflow does not pass the target to this function, so the repository is an option.
+    """
     options = dict(config or {})
     port, repository = str(options.pop("port", 0)), Path(options.pop("repository", REPOSITORY))
     if not port.isdecimal():
@@ -82,7 +85,7 @@ def run_local(name: str, model_uri: str, flavor: str | None = None, config: Mapp
 
 
 class RanklineDeployments(BaseDeploymentClient):
-    """The ensembles of a model repository: `rankline`, or `rankline:PATH`."""
+    """Deployment client for the target `rankline` or `rankline:PATH`, where PATH is a model repository."""
 
     def __init__(self, target_uri: str) -> None:
         super().__init__(target_uri)  # type: ignore[no-untyped-call]
@@ -114,7 +117,7 @@ class RanklineDeployments(BaseDeploymentClient):
         config: Mapping[str, Any] | None = None,
         endpoint: str | None = None,
     ) -> dict[str, Any]:
-        """Make another version active; a server that watches switches without losing a request."""
+        """Make another version active; a watching server switches to it without dropping requests."""
         _refuse_endpoint(endpoint)
         self._status(name)
         if model_uri is None:
@@ -125,7 +128,7 @@ class RanklineDeployments(BaseDeploymentClient):
     def delete_deployment(
         self,
         name: str,
-        config: Mapping[str, Any] | None = None,  # noqa: ARG002  (MLflow's)
+        config: Mapping[str, Any] | None = None,  # noqa: ARG002  (MLflow's signature)
         endpoint: str | None = None,  # noqa: ARG002
     ) -> None:
         self._status(name)
@@ -147,7 +150,7 @@ class RanklineDeployments(BaseDeploymentClient):
     def predict(
         self, deployment_name: str | None = None, inputs: Any = None, endpoint: str | None = None
     ) -> pd.DataFrame:
-        """Score raw rows, see `frame_of`, in this process, or by the server at the gRPC address `endpoint`."""
+        """Score raw rows (see `frame_of`) in this process, or on the server at the gRPC address `endpoint`."""
         if deployment_name is None:
             raise ConfigError("give --name: an endpoint is where an ensemble is served, not which one.")
         rows = frame_of(inputs)
@@ -157,11 +160,11 @@ class RanklineDeployments(BaseDeploymentClient):
         else:
             with Client(endpoint, deployment_name) as client:
                 scored = api.predict(client, with_times(rows, client.schema))
-        scored[list(rows)] = rows  # times as they were given
+        scored[list(rows)] = rows  # return times in the caller's format
         return scored
 
     def deploy(self, name: str, model_uri: str, flavor: str | None, config: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Make the version that a URI names active."""
+        """Make the version named by `model_uri` active."""
         options = dict(config or {})
         work_dir = Path(options.pop("work_dir", WORK_DIR))
         if options:
@@ -191,7 +194,7 @@ class RanklineDeployments(BaseDeploymentClient):
         return ensure_downloaded(registry, wanted, self.repository / name, note)
 
     def _of_run(self, name: str, run_id: str, work_dir: Path) -> ExportedEnsemble:
-        """The newest version of a run's model, exported now if it was not yet."""
+        """Return the newest exported version of a run's model, exporting it first if necessary."""
         path = self.repository / name
         exported = [one for one in versions(path) if one.run_id == run_id] if path.is_dir() else []
         if exported:

@@ -1,6 +1,6 @@
-"""The whole pipeline: source → prepare → train → export → serve → bench, each stage one function.
+"""The pipeline behind the commands: source → prepare → train → export → serve → bench, one function per stage.
 
-Heavy libraries are imported inside the stages, so that `rankline --help` answers at once.
+Heavy libraries are imported inside the stages, to keep `rankline --help` fast.
 """
 
 import json
@@ -50,20 +50,20 @@ if TYPE_CHECKING:
     from rankline.workflows.schema.model_artifact import TrainedModel
 
 STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
-# Of `run`, whose figures are a first look.
+# For `run`, which gives only a first impression of performance.
 _SHORT = LoadConfig(warmup_s=0.25, window_s=0.5, min_duration_s=1.5, time_limit_s=3.0, min_requests=100)
-# Served and offline figures are of the same scores, up to float32 rounding that may swap near ties.
+# Served and offline scores differ only by float32 rounding, which can swap near ties.
 _TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """How good the model is on the validation rows.
+    """Quality of the model on the validation rows.
 
     Attributes:
-        per_seed: seed → metrics of the model trained with it; the first is the one that is exported.
-        best_auc: best AUC that any model can reach, where the data is generated.
-        served: the objective, computed from the scores that the server gave for the same rows.
+        per_seed: metrics by training seed; the model of the first seed is exported.
+        best_auc: best AUC that any model can reach, for generated data.
+        served: the objective, computed from the server's scores of the same rows.
     """
 
     per_seed: Mapping[int, Mapping[str, float]]
@@ -78,12 +78,12 @@ class Quality:
         return statistics.fmean(metrics[metric] for metrics in self.per_seed.values())
 
     def std(self, metric: str) -> float:
-        """Sample standard deviation over the seeds; 0 for one seed."""
+        """Return the sample standard deviation over the seeds, or 0 for a single seed."""
         values = [metrics[metric] for metrics in self.per_seed.values()]
         return statistics.stdev(values) if len(values) > 1 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Means under the metric's name, deviations under NAME_std."""
+        """Return the mean of each metric under its name, and the standard deviation under NAME_std."""
         from rankline.training.evaluation import objective_of
 
         names = [name for name in next(iter(self.per_seed.values())) if name.startswith("valid_")]
@@ -112,7 +112,7 @@ class RunResult:
             "source": self.source,
             "rows": dict(self.prepared.manifest.details["rows"]),
             **self.report.to_dict(),
-            "quality": self.quality.to_dict(),  # over all seeds; the report has that of the model it measured
+            "quality": self.quality.to_dict(),  # over all seeds; the report covers only the measured model
             "artifacts": {
                 "prepared": str(self.prepared.path),
                 "model": str(self.trained.path),
@@ -128,7 +128,7 @@ def prepare(
     recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: Stages, dask: DaskConfig | None = None
 ) -> tuple["PreparedData", str]:
     """Obtain and prepare the raw data; return it with a short description of its source."""
-    require("nvtabular", feature="preparing data", extra=PINNED)  # before anything is downloaded
+    require("nvtabular", feature="preparing data", extra=PINNED)  # fail before downloading anything
     dataset = recipe.dataset
     with ExitStack() as stack:
         about: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def train(
     generation: "Generation | None" = None,
     observers: "Callable[[RunLog], Iterable[Observer]]" = lambda _: (),
 ) -> tuple["TrainedModel", dict[int, Mapping[str, float]]]:
-    """Train a model for the recipe's seed, and for the `num_seeds - 1` seeds after it.
+    """Train `num_seeds` models with consecutive seeds, starting at the recipe's seed.
 
     Returns:
         The model of the first seed, which is the one to export, and the metrics of each seed.
@@ -206,13 +206,13 @@ def train(
             )
         metrics = {first + number: model.metrics for number, model in enumerate(models)}
         progress.update(1, 1, _describe_quality(prepared.spec.heads, metrics))
-    if world.rank == 0:  # it has the journal, and another worker would look at it during the delivery
+    if world.rank == 0:  # only rank 0 has the journal; other workers would read it while it is being delivered
         _say_what_is_left(workspace.root, {model.run_id for model in models})
     return models[0], metrics
 
 
 def _say_what_is_left(work_dir: Path, run_ids: set[str]) -> None:
-    """Warn of those runs that MLflow has not received yet."""
+    """Warn about runs that have not been fully delivered to MLflow."""
     from rankline.training.tracking.config import journals_of
     from rankline.training.tracking.journal import left_in, undelivered
 
@@ -233,8 +233,8 @@ def export(
 ) -> "ExportedEnsemble":
     """Export workflow and model as one ensemble.
 
-    If there are `bounds`, the new version becomes active only if it meets them in comparison with the active one; a
-    first version always does.
+    With `bounds`, the new version becomes active only if it meets them in comparison with the active version. The
+    first version always becomes active.
     """
     if bounds:
         check_metric(bounds.metric, prepared)
@@ -274,7 +274,7 @@ def export(
 
 
 def _record(ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
-    """Note the export on the run that trained the model; warn if the store does not answer."""
+    """Record the export on the run that trained the model; warn if the tracking store does not respond."""
     from rankline.runs.export_tags import record_export
     from rankline.runs.store import catch_up
 
@@ -299,14 +299,14 @@ def bench(
     *,
     progress: Progress = SILENT,
 ) -> tuple[BenchmarkReport, float]:
-    """Score the held-out rows once and compare with training, then measure.
+    """Score the held-out rows, check that the served quality matches the offline quality, then measure the server.
 
     Returns:
-        The report, and the objective of the served scores.
+        The report, and the objective computed from the served scores.
 
     Raises:
         ArtifactError: the ensemble was exported from other data.
-        ServingError: the served scores are not as good as the model was offline.
+        ServingError: the served quality differs from the model's offline quality.
     """
     from rankline.training.evaluation import objective_of, qualities
 
@@ -336,7 +336,7 @@ def bench_rows(
     progress: Progress = SILENT,
     check: "Callable[[Client, NDArray[Any]], None]" = lambda *_: None,
 ) -> BenchmarkReport:
-    """Measure a server after `check` has accepted its scores of the rows.
+    """Measure a server, once `check` has accepted its scores of the rows.
 
     Raises:
         ServingError: the scores differ from those of the same ensemble in this process.
@@ -380,17 +380,17 @@ def run(
     num_seeds: int,
     batch_sizes: Sequence[int],
 ) -> RunResult:
-    """Run all stages. Where one fails, what the earlier ones published stays."""
+    """Run all stages. If a stage fails, the artifacts of earlier stages remain."""
     from rankline.serving.loadtest.runner import check_batch_sizes
 
-    # Now, not after everything else; rows with histories are ranked together with their candidates.
+    # Check before the long work. Rows with histories are ranked together with their candidates.
     check_batch_sizes(batch_sizes, recipe.serving.most_rows(with_candidates=recipe.dataset.sequence is not None))
     check_store(uri_of(workspace.root))
     refuse_other_project(workspace.ensemble, recipe.name, workspace.model, recipe.dataset.inputs)
     prepared, description = prepare(recipe, source, workspace, stages)
     from rankline.serving.export.exporter import check_compiles
 
-    check_compiles(prepared, recipe.serving)  # now, not after the training
+    check_compiles(prepared, recipe.serving)  # fail before training
     trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
     ensemble = export(recipe, recipe.serving, prepared, workspace, stages)
     with ExitStack() as stack:
@@ -416,7 +416,7 @@ def run(
 
 
 def write_json(document: Mapping[str, Any], path: Path) -> None:
-    """Write JSON atomically to a file, or to standard output for `-`."""
+    """Write JSON atomically to a file, or to standard output if the path is `-`."""
     text = json.dumps(document, indent=2) + "\n"
     if path == STDOUT:
         sys.stdout.write(text)

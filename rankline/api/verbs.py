@@ -1,7 +1,7 @@
-"""The flow as functions, for notebooks and programs: what the verbs of the command line do, by their names.
+"""The commands as functions with the same names, for notebooks and programs.
 
-Rows are pandas DataFrames, Arrow tables or files. What a function makes lies where its verb would put it, so that one
-can go on from the other.
+Rows are pandas DataFrames, Arrow tables or files. Functions and commands store their artifacts in the same places, so
+they can be mixed.
 """
 
 import threading
@@ -50,7 +50,7 @@ _Result = TypeVar("_Result")
 
 
 def _quietly(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Silence libraries during a call; warnings of the caller's own code come as before."""
+    """Silence libraries during a call without changing the caller's own warning filters."""
 
     @wraps(function)
     def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
@@ -62,22 +62,22 @@ def _quietly(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 
 
 class Dataset:
-    """A table of your own, and what is to be predicted of it: a recipe whose choices were guessed from the rows.
+    """A table with one or more columns to predict, as a recipe whose settings are guessed from the rows.
 
     Args:
-        rows: a DataFrame, an Arrow table, or a file or files (CSV, Parquet, JSON lines).
-        label: column or columns to predict; guessed where none is given.
-        name: of the recipe, its artifacts and its ensemble.
-        work_dir: for a recipe file, and for the rows where they were in memory.
+        rows: a DataFrame, an Arrow table, or one or more files (CSV, Parquet, JSON lines).
+        label: column or columns to predict; guessed if not given.
+        name: name of the recipe, its artifacts and its ensemble.
+        work_dir: directory for the recipe file, and for a copy of in-memory rows.
 
     Attributes:
-        recipe: what `prepare`, `train` and `export` take.
-        file: of the recipe, `rankline.yaml`: every choice with the reason for it, to read and to change.
-        columns: a line for each column: what it holds, what it is for, and why that was guessed.
+        recipe: the recipe that `prepare`, `train` and `export` use.
+        file: path of the recipe file, `rankline.yaml`, which states the reason for each setting and can be edited.
+        columns: one row per column: its type, its role, and why they were guessed.
 
     Raises:
-        DataError: the rows are none, or nothing can be learned of the label.
-        ConfigError: the name is no name, or that of another recipe, or the format of a file is not known.
+        DataError: there are no rows, or the label cannot be learned.
+        ConfigError: the name is invalid or belongs to another recipe, or the format of a file is unknown.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ AnyRecipe: TypeAlias = Recipe | Dataset | str | Path
 
 
 def load_recipe(name: AnyPath) -> Recipe:
-    """A recipe by its name, such as `movielens`, or that of a file, such as `rankline.yaml`.
+    """Return a recipe by its name, such as `movielens`, or by the path of its file, such as `rankline.yaml`.
 
     Raises:
-        ConfigError: there is none, or something in the file is wrong.
+        ConfigError: there is no such recipe, or its file is invalid.
     """
     return recipe_named(str(name))
 
@@ -127,16 +127,16 @@ def load_recipe(name: AnyPath) -> Recipe:
 def prepare(
     recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any
 ) -> "PreparedData":
-    """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec, as `rankline prepare`.
+    """Turn raw rows into encoded Parquet, a fitted NVTabular workflow and the feature spec, like `rankline prepare`.
 
     Args:
-        recipe: a `Dataset`, a `Recipe`, or the name of one.
-        work_dir: of all artifacts.
+        recipe: a `Dataset`, a `Recipe`, or the name of a recipe.
+        work_dir: directory of all artifacts.
         progress: show the stages.
-        choices: options of the verb by name, such as `data_dir="ml-1m"`, `split="time"`.
+        choices: options of the command by name, such as `data_dir="ml-1m"`, `split="time"`.
 
     Raises:
-        RanklineError: as the verb.
+        RanklineError: for the same reasons as the command.
     """
     from rankline.api import pipeline
 
@@ -149,14 +149,14 @@ def prepare(
 
 @_quietly
 def train(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any) -> "TrainedModel":
-    """Train a model on the prepared data, tracked in MLflow, as `rankline train`.
+    """Train a model on the prepared data, tracked in MLflow, like `rankline train`.
 
     Args:
         recipe, work_dir, progress: see `prepare`.
-        choices: options of the verb by name, such as `epochs=5`, `model="dlrm"`, `checkpoint_every=500`.
+        choices: options of the command by name, such as `epochs=5`, `model="dlrm"`, `checkpoint_every=500`.
 
     Raises:
-        RanklineError: as the verb.
+        RanklineError: for the same reasons as the command.
     """
     from rankline.api import pipeline
     from rankline.training.models import model_named
@@ -190,27 +190,27 @@ def export(
     progress: bool = True,
     **choices: Any,
 ) -> "ExportedEnsemble":
-    """Workflow and model to a new version of one Triton ensemble, as `rankline export`.
+    """Export workflow and model as a new version of one Triton ensemble, like `rankline export`.
 
     Args:
-        recipe: what was prepared and trained here; None with `model`.
-        model: one that was trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file; several
-            of TensorFlow, which become one; or a graph of merlin-systems as it is, such as
+        recipe: the recipe that was prepared and trained here; None with `model`.
+        model: a model trained elsewhere: a SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file; several
+            TensorFlow models, which are combined; or a merlin-systems graph, such as
             `TransformWorkflow(…) >> PredictTensorflow(…)`.
-        sample: raw rows to compare on, with `model`.
-        name: of the ensemble, with `model`.
+        sample: raw rows for the parity check, with `model`.
+        name: name of the ensemble, with `model`.
         workflow: a fitted NVTabular workflow or the directory of a saved one, with `model`.
-        rename: column of the workflow → what the model calls it.
-        missing: a value that means missing to an XGBoost model, as NaN does; its file does not record it.
-        work_dir: of all artifacts.
+        rename: mapping from workflow column to model input.
+        missing: value that an XGBoost model treats as missing, in addition to NaN; its file does not record it.
+        work_dir: directory of all artifacts.
         repository: directory of the exported ensembles.
-        promote: serve the new version; a first one is served in any case.
-        bounds: serve it only if it meets these in comparison with the version that is served; of a recipe.
+        promote: make the new version active; the first version always becomes active.
+        bounds: make it active only if it meets these bounds in comparison with the active version; only with `recipe`.
         progress: show the stages.
-        choices: options of the verb by name, such as `engine="onnx"`, `fused=True`.
+        choices: options of the command by name, such as `engine="onnx"`, `fused=True`.
 
     Raises:
-        RanklineError: as the verb.
+        RanklineError: for the same reasons as the command.
     """
     from rankline.api import pipeline
     from rankline.workflows.preprocess.prepared_data import PreparedData
@@ -270,7 +270,7 @@ def export(
 def _models_of(
     model: Any, workflow: Any, rows: pa.Table, directory: Path
 ) -> "tuple[list[Path], Path | nvt.Workflow | None]":
-    """Models on disk, and the workflow before them."""
+    """Return the paths of the models, and the workflow that feeds them."""
     if isinstance(model, str | Path):
         model = [model]
     if isinstance(model, Sequence):
@@ -293,22 +293,22 @@ def serve(
     log_file: AnyPath | None = None,
     repository: AnyPath = REPOSITORY,
 ) -> "Iterator[Endpoints]":
-    """A real Triton on this machine, on loopback, for as long as the block lasts, as `rankline serve`.
+    """Serve an ensemble with Triton on the loopback interface until the block ends, like `rankline serve`.
 
     Args:
-        ensemble: what `export` returned, or its name.
-        port: gRPC port; metrics use the next one. 0 picks free ports.
-        http_port: also open HTTP on this port; 0 picks a free one. A large JSON request crashes the server, which is
+        ensemble: the return value of `export`, or the name of an ensemble.
+        port: gRPC port; metrics use the next port. 0 picks free ports.
+        http_port: also open HTTP on this port; 0 picks a free port. A large JSON request crashes the server, which is
             then restarted.
-        watch: switch to what `export` makes active.
-        log_file: for the server's log.
-        repository: directory of the exported ensembles, for a name.
+        watch: switch to each version that `export` makes active.
+        log_file: file for the server's log.
+        repository: directory of the exported ensembles, used if `ensemble` is a name.
 
     Yields:
-        Where it listens; a `Client` takes its `grpc`.
+        The server's addresses; pass `grpc` to `Client`.
 
     Raises:
-        ServerError: it does not start.
+        ServerError: the server does not start.
         ArtifactError, ConfigError: there is no ensemble of that name.
     """
     from rankline.serving.server.embedded import EmbeddedServer
@@ -326,25 +326,26 @@ def serve(
         finally:
             stop.set()
             while thread.is_alive():
-                server.interrupt()  # it may be starting, or loading a version
+                server.interrupt()  # in case it is starting or loading a version
                 thread.join(_INTERRUPT_INTERVAL_S)
 
 
 def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repository: AnyPath = REPOSITORY) -> _Rows:
-    """Score rows, by a server or in this process.
+    """Score rows on a server or in this process.
 
     Args:
-        scorer: a client of a server, or an ensemble, or the name of one, that is loaded here for the call.
-        rows: of any type that `Client.predict` takes, with the columns of the model; other columns are kept.
-        repository: directory of the exported ensembles, for a name.
+        scorer: a client of a server, an ensemble, or the name of an ensemble. An ensemble is loaded for the duration of
+            the call.
+        rows: rows of any type that `Client.predict` takes, with the columns of the model; other columns are kept.
+        repository: directory of the exported ensembles, used if `scorer` is a name.
 
     Returns:
-        The rows, of the type they came in, with a column `score`, or `score_OUTPUT` for each output with a name of its
-        own, and `score_OUTPUT_CLASS` for each class.
+        The rows, in their original type, with a column `score`, or `score_OUTPUT` for each named output and
+        `score_OUTPUT_CLASS` for each class.
 
     Raises:
         DataError: a column is missing, or has the name of a score.
-        RequestError: a value does not fit.
+        RequestError: a value does not fit the model's column.
         ArtifactError, ConfigError: there is no ensemble of that name.
     """
     from rankline.scoring.read_rows import select
@@ -372,7 +373,6 @@ def _table_of(rows: Any, schema: "ModelSchema") -> pa.Table:
 
 
 def _beside(rows: Any, scores: "Mapping[str, NDArray[Any]]", *, is_row: bool) -> Any:
-    """Add columns of scores to rows of any type."""
     if isinstance(rows, pa.Table | pa.RecordBatch):
         for name, column in scores.items():
             rows = rows.append_column(name, pa.array(column if column.ndim == 1 else list(column)))
@@ -396,7 +396,7 @@ def _predict_here(ensemble: "ExportedEnsemble", rows: _Rows) -> _Rows:
 
 
 def _ensemble(ensemble: Any, repository: AnyPath) -> "ExportedEnsemble":
-    """An ensemble, or that of a name."""
+    """Return the ensemble, loading it first if a name is given."""
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
     if isinstance(ensemble, str):
@@ -421,7 +421,7 @@ def _table(rows: Any) -> pa.Table:
 
 
 def _files_of(rows: Any, directory: Path) -> list[str]:
-    """Files with the rows; those in memory are written."""
+    """Return the paths of the files with the rows, writing rows in memory to a file first."""
     import pyarrow.parquet as pq
 
     from rankline.workflows.storage.artifacts import whole_file

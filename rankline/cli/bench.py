@@ -1,5 +1,3 @@
-"""The verb `bench`."""
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
@@ -53,9 +51,10 @@ def bench_command(
     ] = 0.1,
     overrides: Overrides,
 ) -> None:
-    """Latency percentiles and rows/s over gRPC, logged to the MLflow run that trained the model.
+    """Measure latency percentiles and rows/s over gRPC, and log them to the MLflow run that trained the model.
 
-    Requests are kept in flight (a closed loop), sent at a rate, or at the highest rate that meets a latency target.
+    Requests are kept in flight (closed loop), sent at a fixed rate, or sent at the highest rate that meets a latency
+    target.
 
     **Examples**
 
@@ -73,7 +72,7 @@ def bench_command(
     sizes = batch_sizes_of(batch_sizes or (BATCH_SIZES if config.is_closed_loop else "1"))
     check_writable(json_file)
     if config.is_trace:
-        config.arrivals_at(1)  # reads it, and has rates of its own
+        config.arrivals_at(1)  # validates the trace file, which has its own rates
     workspace = exported_workspace(recipe, work_dir, repository)
 
     from rankline.api.pipeline import write_json
@@ -103,7 +102,7 @@ def bench_command(
         print_report(report, CONSOLE)
         has_regressed = earlier is not None and _compare(earlier, report, max_regression)
 
-    with ExitStack() as at_end:  # a full disk costs no table, and a pipe that was closed no report
+    with ExitStack() as at_end:  # a full disk must not lose the table, nor a closed pipe the report
         at_end.callback(save_report, report, ensemble, workspace)
         at_end.callback(show)
         if json_file:
@@ -138,7 +137,7 @@ def _measure(
 
 
 def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regression: float) -> bool:
-    """Show the comparison; whether anything regressed."""
+    """Print the comparison, and return whether anything regressed."""
     from rankline.serving.loadtest.analysis.compare import compare
     from rankline.terminal.bench_table import print_comparison
 
@@ -148,11 +147,7 @@ def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regressi
 
 
 def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
-    """Save the report and its pictures, log it to the run that trained the model, and say where it is.
-
-    Raises:
-        ArtifactError: it could not be saved completely.
-    """
+    """Save the report and its plots, log it to the run that trained the model, and print its location."""
     from rankline.runs.bench_reports import log_report
     from rankline.runs.store import catch_up, uri_of_run
 

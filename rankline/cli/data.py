@@ -1,4 +1,4 @@
-"""The verbs `prepare`, `convert` and `import`: prepared data, from raw rows or from elsewhere."""
+"""The commands `prepare`, `convert` and `import`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,9 +20,9 @@ from rankline.workflows.schema.spec_file import FILE_NAME
 
 @with_recipe_options(SourceConfig, DaskConfig, of_recipe=lambda recipe: (recipe.prepare, recipe.encoding))
 def prepare_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Overrides) -> None:
-    """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec.
+    """Turn raw rows into encoded Parquet, a fitted NVTabular workflow and the feature spec.
 
-    `rankline prepare RECIPE --help` has the options of a recipe, too.
+    `rankline prepare RECIPE --help` also shows the options of the recipe.
 
     **Examples**
 
@@ -52,7 +52,7 @@ def convert_command(
     ] = None,
     work_dir: WorkDir = WORK_DIR,
 ) -> None:
-    """Prepared data to TFRecord, or back to Parquet, in place; then train and export again.
+    """Convert prepared data to TFRecord, or back to Parquet, in place. Train and export again afterwards.
 
     **Examples**
 
@@ -82,9 +82,9 @@ def import_command(
     ] = None,
     work_dir: WorkDir = WORK_DIR,
 ) -> None:
-    """Encoded data of your own in place of `prepare`; then train, export and serve, with the same ids.
+    """Import data that is already encoded, in place of `prepare`; then train, export and serve it with the same ids.
 
-    A feature spec describes the files: CSV, Parquet or TFRecord. Raw files are for `rankline prepare`.
+    A feature spec describes the files: CSV, Parquet or TFRecord. Use `rankline prepare` for raw files.
 
     **Examples**
 

@@ -1,5 +1,3 @@
-"""The verb `doctor`."""
-
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def doctor_command(json_file: JsonFile = None) -> None:
-    """Check this machine and say what works.
+    """Check this machine and report which features work.
 
     **Examples**
 
@@ -27,7 +25,7 @@ def doctor_command(json_file: JsonFile = None) -> None:
     from rankline.doctor.checks import examine, report
 
     checks = []
-    for check in examine():  # each is shown as soon as it is known
+    for check in examine():  # print each result as soon as it is known
         _print_check(check)
         checks.append(check)
     if json_file:

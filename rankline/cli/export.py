@@ -1,5 +1,3 @@
-"""The verbs `export` and `image`."""
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,7 +96,7 @@ def export_command(
     ] = None,
     overrides: Overrides,
 ) -> None:
-    """Workflow and model to a new version of one Triton ensemble, if both agree with what is served.
+    """Export workflow and model as a new version of one Triton ensemble, after a parity check.
 
     **Examples**
 
@@ -168,7 +166,7 @@ def image_command(
     ] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
-    """Build a container image of the active version with its server, which needs nothing else to run.
+    """Build a self-contained container image of the active version and its server.
 
     **Examples**
 
@@ -186,7 +184,7 @@ def image_command(
 
 
 def say_active(ensemble: "ExportedEnsemble", why_not: str = "--no-promote") -> None:
-    """Say which version is active after an export; if it is another one, why, and how to activate this one."""
+    """Print which version is active after an export and, if it is another version, why and how to activate this one."""
     from rankline.serving.repository.ensemble import active_version
 
     active = active_version(ensemble.path, ensemble.name)

@@ -1,5 +1,3 @@
-"""The verb `init`: a recipe file for data of one's own."""
-
 import json
 import shlex
 from collections.abc import Iterable
@@ -41,9 +39,9 @@ def init_command(
         bool, typer.Option("--print-schema", help="Print the JSON schema of recipe files, for editors, and do no more.")
     ] = False,
 ) -> None:
-    """Look at data of your own and write a recipe for it, `rankline.yaml`, which every verb takes.
+    """Inspect your own data and write a recipe for it, `rankline.yaml`, which every command accepts.
 
-    It says what it guessed and why: what each column holds and is for, what is to be predicted, what gives it away.
+    Shows each guess with its reason: the type and role of each column, the label, and columns that leak it.
 
     **Examples**
 

@@ -1,4 +1,4 @@
-"""The application: what is set up before any verb, and which verbs there are."""
+"""The Typer application: process-wide setup and the list of commands."""
 
 import atexit
 import os
@@ -39,7 +39,7 @@ from rankline.workflows.core.errors import RanklineError
 
 
 class _Group(TyperGroup):
-    """Prints errors that a user can fix in one or two lines; --debug shows the traceback."""
+    """A command group that prints user errors in one or two lines; --debug shows the traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -69,23 +69,23 @@ def _show_version(is_asked_for: bool) -> None:
 
 
 _FOR_SEVERAL = ("train", "doctor")
-"""Verbs that several processes may be started with."""
+"""Commands that may be started as several processes."""
 
 
 @app.callback()
 def options(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and the libraries' own messages.")] = False,
-    show_version: Annotated[  # noqa: ARG001  (its callback has done it: without a verb this function is not called)
+    show_version: Annotated[  # noqa: ARG001  (its callback does the work)
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Set up the process before any verb."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would wait for a network that may not be there
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads would spin on cores that the loader needs
+    """Set up the process before any command."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # telemetry blocks when there is no network
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads must not spin: the loader needs the cores
     show_all(debug)
     quiet_libraries()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # run every `finally`, so that servers stop
     signal.signal(signal.SIGINT, _interrupt)
     verb = context.invoked_subcommand
     if verb is not None and verb not in _FOR_SEVERAL:
@@ -121,17 +121,17 @@ app.command("doctor")(doctor_command)
 
 
 def main() -> None:
-    """Entry point of the `rankline` command.
+    """Run the `rankline` command.
 
-    At the end, registered functions run, and the process exits without shutting down the interpreter. That would take
-    two seconds, and a thread of Arrow that returns a buffer meanwhile aborts the process (apache/arrow#34314).
+    At the end, run the registered exit functions and leave without shutting down the interpreter. A regular shutdown
+    takes two seconds, and an Arrow thread that returns a buffer during it aborts the process (apache/arrow#34314).
     """
     try:
         app()
     except SystemExit as leaving:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what runs at the end is not cut short
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # let the exit functions finish
         if not isinstance(leaving.code, int | None):
-            raise  # a message, which the interpreter prints
+            raise  # the interpreter prints the message
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -139,10 +139,11 @@ def main() -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """Raise KeyboardInterrupt, unless one is being handled: a second Ctrl-C does not cut the clean-up short.
+    """Raise KeyboardInterrupt, unless one is already being handled: a second Ctrl-C must not cut the cleanup short.
 
-    Python drops exceptions in finalizers and C callbacks; the next Ctrl-C raises again. Nothing may be imported here,
-    as Rich does for emoji and non-ASCII text: an interrupted import would fail with a KeyError (python/cpython#91351).
+    Python drops exceptions raised in finalizers and C callbacks, so the next Ctrl-C must raise again. Nothing may be
+    imported here, and Rich imports modules for emoji and non-ASCII text: an interrupted import fails with a KeyError
+    (python/cpython#91351).
     """
     if not _is_leaving(sys.exc_info()[1]):
         ERRORS.print("\nstopping; finished artifacts are kept.", emoji=False, markup=False)
@@ -150,7 +151,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _is_leaving(handled: BaseException | None) -> bool:
-    """Whether the exception that is being handled, for example in a `finally`, began with a Ctrl-C."""
+    """Whether the exception being handled, for example in a `finally`, started with a Ctrl-C."""
     while handled is not None and not isinstance(handled, KeyboardInterrupt):
         handled = handled.__context__
     return handled is not None

@@ -1,4 +1,4 @@
-"""The verbs `predict` and `recommend`: scores of rows, and the best items for a user."""
+"""The commands `predict` and `recommend`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -47,9 +47,9 @@ def predict_command(
     url: Url = None,
     tls_root: TlsRoot = None,
 ) -> None:
-    """Score rows: one from options, or any number from a CSV, Parquet or JSON lines file.
+    """Score rows: one row from options, or any number from a CSV, Parquet or JSON lines file.
 
-    Without `--url`, plan and model run in this process. Write a column with the name of an option after `--`.
+    Without `--url`, workflow and model run in this process. If a column has the name of an option, put it after `--`.
 
     **Examples**
 
@@ -73,7 +73,7 @@ def predict_command(
 
     words = words or []
     recipe = words.pop(0) if words and not words[0].startswith("-") else "movielens"
-    if url is not None and is_no_recipe(recipe):  # the server has it; this machine need not
+    if url is not None and is_no_recipe(recipe):  # the ensemble may exist only on the server
         ensemble, requests = repository / recipe, None
     else:
         ensemble = exported_workspace(recipe, repository=repository).ensemble
@@ -105,7 +105,7 @@ def predict_command(
             blocks = _blocks(path, found, schema, requests, optional)
         first = next(blocks)
         check_columns(first.rows, schema.score_names, written)
-        check(first.sent, schema)  # now, not after the model is loaded
+        check(first.sent, schema)  # fail before loading the model
         if missing := missing_columns(first.sent.column_names, optional, first.rows.column_names):
             note(missing)
         client = client or stack.enter_context(client_for(ensemble, None, tls_root))
@@ -130,14 +130,14 @@ def predict_command(
 
 
 def _check_options(options: Mapping[str, object], given: Mapping[str, str], recipe: str, repository: Path) -> None:
-    """Refuse an option that has the name of a column that was not given: the column may be meant."""
+    """Refuse an option that shares its name with a column missing from the row: the user may have meant the column."""
     from rankline.serving.client import ModelSchema
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
     if is_exported_only(recipe, repository):
         schema = ModelSchema.from_config(ExportedEnsemble.load(repository / recipe).model_config)
         columns = [column.name for column in schema.columns]
-    elif is_no_recipe(recipe):  # the server says later which columns it has
+    elif is_no_recipe(recipe):  # the columns are known only after connecting to the server
         return
     else:
         columns = list(recipe_named(recipe).dataset.inputs)
@@ -150,7 +150,7 @@ def _check_options(options: Mapping[str, object], given: Mapping[str, str], reci
 
 
 def _note_unknown(client: "Client", rows: "pa.Table") -> None:
-    """Warn of columns whose values training never saw, such as ids in another form."""
+    """Warn about columns in which every value is unknown to the model, such as ids in another format."""
     from rankline.serving.server.in_process import unknown_columns
 
     if unknown := listed([repr(name) for name in unknown_columns(client, rows)], 5):
@@ -161,8 +161,8 @@ def _note_unknown(client: "Client", rows: "pa.Table") -> None:
 
 
 def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:
-    """Refuse to read rows differently from those that the version was trained on."""
-    choices = exported.manifest.details.get("choices")  # earlier versions do not say
+    """Refuse to read rows differently than the rows that the version was trained on."""
+    choices = exported.manifest.details.get("choices")  # not recorded by earlier releases
     if changed := requests.read_otherwise(choices) if choices else []:
         raise ConfigError(
             f"version {exported.version} of {exported.name} was exported when the recipe had another "
@@ -173,7 +173,7 @@ def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:
 def _row(
     given: Mapping[str, str], schema: "ModelSchema", requests: "Requests | None", optional: Sequence[str]
 ) -> "Block":
-    """A row that was typed; all of it is sent, so that a column too many is found."""
+    """Return a block with the typed row; the whole row is sent, so that the client reports unknown columns."""
     import pyarrow as pa
 
     from rankline.scoring.read_rows import Block, as_typed, text_columns, typed_row
@@ -188,7 +188,6 @@ def _row(
 def _blocks(
     path: Path, format_name: str, schema: "ModelSchema", requests: "Requests | None", optional: Sequence[str]
 ) -> "Iterator[Block]":
-    """Rows of a file, read as the recipe says, if there is one."""
     from rankline.scoring.read_rows import Block, read_blocks, select
 
     if requests is None:
@@ -218,10 +217,10 @@ def recommend_command(
     url: Url = None,
     tls_root: TlsRoot = None,
 ) -> None:
-    """Score all items for one user but those that the user has in the data, and show the best.
+    """Score all items that a user does not have in the data yet, and show the best.
 
-    Where rows have histories, one request has the user's and all these items. What else the model takes comes from the
-    catalogue, or from `--context`.
+    For models with histories, one request holds the user's history and all items. Other model inputs come from the
+    catalog or from `--context`.
 
     **Examples**
 
@@ -240,7 +239,7 @@ def recommend_command(
     workspace = exported_workspace(recipe, work_dir, repository)
     prepared = PreparedData.load(workspace.prepared)
     user_column, _ = user_and_item(prepared)
-    if url is None:  # mistakes are found now, not after the model is loaded
+    if url is None:  # fail before loading the model
         ensemble = ExportedEnsemble.load(workspace.ensemble)
         ensemble.check_made_from(prepared.manifest)
         schema = ModelSchema.from_config(ensemble.model_config)

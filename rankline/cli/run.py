@@ -1,5 +1,3 @@
-"""The verb `run`: all of the flow."""
-
 from contextlib import ExitStack
 
 from rankline.api.data_source import SourceConfig
@@ -27,9 +25,9 @@ def run_command(
     json_file: JsonFile = None,
     overrides: Overrides,
 ) -> None:
-    """Everything: prepare, train, export, serve, bench, and a summary.
+    """Run everything: prepare, train, export, serve, bench, and a summary.
 
-    `rankline run RECIPE --help` has the options of a recipe, too.
+    `rankline run RECIPE --help` also shows the options of the recipe.
 
     **Examples**
 
@@ -51,7 +49,7 @@ def run_command(
         note(chosen.model_choices)
     with Stages(pipeline.STAGES) as stages:
         result = pipeline.run(chosen, source, workspace, stages, num_seeds=seeds, batch_sizes=sizes)
-    with ExitStack() as at_end:  # a full disk costs no summary, and a pipe that was closed no report
+    with ExitStack() as at_end:  # a full disk must not lose the summary, nor a closed pipe the report
         at_end.callback(save_report, result.report, result.ensemble, workspace)
         at_end.callback(print_summary, result, CONSOLE)
         if json_file:

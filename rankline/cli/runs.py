@@ -1,4 +1,4 @@
-"""The verbs `runs`, `compare`, `sync` and `ui`: what was trained, and which is better."""
+"""The commands `runs`, `compare`, `sync` and `ui`, which deal with recorded runs."""
 
 import signal
 import threading
@@ -28,7 +28,7 @@ def runs_command(
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many, the latest first.")] = 20,
     json_file: JsonFile = None,
 ) -> None:
-    """List what was trained: how good, how fast, exported as which version, and which of them answers.
+    """List training runs with their quality and speed, their exported versions, and the active version.
 
     **Examples**
 
@@ -69,7 +69,7 @@ def compare_command(
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write it as a page.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Say which run is better, and how sure that is: quality on the same rows, latency, throughput, what differs.
+    """Compare runs, with confidence intervals: quality on the same rows, latency, throughput, and their settings.
 
     **Examples**
 
@@ -103,7 +103,7 @@ def compare_command(
 
 
 def _run_of(named: str, repository: Path) -> str:
-    """The run that a version such as movielens@3 was exported from; other names are returned as they are."""
+    """Return the run that a version such as movielens@3 was exported from. Return other names unchanged."""
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
     name, is_version, number = named.partition("@")
@@ -125,9 +125,9 @@ def ui_command(
         bool, typer.Option("--open/--no-open", help="Open the page in a browser, where there is one.")
     ] = True,
 ) -> None:
-    """Open MLflow where the runs are, with the columns and charts that count, until Ctrl-C.
+    """Open MLflow on the runs, with the relevant columns and charts, until Ctrl-C.
 
-    Where MLFLOW_TRACKING_URI names a server, its page is laid out so, and its address is printed.
+    If MLFLOW_TRACKING_URI names a server, configure its pages instead and print its address.
 
     **Example**
 
@@ -160,9 +160,9 @@ def ui_command(
 
 
 def sync_command(*, work_dir: WorkDir = WORK_DIR) -> None:
-    """Deliver to MLflow what runs have logged while its server did not answer; nothing is lost or there twice.
+    """Deliver data that runs logged while the MLflow server was unreachable, without losses or duplicates.
 
-    Runs that are going on are left alone: they deliver by themselves. One that was killed is marked so.
+    Active runs are skipped, because they deliver by themselves. A run that was killed is marked as killed.
 
     **Example**
 

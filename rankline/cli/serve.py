@@ -1,5 +1,3 @@
-"""The verb `serve`."""
-
 import signal
 import threading
 from pathlib import Path
@@ -59,7 +57,7 @@ def serve_command(
     work_dir: WorkDir = WORK_DIR,
     log_file: Annotated[Path | None, typer.Option(help="Write the server's log here.")] = None,
 ) -> None:
-    """Run a real Triton on this machine, on loopback, until Ctrl-C.
+    """Run Triton on the loopback interface until Ctrl-C.
 
     Restarts the server if it crashes or hangs.
 
@@ -96,7 +94,7 @@ def serve_command(
     server = EmbeddedServer(config_of(ensemble, port=port, http_port=http_port, log_path=log_file))
 
     def report(line: str) -> None:
-        if not stop.is_set():  # a start that is interrupted has not failed
+        if not stop.is_set():  # an interrupted start is not a failure
             say(line)
 
     supervisor = Supervisor(server, ensemble, follow_versions=follows, report=report)
@@ -105,7 +103,7 @@ def serve_command(
 
     def end(*_: object) -> None:
         stop.set()
-        server.interrupt()  # it may be starting, or loading a version
+        server.interrupt()  # in case it is starting or loading a version
 
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGTERM, end)
@@ -126,7 +124,10 @@ def serve_command(
 def _follower(
     follow: str, recipe: str | None, work_dir: Path, repository: Path
 ) -> "tuple[AliasFollower, ExportedEnsemble]":
-    """A follower after its first look, and the active version; an old one if the store does not answer."""
+    """Return a follower that has checked the alias once, and the active version.
+
+    The version may be outdated if the tracking store does not respond.
+    """
     from rankline.registry.alias_follower import Alias, AliasFollower
     from rankline.runs.store import uri_of
     from rankline.serving.repository.ensemble import ExportedEnsemble

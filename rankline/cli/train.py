@@ -1,4 +1,4 @@
-"""The verb `train`, on one worker or on several."""
+"""The command `train`, for one worker or several."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from rankline.training.distributed.config import WorkersConfig
 
 @with_recipe_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=lambda recipe: (recipe.train,))
 def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1, overrides: Overrides) -> None:
-    """Train on prepared data, tracked in MLflow. `rankline train RECIPE --help` has the options of a recipe, too.
+    """Train on prepared data, tracked in MLflow. `rankline train RECIPE --help` also shows the options of the recipe.
 
     **Examples**
 
@@ -55,7 +55,7 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
             from rankline.runs.store import check_store, uri_of
             from rankline.training.trainers import trainer_for
 
-            # Each worker would find out later.
+            # Fail here instead of in every worker.
             prepared = PreparedData.load(workspace.prepared, chosen.dataset)
             trainer_for(chosen.train.model.framework).check(
                 prepared.spec, chosen.train, num_workers=max(several.max_workers, options.num_workers(several))

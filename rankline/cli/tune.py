@@ -1,5 +1,3 @@
-"""The verb `tune`."""
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,12 +67,12 @@ def tune_command(
     json_file: JsonFile = None,
     overrides: Overrides,
 ) -> None:
-    """Search for better choices on prepared data. Each trial is a run in MLflow, judged by a part of the training rows.
+    """Search for better training settings. Each trial is an MLflow run, judged on a part of the training rows.
 
-    The same command continues an interrupted search. Options of the recipe set its starting point.
+    Run the same command again to continue an interrupted search. Options of the recipe set its starting point.
 
-    With --slo: for the best way of serving the trained model on this machine (engine, one step or two, instances,
-    threads, how long requests wait for each other), each served by a real Triton. Given options are not varied.
+    With --slo, search instead for the best way to serve the trained model on this machine (engine, fused or separate
+    steps, instances, threads, queue delay), each served by Triton. Options that you pass are not varied.
 
     **Examples**
 

@@ -1,4 +1,4 @@
-"""The verbs `status`, `versions`, `register`, `promote` and `rollback`."""
+"""The commands `status`, `versions`, `register`, `promote` and `rollback`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +36,7 @@ def status_command(
     url: ServedUrl = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Say of each exported ensemble, or of a recipe's, which version answers, since when, of which run and data.
+    """Show the active version of each exported ensemble, or of one recipe, with its activation time, run and data.
 
     **Examples**
 
@@ -71,10 +71,10 @@ def register_command(
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
 ) -> None:
-    """Put a version into MLflow's model registry: plan, model, spec, parity report and benchmark together.
+    """Register a version in MLflow's model registry: workflow, model, spec, parity report and benchmark together.
 
-    It becomes the candidate, or the champion if it is the version that answers. From then on promote, rollback and
-    export move the alias champion along.
+    The version gets the alias champion if it is active, and candidate otherwise. Afterwards promote, rollback and
+    export keep the alias champion up to date.
 
     **Examples**
 
@@ -85,7 +85,7 @@ def register_command(
     from rankline.registry.activation import register
 
     ensemble = _version(recipe, repository, version)
-    from rankline.runs.store import catch_up, server, uri_of_run  # MLflow: nobody waits for it without a version
+    from rankline.runs.store import catch_up, server, uri_of_run  # slow to import: only once the version exists
 
     catch_up(work_dir)
     uri = server() or uri_of_run(ensemble.tracking_uri, work_dir)
@@ -103,7 +103,7 @@ def promote_command(
     ] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
-    """Make a version that was exported with --no-promote, or not good enough, the active one.
+    """Activate a version that was exported with --no-promote or did not meet --if-better.
 
     **Examples**
 
@@ -127,7 +127,7 @@ def rollback_command(
     ] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
-    """Make an earlier version the active one; `rankline serve --watch` switches to it at once.
+    """Activate an earlier version; `rankline serve --watch` switches to it immediately.
 
     **Examples**
 
@@ -145,7 +145,7 @@ def rollback_command(
 
 
 def _version(recipe: str, repository: Path, number: int | None) -> "ExportedEnsemble":
-    """A version by its number; by default the newest."""
+    """Return a version by its number, or the newest version if no number is given."""
     from rankline.serving.repository.ensemble import ExportedEnsemble, versions
 
     path = exported_workspace(recipe, repository=repository).ensemble

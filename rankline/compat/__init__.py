@@ -1,1 +1,1 @@
-"""Command lines of other projects, on our training."""
+"""Command lines of other projects, implemented with Rankline's training."""

@@ -1,4 +1,4 @@
-"""`rankline doctor`: what this machine has, what works when it is tried, and the remedy for what does not."""
+"""Checks of `rankline doctor`: whether each feature works when tried, with a remedy if it does not."""
 
 import importlib
 import os
@@ -29,8 +29,8 @@ from rankline.workflows.core.optional_packages import tensorflow_problem
 from rankline.workflows.native.build import cache_directory
 
 _MIN_SHM_BYTES = 256 << 20
-_MIN_MEMORY_BYTES = 2 << 30  # what `rankline run movielens` takes
-_DEFAULT_EXTRA = "cpu"  # what every installation has, with the GPU's in its place
+_MIN_MEMORY_BYTES = 2 << 30  # required by `rankline run movielens`
+_DEFAULT_EXTRA = "cpu"  # every installation has this extra or gpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Check:
 
 
 def examine() -> Iterator[Check]:
-    """Yield each check as soon as it is done; those that import or start something take seconds."""
+    """Yield each check as soon as it is done. Checks that import or start something take seconds."""
     for check in _checks():
         yield check()
 
@@ -88,7 +88,7 @@ def _package(module: str, *, extra: str = _DEFAULT_EXTRA, required: bool = True)
 
 
 def _version_of(module: str) -> str:
-    """The package that holds a module, such as tensorflow-cpu, and its version."""
+    """Return the name and version of the package that provides a module, such as tensorflow-cpu."""
     names = packages_distributions().get(module.partition(".")[0], ())
     name = next((name for name in names if name == module.replace(".", "-")), names[0] if names else None)
     return f"{name} {version(name)}" if name else "version unknown"
@@ -125,7 +125,7 @@ def _is_taken(port: int) -> bool:
 
 
 def _cache() -> Check:
-    """Without the cache, backends and Horovod's wheel are built each time."""
+    """Check that the cache is writable; without it, backends and Horovod's wheel are rebuilt each time."""
     cache = cache_directory()
     existing = next(path for path in (cache, *cache.parents) if path.exists())
     works = os.access(existing, os.W_OK)
@@ -159,7 +159,6 @@ def _server() -> Check:
 
 
 def _served() -> list[int]:
-    """Start the embedded server with a plan of two keys, and send a request."""
     from rankline.serving.client import Client
     from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
     from rankline.serving.triton.config import ModelConfig, to_pbtxt

@@ -1,7 +1,7 @@
-"""What a Python interpreter needs to have for Rankline.
+"""Requirements that a Python interpreter must meet to run Rankline.
 
-`scripts/setup.sh` runs this file with each candidate before anything is installed, and `rankline doctor` imports it; so
-it needs nothing but the standard library and runs under any Python 3.
+`scripts/setup.sh` runs this file with each candidate interpreter before anything is installed, and `rankline doctor`
+imports it, so it uses only the standard library and runs under any Python 3.
 """
 
 import importlib.util
@@ -12,8 +12,8 @@ import sysconfig
 
 def lack():
     # type: () -> str
-    """Say in one line what the running interpreter lacks, with the remedy; empty when it will do."""
-    found = "%d.%d" % sys.version_info[:2]  # noqa: UP031  (an old Python must be able to say that it is old)
+    """Return the interpreter's first unmet requirement with its remedy, in one line, or an empty string."""
+    found = "%d.%d" % sys.version_info[:2]  # noqa: UP031  (must run on old Pythons too)
     library = sysconfig.get_config_var("INSTSONAME") or ""
     base = sysconfig.get_config_var("LIBDIR") or ""
     directories = (base, os.path.join(base, sysconfig.get_config_var("MULTIARCH") or ""))  # noqa: PTH118

@@ -1,1 +1,1 @@
-"""Starting several workers, on one host or on several, and keeping an elastic run alive."""
+"""Launching several workers on one host or many, and restarting elastic runs."""

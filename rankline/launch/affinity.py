@@ -1,4 +1,4 @@
-"""The processors of this machine, and a share of them for each of several processes."""
+"""CPU topology of this machine, and the division of its cores among processes."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ _SYSTEM = Path("/sys/devices/system/cpu")
 
 
 class Cpu(NamedTuple):
-    """A logical processor, one of several where a core has several threads."""
+    """A logical CPU; a core with several threads has several of them."""
 
     socket: int
     core: int
@@ -18,7 +18,10 @@ class Cpu(NamedTuple):
 
 
 def allowed_cpus(system: Path = _SYSTEM) -> list[Cpu]:
-    """The processors that this process may use, by socket and core; without a topology each is a core of one socket."""
+    """Return the CPUs that this process may use, sorted by socket and core.
+
+    Without topology information, each CPU counts as one core of a single socket.
+    """
     return sorted(_cpu(system, number) for number in os.sched_getaffinity(0))
 
 
@@ -27,7 +30,10 @@ def cores_of(cpus: Iterable[Cpu]) -> list[list[Cpu]]:
 
 
 def share_of(cpus: Sequence[Cpu], *, rank: int, size: int) -> set[int]:
-    """The processors of process `rank` of `size`, whole neighbouring cores; none if there are fewer cores."""
+    """Return the CPUs of process `rank` of `size`: whole adjacent cores.
+
+    The set is empty if there are fewer cores than processes.
+    """
     cores = cores_of(cpus)
     mine = cores[len(cores) * rank // size : len(cores) * (rank + 1) // size]
     return {cpu.number for core in mine for cpu in core} if len(cores) >= size else set()

@@ -1,4 +1,4 @@
-"""The choices of starting several workers. Importing this file imports nothing heavy."""
+"""Settings for launching several workers. This module is fast to import."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +12,17 @@ from rankline.workflows.core.validation import check_at_least
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig:
-    """Where workers run, and what each may take.
+    """Hosts and resources of the workers.
 
     Attributes:
-        hosts: machines and the number of workers on each, such as a:2,b:2, reached by ssh without a password, with the
-            same paths; without it all workers are on this one.
-        host_discovery_script: program that prints such hosts, one a line; an elastic run asks it every second.
-        network_interface: interface that workers talk over, such as eth0; without it the one that all hosts have.
-        mpi: let MPI start the workers and exchange for them, in place of Gloo.
+        hosts: hosts and the number of workers on each, such as a:2,b:2, reachable by ssh without a password and with
+            the same paths; by default all workers run on this machine.
+        host_discovery_script: program that prints such hosts, one per line; an elastic run calls it every second.
+        network_interface: network interface for traffic between workers, such as eth0; by default one that all hosts
+            have.
+        mpi: use MPI instead of Gloo to start the workers and to communicate between them.
         threads: threads of each process, for computing and for reading; 0 divides the cores among the workers.
-        bind_cores: give each worker of a machine cores of its own, unless there are more workers than cores.
+        bind_cores: bind each worker of a machine to cores of its own, unless there are more workers than cores.
     """
 
     hosts: str = ""
@@ -38,17 +39,13 @@ class LaunchConfig:
         self._named_hosts()
 
     def find_hosts(self, config: WorkersConfig) -> Mapping[str, int]:
-        """Host → how many workers it takes now; this machine if no hosts are given."""
+        """Return the current number of workers per host; only this machine if no hosts are given."""
         if self.host_discovery_script:
             return discover_hosts(Path(self.host_discovery_script))
         return self._named_hosts() or {LOCAL: max(config.workers, config.max_workers)}
 
     def num_workers(self, config: WorkersConfig) -> int:
-        """How many workers to start with.
-
-        Raises:
-            ConfigError: the hosts do not take so many.
-        """
+        """Return the number of workers to start with."""
         number = sum(self._named_hosts().values())
         if config.workers > 1 and 0 < number < config.workers:
             raise ConfigError(
@@ -63,7 +60,7 @@ class LaunchConfig:
         """Whether to launch workers at all.
 
         Raises:
-            ConfigError: a script lists hosts for a run that is not elastic.
+            ConfigError: a discovery script is given for a run that is not elastic.
         """
         if self.host_discovery_script and not config.is_elastic:
             raise ConfigError(

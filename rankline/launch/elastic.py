@@ -1,10 +1,10 @@
-"""Several workers: `rankline train RECIPE --workers N` starts them, shows them as one run, and ends them together.
+"""The launcher: `rankline train RECIPE --workers N` starts the workers, shows them as one run, and stops them together.
 
-Each worker runs our own command line. Its records (`rankline.launch.worker`) come through its output; the rest of that
-goes to a log. In an elastic run, all workers start again from the last checkpoint when a worker dies or hosts join, as
-with torchrun. Each start is a generation, see `rankline.training.run.elastic.Generation`. A restart costs
-seconds, in which TensorFlow is imported and the model is traced. In return no worker has to leave one world and join
-another, and nothing but the checkpoint has to survive.
+Each worker runs the same command line. Its output carries records for the launcher (`rankline.launch.worker`); the
+rest of the output goes to a log. In an elastic run, all workers restart from the last checkpoint when a worker dies or
+hosts join, as with torchrun. Each start is a generation (`rankline.training.run.elastic.Generation`). A restart costs
+seconds, for importing TensorFlow and tracing the model. In return, workers never have to change worlds, and only the
+checkpoint has to survive.
 """
 
 import time
@@ -24,19 +24,14 @@ from rankline.workflows.core.errors import ConfigError, RanklineError, WorkerLos
 from rankline.workflows.core.progress import Progress
 
 _HOSTS_INTERVAL_S = 1.0
-_HOSTS_TIMEOUT_S = 600.0  # as horovodrun's
+_HOSTS_TIMEOUT_S = 600.0  # same as horovodrun
 _MAX_FAILURES = 5
 
 
 def launch(
     command: Sequence[str], config: WorkersConfig, options: LaunchConfig, logs: Path, progress: Progress
 ) -> Mapping[str, str]:
-    """Run a command as several workers until they end; return path, run_id and tracking_uri of the model.
-
-    Raises:
-        ConfigError: the hosts do not take so many workers.
-        RanklineError: Horovod is missing, the workers could not be started, or one failed; the message names its log.
-    """
+    """Run a command as several workers until they end; return path, run_id and tracking_uri of the model."""
     clear_logs(logs)
     number = options.num_workers(config)
     if config.is_elastic:
@@ -51,7 +46,7 @@ def launch(
 
 
 class ElasticRun:
-    """A run that is started again, as a new generation, whenever its workers change."""
+    """A run that restarts as a new generation whenever its workers change."""
 
     def __init__(
         self,
@@ -74,14 +69,14 @@ class ElasticRun:
     def run(self, num_workers: int) -> Mapping[str, str]:
         """Train until the model is published.
 
-        The first generation has at least `num_workers`, later ones `min_workers`.
+        The first generation has at least `num_workers`, later generations at least `min_workers`.
 
         Returns:
             Path, run_id and tracking_uri of the model.
 
         Raises:
-            RanklineError: a worker failed by itself, workers are repeatedly lost without a checkpoint in between, or
-                there are not enough hosts.
+            RanklineError: a worker failed because of its own error, workers are repeatedly lost without a checkpoint in
+                between, or there are not enough hosts.
         """
         generation, num_failures = Generation(), 0
         hosts = self._wait_for_hosts(num_workers)
@@ -113,7 +108,7 @@ class ElasticRun:
     def _run_generation(
         self, generation: Generation, hosts: Mapping[str, int], listener: Listener, watch: "HostWatch"
     ) -> str:
-        """Run one generation, and return why it ended if it made no model."""
+        """Run one generation, and return why it ended without a model."""
         number = sum(hosts.values())
         note = f"starting {number} worker{'s' if number > 1 else ''}"
         self._progress.update(0, 1, f"{note}. {generation.cause}" if generation.cause else note)
@@ -134,17 +129,17 @@ class ElasticRun:
         return str(failure)
 
     def _find_hosts(self) -> Mapping[str, int]:
-        """The current hosts; if the discovery script fails or lists none, the ones it listed last.
+        """Return the current hosts, or the previous ones if the discovery script fails or lists none.
 
-        A script may be reading a list that is just being written. A run whose hosts are really gone loses its workers
-        anyway.
+        The script may read a list that is being written at the moment. If the hosts are really gone, the run loses its
+        workers anyway.
         """
         with suppress(ConfigError):
             self._hosts = self._options.find_hosts(self._config) or self._hosts
         return self._hosts
 
     def _wait_for_hosts(self, num_workers: int) -> dict[str, int]:
-        """Wait until there is room for `num_workers`, and return as many places as may be used."""
+        """Wait for at least `num_workers` places, and return as many places as the run may use."""
         deadline_s = time.monotonic() + self._hosts_timeout_s
         while True:
             places = first_places(reachable(self._find_hosts()), self._config.max_workers)
@@ -161,13 +156,13 @@ class ElasticRun:
 
 
 class HostWatch:
-    """Watches for hosts that come and go, and ends the generation when it should not continue."""
+    """Watches for hosts that join or leave, and ends the generation when it should restart."""
 
     def __init__(
         self, places: Mapping[str, int], find_hosts: Callable[[], Mapping[str, int]], max_workers: int
     ) -> None:
         self.stop_reason = ""
-        """Why the generation was ended from here; empty if it was not."""
+        """Why this watch ended the generation, or an empty string."""
         self._places, self._find_hosts, self._max_workers = places, find_hosts, max_workers
         self._have_hosts_joined = False
 
@@ -178,7 +173,10 @@ class HostWatch:
             yield
 
     def stop_if_hosts_joined(self) -> None:
-        """End the generation if it could be larger. Call it right after a checkpoint, so that no work is lost."""
+        """End the generation if there is room for more workers.
+
+        Call this right after a checkpoint, so that no work is lost.
+        """
         if self._have_hosts_joined:
             self._stop("more hosts joined.")
 

@@ -1,6 +1,6 @@
-"""Whether Horovod works in this environment, and what to do where it does not.
+"""Check whether Horovod works in this environment, and suggest a remedy if not.
 
-`scripts/horovod.sh` runs this file before it builds anything and after it installed; `rankline doctor` imports it.
+`scripts/horovod.sh` runs this file before building and after installing; `rankline doctor` imports it.
 """
 
 import ctypes
@@ -26,12 +26,12 @@ except Exception as error:
 print(hvd.size(), *(name for name in ("gloo", "mpi") if getattr(hvd, f"{name}_built")()))
 """
 _TRIAL_TIMEOUT_S = 120
-_TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")  # what Horovod's is linked with
+_TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")  # Horovod's library links to these
 _LAUNCHERS = ("HOROVOD_", "OMPI_", "PMI_", "PMIX_")  # variables that would make the trial a worker of a larger world
 
 
 def problem(*, mpi: bool = False) -> str | None:
-    """Start a world of one worker in a process of its own; return why that fails, with the remedy, or None."""
+    """Start a world of one worker in a separate process. Return why that fails, with the remedy, or None."""
     remedy = "make horovod MPI=1" if mpi else "make horovod"
     if not (Path(__file__).parents[2] / "Makefile").exists():  # installed from a wheel
         remedy += " in a checkout of Rankline"
@@ -64,9 +64,9 @@ def problem(*, mpi: bool = False) -> str | None:
 
 
 def built_with() -> set[str]:
-    """What can connect workers: "gloo", "mpi" or both; nothing if Horovod's library cannot be loaded.
+    """Return the supported backends, "gloo", "mpi" or both; an empty set if Horovod's library cannot be loaded.
 
-    It calls the library itself, which takes 0.2 s; importing the module would import TensorFlow.
+    Querying the library directly takes 0.2 s; importing the module would import TensorFlow.
     """
     horovod, tensorflow = (_directory_of(package) for package in ("horovod", "tensorflow"))
     if horovod is None or tensorflow is None:
@@ -76,7 +76,7 @@ def built_with() -> set[str]:
             ctypes.CDLL(str(tensorflow / name), mode=ctypes.RTLD_GLOBAL)
         library = ctypes.CDLL(str(horovod / "tensorflow" / f"mpi_lib{sysconfig.get_config_var('EXT_SUFFIX')}"))
         return {name for name in ("gloo", "mpi") if getattr(library, f"horovod_{name}_built")()}
-    except (OSError, AttributeError):  # of another TensorFlow, or built without one
+    except (OSError, AttributeError):  # built for another TensorFlow, or without any
         return set()
 
 
@@ -95,7 +95,7 @@ def _directory_of(package: str) -> Path | None:
 
 
 def _built_for(package: Path) -> str | None:
-    """The version that Horovod's build noted; None if pip built it without TensorFlow."""
+    """Return the TensorFlow version that Horovod's build recorded, or None if pip built it without TensorFlow."""
     try:
         noted: str | None = json.loads((package / "metadata.json").read_text(encoding="utf-8")).get("tensorflow")
     except FileNotFoundError:
@@ -105,14 +105,14 @@ def _built_for(package: Path) -> str | None:
 
 def _lone_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
-    # MPI, where it is built too, would want its own launcher, for both; a trial needs no GPU.
+    # Force Gloo for both: an MPI build would need mpirun. The trial needs no GPU.
     gloo = dict.fromkeys(("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"), "gloo")
     return {**kept, **gloo, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def _last_words(trial: "subprocess.CompletedProcess[str]") -> str:
     if trial.returncode < 0:
-        return f"ended by {signal.Signals(-trial.returncode).name}"  # SIGILL: the processor lacks AVX, FMA or F16C
+        return f"ended by {signal.Signals(-trial.returncode).name}"  # SIGILL: the CPU lacks AVX, FMA or F16C
     return (trial.stderr.strip().splitlines() or [f"exit code {trial.returncode}"])[-1]
 
 

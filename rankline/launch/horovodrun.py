@@ -1,7 +1,7 @@
-"""Starts the workers of a run once, through horovodrun or mpirun, and listens to them until the last one has ended.
+"""Runs the workers of one launch through horovodrun or mpirun, and reads their output until the last worker ends.
 
-horovodrun starts our own command line once for each worker, here and over ssh. It ends with us, even if we are killed,
-and what it starts ends with it: `rankline.serving.server.managed_process` sees to that.
+horovodrun starts this command line once per worker, locally and over ssh. `rankline.serving.server.managed_process`
+ends horovodrun and all its children when this process ends, even if it is killed.
 """
 
 import importlib.util
@@ -23,12 +23,12 @@ from rankline.serving.server.managed_process import Launched, new_home
 from rankline.workflows.core.errors import RanklineError
 
 HOROVODRUN = (sys.executable, str(Path(__file__).with_name("horovodrun_patches.py")))
-"""What horovodrun's arguments are given to."""
+"""Command that takes horovodrun's arguments."""
 
-_END_TIMEOUT_S = 30.0  # from the first failure to the end of all workers
-_STOP_TIMEOUT_S = 15.0  # horovodrun gives its workers 5 s, and ssh as long again
-# horovodrun asks the children of its own shell to stop; whether that is our program or has started it depends on the
-# system's shell. This one passes it on if it is asked, and is there to be killed if it is not.
+_END_TIMEOUT_S = 30.0  # between the first failure and the end of all workers
+_STOP_TIMEOUT_S = 15.0  # horovodrun waits 5 s for its workers, and 5 s for ssh
+# horovodrun sends SIGTERM to the children of its shell. Depending on the system's shell, such a child is this program
+# or another shell that started it. This wrapper forwards the signal, and can be killed in place of the program.
 _SHELL = (
     "/bin/sh",
     "-c",
@@ -39,10 +39,10 @@ _SHELL = (
 
 
 class WorkerGroup:
-    """Workers that run together; they have all ended when the block has.
+    """A group of workers; all have ended when the `with` block ends.
 
-    The command finds out from its environment that it is a worker; `start_timeout_s` is how long workers may take to
-    find each other.
+    The command learns from its environment that it is a worker. Workers must find each other within
+    `start_timeout_s`.
 
     Raises:
         RanklineError: Horovod is missing, or horovodrun could not be started.
@@ -81,9 +81,9 @@ class WorkerGroup:
         self._launched.terminate()
 
     def listen(self, listener: Listener) -> int:
-        """Pass on the output until the last worker has ended, and return horovodrun's exit status.
+        """Forward the output until the last worker has ended, and return horovodrun's exit status.
 
-        Ctrl-C ends the workers at once, a failure of one after a while.
+        Ctrl-C ends the workers immediately; a failed worker ends the others after a grace period.
         """
         end = Timer(_END_TIMEOUT_S, self.terminate)
         try:
@@ -92,7 +92,7 @@ class WorkerGroup:
                     end.start()
         except BaseException:
             self.terminate()
-            for line in self._output.lines():  # what those that are stopped still write
+            for line in self._output.lines():  # last output of workers being stopped
                 listener.take(line)
             raise
         finally:
@@ -119,22 +119,20 @@ def _horovodrun(hosts: Mapping[str, int], options: LaunchConfig, start_timeout_s
     number = sum(hosts.values())
     if importlib.util.find_spec("horovod") is None:
         raise RanklineError(f"{number} workers cannot be connected. {problem(mpi=options.mpi)}.")
-    # Workers of this machine alone talk over loopback, and horovodrun takes no other interface for them.
+    # If all workers run on this machine, they use loopback, and horovodrun accepts no other interface.
     goes_out = options.network_interface and not all(is_local(host) for host in hosts)
     return [
         *HOROVODRUN,
         *("-np", str(number), "-H", ",".join(f"{host}:{size}" for host, size in hosts.items())),
         *(("--network-interface", options.network_interface) if goes_out else ()),
         "--mpi" if options.mpi else "--gloo",
-        "--disable-cache",  # of an hour, in the home directory, of what hosts could be reached
+        "--disable-cache",  # of reachable hosts, kept for an hour in the home directory
         *("--start-timeout", f"{start_timeout_s:.0f}"),
         *_SHELL,
     ]
 
 
 class _Output(ServerLog):
-    """The output of all workers, line by line, until the last one has ended."""
-
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
         self._reading = os.fdopen(reading, encoding="utf-8", errors="replace")

@@ -1,19 +1,14 @@
-"""horovodrun 0.28.1 without some of its habits: python patched_horovodrun.py --gloo …, with horovodrun's arguments.
+"""horovodrun 0.28.1 with patches; takes horovodrun's arguments.
 
-At each start it imports TensorFlow in a process of its own, for three seconds, to learn whether Horovod has Gloo or
-MPI.
-
-With Gloo it writes the environment's secrets into the command lines of ssh and of workers, which everybody on a machine
-can read. Here workers of this machine have secrets by inheriting them, and those of other machines from the standard
-input of ssh (`rankline/launch/ssh_secrets.py`). mpirun is given names only, and sends the values over its own
-connections.
-
-With either, what looks for the interfaces of the hosts gets a key on its command line, by which one may have it run
-anything. It comes the same way as the secrets.
-
-The store at which workers find each other takes what anybody sends, however long. See `MembersServer`.
-
-Open MPI 5 takes two of the options that it gives to mpirun for the name of a program.
+- On each start, horovodrun imports TensorFlow in a separate process, for three seconds, to learn whether Horovod has
+  Gloo or MPI. Here Horovod's library is queried directly.
+- With Gloo, it writes the environment's secrets into the command lines of ssh and of workers, which every user of a
+  machine can read. Here local workers inherit the secrets, and remote workers read them from the standard input of ssh
+  (`rankline/launch/ssh_secrets.py`). mpirun gets only the names, and sends the values over its own connections.
+- The tasks that look for the network interfaces of the hosts get a key on their command line, and the key allows anyone
+  to run arbitrary commands through them. Here the key is passed in the same way as the secrets.
+- The store through which workers find each other accepts any data from anybody. See `MembersServer`.
+- Open MPI 5 takes two of the options that horovodrun passes to mpirun for the name of a program.
 """
 
 import copy
@@ -34,9 +29,9 @@ from horovod.runner.http import http_server
 from horovod.runner.util import remote
 
 MOST_BYTES = 4 << 20
-"""Of what a worker leaves for others: its addresses, some hundred bytes for each of them."""
-_FOUND: set[str] = set()  # addresses of hosts, where their interfaces were looked for
-# What a remote shell does first: NAME=value lines, up to an empty one.
+"""Limit for a value that a worker stores: its addresses, some hundred bytes per worker."""
+_FOUND: set[str] = set()  # addresses of hosts, from the search for their interfaces
+# Prefix of remote commands: read NAME=value lines up to an empty line.
 _TAKE = 'while IFS= read -r line && [ -n "$line" ]; do export "$line"; done;'
 
 
@@ -46,13 +41,13 @@ def main() -> None:
     if "--gloo" in sys.argv:
         keep_secrets_off_command_lines()
     keep_key_off_command_lines()
-    mpi_run._NO_BINDING_ARGS = [f"-{option}" for option in mpi_run._NO_BINDING_ARGS]  # --bind-to, as Open MPI 5 has it
+    mpi_run._NO_BINDING_ARGS = [f"-{option}" for option in mpi_run._NO_BINDING_ARGS]  # Open MPI 5 expects --bind-to
     gloo_run.RendezvousServer = MembersRendezvous
     sys.exit(launch.run_commandline())
 
 
 def ask_the_library() -> None:
-    """Let horovodrun learn what Horovod was built with, without importing TensorFlow."""
+    """Make horovodrun query Horovod's library for its backends, without importing TensorFlow."""
     from rankline.launch.horovod_check import built_with
 
     launch.gloo_built = lambda verbose=False: "gloo" in built_with()  # noqa: ARG005
@@ -60,7 +55,6 @@ def ask_the_library() -> None:
 
 
 def give_secrets_to_ssh() -> None:
-    """Pass secrets to other machines through the standard input of ssh."""
     ssh_command = remote.get_ssh_command
     give = shlex.join([sys.executable, str(Path(__file__).with_name("ssh_secrets.py"))])
 
@@ -71,14 +65,13 @@ def give_secrets_to_ssh() -> None:
 
 
 def keep_secrets_off_command_lines() -> None:
-    """Remove secrets from the environments that horovodrun writes into commands."""
     from rankline.launch.ssh_secrets import SECRETS
 
     env.IGNORE_REGEXES |= {f"{re.escape(name)}$" for name in SECRETS}
 
 
 def keep_key_off_command_lines() -> None:
-    """Pass the key for the search for network interfaces in the environment, and record the addresses that it finds."""
+    """Pass the key for the search for network interfaces in the environment, and record the addresses found."""
     from rankline.launch.ssh_secrets import KEY_VARIABLE
 
     launch_task_servers = driver_service._launch_task_servers
@@ -92,7 +85,7 @@ def keep_key_off_command_lines() -> None:
         try:
             return get_common_interfaces(*args, **options)
         finally:
-            os.environ.pop(KEY_VARIABLE, None)  # workers need none
+            os.environ.pop(KEY_VARIABLE, None)  # workers do not need it
 
     def probe_and_note(driver: Any, *args: Any) -> Any:
         interfaces = run_probe(driver, *args)
@@ -106,7 +99,7 @@ def keep_key_off_command_lines() -> None:
 
 
 class WithoutKey:
-    """Settings of horovodrun whose pickle lacks the key; it is added again where they are loaded."""
+    """horovodrun settings that are pickled without the key; unpickling adds it from the environment."""
 
     def __init__(self, settings: Any) -> None:
         self._settings = copy.copy(settings)
@@ -122,9 +115,9 @@ class WithoutKey:
 
 
 class MembersHandler(http_server.RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
-    """Bounds what a worker may store, and refuses a second value under the same key."""
+    """Request handler that limits the size of values, and refuses a second value for the same key."""
 
-    def do_PUT(self) -> None:  # noqa: N802  (as its parent)
+    def do_PUT(self) -> None:  # noqa: N802  (name in the base class)
         length, parts = self.headers.get("Content-Length", ""), self.path.split("/")
         if not (length.isascii() and length.isdecimal()) or int(length) > MOST_BYTES or len(parts) != 3:
             self.send_status_code(http_server.BAD_REQUEST)
@@ -135,15 +128,15 @@ class MembersHandler(http_server.RendezvousHandler):  # type: ignore[misc]  # Ho
 
 
 class MembersServer(http_server.RendezvousHTTPServer):  # type: ignore[misc]
-    """A store that only accepts connections from members, by their addresses.
+    """A store that accepts connections only from the IP addresses of members.
 
-    If the interface was named, and not searched for, a host may connect from another address than its name resolves to.
-    Then all are accepted.
+    If the user named the interface, the addresses were not searched for, and a host may connect from an address other
+    than the one its name resolves to. In that case all connections are accepted.
     """
 
     members: frozenset[str] | None = None
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002  (as its parent)
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002  (signature of the base class)
         return self.members is None or client_address[0] in self.members
 
 
@@ -160,12 +153,12 @@ class MembersRendezvous(http_server.RendezvousServer):  # type: ignore[misc]
 
 
 def addresses_of(hosts: Iterable[str]) -> frozenset[str]:
-    """IPv4 addresses of hosts, and all of this machine."""
+    """Return the IPv4 addresses of the hosts, and all addresses of this machine."""
     own = {part.address for parts in psutil.net_if_addrs().values() for part in parts}
     named = {entry[4][0] for host in hosts for entry in socket.getaddrinfo(host, None, socket.AF_INET)}
     return frozenset(own | {str(address) for address in named})
 
 
 if __name__ == "__main__":
-    sys.path.remove(str(Path(__file__).parent))  # put there for this file; Rankline's modules are in `rankline`
+    sys.path.remove(str(Path(__file__).parent))  # Python adds a script's directory; import only from `rankline`
     main()

@@ -1,4 +1,4 @@
-"""Hosts on which workers run: how many workers each takes, and which can be reached. Imports nothing heavy."""
+"""Hosts, their places for workers, and whether they can be reached. This module is fast to import."""
 
 import re
 import socket
@@ -19,11 +19,7 @@ _SSH_TIMEOUT_S = 10.0
 
 
 def parse_hosts(entries: Iterable[str]) -> dict[str, int]:
-    """Parse entries such as "a:2" and "b" into host → number of workers, by default 1.
-
-    Raises:
-        ConfigError: an entry is malformed, names a host twice, or could be an option of ssh or a command of the shell.
-    """
+    """Parse entries such as "a:2" and "b" into a mapping from host to number of workers, 1 by default."""
     hosts: dict[str, int] = {}
     for entry in entries:
         host, _, number = entry.strip().partition(":")
@@ -34,7 +30,7 @@ def parse_hosts(entries: Iterable[str]) -> dict[str, int]:
 
 
 def discover_hosts(script: Path) -> dict[str, int]:
-    """The hosts that a program prints, one `HOST:NUMBER` per line, as for `horovodrun --host-discovery-script`."""
+    """Return the hosts that a program prints, one `HOST:NUMBER` per line, as horovodrun's discovery scripts do."""
     try:
         done = subprocess.run(
             [str(script.absolute())], capture_output=True, text=True, timeout=_SCRIPT_TIMEOUT_S, check=True
@@ -48,7 +44,7 @@ def discover_hosts(script: Path) -> dict[str, int]:
 
 
 def first_places(hosts: Mapping[str, int], number: int) -> dict[str, int]:
-    """Places for at most `number` workers, filling the first hosts first."""
+    """Return places for at most `number` workers, filling the first hosts first."""
     places: dict[str, int] = {}
     for host, size in hosts.items():
         if (free := number - sum(places.values())) > 0:
@@ -65,7 +61,7 @@ def is_local(host: str) -> bool:
 
 
 def reachable(hosts: Mapping[str, int]) -> dict[str, int]:
-    """The hosts that are this machine or that ssh reaches without a password, this machine first.
+    """Return this machine and the hosts that ssh reaches without a password, this machine first.
 
     Worker 0 writes checkpoints and the model, so it runs here if any worker does.
     """

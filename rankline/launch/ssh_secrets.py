@@ -1,4 +1,4 @@
-"""Runs a command with this environment's secrets on its standard input: NAME=value lines, and an empty one."""
+"""Run a command, passing it this environment's secrets on standard input as NAME=value lines and an empty line."""
 
 import os
 import sys
@@ -8,23 +8,23 @@ SECRETS = (
     *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
     *("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_CONNECTION_STRING"),
 )
-"""Variables that MLflow and its stores sign in with."""
+"""Credentials of MLflow and its artifact stores."""
 
 KEY_VARIABLE = "RANKLINE_HOROVOD_KEY"
-"""Holds the key of the processes by which horovodrun looks for interfaces of hosts; see `horovodrun_patches`."""
+"""Variable with the key for horovodrun's search for network interfaces; see `horovodrun_patches`."""
 
 GIVEN = (*SECRETS, KEY_VARIABLE)
 
 
 def with_key(settings: Any) -> Any:
-    """Add this process's key to horovodrun's settings, and remove it from the environment."""
+    """Move the key from this process's environment into horovodrun's settings."""
     settings.key = bytes.fromhex(os.environ.pop(KEY_VARIABLE))
     return settings
 
 
 def main() -> None:
     reading, writing = os.pipe()
-    # A pipe takes 64 KiB before anybody reads, more than an environment has in such variables.
+    # A pipe buffers 64 KiB, which is more than these variables hold.
     with os.fdopen(writing, "w") as pipe:
         pipe.writelines(f"{name}={os.environ[name]}\n" for name in GIVEN if "\n" not in os.environ.get(name, "\n"))
         pipe.write("\n")

@@ -1,7 +1,8 @@
-"""One of several workers: which one it is, its share of the machine, and what it reports to whom.
+"""One worker process: its identity, its share of the machine, and its reports.
 
-To our own launcher it reports JSON text sequences (RFC 7464) on standard output, which horovodrun forwards from any
-host: progress, checkpoints, an error, the model. Under plain horovodrun worker 0 prints, and the others are silent.
+A worker reports to Rankline's launcher with JSON text sequences (RFC 7464) on standard output, which horovodrun
+forwards from every host: progress, checkpoints, an error, the model. Under plain horovodrun, worker 0 prints its
+output, and the others are silent.
 """
 
 import json
@@ -30,23 +31,23 @@ if TYPE_CHECKING:
     from rankline.training.tracking import RunLog
 
 LAUNCHED_VARIABLE = "RANKLINE_LAUNCHED"
-"""Is in the environment of workers whose launcher reads their records."""
+"""Set in the environment of workers whose launcher reads their records."""
 
-# Set for each worker: by horovodrun with Gloo, by Open MPI.
+# Set for each worker by horovodrun with Gloo (first name) or by Open MPI (second name).
 _RANK = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 _LOCAL_RANK = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 _LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 THREADS_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")  # Arrow reads the first
-_RECORD = "\x1e"  # what a record begins with
+_RECORD = "\x1e"  # first character of a record
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """This process: one of several that train together, or the only one.
+    """This process: one of several workers, or the only one.
 
     Attributes:
-        local_size: number of workers on this machine; 0 if the launcher does not say.
-        is_launched: whether our launcher started it.
+        local_size: number of workers on this machine; 0 if the launcher does not report it.
+        is_launched: whether Rankline's launcher started this process.
     """
 
     rank: int = 0
@@ -57,7 +58,6 @@ class Worker:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Worker":
-        """Read what horovodrun or mpirun tells this process."""
         rank = _first_of(_RANK, environment)
         if rank is None:
             return cls()
@@ -71,9 +71,9 @@ class Worker:
 
     @contextmanager
     def at_work(self) -> Iterator[Display]:
-        """Show progress and errors, as far as this process should.
+        """Show progress and errors, if this process is the one to show them.
 
-        SIGTERM, which ends the others when one worker fails, acts as Ctrl-C.
+        SIGTERM, which ends the other workers when one fails, acts like Ctrl-C.
         """
         if not self.is_alone:
             signal.signal(signal.SIGTERM, _interrupt)
@@ -93,11 +93,11 @@ class Worker:
 
     @contextmanager
     def in_world(self, config: WorkersConfig) -> Iterator[World]:
-        """The world of this process; other workers are told of its errors.
+        """Join the world of workers; errors in the block are propagated to the other workers.
 
         Raises:
-            ConfigError: there are not as many workers as `config` says, or see
-            `rankline.training.distributed.launch.join_world`. WorkerLostError: another worker ended or does not answer.
+            ConfigError: the number of workers differs from `config`, or `join_world` failed.
+            WorkerLostError: another worker ended or does not respond.
         """
         world = join_world(config)
         with world.propagating_errors():
@@ -122,7 +122,7 @@ class Worker:
 
 
 def reject_multiprocess(verb: str, environment: Mapping[str, str]) -> None:
-    """Refuse a command that each of several processes would run in the same place."""
+    """Refuse a command if several processes would run it in the same place."""
     if (number := num_started(environment)) > 1:
         raise ConfigError(
             f"rankline {verb} was started as one of {number} processes, and each would do all of the work in the same "
@@ -131,10 +131,10 @@ def reject_multiprocess(verb: str, environment: Mapping[str, str]) -> None:
 
 
 def limit_threads(threads: int, num_processes: int) -> None:
-    """Limit the threads of TensorFlow, Arrow and the loader; call it before any of them is imported.
+    """Limit the threads of TensorFlow, Arrow and the loader. Call this before importing any of them.
 
-    With `threads` 0, each process gets its share of the cores, unless the environment says otherwise. `num_processes`
-    is 0 if unknown.
+    If `threads` is 0, each process gets its share of the cores, unless the environment already sets a limit.
+    `num_processes` is 0 if unknown.
     """
     share = max(1, len(os.sched_getaffinity(0)) // max(1, num_processes))
     for name in THREADS_VARIABLES:
@@ -145,9 +145,9 @@ def limit_threads(threads: int, num_processes: int) -> None:
 
 
 def pin_cores(worker: Worker) -> None:
-    """Bind a worker of several to cores of its own, if there are enough; call it before a framework is imported.
+    """Bind a worker to cores of its own, if there are enough. Call this before importing a framework.
 
-    Two workers on two cores train on 8 % more rows per second this way: no thread of one comes in the way of the other.
+    Two workers on two cores train on 8 % more rows per second this way, because their threads do not compete.
     """
     if worker.local_size <= 1:
         return
@@ -163,14 +163,14 @@ def report(**record: Any) -> None:
 def parse_record(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line.partition(_RECORD)[2])
-    except ValueError:  # nothing, or torn by a worker that died
+    except ValueError:  # no record, or an incomplete one from a worker that died
         return None
     return record if isinstance(record, dict) else None
 
 
 class _ReportingDisplay:
     @contextmanager
-    def stage(self, name: str) -> Iterator[Progress]:  # noqa: ARG002  (the launcher has one stage)
+    def stage(self, name: str) -> Iterator[Progress]:  # noqa: ARG002  (the launcher has only one stage)
         yield _ReportingProgress()
 
 
@@ -180,7 +180,7 @@ class _ReportingProgress(Progress):
 
 
 class _ReportingObserver(Observer):
-    """Reports what the launcher needs to start the run again."""
+    """Observer that reports the information needed to restart the run."""
 
     def __init__(self, run_id: str) -> None:
         report(run_id=run_id)
@@ -194,5 +194,5 @@ def _first_of(names: tuple[str, ...], environment: Mapping[str, str]) -> str | N
 
 
 def _interrupt(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut the clean-up short
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM would cut the cleanup short
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What workers and horovodrun write while they run: to a log for each, to the display, and in the end to one result."""
+"""Output of workers and horovodrun: written to log files, shown as progress, and turned into a result or an error."""
 
 import re
 import signal
@@ -13,12 +13,12 @@ from rankline.workflows.core.progress import Progress
 
 _KEPT_LINES = 100
 _LAUNCHER = -1
-_SIGNALLED = 128  # a shell's status of a program that was ended by signal 0
+_SIGNALLED = 128  # a shell reports 128 + N for a program ended by signal N
 _SSH_FAILED = 255
 _OF_A_WORKER = re.compile(r"\[(?:\d+,)?(\d+)\]<std(?:out|err)>:(.*)", re.DOTALL)  # Open MPI writes [job,rank]
 _ENDED = re.compile(r"Process (\d+) exit with status code (\d+)\.")
 _OTHERS_ARE_ENDED = "Terminating remaining workers"
-_BOX = re.compile(r"^-{20,}\n(.+?)\n(?:NOTE:|-{20,}$)", re.DOTALL | re.MULTILINE)  # Open MPI's, around an error
+_BOX = re.compile(r"^-{20,}\n(.+?)\n(?:NOTE:|-{20,}$)", re.DOTALL | re.MULTILINE)  # Open MPI frames errors this way
 _UNREACHABLE = re.compile(r"ssh not successful for host (\S+?):\n(.*)")
 
 
@@ -29,7 +29,7 @@ def clear_logs(directory: Path) -> None:
 
 
 class Listener:
-    """Reads the output of workers and of their launcher, writes logs, and knows in the end how the run went."""
+    """Reads the output of the workers and their launcher, writes logs, and determines the outcome of the run."""
 
     def __init__(
         self, logs: Path, progress: Progress, *, mpi: bool, after_checkpoint: Callable[[], None] = lambda: None
@@ -37,20 +37,20 @@ class Listener:
         self._directory, self._progress, self._mpi = logs, progress, mpi
         self._after_checkpoint = after_checkpoint
         self.model: Mapping[str, str] | None = None
-        """What worker 0 made: path, run_id and tracking_uri."""
+        """Path, run_id and tracking_uri of the model, once worker 0 has published it."""
         self.run_id: str | None = None
         """MLflow run, once it is open."""
         self.num_checkpoints = 0
-        """That worker 0 has written."""
+        """Number of checkpoints that worker 0 has written."""
         self._logs: dict[int, Any] = {}
         self._lines: dict[int, list[str]] = {_LAUNCHER: []}
         self._errors: dict[int, tuple[bool, str]] = {}
-        self._statuses: dict[int, int] = {}  # of those that ended by themselves
-        self._killed: list[int] = []  # those that then did not end when they were asked to
-        self._are_ended = False  # the others, as one has failed
+        self._statuses: dict[int, int] = {}  # workers that ended by themselves
+        self._killed: list[int] = []  # workers that had to be killed after another one failed
+        self._are_ended = False  # the other workers are being ended because one failed
 
     def take(self, line: str) -> bool:
-        """Take a line; return whether anything has failed so far."""
+        """Process a line, and return whether anything has failed so far."""
         if match := _OF_A_WORKER.fullmatch(line):
             worker, line = int(match[1]), match[2]
             record = parse_record(line)
@@ -73,7 +73,7 @@ class Listener:
             log.close()
 
     def result(self, status: int | None) -> Mapping[str, str]:
-        """Return what was made, given the launcher's exit status, or raise why nothing was."""
+        """Return the model, given the launcher's exit status, or raise the reason why there is none."""
         if status == 0 and self.model is not None:
             return self.model
         raise self.failure(status)
@@ -109,7 +109,7 @@ class Listener:
         return self._directory / ("launcher.log" if worker == _LAUNCHER else f"worker-{worker}.log")
 
     def failure(self, status: int | None) -> RanklineError:
-        """Why there is no model: a worker's error, else how a worker ended, else the launcher's output."""
+        """Return why there is no model: a worker's error, else a worker's exit status, else the launcher's output."""
         for worker, (is_lost, error) in sorted(self._errors.items()):
             if not is_lost:
                 return RanklineError(error if worker == 0 else f"worker {worker}: {error}")
@@ -152,7 +152,7 @@ class Listener:
 
 
 def _signal_name(number: int) -> str | None:
-    """The name of a signal; None for other numbers: ssh also has statuses above 128."""
+    """Return the name of a signal, or None for other numbers, because ssh also has exit statuses above 128."""
     if number not in list(signal.Signals):
         return None
     name = signal.Signals(number).name

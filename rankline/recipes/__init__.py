@@ -1,7 +1,7 @@
-"""The recipes: a file for each dataset, and a line in `_MODULES`.
+"""Built-in recipes: one file per dataset, listed in `_MODULES`.
 
-Installed packages bring recipes too, by the entry-point group `rankline.recipes`: its value is a module that holds
-`Recipe`s, or the name of one in a module, as `shop.recipes` or `shop.recipes:RANKING`.
+Installed packages add recipes through the entry-point group `rankline.recipes`. The value of an entry point is a module
+with `Recipe`s, or the name of a recipe in a module, such as `shop.recipes` or `shop.recipes:RANKING`.
 """
 
 import re
@@ -28,7 +28,7 @@ __all__ = ["GROUP", "Recipe", "available", "recipe_named"]
 
 @dataclass(frozen=True, kw_only=True)
 class Available:
-    """The recipes, and a line for each entry point whose recipes had to be left out."""
+    """Available recipes, and a description of each entry point that could not be loaded."""
 
     recipes: Mapping[str, Recipe]
     problems: tuple[str, ...]
@@ -36,13 +36,13 @@ class Available:
 
 @cache
 def available() -> Available:
-    """Our own recipes, and those of installed packages."""
+    """Return the built-in recipes and those of installed packages."""
     recipes = {recipe.name: recipe for module in _MODULES for recipe in _recipes_in(module)}
     problems = []
     for entry in entry_points(group=GROUP):
         try:
             recipes |= _new_recipes(entry, recipes)
-        except Exception as error:  # whatever the package raised; its fault costs no other recipe
+        except Exception as error:  # a broken package must not hide other recipes
             package = entry.dist.name if entry.dist else "?"
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             problems.append(f"package {package}: its recipes {entry.value!r} are left out ({reason})")
@@ -50,10 +50,10 @@ def available() -> Available:
 
 
 def recipe_named(name: str) -> Recipe:
-    """Return a recipe by its name or file; `churn=movielens` is that recipe under a name of your own.
+    """Return a recipe by its name or file; `churn=movielens` is the recipe movielens under the name churn.
 
     Raises:
-        ConfigError: there is none, or the file is wrong.
+        ConfigError: there is no such recipe, or its file is invalid.
     """
     recipe = _found(name)
     CALLED[recipe.name] = name
@@ -81,7 +81,6 @@ def _found(name: str) -> Recipe:
 
 
 def _new_recipes(entry: EntryPoint, known: Mapping[str, Recipe]) -> dict[str, Recipe]:
-    """The recipes of an entry point."""
     recipes = {recipe.name: recipe for recipe in _recipes_in(entry.load())}
     if not recipes:
         raise ConfigError("no Recipe found. Expected a module that holds some, or the name of one in a module")
@@ -91,7 +90,7 @@ def _new_recipes(entry: EntryPoint, known: Mapping[str, Recipe]) -> dict[str, Re
 
 
 def _recipes_in(found: Any) -> Iterator[Recipe]:
-    """A recipe itself; of a module those that it names without a leading underscore, in their order."""
+    """Yield a recipe itself, or the public recipes of a module in the order of definition."""
     if isinstance(found, Recipe):
         yield found
     elif isinstance(found, ModuleType):

@@ -1,4 +1,4 @@
-"""Amazon reviews: what somebody will choose next, from all they chose before."""
+"""Amazon reviews: predict a user's next item from the items before."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,8 +11,8 @@ from rankline.training.models.sequential.sim import SIMConfig
 from rankline.workflows.data.amazon.dataset import AMAZON
 from rankline.workflows.preprocess import SequenceConfig
 
-# Chosen on the second last item of each user of Amazon's beauty products. What counts most are the attributes, several
-# negatives for each positive, and dot products in the logit.
+# Tuned on the second-to-last item of each user in Amazon's beauty category. The most important settings are the
+# attributes, several negatives per positive, and dot products in the logit.
 _NETWORK: dict[str, Any] = {
     "embedding_dim": 32,
     "hidden": (128, 64),

@@ -1,4 +1,4 @@
-"""What a recipe is."""
+"""The class `Recipe`."""
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -14,13 +14,13 @@ from rankline.workflows.preprocess.dataset import Dataset
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A whole run by name: dataset, model and all choices.
+    """A named combination of dataset, model and all settings.
 
     Attributes:
-        name: also of the ensemble and of the MLflow experiment.
+        name: also the name of the ensemble and of the MLflow experiment.
         encoding: an instance of `dataset.encoding`.
-        file: the recipe file that it was read from, if any.
-        unchanged: `train` before any options replaced part of it; None if none did.
+        file: the recipe file, if the recipe was read from a file.
+        unchanged: `train` before options changed it, or None if no options did.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Recipe:
 
     @property
     def called(self) -> str:
-        """What to type for it on the command line."""
+        """The recipe's argument on the command line."""
         return self.name if self.file is None else str(self.file)
 
     @property
     def run_name(self) -> str:
-        """What MLflow calls a run: its model, what differs from the recipe, and the seed."""
+        """Name of an MLflow run: the model, the settings that differ from the recipe's, and the seed."""
         train, own = self.train, self.unchanged or self.train
         if train.model.name != own.model.name:
             own = own.with_choices(model=type(train.model)())
@@ -59,7 +59,7 @@ class Recipe:
 
     @property
     def model_choices(self) -> str:
-        """Describe what a model in place of the recipe's own brought with it; empty for its own."""
+        """The settings of a model that replaces the recipe's, in a sentence; empty for the recipe's own model."""
         model, own = self.train.model, (self.unchanged or self.train).model
         if model.name == own.name:
             return ""
@@ -70,11 +70,7 @@ class Recipe:
         )
 
     def with_overrides(self, overrides: Overrides) -> "Recipe":
-        """The recipe with options of the command line in place of its own values.
-
-        Raises:
-            ConfigError: an option is out of its range, or the model would not read it.
-        """
+        """Return the recipe with values from command-line options."""
         train = overrides.apply(self.train)
         train.check_read(overrides.values)
         return replace(

@@ -1,4 +1,4 @@
-"""`rankline init`: files of any shape → a recipe file with a comment on each guess."""
+"""Writes the recipe file of `rankline init`, with a comment on each guess."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,13 +31,13 @@ _REMEDIES: Mapping[str, Mapping[str, Any]] = {
     "Set 'encoding'": {"encoding": "latin-1"},
     "'quote: none'": {"quote": "none"},
 }
-"""What an error of the CSV reader suggests → the change to make."""
+"""Mapping from a remedy in a CSV reader's error message to the corresponding config change."""
 _LEAK_ROWS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstRecipe:
-    """A recipe file that was made from data.
+    """A recipe file generated from data.
 
     Attributes:
         contradiction: the error of `prepare` for the first row that does not fit the guesses; None if all rows fit.
@@ -50,7 +50,7 @@ class FirstRecipe:
     contradiction: DataError | None
 
     def write(self, path: Path) -> None:
-        """Write the file; raise `DataError` afterwards if a row does not fit."""
+        """Write the file, then raise `DataError` if a row does not fit the guesses."""
         write_whole(path, self.text.encode())
         if self.contradiction is not None:
             raise DataError(f"{path} was written, but not all rows fit it: {self.contradiction}")
@@ -69,9 +69,9 @@ def first_recipe(
 
     Args:
         files: files, directories and patterns, relative to the working directory.
-        labels: columns to predict; one is guessed if there are none.
-        directory: of the recipe file, to which its paths are relative.
-        name: of the recipe; by default that of the first file.
+        labels: columns to predict; if empty, one is guessed.
+        directory: directory of the recipe file; the paths in the file are relative to it.
+        name: name of the recipe; by default the name of the first file.
 
     Raises:
         DataError: files are missing, empty or damaged, or nothing can be learned about the label.
@@ -111,7 +111,7 @@ def first_recipe(
 def _profile_as_readable(
     paths: Sequence[Path], config: FilesConfig, labels: Sequence[str], progress: Progress
 ) -> tuple[FilesConfig, Profile, dict[str, str]]:
-    """Profile the files, in another encoding or with `quote: none` if they cannot be read otherwise."""
+    """Profile the files. If they cannot be read, try the encoding or quoting that the error suggests."""
     try:
         return config, *_profile(paths, config, labels, progress)
     except DataError as error:
@@ -129,14 +129,13 @@ def _profile_as_readable(
 
 
 def _is_quoted(column: Column) -> bool:
-    """Whether a text has quotes around it, which are then not part of the text."""
+    """Whether any value is enclosed in quotes, so that `quote: none` would be wrong."""
     return column.is_text and bool(pc.any(pc.match_substring_regex(column.values, r'^".*"$')).as_py())
 
 
 def _profile(
     paths: Sequence[Path], config: FilesConfig, labels: Sequence[str], progress: Progress
 ) -> tuple[Profile, dict[str, str]]:
-    """Profile the files, and choose the labels with a reason for each."""
     names = {path.absolute(): names_in(path, config) for path in paths}
     chosen = labels_among(list(dict.fromkeys(name for of_file in names.values() for name in of_file)), labels)
     return profile(scan(paths, config).extents, config, names, chosen, progress=progress), chosen
@@ -148,7 +147,7 @@ def _check_features(path: Path, guesses: Guesses) -> None:
 
 
 def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, DataError | None]:
-    """Read some of the rows as `prepare` does; return them, and the error for the first that does not fit, if any."""
+    """Read a sample of the rows as `prepare` would; return it and the error of the first invalid row, if any."""
     raw = read_table(config, Path())
     assert isinstance(raw.rows, StreamedRows)
     step, done, parts, refusal = max(1, len(raw.rows) // _LEAK_ROWS), 0, list[pa.RecordBatch](), None
@@ -163,7 +162,7 @@ def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, Da
 
 
 def _without_leaks(guesses: Guesses, config: TableConfig, rows: pa.Table) -> Guesses:
-    """Guesses in which likely leaks are ignored, and say so."""
+    """Return the guesses with likely leaks ignored, giving the reason for each."""
     leaks: dict[str, str] = {}
     for label, label_config in config.labels.items():
         leaks |= find_leaks(rows, config.columns, rows[names_of(config)[label]], label, label_config)
@@ -179,7 +178,7 @@ def _without_leaks(guesses: Guesses, config: TableConfig, rows: pa.Table) -> Gue
     return replace(guesses, columns=columns, time=time, group=group)
 
 
-# --- The text
+# --- The text of the file
 
 
 def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> Iterable[str]:
@@ -245,7 +244,7 @@ def _splits_by_time(guesses: Guesses) -> bool:
 
 
 def _choices(config: ColumnConfig | ModelConfig | TrainConfig) -> dict[str, Any]:
-    """Type and role of a column, and the choices that differ from the defaults, except the model."""
+    """Return the type and role of a column, and all settings that differ from the defaults, except the model."""
     usual, always = type(config)(), ("type", "role")
     found = {choice.name: getattr(config, choice.name) for choice in fields(config) if choice.name != "model"}
     return {
@@ -256,7 +255,7 @@ def _choices(config: ColumnConfig | ModelConfig | TrainConfig) -> dict[str, Any]
 
 
 class _OneLine(yaml.SafeDumper):
-    """Keeps a text with line ends on one line: quotes it, and escapes them."""
+    """A YAML dumper that quotes and escapes strings with line breaks, to keep them on one line."""
 
 
 _OneLine.add_representer(

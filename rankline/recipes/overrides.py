@@ -1,8 +1,8 @@
-"""Command-line options made from the config dataclasses, so that a name, a default and a help text exist once.
+"""Command-line options generated from config dataclasses, so that names, defaults and help texts exist only once.
 
-Every field of a config becomes `--field-name`; its help is the line about it under "Attributes:" in the docstring.
-A field that is a config itself, as the model of a run is, becomes an option that names another one, beside the
-options of the one that is there. An option that is not given leaves the config's value as it is.
+Each field of a config becomes `--field-name`, with the field's entry under "Attributes:" in the docstring as its help.
+A field that is itself a config, such as the model, becomes an option that selects another config, next to the options
+of the current one. Options that are not given leave the config unchanged.
 """
 
 import functools
@@ -26,10 +26,9 @@ Command = Callable[..., None]
 
 
 def with_options(*configs: Any) -> Callable[[Command], Command]:
-    """Give a command one option for each field of some configs.
+    """Give a command one option for each field of `configs`.
 
-    The command takes `overrides: Overrides`, which holds the options that were given. The values of the configs are the
-    defaults that the help shows.
+    The command takes `overrides: Overrides` with the given options. The help shows the values in `configs` as defaults.
     """
 
     def decorate(command: Command) -> Command:
@@ -65,19 +64,19 @@ def names_of(*configs: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Overrides:
-    """Values given as command-line options or keyword arguments, by the name of their field."""
+    """Values of command-line options or keyword arguments, by field name."""
 
     values: Mapping[str, Any]
 
     def apply(self, config: Config) -> Config:
-        """Replace values of a config, and of the configs inside it."""
+        """Return the config with its own and nested fields replaced."""
         values = {name: getattr(config, name) for name in (field.name for field in fields(config))}  # type: ignore[arg-type]
         values |= {name: value for name, value in self.values.items() if name in values}
         return replace(config, **{name: self.apply(v) if is_dataclass(v) else v for name, v in values.items()})  # type: ignore[type-var]
 
 
 def _fields(configs: tuple[Any, ...]) -> Iterator[tuple[Any, "Field[Any]"]]:
-    """Yield each config with each of its fields, and then those of the configs inside it."""
+    """Yield each config with each of its fields, and then the fields of nested configs."""
     for config in configs:
         values = config() if isinstance(config, type) else config
         for field in fields(values):
@@ -117,7 +116,7 @@ _PARSERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
     tuple: (_whole_numbers, "N,N,…"),
     ModelConfig: (lambda name: model_named(name)(), "NAME"),
 }
-"""Type of a field → what makes a value of it, and what its help calls that; others are typer's own."""
+"""Mapping from field type to parser and metavar. Typer handles other types."""
 
 
 def _beginning_with(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -129,11 +128,11 @@ _CHOICES: Mapping[str, Callable[[str], list[str]]] = {
     "engine": _beginning_with(engines),
     "model": _beginning_with(lambda: MODELS),
 }
-"""Field → what a shell offers for its option; choices that are a `Literal` are typer's own."""
+"""Mapping from field to its shell completion. Typer completes `Literal` fields."""
 
 
 def description_of(kind: type, name: str) -> str:
-    """The help of a field, from the docstring of its class or of a base class."""
+    """Return the help text of a field, from the docstring of its class or of a base class."""
     line = re.compile(rf"^    {name}: (.+?)(?=^    \w+: |\Z)", re.DOTALL | re.MULTILINE)
     found = [match for owner in kind.__mro__ if (match := line.search(inspect.getdoc(owner) or ""))]
     if not found:
@@ -154,7 +153,7 @@ def _default(value: Any) -> str:
 
 
 def typed(name: str, value: Any) -> str:
-    """An option and its value as they are typed."""
+    """Return an option and its value as typed on the command line."""
     if isinstance(value, bool):
         return _flag(name) if value else f"--no-{name.replace('_', '-')}"
     return f"{_flag(name)} {f'{value:g}' if isinstance(value, float) else text_of(value)}"

@@ -1,4 +1,4 @@
-"""A recipe as a file, `rankline.yaml`: data, labels, model and all choices, without Python."""
+"""Recipe files (`rankline.yaml`): data, labels, model and all settings, without Python."""
 
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -24,17 +24,17 @@ class RecipeFile(TableConfig):
     """A recipe file.
 
     Attributes:
-        name: of the recipe, its artifacts and its ensemble: letters, digits, - and _.
-        data: which files hold the rows.
-        columns: what each column holds and is for, by its name in the files; others are not read.
-        labels: what is predicted, by the names of their columns.
+        name: name of the recipe, its artifacts and its ensemble: letters, digits, - and _.
+        data: the files with the rows.
+        columns: type and role of each column, by its name in the files; other columns are not read.
+        labels: the columns to predict, by name.
         time: column that orders the rows, for a split by time.
-        group: column whose rows belong together: GAUC averages over it, and a split by group cuts between its values.
-        rows: how rows are split into those that train and those that validate.
-        prepare: how ids are made.
-        model: name of a model, or its name and its choices.
-        training: how the model is fitted.
-        serving: how the ensemble is served.
+        group: column that groups the rows: GAUC averages over groups, and a split by group keeps each group together.
+        rows: how to split rows into training and validation.
+        prepare: how to encode values as ids.
+        model: name of a model, or its name and its settings.
+        training: how to train the model.
+        serving: how to serve the ensemble.
     """
 
     name: str
@@ -50,7 +50,7 @@ class RecipeFile(TableConfig):
         check_choice(self, "name", is_plain, "letters, digits, - and _")
 
     def recipe(self, base: Path) -> Recipe:
-        """Make the recipe; relative paths of files start from `base`."""
+        """Return the recipe, resolving relative file paths against `base`."""
         config = TableConfig(**{entry.name: getattr(self, entry.name) for entry in fields(TableConfig)})
         dataset = table_dataset(self.name, config, base)
         parts = {"rows": asdict(self.rows), "prepare": asdict(self.prepare)}
@@ -71,7 +71,6 @@ def is_recipe_file(name: str) -> bool:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe in a file."""
     return replace(read_yaml(path, RecipeFile).recipe(path.absolute().parent), file=path)
 
 

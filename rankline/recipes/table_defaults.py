@@ -1,8 +1,8 @@
-"""What a network for a table of any shape starts from: the one place that says so, for `rankline init` and benchmarks.
+"""Default network for tables of any shape, shared by `rankline init` and the benchmarks.
 
-Periodic vectors for numbers and weight decay are what brings plain dense layers near to gradient boosting (Gorishniy et
-al. 2022, arXiv:2203.05556; Holzmüller et al. 2024, arXiv:2407.04491); the fewer the rows, the more dropout they need.
-`python -m bench tables` measures it against LightGBM.
+Periodic embeddings of numbers and weight decay bring plain dense layers close to gradient boosting (Gorishniy et al.
+2022, arXiv:2203.05556; Holzmüller et al. 2024, arXiv:2407.04491). The fewer the rows, the more dropout they need.
+`python -m bench tables` compares the network with LightGBM.
 """
 
 from rankline.training.config.train import TrainConfig
@@ -12,7 +12,10 @@ _SMALL, _MEDIUM, _LARGE = 10_000, 50_000, 500_000
 
 
 def table_defaults(num_rows: int) -> TrainConfig:
-    """Model and training for so many rows: small data wants small batches, more passes, and to be held."""
+    """Return model and training settings for a table with `num_rows` rows.
+
+    Smaller tables get smaller batches, more epochs and more regularization.
+    """
     model = MLPConfig(
         hidden=(256, 256),
         number_dim=8,

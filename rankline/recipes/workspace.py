@@ -1,4 +1,4 @@
-"""Where a recipe keeps its artifacts."""
+"""Locations of a recipe's artifacts."""
 
 import re
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from rankline.workflows.core.suggestions import did_you_mean
 WORK_DIR = Path("work")
 REPOSITORY = Path("model_repository")
 NAMES = "[A-Za-z0-9_-]+"
-"""What an ensemble may be called."""
+"""Pattern of valid ensemble names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """The paths of a recipe: its work directory, and the model repository that it is exported to."""
+    """Paths of a recipe in its work directory, and the model repository for its exports."""
 
     recipe: str
     root: Path = WORK_DIR
@@ -32,7 +32,7 @@ class Workspace:
 
     @property
     def sample(self) -> Path:
-        """Rows to measure an ensemble with whose model was trained elsewhere."""
+        """Rows for benchmarks of an ensemble whose model was trained elsewhere."""
         return self.root / self.recipe / "sample"
 
     @property
@@ -64,16 +64,11 @@ class Workspace:
 
 
 def workspace_of(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
-    """Where the recipe called `recipe` keeps its artifacts."""
     return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
 
 
 def exported_workspace(name: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
-    """The workspace of a recipe, or of an ensemble that was exported under a name of its own.
-
-    Raises:
-        ConfigError: there is neither.
-    """
+    """Return the workspace of a recipe, or of an ensemble exported under another name."""
     if is_exported_only(name, repository):
         return Workspace(recipe=name, root=root, repository=repository)
     known = available()
@@ -92,10 +87,10 @@ def exported_only(repository: Path) -> list[str]:
 
 
 def is_exported_only(name: str, repository: Path) -> bool:
-    """Whether an ensemble was exported under a name that no recipe has: its model was trained elsewhere."""
+    """Whether the name belongs to an ensemble but to no recipe: its model was trained elsewhere."""
     return is_no_recipe(name) and (repository / name).is_dir()
 
 
 def is_no_recipe(name: str) -> bool:
-    """Whether the name is valid for an ensemble, and no recipe has it."""
+    """Whether the name is a valid ensemble name that no recipe has."""
     return re.fullmatch(NAMES, name) is not None and name not in available().recipes

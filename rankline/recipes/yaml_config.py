@@ -1,7 +1,6 @@
-"""YAML files as config dataclasses, and the JSON schema of such files for editors: both by the types of the fields.
+"""Reads YAML files into config dataclasses, and generates their JSON schema for editors. Both follow the field types.
 
-What is wrong is said with file and line. Texts are taken as they are written, where a text is expected: `no` is a text
-there, and no boolean.
+Errors give file and line. Where a string is expected, scalars are taken literally: `no` is a string, not a boolean.
 """
 
 import os
@@ -24,18 +23,18 @@ from rankline.workflows.storage.safe_yaml import MOST_BYTES, compose
 
 Config = TypeVar("Config")
 WITHOUT = "without"
-"""Key of a field's metadata: fields of its own config that the file does not have."""
+"""Metadata key of a field whose value is a config: names of that config's fields that the file does not have."""
 
 _NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
-_LONGEST = 60  # of what is shown of a value
+_LONGEST = 60  # characters of a value shown in an error message
 _SCHEMAS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
 def read_yaml(path: Path, kind: type[Config]) -> Config:
-    """A file as a config.
+    """Read a file into a config.
 
     Raises:
-        ConfigError: it cannot be read, is no YAML, or something in it is not known, missing or out of its range.
+        ConfigError: the file is unreadable or not YAML, or an entry is unknown, missing or out of range.
     """
     try:
         text = read_regular(path, MOST_BYTES).decode()
@@ -63,13 +62,12 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
 
 
 class _Reader:
-    """Makes values of nodes; `place` is where in the file, such as columns.age."""
+    """Converts YAML nodes to values; `place` is the path within the file, such as columns.age."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def value(self, node: yaml.Node, hint: Any, place: str, without: tuple[str, ...] = ()) -> Any:
-        """A node as a value of a type."""
         if typing.get_origin(hint) in (typing.Union, types.UnionType):
             return self._one_of(node, typing.get_args(hint), place)
         if hint is ModelConfig:
@@ -144,7 +142,7 @@ class _Reader:
         value = _plain(node)
         if kind is float and type(value) is int:
             return float(value)
-        if kind is float and isinstance(value, str):  # YAML 1.1 takes 1e-3 for a text
+        if kind is float and isinstance(value, str):  # 1e-3 is a string in YAML 1.1
             try:
                 return float(value)
             except ValueError:
@@ -195,7 +193,7 @@ def _fields(kind: Any, without: tuple[str, ...]) -> "list[Field[Any]]":
 
 
 def schema_of(kind: type, title: str) -> dict[str, Any]:
-    """The JSON schema of files that `read_yaml` takes, by JSON Schema 2020-12."""
+    """Return the JSON schema (2020-12) of the files that `read_yaml` accepts."""
     definitions: dict[str, Any] = {}
     whole = _schema(kind, definitions)
     return {
@@ -225,7 +223,7 @@ def _schema(hint: Any, definitions: dict[str, Any], without: tuple[str, ...] = (
     if origin is not None and issubclass(origin, Mapping):
         return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
     if hint is str:
-        return {"type": ["string", "number", "boolean"]}  # texts are taken as they are written
+        return {"type": ["string", "number", "boolean"]}  # `read_yaml` takes scalars literally
     return {"type": _SCHEMAS[hint]}
 
 

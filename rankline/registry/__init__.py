@@ -1,1 +1,1 @@
-"""Exported versions in MLflow's registry: registering, promoting, following an alias, and loading through MLflow."""
+"""Exported versions in MLflow's model registry."""

@@ -1,8 +1,8 @@
-"""What moves together: the active version of an ensemble, and the alias of its registered model.
+"""Keeps the active version of an ensemble and the alias of its registered model in step.
 
-An ensemble is in a registry once one of its versions was registered; a small file in its model repository says in
-which. From then on each version that becomes active is registered first, and the alias moves last. Light to import:
-without that file, no verb waits for MLflow.
+An ensemble belongs to a registry once one of its versions is registered. A small file in its model repository holds the
+registry's URI. From then on, each version is registered before it becomes active, and the alias moves last. Importing
+this module does not import MLflow, and commands need MLflow only if that file exists.
 """
 
 import json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def registry_uri(path: Path) -> str | None:
-    """Tracking URI of the registry that the ensemble in a model repository is in; None if it is in none."""
+    """Return the tracking URI of the registry that the ensemble at `path` belongs to, or None if it belongs to none."""
     file = path / REGISTRY
     try:
         return found_uri(str(json.loads(file.read_text(encoding="utf-8"))["tracking_uri"]), path)
@@ -39,10 +39,10 @@ def keep_registry_uri(path: Path, uri: str) -> None:
 
 
 def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
-    """Register a version: as the candidate, or as the champion if it is active.
+    """Register a version: as the champion if it is active, else as the candidate.
 
     Raises:
-        ArtifactError: it is damaged, its run failed, or the store refuses it.
+        ArtifactError: the version is damaged, its run failed, or the store refuses it.
     """
     registry = _open(uri)
     registered = _registered(registry, ensemble)
@@ -53,15 +53,15 @@ def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
 
 
 def make_active(ensemble: ExportedEnsemble, *, in_place_of: int | None = None, is_urgent: bool = False) -> None:
-    """Make a version active, and the champion if its ensemble is in a registry.
+    """Make a version active, and the champion if its ensemble belongs to a registry.
 
     Args:
         in_place_of: the version that must still be active; None for any.
-        is_urgent: if the registry does not answer, activate the version all the same, and warn that the alias stays.
+        is_urgent: if the registry does not respond, activate the version anyway, and warn that the alias stays.
 
     Raises:
-        ArtifactError: it cannot be registered, and nothing has changed; or another version has become active meanwhile,
-            or the alias could not be moved.
+        ArtifactError: the version could not be registered, and nothing was changed; or another version became active
+            in the meantime; or the alias could not be moved.
     """
     uri = registry_uri(ensemble.path)
     if uri is None:
@@ -93,6 +93,6 @@ def _open(uri: str) -> "Registry":
 
 
 def _registered(registry: "Registry", ensemble: ExportedEnsemble) -> "RegisteredVersion":
-    """One at a time per repository, so that no version is registered twice."""
+    """Register a version under a lock of its repository, so that no version is registered twice."""
     with FileLock(ensemble.path / f"{REGISTRY}.lock"):
         return registry.register(ensemble)

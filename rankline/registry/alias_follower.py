@@ -1,4 +1,4 @@
-"""A server that follows an alias: what it names becomes the active version on this machine, fetched if it must be."""
+"""Follows an alias: downloads the version it names if necessary, and makes it active on this machine."""
 
 import re
 import threading
@@ -18,8 +18,6 @@ INTERVAL_S = 1.0
 
 
 class Alias(NamedTuple):
-    """An alias of a registered model."""
-
     model: str
     alias: str
 
@@ -37,8 +35,8 @@ class Alias(NamedTuple):
 class AliasFollower:
     """Makes the version that an alias names active, whenever the alias moves.
 
-    A version that is not on disk is downloaded and checked. A damaged one is not tried again until the alias moves; a
-    store that does not answer is asked again.
+    A version that is not on disk is downloaded and checked. A damaged version is not retried until the alias moves; an
+    unresponsive store is retried.
     """
 
     def __init__(self, alias: Alias, path: Path, uri: str, report: Callable[[str], None]) -> None:
@@ -52,11 +50,11 @@ class AliasFollower:
             self.step()
 
     def step(self) -> None:
-        """Look once. An error is reported once, and the active version stays."""
+        """Check the alias once. Report an error only once, and leave the active version unchanged."""
         try:
             self.follow()
             self._trouble = ""
-        except Exception as error:  # whatever MLflow raises: the thread goes on
+        except Exception as error:  # MLflow can raise anything; the thread must continue
             if str(error) != self._trouble:
                 self._report(f"{self._alias} is not followed, the active version stays: {error}")
             self._trouble = str(error)
@@ -65,8 +63,8 @@ class AliasFollower:
         """Activate the version that the alias names, if the alias was moved.
 
         Raises:
-            ArtifactError: the alias does not exist, the store does not answer, or the version is damaged or of another
-                model.
+            ArtifactError: the alias does not exist, the store does not respond, or the version is damaged or belongs to
+                another model.
             OSError: for example, the disk is full.
         """
         wanted = self._registry.at(*self._alias)
@@ -75,13 +73,13 @@ class AliasFollower:
                 f"{self._alias} does not exist in {self._uri}. "
                 f"Register a version: rankline register {self._alias.model}"
             )
-        if wanted == self._seen:  # not where both differ: between the two writes of a promotion that puts the old back
+        if wanted == self._seen:  # comparing with the active version would undo a promotion between its two writes
             return
         try:
             ensemble = ensure_downloaded(self._registry, wanted, self._path, self._report)
         except RegistryError:
             raise
-        except ArtifactError:  # what is damaged is not looked at again
+        except ArtifactError:  # do not retry a damaged version
             self._seen = wanted
             raise
         if not self._is_active(ensemble):

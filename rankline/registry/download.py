@@ -1,5 +1,3 @@
-"""A registered version on this machine, fetched if it is not there."""
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +13,10 @@ def ensure_downloaded(
 ) -> ExportedEnsemble:
     """Return a registered version from a model repository, downloaded if necessary.
 
-    Its files are compared with the manifest, and that with the registry.
+    Its files are verified against the manifest, and the manifest against the registry.
 
     Raises:
-        RegistryError: the store does not answer, or lacks the files.
+        RegistryError: the store does not respond, or lacks the files.
         ArtifactError: the version is not an ensemble, is damaged, or the repository has another version of that number.
     """
     if not wanted.fingerprint:

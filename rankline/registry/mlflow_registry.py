@@ -1,15 +1,15 @@
-"""Versions of an ensemble in MLflow's model registry: everything that answers and what speaks for it, as one.
+"""Versions of an ensemble in MLflow's model registry, each with all of its evidence.
 
 A registered version is a logged model of the run that trained it:
 
-    MLmodel                `mlflow.pyfunc.load_model` scores raw rows with it
-    requirements.txt, …    the environment that `mlflow models serve` makes for it
-    ensemble/              the version, as a model repository holds it, with its manifest
-    feature_spec.yaml      of the data that it was trained on
-    parity.json            how served and offline results were compared
-    bench/                 the report of its last benchmark
+    MLmodel                metadata with which `mlflow.pyfunc.load_model` loads the version to score raw rows
+    requirements.txt, …    the environment that `mlflow models serve` creates for it
+    ensemble/              the version with its manifest, in the layout of a model repository
+    feature_spec.yaml      feature spec of the training data
+    parity.json            comparison of served and offline results
+    bench/                 report of its last benchmark
 
-It becomes a version of the registered model only when all of that is in the store, so an alias never names half of one.
+The model version is created only once all files are in the store, so an alias never names an incomplete version.
 """
 
 import hashlib
@@ -51,11 +51,11 @@ from rankline.workflows.schema.feature_spec import FILE_NAME
 from rankline.workflows.storage.artifacts import MANIFEST
 
 CANDIDATE = "candidate"
-"""Alias of the version that was registered last."""
+"""Alias of the most recently registered version."""
 ENSEMBLE = "ensemble"
 _FINGERPRINT, _INPUTS = "fingerprint", "inputs"
 _LOADER = "rankline.registry.pyfunc"
-_NO_SUCH = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # a model of that name, an alias of it
+_NO_SUCH = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # for an unknown model and for an unknown alias
 _THERE_ALREADY = "RESOURCE_ALREADY_EXISTS"
 
 
@@ -68,9 +68,9 @@ class RegisteredVersion:
     """A version of a registered model.
 
     Attributes:
-        number: MLflow's number.
-        version: the ensemble's own number; 0 if Rankline did not register it.
-        fingerprint: of its manifest; empty if Rankline did not register it.
+        number: MLflow's version number.
+        version: the ensemble's own version number; 0 if Rankline did not register it.
+        fingerprint: fingerprint of the manifest; empty if Rankline did not register it.
     """
 
     name: str
@@ -91,7 +91,7 @@ class RegisteredVersion:
 
     @property
     def words(self) -> str:
-        """Such as: movielens version 3, registered as 2."""
+        """A short description, such as "movielens version 3, registered as 2"."""
         return f"{self.name} version {self.version}, registered as {self.number}"
 
 
@@ -100,11 +100,11 @@ class Registry:
         self._client, self._uri = client, without_credentials(client.tracking_uri)
 
     def register(self, ensemble: ExportedEnsemble) -> RegisteredVersion:
-        """Register a version as `CANDIDATE`; one that is registered already stays as it is.
+        """Register a version as `CANDIDATE`. A version that is already registered stays unchanged.
 
         Raises:
-            ArtifactError: a file is damaged, or the run that trained it failed, was killed or deleted.
-            RegistryError: the store refuses it.
+            ArtifactError: a file is damaged, or the run that trained the model failed, was killed or deleted.
+            RegistryError: the store refuses the version.
         """
         with self._explained(f"{ensemble.name} version {ensemble.version} was not registered"):
             if found := self._find(ensemble):
@@ -120,7 +120,7 @@ class Registry:
                 ensemble.name,
                 source=source,
                 run_id=run_id or None,
-                model_id=model_id if run_id else None,  # MLflow 3.17 would look for its run in another store
+                model_id=model_id if run_id else None,  # without a run, MLflow 3.17 looks in another store
                 tags={
                     VERSION: f"{ensemble.name} {ensemble.version}",
                     _FINGERPRINT: ensemble.manifest.fingerprint,
@@ -134,7 +134,7 @@ class Registry:
             return registered
 
     def at(self, name: str, alias: str) -> RegisteredVersion | None:
-        """The version that an alias names; None without such an alias or model."""
+        """Return the version that an alias names, or None if there is no such alias or model."""
         with self._explained(f"models:/{name}@{alias} cannot be looked up"):
             try:
                 return RegisteredVersion.of(self._client.get_model_version_by_alias(name, alias))
@@ -144,19 +144,19 @@ class Registry:
                 raise
 
     def numbered(self, name: str, number: int) -> RegisteredVersion:
-        """A version by MLflow's number."""
+        """Return a version by MLflow's version number."""
         with self._explained(f"models:/{name}/{number} cannot be looked up"):
             return RegisteredVersion.of(self._client.get_model_version(name, str(number)))
 
     def move(self, alias: str, to: RegisteredVersion) -> None:
-        """Let an alias name a version; a champion is no longer a candidate."""
+        """Point an alias at a version. A version that becomes champion loses the alias candidate."""
         with self._explained(f"alias {alias!r} was not moved to {to.words}"):
             self._client.set_registered_model_alias(to.name, alias, str(to.number))
             if alias == CHAMPION and self.at(to.name, CANDIDATE) == to:
                 self._client.delete_registered_model_alias(to.name, CANDIDATE)
 
     def download(self, registered: RegisteredVersion, directory: Path) -> Path:
-        """Download a version in the layout of a model repository. Nothing is checked."""
+        """Download a version in the layout of a model repository, without verifying it."""
         with self._explained(f"models:/{registered.name}/{registered.number} cannot be fetched"):
             uri = self._client.get_model_version_download_uri(registered.name, str(registered.number))
             path = mlflow.artifacts.download_artifacts(
@@ -173,7 +173,6 @@ class Registry:
         return RegisteredVersion.of(found[0]) if found else None
 
     def _refuse_other_project(self, ensemble: ExportedEnsemble) -> None:
-        """Refuse a registered model of that name that is not this ensemble."""
         found = self._client.search_model_versions(f"name = '{ensemble.name}'")
         own = {version.manifest.fingerprint for version in versions(ensemble.path)}
         if not found or any(one.tags.get(_FINGERPRINT) in own for one in found):
@@ -188,7 +187,7 @@ class Registry:
             )
 
     def _origin(self, ensemble: ExportedEnsemble) -> tuple[str, str]:
-        """Experiment and run that trained the model; no run if it was trained elsewhere."""
+        """Return the experiment and the run that trained the model; the run is empty if it was trained elsewhere."""
         uri = self._uri
         if ensemble.run_id and ensemble.tracking_uri == uri:
             run = self._client.get_run(stored_id(self._client, ensemble.run_id))
@@ -206,7 +205,7 @@ class Registry:
         return experiment_id(self._client, config), ""
 
     def _fill(self, directory: Path, ensemble: ExportedEnsemble, run_id: str) -> None:
-        """Write what belongs to a version; its own files as links, since tables may be large."""
+        """Write the files of a registered version, using links for the ensemble, since tables may be large."""
         manifest = f"{ensemble.name}/{ensemble.version}/{MANIFEST}"
         for name in (*ensemble.manifest.files, manifest):
             link = directory / ENSEMBLE / name
@@ -231,10 +230,9 @@ class Registry:
         model.save(directory / "MLmodel")
 
     def _copy_report(self, directory: Path, ensemble: ExportedEnsemble, run_id: str) -> None:
-        """The run's benchmark, if it is of this version."""
         try:
             report = read_report(open_reader(self._uri), run_id)
-        except ArtifactError:  # it was not measured
+        except ArtifactError:  # the version was not benchmarked
             return
         if report.version == ensemble.version:
             (directory / "bench").mkdir()
@@ -269,15 +267,18 @@ class Registry:
 
 
 def _signature(ensemble: ExportedEnsemble) -> ModelSignature:
-    """The raw columns, and which may be missing; the ensemble takes any type that holds their values."""
+    """Return the raw columns and whether each is required.
+
+    The ensemble accepts any type that can hold a column's values.
+    """
     columns = ModelSchema.from_config(ensemble.model_config).columns
-    any_type: Any = AnyType  # without annotations
+    any_type: Any = AnyType  # has no annotations
     inputs: list[Any] = [ColSpec(any_type(), column.name, required=column.is_required) for column in columns]
     return ModelSignature(inputs=Schema(inputs))
 
 
 def _write_environment(directory: Path, ensemble: ExportedEnsemble) -> None:
-    """Write the files from which MLflow makes an environment, for pip, virtualenv and conda."""
+    """Write the files from which MLflow creates an environment, for pip, virtualenv and conda."""
     python = platform.python_version()
     engine = engines().get(ensemble.manifest.details[ENGINE])
     needed = ["rankline", "mlflow", *packages_distributions().get(engine.module if engine else "", [])]
@@ -296,7 +297,7 @@ def _write_environment(directory: Path, ensemble: ExportedEnsemble) -> None:
 
 
 def _inputs(ensemble: ExportedEnsemble) -> str:
-    """A digest of the names of the inputs, which may be too many for a tag."""
+    """Return a digest of the input names, which may be too long for a tag."""
     names = sorted(one.name for one in ensemble.model_config.input)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 

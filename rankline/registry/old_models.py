@@ -1,13 +1,13 @@
-"""Lets MLflow load models that were registered before all of Rankline became one package.
+"""Lets MLflow load models registered before Rankline became a single package.
 
-Their `loader_module` has an old name, such as `training.saved_model`, and a process that loads a model may import no
-more than MLflow. MLflow imports the plug-ins of its entry-point group `mlflow.run_context_provider` when it is itself
-imported, and importing any module of `rankline` is enough for the old names to be found.
+The `loader_module` of such a model has an old name, such as `training.saved_model`, and the loading process may not
+import anything besides MLflow. MLflow imports the plug-ins of its entry-point group `mlflow.run_context_provider` when
+it is imported itself, and importing any module of `rankline` makes the old names available.
 """
 
 
 class NoContext:
-    """A plug-in of MLflow's that adds no tags to runs."""
+    """An MLflow run-context plug-in that adds no tags to runs."""
 
     def in_context(self) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Whether a new version is to answer in place of the one that does: both score the same rows through one server."""
+"""Decides whether a new version replaces the active one, after both score the same rows on one server."""
 
 import math
 from collections.abc import Iterator
@@ -25,15 +25,12 @@ _LOAD = LoadConfig(warmup_s=0.5, window_s=0.5, min_duration_s=3.0, time_limit_s=
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What a new version has to reach before it becomes active.
+    """Requirements that a new version has to meet before it becomes active.
 
     Attributes:
-        metric: that must improve: auc, logloss or rmse.
+        metric: metric that must improve: auc, logloss or rmse.
         by: minimum improvement.
         p99_ms: upper bound of the 99th percentile of latency, for requests of one row; None for no bound.
-
-    Raises:
-        ConfigError: one is out of its range.
     """
 
     metric: str
@@ -46,7 +43,7 @@ class Bounds:
 
     @classmethod
     def parse(cls, metric: str | None, by: float | None, p99: str | None) -> "Bounds | None":
-        """From the options of `export`; None if there are none."""
+        """Parse the options of `export`; return None if `metric` is not given."""
         if metric is None:
             if given := [name for name, value in (("--by", by), ("--p99", p99)) if value is not None]:
                 raise ConfigError(f"{', '.join(given)}: with --if-better METRIC only.")
@@ -56,11 +53,11 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """How a candidate compares with the champion, the active version.
+    """Comparison of a candidate with the champion, which is the active version.
 
     Attributes:
-        p99_ms: of the candidate; None if not measured.
-        refusals: why it is not promoted; empty if it is.
+        p99_ms: the candidate's 99th percentile of latency; None if not measured.
+        refusals: reasons not to promote the candidate; empty if it is promoted.
     """
 
     champion: int
@@ -82,7 +79,6 @@ class Decision:
 
 
 def check_metric(metric: str, prepared: "PreparedData") -> None:
-    """Refuse a metric that cannot be computed for the data."""
     from rankline.training.evaluation import METRICS
     from rankline.training.evaluation.confidence import MEASURABLE
 
@@ -103,11 +99,7 @@ def try_out(
     log_path: Path,
     progress: Progress,
 ) -> Decision:
-    """Serve both versions with one server, and compare their scores of the validation rows of the candidate's data.
-
-    Raises:
-        DataError, RequestError: the rows do not fit the champion.
-    """
+    """Serve both versions on one server, and compare their scores of the validation rows of the candidate's data."""
     from rankline.serving.loadtest.runner import measure
     from rankline.training.evaluation import METRICS, objective_of
     from rankline.training.evaluation.confidence import difference
@@ -155,7 +147,7 @@ def try_out(
 
 
 def _other_requests(old: "Client", new: "Client") -> Iterator[str]:
-    """Which of today's requests the new version would refuse."""
+    """Yield the reasons why the new version would refuse current requests."""
     before, after = ({column.name: column for column in client.schema.columns} for client in (old, new))
     if gone := sorted(before.keys() - after.keys()):
         yield f"it does not take {', '.join(gone)}, which requests have"
@@ -167,7 +159,7 @@ def _other_requests(old: "Client", new: "Client") -> Iterator[str]:
 def _serving_both(
     champion: "ExportedEnsemble", candidate: "ExportedEnsemble", log_path: Path
 ) -> "Iterator[tuple[Client, Client]]":
-    """Clients of both on one server, the candidate under a name of its own."""
+    """Yield a client of each version on one server, which serves both under temporary names."""
     from rankline.serving.client import Client
     from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 
@@ -188,7 +180,7 @@ def _serving_both(
 
 
 def _write_named(ensemble: "ExportedEnsemble", name: str, directory: Path) -> None:
-    """The ensemble's config alone under another name: its steps lie in its own repository."""
+    """Write only the ensemble's config, under another name; its steps stay in their own repository."""
     from google.protobuf import text_format
 
     config: Any = ensemble.model_config

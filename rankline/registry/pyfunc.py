@@ -1,4 +1,4 @@
-"""How MLflow loads a registered version: as what scores raw rows, in this process."""
+"""MLflow pyfunc loader of registered versions, which score raw rows in this process."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,18 +21,21 @@ class _Scorer:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def predict(self, rows: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002  (MLflow's)
-        """Scores: [num_rows], or [num_rows, width]."""
+    def predict(self, rows: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002  (MLflow's signature)
+        """Return scores of shape [num_rows] or [num_rows, width]."""
         schema = self._client.schema
         try:
             table = pa.Table.from_pandas(with_times(frame_of(rows), schema), preserve_index=False)
             return self._client.predict(select(table, schema))
-        except RanklineError as error:  # of another class, MLflow's server answers with a traceback
+        except RanklineError as error:  # for other exceptions, MLflow's server returns a traceback
             raise MlflowException(str(error), INVALID_PARAMETER_VALUE) from None
 
 
 def frame_of(rows: Any) -> pd.DataFrame:
-    """Convert raw rows of MLflow's callers: a DataFrame, records, columns, one row, `dataframe_split` or `_records`."""
+    """Convert raw rows in any of MLflow's formats to a DataFrame.
+
+    They may be a DataFrame, records, columns, one row, `dataframe_split` or `dataframe_records`.
+    """
     if isinstance(rows, pd.DataFrame):
         return rows
     if isinstance(rows, Mapping):
@@ -50,7 +53,7 @@ def frame_of(rows: Any) -> pd.DataFrame:
 
 
 def with_times(rows: pd.DataFrame, schema: ModelSchema) -> pd.DataFrame:
-    """Parse ISO 8601 texts where whole numbers are sent as times: JSON has no times."""
+    """Parse ISO 8601 strings in columns of integer timestamps, because JSON has no time type."""
     whole = [column.name for column in schema.columns if column.values.datatype == "INT64" and not column.lengths]
     for name in set(whole) & set(rows):
         if pd.api.types.infer_dtype(rows[name], skipna=True) == "string":
@@ -62,6 +65,6 @@ def with_times(rows: pd.DataFrame, schema: ModelSchema) -> pd.DataFrame:
 
 
 def _load_pyfunc(path: str) -> _Scorer:
-    """What `mlflow.pyfunc.load_model` calls; `path` holds one version, as in a model repository."""
+    """Load the version in `path`, which has the layout of a model repository; called by `mlflow.pyfunc.load_model`."""
     (manifest,) = Path(path).glob("*/*/manifest.json")
     return _Scorer(open_ensemble(ExportedEnsemble.load(Path(path), int(manifest.parent.name))))

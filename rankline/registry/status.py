@@ -1,6 +1,6 @@
-"""What answers: the active version of each ensemble, since when, of which run and data.
+"""The active version of each ensemble, with its activation time, run and data.
 
-And whether the others say the same: the alias `champion` where the ensemble is in a registry, and a server.
+The status also shows whether the alias `champion` and a running server agree with it.
 """
 
 import re
@@ -25,14 +25,14 @@ class Status:
     """The state of an ensemble.
 
     Attributes:
-        since: when the version became active, UTC.
-        run_id: of the MLflow run that trained it; empty if it was trained elsewhere.
-        data: beginning of the fingerprint of the training data; empty if unknown.
+        since: activation time of the version, in UTC.
+        run_id: MLflow run that trained the model; empty if it was trained elsewhere.
+        data: prefix of the fingerprint of the training data; empty if unknown.
         others: inactive versions.
-        registry: tracking URI; None if the ensemble was never registered.
-        champion: version that the alias names; None if there is none.
+        registry: tracking URI of the registry; None if the ensemble was never registered.
+        champion: version that the alias champion names; None if there is none.
         trouble: why the alias is unknown; empty if it is known.
-        served: version that the server has loaded; None if no server was asked.
+        served: version that the server has loaded; None if no server was queried.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Status:
 
     @property
     def disagreements(self) -> tuple[str, ...]:
-        """Who disagrees about the active version, and how to resolve it."""
+        """Descriptions of each disagreement about the active version, and how to resolve it."""
         found = []
         if self.trouble:
             found.append(f"{self.name}: {self.trouble}")
@@ -74,12 +74,7 @@ class Status:
 
 
 def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
-    """The state of each ensemble in a model repository; with `url`, also what that server has loaded.
-
-    Raises:
-        ArtifactError: one is damaged.
-        ServerError: no server answers, or it lacks an ensemble.
-    """
+    """Yield the state of each ensemble in a model repository; with `url`, also the version loaded by that server."""
     from rankline.serving.repository.ensemble import CONFIG
 
     paths = sorted(path.parent for path in repository.glob(f"*/*/{CONFIG}") if path.parent.name == path.parents[1].name)
@@ -88,7 +83,7 @@ def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
 
 
 def status_of(path: Path, url: str | None = None) -> Status:
-    """The state of one ensemble, whose own repository is `path`; see `statuses`."""
+    """Return the state of the ensemble at `path`; see `statuses`."""
     from rankline.serving.repository.ensemble import CONFIG, ExportedEnsemble, versions
     from rankline.workflows.preprocess.prepared_data import KIND
 
@@ -123,7 +118,7 @@ def _registered(active: "ExportedEnsemble") -> dict[str, Any]:
 
 
 def _served(url: str, ensemble: "ExportedEnsemble") -> int:
-    """The version whose steps a server runs."""
+    """Return the version whose steps a server runs."""
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
 

@@ -1,1 +1,1 @@
-"""What is recorded in MLflow beside training: reports and exports of a run, and what is read back. Imports MLflow."""
+"""MLflow runs: their reports, exports and comparisons."""

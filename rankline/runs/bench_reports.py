@@ -1,4 +1,4 @@
-"""Benchmark reports in the MLflow run that trained the model."""
+"""Benchmark reports, logged to the MLflow run that trained the model."""
 
 import json
 import re
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 FIGURES = ("p50_ms", "p99_ms", "rows_per_s")
-"""What a run is told by, as metrics under serving/: latency of the smallest requests, one by one; the most rows/s."""
-_FOLDER = "bench"  # among the artifacts of a run
+"""Key metrics of a run, logged under serving/: latency of the smallest requests, one at a time, and peak rows/s."""
+_FOLDER = "bench"  # artifact folder of a run
 _JSON = "bench.json"
-_MOST_METRICS = 1000  # that MLflow takes at once
+_MOST_METRICS = 1000  # MLflow's limit per call
 
 
 def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path) -> None:
     """Write the report into `directory` (JSON, table, histograms, page, plot), and log it to a run.
 
-    Figures become metrics such as `bench/p50_ms`: curves over the rows of a request; `FIGURES` are single ones, which
-    `rankline ui` shows beside the AUC. An error in one file does not affect the others. Without `run_id`, the model was
+    Metrics such as `bench/p50_ms` are curves over the rows per request. `FIGURES` are single values, which `rankline
+    ui` shows next to the AUC. An error in one file does not affect the others. If `run_id` is empty, the model was
     trained elsewhere, and only the files are written.
 
     Raises:
@@ -51,7 +51,7 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
         if not failures:
             client.log_artifacts(run_id, str(directory), artifact_path=_FOLDER)
             return
-        with TemporaryDirectory(prefix="rankline-report-") as spare:  # the store may be where there is room
+        with TemporaryDirectory(prefix="rankline-report-") as spare:  # the store's disk may have space
             if _write(report, Path(spare)):
                 kept = f"MLflow run {run_id} has the rest"
             client.log_artifacts(run_id, spare, artifact_path=_FOLDER)
@@ -66,11 +66,7 @@ def _incomplete(failures: Sequence[str], kept: str) -> ArtifactError:
 
 
 def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
-    """A report from a file, or from the run that it was logged to.
-
-    Raises:
-        ArtifactError: there is neither, or it is not a report of this format version.
-    """
+    """Return a report from a file, or from the run that it was logged to."""
     path = Path(named)
     if path.exists():
         return BenchmarkReport.read(path)
@@ -82,10 +78,10 @@ def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
 
 
 def read_report(store: Reader, run_id: str) -> BenchmarkReport:
-    """The last report that was logged to a run.
+    """Return the last report that was logged to a run.
 
     Raises:
-        ArtifactError: there is no such run, or it has no report of this format version.
+        ArtifactError: the run does not exist, or has no report of this format version.
     """
     source = f"{_FOLDER}/{_JSON} of MLflow run {run_id}"
     try:
@@ -101,8 +97,8 @@ def read_report(store: Reader, run_id: str) -> BenchmarkReport:
 
 
 def _write(report: BenchmarkReport, directory: Path) -> list[str]:
-    """Write all files that can be written, pictures last; return what failed, and why."""
-    from rankline.serving.loadtest.report.html import to_html  # which draw, and are not needed to read
+    """Write all files that can be written, plots last; return a description of each failure."""
+    from rankline.serving.loadtest.report.html import to_html  # slow to import
     from rankline.serving.loadtest.report.plot import write_plot
 
     try:
@@ -132,7 +128,7 @@ def _write(report: BenchmarkReport, directory: Path) -> list[str]:
             write()
         except OSError as error:
             unwritten.setdefault(error.strerror or str(error), []).append(name)
-        except Exception as error:  # whatever a drawing library thinks of the figures, they are kept
+        except Exception as error:  # a plotting error must not lose the report
             unwritten.setdefault(f"{type(error).__name__}: {reason_of(error)}", []).append(name)
     return [f"{', '.join(names)} cannot be written to {directory}: {why}" for why, names in unwritten.items()]
 
@@ -158,7 +154,7 @@ def _log_figures(report: BenchmarkReport, client: "MlflowClient", run_id: str) -
 
 
 def _key_figures(report: BenchmarkReport) -> dict[str, float]:
-    """`FIGURES`, as far as they were measured."""
+    """Return the `FIGURES` that were measured."""
     one_by_one = [result for result in report.bench if result.concurrency == 1]
     smallest = min(one_by_one, key=lambda result: result.batch_size, default=None)
     latency = {name: smallest.value(name) for name in FIGURES if name.endswith("_ms")} if smallest else {}

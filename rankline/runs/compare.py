@@ -1,4 +1,4 @@
-"""Two runs side by side: quality on the same rows, latency and throughput, and what they differ in."""
+"""Comparison of two runs: quality on the same rows, latency, throughput, and differing settings."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.core.formatting import quality_figure, quality_interval
 from rankline.workflows.schema.targets import Head
 
-_MAX_REGRESSION = 0.0  # what is slower at all is said; whether it matters is on the reader
+_MAX_REGRESSION = 0.0  # report every slowdown; the reader decides whether it matters
 _SAME = "no difference that {} can show"
 
 
 @dataclass(frozen=True, kw_only=True)
 class QualityDifference:
-    """The difference of a metric; the title names the label if there are several."""
+    """The difference of a metric between two runs; the title includes the label if there are several."""
 
     title: str
     is_rising: bool
@@ -39,19 +39,19 @@ class QualityDifference:
 
     @property
     def words(self) -> str:
-        """Such as: AUC +0.0075 (+0.0061 to +0.0089)."""
+        """A description such as "AUC +0.0075 (+0.0061 to +0.0089)"."""
         low, high = self.found.bounds
         return f"{self.title} {quality_figure(self.found.change, '+')} ({quality_interval(low, high)})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunComparison:
-    """A run in comparison with another.
+    """The comparison of two runs.
 
     Attributes:
-        num_rows: validation rows that were compared; 0 if a run keeps none.
-        is_paired: whether these were the same rows for both.
-        serving: of their last benchmarks; None if one has none, or they have no load in common.
+        num_rows: number of validation rows compared; 0 if a run has none.
+        is_paired: whether both runs scored the same rows.
+        serving: comparison of the last benchmarks; None if one is missing or they have no load in common.
         remarks: what could not be compared, and why.
     """
 
@@ -66,7 +66,6 @@ class RunComparison:
 
     @property
     def verdict(self) -> str:
-        """Which is better, in a sentence."""
         if not self.quality:
             said = [f"{self.after.short_id} against {self.before.short_id}: quality was not compared"]
         else:
@@ -87,7 +86,7 @@ class RunComparison:
 
     @property
     def key_loads(self) -> tuple[LoadDifference, ...]:
-        """The p50 of the first load, and the highest rate in rows/s."""
+        """The p50 of the first load, and the highest throughput in rows/s."""
         found = self.serving.differences if self.serving else ()
         latency = [one for one in found if one.figure == "p50_ms"][:1]
         rates = sorted((one for one in found if one.figure == "rows_per_s"), key=lambda one: one.before)[-1:]
@@ -119,7 +118,6 @@ class RunComparison:
 
 
 def compare_runs(store: Reader, before: RunSummary, after: RunSummary) -> RunComparison:
-    """Compare a run with another."""
     if before.run_id == after.run_id:
         raise ConfigError(f"{before.run_id} was given twice. Give two runs: `rankline runs` lists them.")
     remarks: list[str] = []
@@ -157,7 +155,7 @@ def _compared_quality(
             for name, title, is_rising in _figures_of(head):
                 measured = difference(name, own[0], own[1])
                 found.append(QualityDifference(title=prefix + title, is_rising=is_rising, found=measured))
-        except ValueError as error:  # the first rows of a split may have one class only
+        except ValueError as error:  # the stored rows may have only one class
             remarks.append(f"{head.column} was not compared: {str(error).rstrip('.')}")
     if not all(one.found.is_paired for one in found):
         remarks.append("they were validated on other rows, or other labels: less sure than on the same")
@@ -165,7 +163,7 @@ def _compared_quality(
 
 
 def _figures_of(head: Head) -> Iterator[tuple[str, str, bool]]:
-    """Name, title and direction of the metrics of a head, its objective first."""
+    """Yield name, title and direction (whether higher is better) of the metrics of a head, its objective first."""
     from rankline.training.evaluation import METRICS
 
     objective = objective_of([head])
@@ -196,6 +194,6 @@ def _compared_serving(store: Reader, before: RunSummary, after: RunSummary, rema
 
 
 def _loads_in_words(found: LoadDifference) -> str:
-    """Such as: p50_ms of rows 1 0.62 → 0.58 (-6.5 %)."""
+    """Return a description such as "p50_ms at rows 1 0.62 → 0.58 (-6.5 %)"."""
     load = found.load.replace("_", " ").replace("/", ", ")
     return f"{found.figure} at {load} {found.before:,.4g} → {found.after:,.4g} ({found.change:+.1%})"

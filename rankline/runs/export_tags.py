@@ -1,4 +1,4 @@
-"""Which ensemble was exported from a run, on the run."""
+"""Tags that record on a run which ensemble was exported from it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,19 +11,15 @@ if TYPE_CHECKING:
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
 VERSION, ENGINE = "version", "engine"
-"""Tags of a run."""
+"""Names of tags on a run."""
 CHAMPION = "champion"
-"""Alias of the registered version that answers."""
+"""Alias of the active version in the registry."""
 MEGABYTES = "serving/megabytes"
 
 
 def record_export(ensemble: "ExportedEnsemble", work_dir: Path) -> None:
-    """Tag the run that trained a model with version, engine and size of its export.
-
-    Raises:
-        ArtifactError: the store refuses it.
-    """
-    if not ensemble.run_id:  # trained elsewhere
+    """Tag the run that trained a model with version, engine and size of its export."""
+    if not ensemble.run_id:  # the model was trained elsewhere
         return
     from mlflow.exceptions import MlflowException
 

@@ -1,4 +1,4 @@
-"""MLflow's own pages for a store, from a process that ends with this one."""
+"""MLflow's UI for a store, in a child process."""
 
 import os
 import signal
@@ -23,15 +23,15 @@ _LOOK_EVERY_S = 0.5
 
 @contextmanager
 def serve_pages(uri: str, port: int) -> Iterator[tuple[str, Callable[[threading.Event], None] | None]]:
-    """Start MLflow's server for a store on loopback, and stop it at the end of the block.
+    """Start MLflow's server for a store on the loopback interface, and stop it when the block ends.
 
     Yields:
-        Address of the pages, and a function that waits for an event; None if the store is a server, which has its own
-        pages.
+        The address of the pages, and a function that waits for an event. The function is None if the store is a server,
+        which has its own pages.
 
     Raises:
         ServerError: the port is taken.
-        ServingError: the server does not start, or ends by itself.
+        ServingError: the server does not start, or ends unexpectedly.
     """
     if uri.startswith(("http://", "https://")):
         yield uri.rstrip("/"), None
@@ -41,8 +41,8 @@ def serve_pages(uri: str, port: int) -> Iterator[tuple[str, Callable[[threading.
     command = [sys.executable, "-m", "mlflow", "ui", "--port", str(port), "--workers", "1"]
     environment = {
         **os.environ,
-        "MLFLOW_BACKEND_STORE_URI": with_credentials(uri),  # everybody can read the arguments of a process
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # several processes, of no use here
+        "MLFLOW_BACKEND_STORE_URI": with_credentials(uri),  # process arguments are visible to all users
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # starts processes that are not needed here
     }
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -51,7 +51,7 @@ def serve_pages(uri: str, port: int) -> Iterator[tuple[str, Callable[[threading.
         _wait_until_up(process, address)
         yield address, partial(_wait, process)
     finally:
-        for kind in (signal.SIGTERM, signal.SIGKILL):  # of its whole session: it starts processes of its own
+        for kind in (signal.SIGTERM, signal.SIGKILL):  # for its session, since it has child processes
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, kind)
             with suppress(subprocess.TimeoutExpired):

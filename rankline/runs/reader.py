@@ -1,7 +1,7 @@
-"""What a store says, for verbs that only look: `runs`, `compare`, `status`.
+"""Read access to MLflow stores, for `runs`, `compare` and `status`.
 
-`import mlflow` takes longer than all that these verbs do. So a store in a file is asked in SQL, in the tables that
-MLflow has had since 1.11 (3.17 is the one that this is tried with); a server is asked by MLflow's own client.
+Importing MLflow takes longer than these commands need for everything else. So stores in a file are queried with SQL, in
+tables that MLflow has had since 1.11 (tested with 3.17); servers are queried with MLflow's client.
 """
 
 import sqlite3
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 PARENT = "mlflow.parentRunId"
-"""Tag of a run that is a part of another one."""
+"""Tag of a child run."""
 SHORT_ID = 8
-"""Digits of a run's id that are shown, and enough to find it by."""
+"""Number of digits of a run's id that tables show, which suffice to find the run."""
 _NAME = "mlflow.runName"
-_MOST_IDS = 500  # in one statement: SQLite takes a thousand of old
+_MOST_IDS = 500  # per statement; old versions of SQLite allow 999 parameters
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """A run as its store has it: MLflow's status, times in ms since 1970 (UTC), and the last value of each metric."""
+    """A run in a store, with MLflow's status, times in ms since 1970 (UTC), and the last value of each metric."""
 
     run_id: str
     experiment: str
@@ -55,8 +55,6 @@ def open_reader(uri: str) -> "Reader":
 
 
 class _File:
-    """A store in a file, read with SQL."""
-
     def __init__(self, uri: str, path: Path) -> None:
         adopt_artifacts(path)
         self.uri, self._path = uri, path
@@ -65,7 +63,7 @@ class _File:
         return [name for (name,) in self._ask("SELECT name FROM experiments WHERE lifecycle_stage = 'active'")]
 
     def runs(self, recipe: str | None, limit: int) -> list[StoredRun]:
-        """The latest first, without child runs; of one experiment, or of all."""
+        """Return the latest runs first, without child runs, of one experiment or of all."""
         no_part = "NOT EXISTS (SELECT 1 FROM tags WHERE tags.run_uuid = r.run_uuid AND tags.key = ?)"
         of_recipe, values = ("AND e.name = ?", [recipe]) if recipe is not None else ("", [])
         where = f"e.lifecycle_stage = 'active' AND r.lifecycle_stage = 'active' AND {no_part} {of_recipe}"
@@ -76,7 +74,7 @@ class _File:
         return self._found(where, [f"{beginning}%", limit])
 
     def run(self, run_id: str) -> StoredRun:
-        # A run that began while the store did not answer has an id of its own, and is known elsewhere by that.
+        # A run that started while the store was unreachable has its own id, which artifacts refer to.
         own = "EXISTS (SELECT 1 FROM tags WHERE tags.run_uuid = r.run_uuid AND tags.key = ? AND tags.value = ?)"
         where = f"r.run_uuid = ? OR r.lifecycle_stage = 'active' AND {own} ORDER BY r.start_time, r.run_uuid"
         if found := self._found(where, [run_id, OWN_ID, run_id]):
@@ -85,10 +83,10 @@ class _File:
 
     @contextmanager
     def artifact(self, run_id: str, path: str) -> Iterator[Path | None]:
-        """A file of a run, on this machine until the block ends; None if there is none."""
+        """Yield the path of a run's file, which exists until the block ends; None if the run has no such file."""
         found = self._ask("SELECT artifact_uri FROM runs WHERE run_uuid = ?", [run_id])
         place = urlsplit(found[0][0]) if found else None
-        if place is not None and place.scheme not in ("", "file"):  # a store in a file with its artifacts elsewhere
+        if place is not None and place.scheme not in ("", "file"):  # artifacts are stored elsewhere
             with _Server(self.uri).artifact(run_id, path) as file:
                 yield file
             return
@@ -96,7 +94,7 @@ class _File:
         yield file if file and file.is_file() else None
 
     def alias(self, model: str, alias: str) -> Mapping[str, str] | None:
-        """Tags of the registered version that an alias names; None if there is none."""
+        """Return the tags of the registered version that an alias names, or None if there is no such version."""
         versions = self._ask(
             "SELECT version FROM registered_model_aliases WHERE name = ? AND alias = ?", [model, alias]
         )
@@ -143,8 +141,6 @@ class _File:
 
 
 class _Server:
-    """A store behind a server, read with MLflow's client."""
-
     def __init__(self, uri: str) -> None:
         from rankline.training.tracking.upload import client_of
 

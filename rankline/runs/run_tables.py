@@ -1,4 +1,4 @@
-"""Runs and what they differ in, on the terminal and as an HTML page."""
+"""Tables of runs and of their differences, for the terminal and as an HTML page."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ _SERVING = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "rows_per_s": "rows/s", "meg
 
 
 def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Console) -> None:
-    """Print a line for each run, without the columns that no run fills; `active` are the ids of active runs."""
+    """Print one line per run, omitting empty columns; `active` are the ids of active runs."""
     columns = {
         "run": [one.short_id for one in runs],
         **{title: [_figure(one, title) for one in runs] for title in _titles(runs)},
@@ -46,7 +46,7 @@ def print_run_comparison(found: "RunComparison", console: Console) -> None:
 
 
 def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Title and heading → cells of each table that has rows, for the terminal and the page alike."""
+    """Yield the title and the columns (heading → cells) of each non-empty table, for both terminal and page."""
     before, after = (run.short_id for run in (found.before, found.after))
     if found.quality:
         rows = "the same rows" if found.is_paired else "other rows"

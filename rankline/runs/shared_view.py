@@ -1,6 +1,6 @@
-"""How MLflow's pages open: which columns a table of runs has, and which charts.
+"""Columns and charts of MLflow's run pages.
 
-MLflow keeps a page that somebody shares as JSON in a tag of the experiment, and a URL with its key opens the page so.
+MLflow stores a shared page as JSON in a tag of the experiment. A URL with its key opens the page in that state.
 """
 
 import json
@@ -15,13 +15,13 @@ from rankline.training.evaluation import OBJECTIVES
 from rankline.training.tracking.upload import OPENS_ON_RUNS
 
 KEY = "rankline"
-_FOR_TRAINING = "workflowType=machine_learning"  # the menu of runs and models, not that of traces
+_FOR_TRAINING = "workflowType=machine_learning"  # show the menu for runs and models, not for traces
 _TAG = f"mlflow.sharedViewState.{KEY}"
 _KEY_FIGURES = ("serving/p50_ms", "serving/p99_ms", "serving/rows_per_s", MEGABYTES)
 
 
 def lay_out(client: MlflowClient) -> dict[str, str]:
-    """Set columns and charts of each experiment; return name → path of its page, the one with the latest run first."""
+    """Set columns and charts of each experiment; return a mapping from name to page path, latest experiment first."""
     found = client.search_experiments(view_type=ViewType.ACTIVE_ONLY, order_by=["last_update_time DESC"])
     pages = {}
     for experiment in found:
@@ -36,7 +36,6 @@ def lay_out(client: MlflowClient) -> dict[str, str]:
 
 
 def _state(client: MlflowClient, experiment: Experiment) -> dict[str, Any] | None:
-    """The state of an experiment's page; None if it has no runs."""
     runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time DESC"], max_results=20)
     if not runs:
         return None

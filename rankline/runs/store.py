@@ -1,6 +1,6 @@
-"""The store of a work directory: `mlflow.db` in it, or the server that `MLFLOW_TRACKING_URI` names.
+"""The MLflow store of a work directory: its `mlflow.db`, or the server in `MLFLOW_TRACKING_URI`.
 
-MLflow is imported when something is written, and not before: that takes seconds.
+MLflow is imported only where something is written, because the import takes seconds.
 """
 
 import os
@@ -27,7 +27,7 @@ _LOOK_S = "5"
 
 
 def server() -> str | None:
-    """URI, without its password, of the server that records runs; None if they are recorded in the work directory."""
+    """Return the URI, without password, of the server that records runs, or None if the work directory records them."""
     return without_credentials(os.environ.get(VARIABLE, "")) or None
 
 
@@ -36,23 +36,23 @@ def uri_of(work_dir: Path) -> str:
 
 
 def uri_of_run(tracking_uri: str, work_dir: Path) -> str:
-    """Tracking URI of the store that has a run, as its artifact says.
+    """Return the tracking URI of a run's store, given the URI in an artifact.
 
-    If that is empty (the model was trained elsewhere) or a file that no longer exists, it is the work directory's
-    store.
+    If `tracking_uri` is empty (the model was trained elsewhere) or is a file that no longer exists, return the work
+    directory's store.
     """
     file = file_of(tracking_uri)
     return tracking_uri if tracking_uri and (file is None or file.exists()) else store_uri(work_dir)
 
 
 def check_store(uri: str) -> None:
-    """Check that a store accepts results, before long work.
+    """Check before long work that a store accepts results.
 
-    A server that does not answer is accepted: what is logged is kept until it does.
+    An unreachable server is accepted, because logged data is kept until the server responds.
 
     Raises:
-        ArtifactError: the store or a proxy in front of it refuses the user, or there is no store.
-        ConfigError: MLflow cannot open it.
+        ArtifactError: the store, or a proxy in front of it, refuses the user, or there is no store.
+        ConfigError: MLflow cannot open the store.
     """
     if file := file_of(uri):
         there = next(path for path in (file, *file.absolute().parents) if path.exists())
@@ -73,7 +73,7 @@ def check_store(uri: str) -> None:
 
 @contextmanager
 def _one_try() -> Iterator[None]:
-    """Let MLflow ask only once, and wait only seconds for the answer."""
+    """Make MLflow send requests only once, with a timeout of seconds."""
     once = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": _LOOK_S}
     before = {name: os.environ.get(name) for name in once}
     os.environ.update(once)
@@ -93,7 +93,7 @@ def directory_of(uri: str) -> Path | None:
 
 
 def existing_file(uri: str) -> Path | None:
-    """The file of a store; None for a server. Raise `ArtifactError` if it does not exist: no run was recorded."""
+    """Return the file of a store, or None for a server; raise `ArtifactError` if the file does not exist."""
     file = file_of(uri)
     if file and not file.exists():
         raise ArtifactError(
@@ -103,7 +103,7 @@ def existing_file(uri: str) -> Path | None:
 
 
 def deliver(work_dir: Path) -> "Iterator[Outcome]":
-    """Deliver what finished runs of a work directory have left to their stores."""
+    """Deliver the data that finished runs of a work directory could not send to their stores."""
     from rankline.training.tracking.upload import deliver_left
 
     with quiet():
@@ -111,7 +111,7 @@ def deliver(work_dir: Path) -> "Iterator[Outcome]":
 
 
 def catch_up(work_dir: Path) -> None:
-    """As `deliver`, before something is added to a run; only warn if the store does not answer."""
+    """Deliver undelivered data before something is added to a run; only warn if the store does not respond."""
     if not left_in(journals_of(work_dir)):
         return
     for outcome in deliver(work_dir):
@@ -120,7 +120,7 @@ def catch_up(work_dir: Path) -> None:
 
 
 def stored_id(client: "MlflowClient", run_id: str) -> str:
-    """MLflow's id of a run, which differs from its own if the store did not answer when it began."""
+    """Return MLflow's id of a run, which differs from `run_id` if the store was unreachable when the run started."""
     from rankline.training.tracking.upload import stored_run
 
     run = stored_run(client, run_id)
@@ -137,7 +137,7 @@ def open_store(uri: str) -> "MlflowClient":
 
 @contextmanager
 def ending_run(client: "MlflowClient", run_id: str) -> Iterator[None]:
-    """Mark the run FINISHED with the block, KILLED by Ctrl-C, and FAILED by any other exception."""
+    """Mark the run FINISHED when the block ends, KILLED on Ctrl-C, and FAILED on any other exception."""
     status = "FAILED"
     try:
         yield

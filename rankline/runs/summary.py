@@ -1,4 +1,4 @@
-"""Runs as they are read back: what each was, how good, how fast, and what became of it."""
+"""Summaries of stored runs."""
 
 import re
 from collections.abc import Container, Mapping, Sequence
@@ -16,7 +16,7 @@ from rankline.workflows.core.errors import ConfigError
 
 _OF_MODEL = "model/valid_"
 _FEWEST_DIGITS = 4
-_MOST_MEANT = 20  # runs that a message lists
+_MOST_MEANT = 20  # maximum number of runs listed in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +24,14 @@ class RunSummary:
     """One run.
 
     Attributes:
-        name: what differs from the recipe.
+        name: settings that differ from the recipe.
         recipe: name of the experiment.
-        duration_s: None while it is running.
-        quality: metric → value on the validation rows.
+        duration_s: None while the run is active.
+        quality: metrics of the validation rows.
         serving: `FIGURES` of the last benchmark, and megabytes of the last export.
-        engine, version: of the last export; empty without one.
-        data, code: what it was trained on and by.
-        own_id: the id that the run began with, if its store did not answer then.
+        engine, version: engine and version of the last export; empty if there is none.
+        data, code: fingerprints of the training data and the code.
+        own_id: id that the run started with, if its store was unreachable then.
     """
 
     run_id: str
@@ -81,7 +81,7 @@ class RunSummary:
 
     @property
     def objective(self) -> tuple[str, float] | None:
-        """Title and value of the objective; None if it was not measured."""
+        """Title and value of the objective, or None if it was not measured."""
         return next(((o.title, self.quality[o.name]) for o in OBJECTIVES if o.name in self.quality), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,12 +89,7 @@ class RunSummary:
 
 
 def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list[RunSummary]:
-    """Runs of a store, the latest first, without the trials of `rankline tune`.
-
-    Raises:
-        ConfigError: no run of the recipe was recorded.
-        ArtifactError: the store does not answer.
-    """
+    """Return the runs of a store, latest first, without the trials of `rankline tune`."""
     found = [RunSummary.of(run) for run in store.runs(recipe, limit)]
     if not found and recipe is not None and recipe not in store.experiments():
         raise ConfigError(f"no run of {recipe!r} was recorded in {store.uri}.")
@@ -102,12 +97,7 @@ def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list
 
 
 def find_run(store: Reader, named: str) -> RunSummary:
-    """A run by its id, or the beginning of it.
-
-    Raises:
-        ConfigError: there is none, or more than one.
-        ArtifactError: the store does not answer.
-    """
+    """Return a run, given its id or a prefix of its id."""
     if re.fullmatch("[0-9a-f]{32}", named):
         return RunSummary.of(store.run(named))
     if not re.fullmatch(f"[0-9a-f]{{{_FEWEST_DIGITS},31}}", named):
@@ -123,13 +113,13 @@ def find_run(store: Reader, named: str) -> RunSummary:
 
 
 def validation_of(store: Reader, run: RunSummary) -> ValidationScores | None:
-    """Its scored validation rows; None if it keeps none."""
+    """Return a run's scored validation rows, or None if it has none."""
     with store.artifact(run.run_id, f"{FOLDER}/{FILE}") as path:
         return ValidationScores.read(path) if path else None
 
 
 def differences(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
-    """Choices that differ between runs → their values; a dash where a run has none."""
+    """Return a mapping from each setting that differs between runs to its values; a dash where a run has none."""
     described = [{**run.params, "data": run.data, "code": run.code, "engine": run.engine} for run in runs]
     names = dict.fromkeys(name for one in described for name in one)
     rows = {name: [one.get(name) or "–" for one in described] for name in names}

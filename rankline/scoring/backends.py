@@ -1,4 +1,4 @@
-"""Chooses whom a command asks: a running server, a server of its own, or this process."""
+"""The scoring backend of a command: a running server, a server started for it, or this process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server that answers.
+    """A running server.
 
     Attributes:
-        url: HOST:PORT of its gRPC.
-        process_ids: gives those of the server and its models; none of one that was not started here.
-        identity: its model that returns its input, for the client's own cost; None where it has none.
+        url: HOST:PORT of its gRPC endpoint.
+        process_ids: returns the ids of the processes of the server and its models; empty if it was not started here.
+        identity: name of a model that returns its input, for measuring the client's overhead; None if there is none.
     """
 
     url: str
@@ -31,17 +31,17 @@ class Server:
 
 @contextmanager
 def client_for(repository: Path, url: str | None, tls_root: Path | None = None) -> Iterator["Client"]:
-    """A client of the server at `url`, or of an exported ensemble in this process, which a note says.
+    """Yield a client of the server at `url`, or of an exported ensemble in this process, with a note to the user.
 
     Args:
-        repository: of the ensemble, called as the ensemble is; it is read where there is no `url`.
-        url: HOST:PORT of gRPC of a running server.
-        tls_root: what the certificate of a server that speaks TLS must be signed by.
+        repository: repository of the ensemble, with the ensemble's name; only read if there is no `url`.
+        url: HOST:PORT of the gRPC endpoint of a running server.
+        tls_root: root certificates to verify the server with; enables TLS.
 
     Raises:
-        ArtifactError: there is no such ensemble, or it is damaged.
+        ArtifactError: the ensemble does not exist, or is damaged.
         ConfigError: `tls_root` cannot be read, or comes without `url`.
-        ServerError: no server answers at `url`.
+        ServerError: no server responds at `url`.
     """
     from rankline.serving.client import Client, ClientConfig, ClientTls
 
@@ -65,16 +65,16 @@ def client_for(repository: Path, url: str | None, tls_root: Path | None = None) 
 def server_for(
     repository: Path, url: str | None = None, *, log_path: Path | None = None, with_identity: bool = False
 ) -> Iterator[Server]:
-    """The server at `url`, or one that serves an exported ensemble as long as the block lasts.
+    """Yield the server at `url`, or start one that serves an exported ensemble until the block ends.
 
     Args:
-        repository: of the ensemble, used where there is no `url`.
-        url: HOST:PORT of gRPC of a running server.
-        log_path: file for the log of a server that is started.
-        with_identity: a server that is started has a model that returns its input beside the ensemble.
+        repository: repository of the ensemble, used if there is no `url`.
+        url: HOST:PORT of the gRPC endpoint of a running server.
+        log_path: file for the log of a started server.
+        with_identity: whether a started server also serves a model that returns its input.
 
     Raises:
-        ArtifactError: there is no such ensemble.
+        ArtifactError: the ensemble does not exist.
         ServerError: the server does not start.
     """
     if url is not None:

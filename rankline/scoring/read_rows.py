@@ -1,4 +1,4 @@
-"""Rows from options, or block by block from CSV, Parquet or JSON lines."""
+"""Reads rows from options, or in blocks from CSV, Parquet or JSON lines."""
 
 import io
 import json
@@ -40,7 +40,7 @@ _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson":
 
 
 def from_options(arguments: Sequence[str]) -> dict[str, str]:
-    """Parse `--column value` and `--column=value` into column → text."""
+    """Parse `--column value` and `--column=value` into a mapping from column to text."""
     row: dict[str, str] = {}
     words = iter(arguments)
     for word in words:
@@ -59,10 +59,10 @@ def text_columns(schema: "ModelSchema") -> list[str]:
 
 
 def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Table:
-    """One row of values: JSON where a text can be parsed as JSON, else the text.
+    """Return a row whose values are parsed as JSON if possible, and strings otherwise.
 
-    `null`, and an empty value of a column that holds no text, is missing. Values of `text_columns` stay texts, so that
-    00123456 or 5e104321 remain what they are.
+    `null` is missing, and so is an empty value in a column that is not text. Values of `text_columns` stay strings, to
+    preserve values such as 00123456 or 5e104321.
     """
     row: dict[str, Any] = {}
     for name, text in texts.items():
@@ -77,7 +77,10 @@ def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Tab
 
 
 def format_of(path: str | None, format_name: str | None, requests: "Requests | None" = None) -> str:
-    """The format of rows: from the suffix, else `format_name`, else a looser suffix, the recipe, or stdin itself."""
+    """Return the format of input rows.
+
+    The order of precedence is the suffix, `format_name`, a less specific suffix, the recipe, and the content of stdin.
+    """
     if format_name not in (None, *FORMATS):
         raise ConfigError(f"--format is {format_name!r}. Available: {', '.join(FORMATS)}.")
     if path is None:
@@ -102,7 +105,7 @@ def _format_of_stdin() -> str:
 
 
 def output_format_of(output: Path | None, format_name: str | None, input_format: str) -> str:
-    """The format of scored rows: from the suffix, else `format_name`, else that of the input."""
+    """Return the format of scored rows: from the suffix, else `format_name`, else the input format."""
     chosen = format_name or input_format
     if output is not None:
         if output.suffix and format_name is None and output.suffix.lower() not in _SUFFIXES:
@@ -122,8 +125,8 @@ class Block:
     """Consecutive rows of a file.
 
     Attributes:
-        rows: as they are shown.
-        sent: as they are sent to the model.
+        rows: the rows as shown.
+        sent: the rows as sent to the model.
         done: share of the file that has been read so far, in [0, 1].
     """
 
@@ -133,7 +136,7 @@ class Block:
 
 
 def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
-    """Show a date as it was typed, and not as the whole number that is sent."""
+    """Replace the integer timestamps of a row with the dates that the user typed."""
     for place, field in enumerate(row.schema):
         if pa.types.is_integer(field.type) and not is_number(texts.get(field.name) or "nan"):
             row = row.set_column(place, field.name, pa.array([texts[field.name]]))
@@ -142,7 +145,7 @@ def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
 
 @contextmanager
 def stdin_as_file(format_name: str) -> Iterator[Path]:
-    """Copy standard input to a file with the suffix of its format; errors say stdin."""
+    """Copy standard input to a temporary file with the suffix of its format; errors name stdin instead of the file."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / f"stdin.{format_name}"
         with path.open("wb") as file:
@@ -154,13 +157,13 @@ def stdin_as_file(format_name: str) -> Iterator[Path]:
 
 
 def read_blocks(path: Path, format_name: str, schema: "ModelSchema | None" = None) -> Iterator[tuple[pa.Table, float]]:
-    """Read rows of a file, with the share of it that has been read, in bounded memory.
+    """Yield blocks of rows and the share of the file read so far, in bounded memory.
 
-    Without a schema, the type of a column in CSV is inferred. With one, only those of columns that the model takes are;
-    others stay as they are written. There is at least one block, which may be empty.
+    Without a schema, the types of CSV columns are inferred. With a schema, they are inferred only for the model's
+    columns; other columns keep their text. There is at least one block, which may be empty.
 
     Raises:
-        DataError: the file is not of that format, or empty.
+        DataError: the file is empty, or does not have the given format.
     """
     readers = {"csv": _csv_blocks, "jsonl": _json_blocks, "parquet": _parquet_blocks}
     try:
@@ -223,14 +226,14 @@ def _parquet_blocks(path: Path, _: "ModelSchema | None") -> Iterator[tuple[pa.Ta
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], Callable[[], float]]]:
-    """The content of a file, decompressed, and a function that returns the share of it that has been read."""
+    """Yield the decompressed content of a file, and a function that returns the share read so far."""
     num_bytes = path.stat().st_size
     with io.FileIO(path) as file, unpacked(path, file) as stream:
         yield cast(IO[bytes], stream), lambda: file.tell() / num_bytes
 
 
 def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[bytes]:
-    """Yield parts that end with a line, and never inside a quoted cell; the last part is empty."""
+    """Yield parts that end at a line break outside quotes; the last part is empty."""
     while block := stream.read(_BLOCK_BYTES):
         lines = [block, stream.readline()]
         is_open = are_quoted and sum(line.count(b'"') for line in lines) % 2
@@ -242,7 +245,7 @@ def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[byt
 
 
 def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
-    """Take empty cells as missing texts: Arrow's own list would include the country code NA."""
+    """Turn empty strings into nulls, because Arrow's own list of nulls would include the country code NA."""
     for name in set(columns) & set(rows.column_names):
         texts = rows[name]
         filled = pc.if_else(pc.equal(texts, ""), None, texts)
@@ -251,7 +254,7 @@ def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
 
 
 def select(rows: pa.Table, schema: "ModelSchema") -> pa.Table:
-    """Select the columns that a model takes; the rows may have others, and lack optional ones.
+    """Select the model's columns. The rows may have other columns, and may lack optional ones.
 
     Raises:
         DataError: a required column is missing.
@@ -266,7 +269,7 @@ def select(rows: pa.Table, schema: "ModelSchema") -> pa.Table:
 
 
 def missing_columns(sent: Collection[str], optional: Iterable[str], given: Iterable[str]) -> str:
-    """Describe which columns are scored as missing; "" if none.
+    """Return a message about columns that are scored as missing, or an empty string.
 
     Raises:
         DataError: a column is given but not sent, or its name is close to a missing one.

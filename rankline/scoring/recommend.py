@@ -1,4 +1,4 @@
-"""The best items for a user, scored by the server."""
+"""Recommends items for a user."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,19 +28,19 @@ def best_items(
     with_known: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Score the catalogue and return its best rows with a `score`, best first.
+    """Score the catalog, and return its best rows with a `score`, best first.
 
-    Where rows may hold several candidates, one request has the user, the history if rows have any, and all candidates;
-    if there are more than the server takes at once, there are several requests.
+    If the model takes several candidates per row, a request holds the user, any history, and all candidates, split into
+    several requests if there are more candidates than the server accepts at once.
 
     Args:
-        user: one that training did not see is scored as unseen, with an empty history.
-        context: values of columns other than user, item and history; those missing here come from the catalogue.
+        user: a user that training did not see is scored as unseen, with an empty history.
+        context: values of columns other than user, item and history; other values come from the catalog.
         with_known: also score the items that the user has in the data.
-        report: receives a remark about the user, if there is one.
+        report: called with a remark about the user, if there is one.
 
     Raises:
-        ConfigError: a column is neither in `context` nor in the catalogue, or user ids are numbers and `user` is not.
+        ConfigError: a column is neither in `context` nor in the catalog, or user ids are numbers and `user` is not.
     """
     user_column, item_column = user_and_item(prepared)
     history_column, catalog = prepared.spec.metadata.history, prepared.catalog()
@@ -65,11 +65,7 @@ def best_items(
 
 
 def user_and_item(prepared: PreparedData) -> tuple[str, str]:
-    """The columns of users and items. Reads no rows, so that a command can call it before it starts a server.
-
-    Raises:
-        ConfigError: rows have no user or item, or there is no catalogue of items.
-    """
+    """Return the names of the user and item columns. Reads no rows, so it can be called before a server starts."""
     user_column, item_column = prepared.group_by, prepared.item
     if user_column is None or item_column is None or CATALOG not in prepared.manifest.files:
         raise ConfigError(
@@ -80,7 +76,7 @@ def user_and_item(prepared: PreparedData) -> tuple[str, str]:
 
 
 def context_of(texts: Sequence[str], schema: "ModelSchema") -> dict[str, Any]:
-    """Parse `--context name=value` into column → value, typed as `typed_row` does."""
+    """Parse `--context name=value` into a mapping from column to value, typed as in `typed_row`."""
     given: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -92,10 +88,10 @@ def context_of(texts: Sequence[str], schema: "ModelSchema") -> dict[str, Any]:
 
 
 def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collection[str]) -> list[str]:
-    """The columns of the catalogue that are sent with each item, beside the item itself.
+    """Return the catalog columns that are sent with each item, besides the item itself.
 
     Raises:
-        ConfigError: a column comes from nowhere, or an unknown one is given.
+        ConfigError: a column has no source, or an unknown column is given.
     """
     known = {prepared.group_by, prepared.item, prepared.spec.metadata.history}
     further = {column.name: column.is_required for column in schema.columns if column.name not in known}
@@ -104,7 +100,7 @@ def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collec
         raise ConfigError(f"--context names {unknown}, expected {list(further) or 'none'}.{hint}")
     in_catalog = set(prepared.catalog_columns())
     if prepared.spec.metadata.history is not None:
-        in_catalog &= set(schema.candidates)  # all else is one value, which the candidates share
+        in_catalog &= set(schema.candidates)  # other columns have one value for all candidates
     of_items = [name for name in further if name not in context and name in in_catalog]
     if lacking := [name for name, is_required in further.items() if is_required and name not in {*context, *of_items}]:
         example = " ".join(f"--context {name}=…" for name in lacking)
@@ -113,7 +109,6 @@ def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collec
 
 
 def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str:
-    """The user id in the type that the ensemble takes."""
     (values,) = (found.values for found in schema.columns if found.name == column)
     if values.numpy_dtype.hasobject:
         return str(user)
@@ -124,14 +119,14 @@ def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str
 
 
 def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None]) -> pa.Array | None:
-    """All items of a user; none for an unknown one, and None if the data keeps no such lists."""
+    """Return all items of a user, an empty array for an unknown user, or None if the data has no such lists."""
     histories = prepared.histories()
     if histories is None:
         return None
     users, items = histories.columns
     try:
         number = pc.index(users, pa.scalar(user, users.type)).as_py()
-    except (pa.ArrowException, OverflowError):  # larger than any that is known
+    except (pa.ArrowException, OverflowError):  # larger than any known id
         number = -1
     if number >= 0:
         return items[number].values
@@ -140,7 +135,7 @@ def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None
 
 
 def _latest(client: "Client", history: pa.Array) -> pa.Array:
-    """The end of a history that fits into a request; the workflow keeps fewer."""
+    """Return the part of a history that fits into a request. The workflow may use even less."""
     limit = client.schema.max_list_length
     return history[-limit:] if limit else history
 

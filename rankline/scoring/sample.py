@@ -1,4 +1,4 @@
-"""Rows to measure an ensemble with whose model was made elsewhere, so that no prepared data has some."""
+"""Sample rows for benchmarks of models trained elsewhere, which have no prepared data."""
 
 import re
 from pathlib import Path
@@ -18,13 +18,13 @@ _MOST_ROWS = 65_536
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is invalid, or that of a recipe."""
+    """Refuse an invalid name, or the name of a recipe."""
     if not re.fullmatch(NAMES, name) or name in available().recipes:
         raise ConfigError(f"the name is {name!r}, expected letters, digits, - and _, and not the name of a recipe.")
 
 
 def check_free(repository: Path) -> None:
-    """Refuse a repository in which a recipe has exported an ensemble: its next version would be of another model."""
+    """Refuse a repository with a recipe's ensemble, whose next version would be another model."""
     if names_in(repository) and not is_foreign(ensemble := ExportedEnsemble.load(repository)):
         raise ConfigError(
             f"{repository} has version {ensemble.version} of an ensemble that a recipe made. Give another name, or "
@@ -43,7 +43,7 @@ def read_sample(path: Path) -> pa.Table:
 
 
 def publish_sample(rows: pa.Table, path: Path) -> None:
-    """Keep the first rows as an artifact."""
+    """Store the first rows as an artifact."""
     with publish(path, KIND) as staging:
         pq.write_table(rows.slice(0, _MOST_ROWS), staging / _FILE)
 

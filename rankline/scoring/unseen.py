@@ -1,4 +1,4 @@
-"""Finds what no training row has: values of validation rows, such as a month after a split by time, and classes."""
+"""Finds validation values and label classes without any training row, such as a new month after a split by time."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,13 +10,13 @@ from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.feature_spec import PARQUET
 from rankline.workflows.schema.targets import MULTICLASS
 
-_FEW = 64  # ids of a column; of many, most may well be new
+_FEW = 64  # maximum cardinality; in larger columns, many values can be new
 _LOOKED_AT = 65_536
 _MANY = 0.5
 
 
 def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
-    """Column of few categories → share of the first validation rows with one that is new, where that is the most."""
+    """Return the share of the first validation rows with an unseen value, for small columns where it exceeds half."""
     source = prepared.spec.sources["valid"]
     names = [one.name for one in prepared.spec.categorical if not one.is_list and (one.cardinality or _FEW + 1) <= _FEW]
     if source.type != PARQUET or not names:
@@ -30,7 +30,7 @@ def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
 
 
 def untrained_classes(prepared: PreparedData) -> dict[str, list[str]]:
-    """Return the classes of each label that no training row has."""
+    """Return the classes of each label that have no training row."""
     source = prepared.spec.sources["train"]
     heads = [head for head in prepared.spec.heads if head.task == MULTICLASS]
     if source.type != PARQUET or not heads:

@@ -1,4 +1,4 @@
-"""Rows of any number scored block by block, and written beside their scores."""
+"""Scores any number of rows in blocks, and writes them with their scores."""
 
 import json
 import math
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE = 8_192
 _LONG_ROWS_AT_ONCE = 1_024
-"""Of rows that hold a history, which takes memory."""
+"""Limit for rows that hold a history, which takes memory."""
 _BLOCKS_AHEAD = 2
-_FORMULA, _NUMBER = r"^[=+\-@\t\r]", r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"  # what a spreadsheet takes a text for
+_FORMULA, _NUMBER = r"^[=+\-@\t\r]", r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"  # how spreadsheets interpret text
 
 Write: TypeAlias = "Callable[[pa.Table, Mapping[str, NDArray[Any]]], None]"
 
 
 def check_columns(rows: pa.Table, names: Sequence[str], format_name: str) -> None:
-    """Refuse, before scoring, rows that cannot be written beside their scores."""
+    """Refuse, before scoring, rows that cannot be written together with their scores."""
     if taken := next((name for name in names if name in rows.column_names), None):
         raise ConfigError(f"the rows have a column {taken!r} already, which the scores would go into. Rename it.")
     if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
@@ -84,10 +84,10 @@ def without_score(scores: "NDArray[Any]") -> "NDArray[np.int64]":
 
 @contextmanager
 def scores_to(output: Path | None, format_name: str) -> Iterator[Write]:
-    """A function that writes rows and columns of scores, again and again.
+    """Yield a function that appends rows and their scores to a file, or to stdout if `output` is None.
 
-    Scores are [num_rows], or [num_rows, num_candidates], which become lists. A file is written atomically; None is
-    stdout.
+    Scores have shape [num_rows], or [num_rows, num_candidates] and are written as lists. The file is written
+    atomically.
     """
     with ExitStack() as stack:
         if output is None:
@@ -106,11 +106,7 @@ def scores_to(output: Path | None, format_name: str) -> Iterator[Write]:
 
 
 def _like(rows: pa.Table, first: pa.Schema) -> pa.Table:
-    """Rows with the columns of the first ones, in their order.
-
-    Raises:
-        ConfigError: they have others.
-    """
+    """Return rows with the columns of the first block, in its order."""
     if rows.column_names == first.names:
         return rows
     if others := [name for name in rows.column_names if name not in first.names]:
@@ -159,7 +155,7 @@ def _json_lines(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
 
 
 def _json(row: Any) -> str:
-    """Encode a row. Dates and decimals become texts, NaN and infinities null: JSON has no type for them."""
+    """Encode a row. JSON has no dates, decimals, NaN or infinity: the first two become strings, the others null."""
     try:
         return json.dumps(row, ensure_ascii=False, default=str, allow_nan=False)
     except ValueError:
@@ -183,7 +179,7 @@ def _parquet(sink: IO[bytes], stack: ExitStack) -> Callable[[pa.Table], None]:
             writer = stack.enter_context(parquet.ParquetWriter(sink, rows.schema))
         rows = _like(rows, writer.schema)
         for field, expected in zip(rows.schema, writer.schema, strict=True):
-            if is_text(field.type) and not is_text(expected.type):  # a cast would make 501 of 00501
+            if is_text(field.type) and not is_text(expected.type):  # a cast would turn 00501 into 501
                 raise _unfit(f"{field.name!r} is a text, and was {expected.type}")
         try:
             writer.write_table(rows.cast(writer.schema))

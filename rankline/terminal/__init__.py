@@ -1,1 +1,1 @@
-"""What is printed: the console, progress, and tables."""
+"""Terminal output: the console, progress, and tables."""

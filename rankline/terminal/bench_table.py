@@ -1,4 +1,4 @@
-"""What a benchmark found, on the terminal: the report of one, and two side by side."""
+"""Benchmark reports and comparisons, as terminal tables."""
 
 from collections.abc import Callable, Iterator
 
@@ -31,7 +31,7 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
 
 
 def print_short_report(report: BenchmarkReport, console: Console) -> None:
-    """Print the figures of each load, and what is wrong with them; the page has the rest."""
+    """Print the metrics and problems of each load; the HTML page has the rest."""
     heading(console, f"{_how(report)} over gRPC, raw ids in, scores out")
     _print_problems(report, console)
     _print_table(report, lambda cell: escape(cell.text), console)
@@ -64,9 +64,9 @@ def _print_table(report: BenchmarkReport, shown: Callable[[Cell], str], console:
 
 
 def _print_figures(report: BenchmarkReport, console: Console) -> None:
-    """Print the table, with half of each interval as a share below the figure, and remarks."""
+    """Print the table, with half the width of each interval as a percentage below the value, and remarks."""
     _print_table(report, _figure, console)
-    found = list(remarks(report.bench)) if not report.searches else []  # the rates of a search are tested briefly
+    found = list(remarks(report.bench)) if not report.searches else []  # a search tests its rates only briefly
     for remark in found[:_MOST_REMARKS]:
         console.print(f"[dim]{escape(remark)}[/]", soft_wrap=True)
     if (more := len(found) - _MOST_REMARKS) > 0:
@@ -85,7 +85,6 @@ def _figure(cell: Cell) -> str:
 
 
 def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
-    """Print mean milliseconds by part for the first loads; the report has them all."""
     shown = [(result.load, result.breakdown) for result in report.bench if result.breakdown is not None]
     if not shown:
         return

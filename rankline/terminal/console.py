@@ -1,4 +1,4 @@
-"""What a person sees: one progress display for a whole run, tables at its end."""
+"""Console output: one progress display for a whole run, messages and tables."""
 
 import errno
 import os
@@ -30,9 +30,9 @@ from rankline.workflows.core.progress import Progress as ProgressSink
 CONSOLE = Console(highlight=False)
 ERRORS = Console(stderr=True, highlight=False)
 STDOUT = Path("-")
-"""Standard output, where a file is asked for."""
+"""Stands for standard output where a file is expected."""
 SAID_EVERY_S = 15.0
-"""How often a log is told how far a stage is."""
+"""Interval between progress lines in a log."""
 
 
 def say(text: str) -> None:
@@ -63,14 +63,14 @@ def plain_table() -> Table:
 def print_table(console: Console, columns: Mapping[str, Sequence[str]], *, num_keys: int = 1, left: int = 1) -> None:
     """Print a table without cutting cells: columns that do not fit follow in further tables, after the key columns.
 
-    Further tables leave out rows without values. Cells are markup; the first `left` columns are aligned to the left.
+    Further tables omit rows without values. Cells are markup; the first `left` columns are left-aligned.
     """
     widths = {name: _width([escape(name), *cells]) + 2 for name, cells in columns.items()}
     keys = list(columns)[:num_keys]
     room = console.width - sum(widths[name] for name in keys)
     parts: list[list[str]] = [[]]
     for name in list(columns)[num_keys:]:
-        if parts[-1] and sum(widths[n] for n in (*parts[-1], name)) > room + 2:  # nothing has to follow the last one
+        if parts[-1] and sum(widths[n] for n in (*parts[-1], name)) > room + 2:  # the last column needs no padding
             parts.append([])
         parts[-1].append(name)
     for number, part in enumerate(parts):
@@ -85,7 +85,7 @@ def print_table(console: Console, columns: Mapping[str, Sequence[str]], *, num_k
         if number:
             console.print()
         wanted = sum(widths[name] for name in (*keys, *part))
-        table.width = wanted if wanted > console.width else None  # the terminal breaks its lines
+        table.width = wanted if wanted > console.width else None  # let the terminal wrap its lines
         console.print(table, crop=False)
 
 
@@ -99,10 +99,10 @@ class Display(Protocol):
 
 
 class Stages:
-    """The stages of a run, one line each, the current one with a bar.
+    """The stages of a run, one line each; the current stage has a progress bar.
 
-    If the output is not a terminal, each stage prints one line at its end, and every `SAID_EVERY_S` its state to
-    standard error, so that a log shows whether an hour of training makes progress.
+    If the output is not a terminal, each stage prints one line when it ends. In addition, it prints its state to
+    standard error every `SAID_EVERY_S` seconds, so that a log shows the progress of long training.
     """
 
     def __init__(self, names: list[str], console: Console = CONSOLE) -> None:
@@ -151,7 +151,7 @@ class Stages:
 
 
 class _Mark(SpinnerColumn):
-    """A spinner for the stage that runs, nothing for those that wait."""
+    """A spinner for the running stage, blank for waiting stages."""
 
     def render(self, task: Task) -> RenderableType:
         return super().render(task) if task.started else Text(" ")
@@ -162,7 +162,7 @@ def _whole() -> Column:
 
 
 class _Stage(ProgressSink):
-    """Passes the progress of a stage to its bar, and from time to time to `say`."""
+    """Forwards the progress of a stage to its bar, and periodically to `say`."""
 
     def __init__(self, progress: Progress, task: TaskID, say: Callable[[str], None] | None = None) -> None:
         self._progress, self._task, self._say = progress, task, say
@@ -178,7 +178,6 @@ class _Stage(ProgressSink):
 
 
 def format_error(error: Exception) -> str:
-    """The message for the user."""
     if isinstance(error, OSError) and os.strerror(errno.ENOSPC) in str(error):  # libraries wrap it in their own ways
         return "the disk is full. Earlier data is unchanged: free some space, and run this again."
     if isinstance(error, OSError) and error.filename:

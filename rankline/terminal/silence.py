@@ -1,4 +1,4 @@
-"""A process in which the libraries keep what they have to say to themselves."""
+"""Silences the libraries of this process."""
 
 import logging
 import os
@@ -24,11 +24,11 @@ def show_all(is_asked_for: bool = True) -> None:
 
 
 def quiet_libraries() -> None:
-    """Silence start-up notices and deprecations that a user can do nothing about; call it before the imports."""
+    """Silence startup notices and deprecations that a user can do nothing about. Call this before the imports."""
     if _shows_all:
         return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # `import tensorflow` imports one Keras: the one that we use
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # make `import tensorflow` load only Keras 2, which we use
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     _quiet_logger(sys.modules.get("tensorflow"))
     warnings.filterwarnings("ignore")
@@ -36,17 +36,17 @@ def quiet_libraries() -> None:
 
 
 def _quiet_logger(tensorflow: ModuleType | None) -> None:
-    """Leave out what is not an error, such as deprecations of tf.feature_column.
+    """Suppress everything but errors, including deprecations of tf.feature_column.
 
-    In a notebook, TensorFlow sets the level of its logger to INFO when it first asks for it.
+    In a notebook, TensorFlow sets the level of its logger to INFO when it first requests the logger.
     """
-    if tensorflow is not None and hasattr(tensorflow, "get_logger"):  # else it is not there yet, or is being imported
+    if tensorflow is not None and hasattr(tensorflow, "get_logger"):  # else it is not fully imported yet
         tensorflow.get_logger()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 def _load_tensorflow(load: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Drop the notices that TensorFlow 2.21 writes while it is loaded, whatever TF_CPP_MIN_LOG_LEVEL says."""
+    """Drop the notices that TensorFlow 2.21 writes while it loads, regardless of TF_CPP_MIN_LOG_LEVEL."""
     with without_notices():
         load(module)
     _quiet_logger(module)
@@ -57,8 +57,8 @@ _QUIET_TENSORFLOW = LoadHook(("tensorflow",), _load_tensorflow)
 
 @contextmanager
 def without_notices() -> Iterator[None]:
-    """What is written to standard error in the block, by C++ too, comes after it, without TensorFlow's notices."""
-    if sys.stderr is None:  # it was closed, and 2 may be some other file by now
+    """Delay standard error output of the block, including output of C++ code, to drop TensorFlow's notices from it."""
+    if sys.stderr is None:  # closed; descriptor 2 may be another file by now
         yield
         return
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What verbs print when they are done."""
+"""Output of commands when they finish."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,14 +34,14 @@ def print_summary(result: "RunResult", console: Console) -> None:
 
 
 def _quality_in_words(quality: "Quality") -> str:
-    """Such as "served AUC 0.7751"."""
+    """Return a description such as "served AUC 0.7751"."""
     from rankline.training.evaluation import objective_of
 
     return f"served {objective_of(quality.heads).title} {quality_figure(quality.served)}"
 
 
 def print_quality(quality: "Quality", console: Console) -> None:
-    """Print each metric; for the objective also that of the served scores, and the best attainable."""
+    """Print each metric; for the objective also the value of the served scores, and the best attainable value."""
     from rankline.training.evaluation import metric_names, objective_of
 
     num_seeds = len(quality.per_seed)
@@ -104,7 +104,7 @@ def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
 
 
 def _runtime(native: Mapping[str, bool]) -> str:
-    """Which steps run natively, if the server's machine has the native backends."""
+    """Describe which steps run natively, if the server's machine has the native backends."""
     names = {"transform": "the workflow", "predict": "the model"}
     in_python = [names.get(step, "all") for step, is_native in native.items() if not is_native]
     if not in_python:
@@ -127,7 +127,7 @@ def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> 
 
 
 def print_statuses(found: "Sequence[Status]", console: Console) -> None:
-    """Print a line for each ensemble, then who disagrees: a server, or the alias."""
+    """Print a line for each ensemble, then any disagreements with a server or the alias."""
     columns = {
         "ensemble": [escape(one.name) for one in found],
         "version": [str(one.version) for one in found],
@@ -146,12 +146,11 @@ def print_statuses(found: "Sequence[Status]", console: Console) -> None:
 
 
 def _said(version: int | None, status: "Status") -> str:
-    """The version that a server or the alias has."""
     return "the same" if version == status.version else f"[bold yellow]{version or '–'}[/]"
 
 
 def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, str]:
-    """Title and value of the objective; a dash for a model that was trained elsewhere."""
+    """Return title and value of the objective; a dash for a model that was trained elsewhere."""
     from rankline.training.evaluation import OBJECTIVES
 
     found = ((o.title, quality_figure(metrics[f"valid_{o.name}"])) for o in OBJECTIVES if f"valid_{o.name}" in metrics)

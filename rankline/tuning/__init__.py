@@ -1,1 +1,1 @@
-"""Searches for hyperparameters, and for the way of serving that keeps a latency objective."""
+"""Searches for hyperparameters, and for serving configurations that meet a latency objective."""

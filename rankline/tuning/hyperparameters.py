@@ -1,7 +1,7 @@
-"""`rankline tune`: which choices are best, by Optuna, on a part of the training rows; each trial is a run in MLflow.
+"""Hyperparameter search of `rankline tune`, with Optuna, on a part of the training rows. Each trial is an MLflow run.
 
-The study is a journal in the work directory, so a search that was ended goes on where it was. It is of one state of the
-data and of one recipe; others begin a new one.
+The study is a journal in the work directory, so an interrupted search continues where it stopped. A study belongs to
+one version of the data and one recipe; any change starts a new study.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ from rankline.workflows.core.progress import Part, Progress
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.storage.artifacts import write_whole
 
-_RUN_ID = "run_id"  # of the search or a trial, among what Optuna keeps of it
-_OWN = "own"  # of the trial of the recipe's own choices
+_RUN_ID = "run_id"  # Optuna attribute of a search or trial: its MLflow run
+_OWN = "own"  # Optuna attribute that marks the trial of the recipe's settings
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 _DIGITS = 4
-_STARTUP_TRIALS = 5  # that are never ended early: there is nothing yet to compare with
-_UNFINISHED = 50  # trials that may fail beyond those that are asked for
+_STARTUP_TRIALS = 5  # trials that are never pruned, since there is nothing to compare them with
+_UNFINISHED = 50  # failed trials allowed in addition to the requested ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +50,13 @@ class Tuned:
     """The result of a search.
 
     Attributes:
-        recipe: as it is typed.
-        choices: those that differ from the recipe's.
+        recipe: the recipe's argument on the command line.
+        choices: settings that differ from the recipe's.
         metric: title of the objective.
-        before, after: the objective of the recipe's own choices, and of these, on rows of the training part.
-        epoch: the best one of the best trial.
-        num_pruned: trials that were ended early.
-        run_id: MLflow run of the search, whose children are the trials.
+        before, after: the objective with the recipe's settings, and with `choices`, on a part of the training rows.
+        epoch: best epoch of the best trial.
+        num_pruned: number of trials that were ended early.
+        run_id: MLflow run of the search, the parent of the trials' runs.
     """
 
     recipe: str
@@ -71,7 +71,6 @@ class Tuned:
 
     @property
     def command(self) -> str:
-        """The command that trains with them."""
         return " ".join(["rankline train", self.recipe, *(typed(name, value) for name, value in self.choices.items())])
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,13 +87,13 @@ def tune(
     directory: Path,
     progress: Progress,
 ) -> Tuned:
-    """Search until there are `num_trials` complete or pruned trials, including those of an earlier call.
+    """Search until there are `num_trials` complete or pruned trials, including the trials of an earlier call.
 
-    The recipe's choices are the first trial; only those in `only` are varied, or all.
+    The recipe's settings are the first trial. The search varies the settings in `only`, or all if it is empty.
 
     Raises:
-        ConfigError: a choice cannot be varied.
-        RanklineError: the recipe's own choices cannot be trained, too many trials failed, or another process searches.
+        ConfigError: a setting cannot be varied.
+        RanklineError: the recipe's settings cannot be trained, too many trials failed, or another process is searching.
     """
     space = search_space(recipe.train, only)
     directory.mkdir(parents=True, exist_ok=True)
@@ -118,7 +117,7 @@ def tune(
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the directory: trials that are running in a study are taken for interrupted."""
+    """Lock the directory, because a search treats the running trials of a study as interrupted."""
     try:
         with FileLock(directory / ".lock", timeout=0):
             yield
@@ -127,7 +126,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _study(recipe: Recipe, prepared: PreparedData, space: Mapping[str, Values], directory: Path) -> optuna.Study:
-    """The study of these data, recipe and choices; interrupted trials are marked as failed."""
+    """Return the study of this data, recipe and search space, with interrupted trials marked as failed."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     about = [prepared.manifest.fingerprint, sorted(recipe.train.to_dict().items()), sorted(space)]
     study = optuna.create_study(
@@ -162,16 +161,15 @@ class _Search:
         with quiet():
             self.run_id = self._opened()
         self.failure = ""
-        """Why the last trial failed that did."""
+        """Error of the last failed trial."""
 
     @property
     def num_done(self) -> int:
-        """Trials that are complete or pruned."""
         return len(self._done(*_DONE))
 
     @property
     def words(self) -> str:
-        """The best so far."""
+        """A description of the best trial so far."""
         if not self._done(TrialState.COMPLETE):
             return ""
         best = quality_figure(self._study.best_value)
@@ -181,7 +179,7 @@ class _Search:
         return ", ".join(part for part in (f"trial {number + 1} of {of}", self.words, note) if part)
 
     def step(self, progress: Progress) -> None:
-        """Run the next trial; raise `RanklineError` if the recipe's own choices cannot be trained."""
+        """Run the next trial; raise `RanklineError` if the recipe's settings cannot be trained."""
         trial = self._study.ask()
         choices = {name: _drawn(trial, name, values) for name, values in self._space.items()}
         config = self._recipe.train.with_choices(**choices)
@@ -234,7 +232,7 @@ class _Search:
         client.log_artifact(run_id, str(evidence))
 
     def _opened(self) -> str:
-        """The run of the search, which an earlier call may have begun."""
+        """Return the run of the search, continuing the run of an earlier call if there is one."""
         if run_id := self._study.user_attrs.get(_RUN_ID):
             self._client.update_run(run_id, status="RUNNING")
             return str(run_id)
@@ -248,7 +246,7 @@ class _Search:
 
 
 class _Watch(Observer):
-    """Reports to Optuna after each epoch, and ends a trial that does worse than most."""
+    """Observer that reports to Optuna after each epoch, and ends a trial that does worse than most."""
 
     def __init__(self, trial: optuna.Trial, judged_by: str) -> None:
         self._trial, self._judged_by, self._epoch = trial, judged_by, 0
@@ -258,7 +256,7 @@ class _Watch(Observer):
         self.run_id = log.run_id
         return [self]
 
-    def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:  # noqa: ARG002  (an observer's)
+    def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:  # noqa: ARG002  (an observer's signature)
         self._epoch += 1
         self._trial.report(figures[self._judged_by], self._epoch)
         if _OWN not in self._trial.user_attrs and self._trial.should_prune():
@@ -275,19 +273,19 @@ def _drawn(trial: optuna.Trial, name: str, values: Values) -> Any:
 
 
 def _as_drawn(value: Any) -> Any:
-    """As Optuna keeps a value: a tuple as text."""
+    """Convert a value for Optuna, which cannot store tuples."""
     return text_of(value) if isinstance(value, tuple) else value
 
 
 def _value_of(values: Values, drawn: Any) -> Any:
-    """The inverse of `_as_drawn`."""
+    """Invert `_as_drawn`."""
     if isinstance(values, OneOf):
         return next(value for value in values.values if _as_drawn(value) == drawn)
     return _rounded(drawn) if isinstance(drawn, float) else drawn
 
 
 def _rounded(value: float) -> float:
-    """Keep the digits that matter, so that what is printed is what was tried."""
+    """Keep the significant digits, so that the printed value is exactly the value tried."""
     return float(f"{value:.{_DIGITS}g}")
 
 

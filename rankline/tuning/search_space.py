@@ -1,6 +1,6 @@
-"""Where good values of choices may lie, for `rankline tune`: a line for each choice that it varies, by its name.
+"""Search space of `rankline tune`: one line per setting.
 
-The number of epochs is not among them: the rows that judge a trial also say when it is at its best.
+It excludes the number of epochs: the rows that judge a trial also determine its best epoch.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from rankline.workflows.core.suggestions import did_you_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Numbers from `low` to `high`, whole ones where both are; `is_log` draws them by their magnitude."""
+    """Numbers from `low` to `high`, integers if both are; `is_log` samples on a log scale."""
 
     low: float
     high: float
@@ -59,7 +59,7 @@ _OF_STEPS: Mapping[str, Callable[[Any], Values]] = {
     "learning_rate": _around(10),
     "batch_size": _sizes(0.25, 0.5, 1, 2, 4),
 }
-"""Of models that are fitted step by step."""
+"""Settings of models that train step by step."""
 _OF_MODELS: Mapping[str, Callable[[Any], Values]] = {
     "embedding_dim_cap": _sizes(0.5, 1, 2),
     "embedding_dropout": _from(0.0, 0.5),
@@ -80,7 +80,7 @@ _OF_MODELS: Mapping[str, Callable[[Any], Values]] = {
 
 
 def search_space(config: TrainConfig, only: tuple[str, ...] = ()) -> dict[str, Values]:
-    """Choices of a run and its model, with the values to try."""
+    """Return the settings of a run and its model, with the values to try."""
     found = _OF_STEPS if config.model.framework.learns_in_steps else {}
     of_model = {field.name for field in fields(config.model)}
     made = {name: values(getattr(config, name)) for name, values in found.items()}

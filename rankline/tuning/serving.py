@@ -1,7 +1,7 @@
-"""`rankline tune --slo`: which way of serving a trained model takes the most requests under a bound of latency.
+"""Search of `rankline tune --slo`: the serving configuration with the highest throughput under a latency bound.
 
-Each configuration is a run in MLflow below one for the search, which is below the run that trained the model. Nothing
-in the model repository changes before the best is known.
+Each configuration is an MLflow run. Its parent is the run of the search, whose parent is the run that trained the
+model. The model repository stays unchanged until the best configuration is known.
 """
 
 import json
@@ -42,10 +42,10 @@ class ServingTuned:
     """The result of a search.
 
     Attributes:
-        recipe: as it is typed.
-        tried: all configurations, the best first.
-        num_left: configurations that were not tried.
-        run_id: MLflow run of the search, whose children are the configurations.
+        recipe: the recipe's argument on the command line.
+        tried: all tried configurations, the best first.
+        num_left: number of configurations that were not tried.
+        run_id: MLflow run of the search, the parent of the configurations' runs.
     """
 
     recipe: str
@@ -61,7 +61,6 @@ class ServingTuned:
 
     @property
     def command(self) -> str:
-        """The command that exports the best configuration."""
         config = self.best.config
         values = {name: getattr(config, name) for name in VARIED}
         values |= {name: value for name, value in asdict(config).items() if value != getattr(ExportConfig, name)}
@@ -114,12 +113,12 @@ def tune_serving(
     log_path: Path,
     progress: Progress,
 ) -> ServingTuned:
-    """Search for the configuration that takes the most requests per second and meets the target, such as p99=10ms.
+    """Search for the configuration with the most requests per second that meets a target such as p99=10ms.
 
     The recipe's `serving` is the first configuration; only the fields in `only` are varied.
 
     Raises:
-        ConfigError: the target cannot be parsed, an engine does not take the model, or there is nothing to compare.
+        ConfigError: the target cannot be parsed, an engine does not support the model, or there is nothing to compare.
         ServingError: no configuration meets the target, or none could be served.
     """
     target = Slo.parse(slo)
@@ -150,11 +149,11 @@ def tune_serving(
 
 
 def available_engines(trained: TrainedModel, wanted: str | None) -> list[Engine]:
-    """Installed engines that take a model, the wanted one first.
+    """Return the installed engines that support a model, the wanted engine first.
 
     Raises:
-        ConfigError: the wanted one does not take it.
-        MissingExtraError: it is not installed.
+        ConfigError: the wanted engine does not support the model.
+        MissingExtraError: the wanted engine is not installed.
     """
     first = engine_for(trained.format, wanted)
     first.require(feature=f"serving {trained.path}")
@@ -170,7 +169,7 @@ def available_engines(trained: TrainedModel, wanted: str | None) -> list[Engine]
 
 
 def _check_reached(slo: str, tried: Sequence[Trial]) -> None:
-    """Raise `ServingError` if nothing met the target, with the best value or why nothing was served."""
+    """Raise `ServingError` if no configuration met the target, with the best value or why none was measured."""
     if tried[0].rate_per_s is not None:
         return
     reached = [(one.value_ms, one.rate_per_s, name_of(of.config)) for of in tried if (one := of.last) and one.value_ms]
@@ -194,7 +193,7 @@ class _Log:
         self._runs: dict[ExportConfig, str] = {}
 
     def keep(self, tried: Trial) -> None:
-        """Record a configuration, or the result of a longer measurement."""
+        """Record a configuration, or the result of a longer measurement of it."""
         with quiet():
             run_id = self._runs.get(tried.config)
             if run_id is None:
@@ -212,7 +211,6 @@ class _Log:
             self.client.set_terminated(run_id, "FAILED" if tried.failure else "FINISHED")
 
     def end(self, tuned: ServingTuned, evidence: Path) -> None:
-        """Log the result to the runs of the search and of the model."""
         with quiet():
             for name, value in _figures(tuned.best).items():
                 self.client.log_metric(self.run_id, name, value)

@@ -1,4 +1,4 @@
-"""Ways of serving a trained model: each exported to a directory of its own, served by a real Triton, and measured."""
+"""Exports, serves and measures configurations of a trained model."""
 
 import math
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import TrainedModel
 
 _LOAD = LoadConfig(warmup_s=0.3, window_s=0.5, min_duration_s=1.0, time_limit_s=10.0, timeout_s=3.0)
-_MOST_ROWS = 20_000  # that requests are drawn from: a server scores them once for each configuration
+_MOST_ROWS = 20_000  # pool of rows for requests; scored once per configuration
 
 
 class Trials:
-    """Serves and measures configurations of a model, one at a time, each exported to a directory of its own."""
+    """Serves and measures configurations of a model, one at a time, each exported to its own directory."""
 
     def __init__(
         self, prepared: PreparedData, trained: TrainedModel, *, name: str, slo: Slo, batch_size: int, log_path: Path
@@ -51,15 +51,11 @@ class Trials:
 
     @contextmanager
     def serve(self, config: ExportConfig) -> Iterator[Measure]:
-        """Serve a configuration, and yield what measures it.
-
-        Raises:
-            RanklineError: it cannot be exported, the server does not start, or its scores under load are different.
-        """
+        """Serve a configuration, and yield a function that measures it."""
         with ExitStack() as stack:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="rankline-tune-")))
             ensemble = self._in_engine(config).publish(directory / self._name, config, name=self._name)
-            # A server each: the threads of TensorFlow are those of the process that loaded the first model.
+            # One server per configuration, because TensorFlow fixes its threads when a process loads its first model.
             server = stack.enter_context(server_for(ensemble.path, log_path=self._log_path))
             client = stack.enter_context(Client(server.url, self._name))
             names = [column.name for column in client.schema.columns if column.name in self._rows.column_names]
@@ -69,7 +65,7 @@ class Trials:
             yield lambda rate_per_s, duration_s: self._measure(bench, rate_per_s, duration_s)
 
     def _in_engine(self, config: ExportConfig) -> CheckedExport:
-        """Converted and compared once for all configurations of an engine."""
+        """Return the export converted and compared for an engine, once for all its configurations."""
         if config.engine not in self._checked:
             self._checked[config.engine] = self._stack.enter_context(checked(self._exportable, config))
         return self._checked[config.engine]
@@ -81,7 +77,7 @@ class Trials:
             config = replace(_LOAD, min_duration_s=duration_s)
             result = measure_rate(bench, self._batch_size, rate_per_s, self._slo, config)
         if result.is_cut_short:
-            if STOPPED in result.problem:  # the load generator has taken the Ctrl-C for its own
+            if STOPPED in result.problem:  # the load generator has consumed the Ctrl-C
                 raise KeyboardInterrupt
             raise ServerError(result.problem)
         value_ms = self._percentile_ms(result)
@@ -95,7 +91,7 @@ class Trials:
         )
 
     def _percentile_ms(self, result: LoadResult) -> float | None:
-        """The percentile. A late client does not matter: its lateness is part of the latency."""
+        """Return the target's percentile, or None with too few requests. Client delays are part of the latency."""
         num_requests, level = result.num_requests, self._slo.level
         if num_requests < samples_needed(level):
             return None

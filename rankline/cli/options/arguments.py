@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share."""
+"""Arguments and options that several commands share."""
 
 import sys
 from pathlib import Path
@@ -50,7 +50,7 @@ ServedUrl = Annotated[
 
 
 def _json_file(path: Path | None) -> Path | None:
-    """Where JSON goes to standard output, what people read goes to standard error."""
+    """If JSON goes to standard output, send text for people to standard error."""
     if path == STDOUT:
         CONSOLE.file = sys.stderr
     return path

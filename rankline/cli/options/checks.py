@@ -1,4 +1,4 @@
-"""What verbs check before the long work starts."""
+"""Checks that commands make before the long work starts."""
 
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -15,9 +15,9 @@ def batch_sizes_of(text: str) -> tuple[int, ...]:
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse a path that cannot be written, before the work instead of after it.
+    """Refuse a path that cannot be written, before the work starts.
 
-    What writes the file makes its directory, so a refused command leaves nothing behind.
+    The directory is not created here, so a refused command leaves nothing behind.
     """
     if path in (None, STDOUT):
         return

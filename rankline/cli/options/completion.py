@@ -1,7 +1,7 @@
-"""What a shell offers behind Tab: names of recipes and exports, runs, versions.
+"""Shell completion of recipes, exports, runs and versions.
 
-Each Tab starts a process, so nothing here imports MLflow or a framework; a tracking server is not asked. What cannot
-be read offers nothing: a line of an error would stand in the middle of what is being typed.
+Each Tab starts a process, so this module imports neither MLflow nor a framework, and does not query a tracking server.
+Errors produce no suggestions, because a message would appear in the middle of the user's input.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,19 +16,19 @@ from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_only, expo
 from rankline.workflows.core.errors import ArtifactError
 
 Offers = Iterable[str | tuple[str, str]]
-"""Words, each alone or with a note on it."""
+"""Words, each alone or with a description."""
 Complete = Callable[[typer.Context, str], list[str | tuple[str, str]]]
 _NUM_RUNS = 50
 
 
 def _offer(found: Callable[[typer.Context, str], Offers]) -> Complete:
-    """Offer what begins like the word; nothing if anything goes wrong."""
+    """Filter the offered words by the typed prefix; offer nothing on any error."""
 
     @wraps(found)
     def complete(ctx: typer.Context, incomplete: str) -> list[str | tuple[str, str]]:
         try:
             offers = list(found(ctx, incomplete))
-        except Exception:  # whatever is broken, the person is typing
+        except Exception:  # a traceback would disturb the command line being typed
             return []
         return [one for one in offers if (one if isinstance(one, str) else one[0]).startswith(incomplete)]
 
@@ -37,7 +37,7 @@ def _offer(found: Callable[[typer.Context, str], Offers]) -> Complete:
 
 @_offer
 def recipes(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (typer's)
-    """Recipes, and for a command with a repository also what was exported to it under another name."""
+    """Offer recipes. For commands with a repository, also offer ensembles exported under other names."""
     names: list[str | tuple[str, str]] = [(name, recipe.summary) for name, recipe in available().recipes.items()]
     return [*names, *exported_only(_repository(ctx))] if "repository" in ctx.params else names
 
@@ -52,13 +52,13 @@ def versions(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (t
 
 @_offer
 def runs(ctx: typer.Context, incomplete: str) -> Offers:
-    """The latest runs by their short ids (or whole ones if more was typed), and exported versions."""
+    """Offer the latest runs by short id (by full id once more characters are typed), and exported versions."""
     from rankline.serving.repository.ensemble import version_numbers
 
-    with suppress(ArtifactError):  # where there is no store, there may be versions
+    with suppress(ArtifactError):  # without a store, there may still be versions
         yield from _run_ids(_work_dir(ctx), incomplete)
     for path in sorted(_repository(ctx).glob("*")):
-        with suppress(ArtifactError):  # of others, there may be more
+        with suppress(ArtifactError):  # other ensembles may be readable
             yield from (f"{path.name}@{number}" for number in version_numbers(path))
 
 
@@ -67,7 +67,7 @@ def _run_ids(work_dir: Path, incomplete: str) -> Iterator[tuple[str, str]]:
     from rankline.runs.store import existing_file, uri_of
 
     uri = uri_of(work_dir)
-    if existing_file(uri) is None:  # a server
+    if existing_file(uri) is None:  # a tracking server
         return
     num_digits = SHORT_ID if len(incomplete) <= SHORT_ID else None
     for run in open_reader(uri).runs(None, _NUM_RUNS):

@@ -1,4 +1,4 @@
-"""Verbs whose options are those of the recipe that they are called with."""
+"""Commands with the options of their recipe."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _MODEL = "--model"
 
 
 def with_recipe_options(*configs: type, of_recipe: Callable[[Recipe], tuple[Any, ...]]) -> Callable[[Command], Command]:
-    """Give a command, a `RecipeCommand`, the options of some configs, and those of the configs of its recipe."""
+    """Give a `RecipeCommand` the options of `configs` and of the configs of its recipe."""
 
     def decorate(command: Command) -> Command:
         general = with_options(*configs)(command)
@@ -28,15 +28,10 @@ def with_recipe_options(*configs: type, of_recipe: Callable[[Recipe], tuple[Any,
 
 
 class RecipeCommand(TyperCommand):
-    """A command with the options of the recipe among its arguments; without one, it has the general options only."""
+    """A command with the options of the recipe among its arguments; without a recipe, only the general options."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the arguments with the options that the recipe and its model have.
-
-        Raises:
-            ConfigError: there is no such recipe or model, or an option is none of theirs. Completion gets the general
-                options.
-        """
+        """Parse the arguments with the options of the recipe and its model."""
         try:
             return self._context_of_recipe(info_name, args, parent, **extra)
         except ConfigError:
@@ -61,7 +56,7 @@ class RecipeCommand(TyperCommand):
 
 
 def _taken_by(flags: Sequence[str], group: Any) -> str:
-    """Say which other commands take these options; empty if none does."""
+    """Return a sentence naming the other commands that take these options, or an empty string."""
     verbs = group.command.commands if group is not None else {}
     taking = [
         f"rankline {name}"
@@ -72,11 +67,11 @@ def _taken_by(flags: Sequence[str], group: Any) -> str:
 
 
 def _recipe_in(verb: TyperCommand, args: Sequence[str]) -> Recipe | None:
-    """The recipe in the arguments, with the model that they name instead of its own."""
+    """Return the recipe in the arguments, with the model named by --model, if any."""
     words = [token for token in _tokens(verb, args) if not token.startswith("-")]
     recipe = next((found for word in words if (found := _recipe(word))), None)
     if recipe is None and args and args[0] in words[:1]:
-        recipe_named(args[0])  # says which there are
+        recipe_named(args[0])  # raises an error that lists the recipes
     if recipe is None or not (model := _model_in(args)):
         return recipe
     return recipe.with_overrides(Overrides({"model": model_named(model)()}))
@@ -100,7 +95,7 @@ def _flags(verb: TyperCommand, args: Sequence[str]) -> list[str]:
 
 
 def _tokens(verb: TyperCommand, args: Sequence[str]) -> Iterator[str]:
-    """Arguments that are not the value of an option."""
+    """Yield the arguments that are not values of options."""
     valued = {flag for parameter in verb.params if not getattr(parameter, "is_flag", False) for flag in parameter.opts}
     is_value = False
     for arg in args:

@@ -1,11 +1,11 @@
-"""The document's affinity modes, which NVIDIA's DeepLearningExamples share.
+"""The document's CPU affinity modes, which NVIDIA's DeepLearningExamples share.
 
-There each process sits beside its GPU. Here one process has the whole machine, so the modes that divide the cores of a
-socket among processes leave it all of them:
+In the original, each process runs next to its GPU. Here a single process uses the whole machine, so the modes that
+divide the cores of a socket among processes give it all of them:
 
-    disabled, socket_unique_interleaved, socket_unique_continuous   all processors
-    socket                                                          those of the first socket
-    single, single_unique                                           those of the first core
+    disabled, socket_unique_interleaved, socket_unique_continuous   all CPUs
+    socket                                                          CPUs of the first socket
+    single, single_unique                                           CPUs of the first core
 """
 
 import os
@@ -19,11 +19,7 @@ MODES = ("disabled", *_SOCKET, *_CORE, "socket_unique_interleaved", "socket_uniq
 
 
 def cpus_of(mode: str, cpus: Sequence[Cpu]) -> set[int]:
-    """The numbers of the processors that a mode allows.
-
-    Raises:
-        ConfigError: no such mode.
-    """
+    """Return the numbers of the CPUs that a mode allows."""
     if mode not in MODES:
         raise ConfigError(f"--affinity is {mode!r}. Available: {', '.join(MODES)}.")
     first = min(cpus)
@@ -35,5 +31,5 @@ def cpus_of(mode: str, cpus: Sequence[Cpu]) -> set[int]:
 
 
 def set_affinity(mode: str) -> None:
-    """Bind this thread and those that it starts from now on; call it before a framework starts its own."""
+    """Bind this thread and all threads that it starts later. Call this before a framework starts its own threads."""
     os.sched_setaffinity(0, cpus_of(mode, allowed_cpus()))

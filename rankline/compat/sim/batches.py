@@ -1,4 +1,4 @@
-"""How the document reads rows: several passes as one epoch, and rows that stay in memory after the first pass."""
+"""The document's data loading: several passes per epoch, and rows cached in memory after the first pass."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,11 +15,14 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 
 Batch = tuple[Mapping[str, Any], Any]
 
-_KEPT_SHARE = 0.25  # of the memory that is available
+_KEPT_SHARE = 0.25  # of the available memory
 
 
 class SplitOpener:
-    """Opens a split as the parameters say, in place of `Trainer.batches`; evaluation has the batches of training."""
+    """Opens a split according to the parameters, in place of `Trainer.batches`.
+
+    Evaluation uses the batch size of training.
+    """
 
     def __init__(self, config: SimOptions) -> None:
         self._config = config
@@ -29,7 +32,7 @@ class SplitOpener:
         prepared: Path,
         spec: FeatureSpec,
         split: str,
-        batch_size: int = 0,  # noqa: ARG002  (training evaluates in batches of its own)
+        batch_size: int = 0,  # noqa: ARG002  (replaced by the global batch size)
         *,
         shuffle: bool,
         seed: int,
@@ -52,11 +55,7 @@ class SplitOpener:
 
 
 def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
-    """The spec with the files of a split repeated until it has `num_rows` rows or more, for batches of any size.
-
-    Raises:
-        SpecError: there is no such split.
-    """
+    """Return the spec with the files of a split repeated until it has at least `num_rows` rows."""
     source = spec.source(split)
     times = max(1, math.ceil(num_rows / max(1, source.num_rows)))
     more = replace(source, files=source.files * times, num_rows=source.num_rows * times)
@@ -64,9 +63,9 @@ def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
 
 
 def repeated(batches: Batches, times: int) -> Batches:
-    """Batches whose epoch is several passes over others, each pass in the order that it would have as an epoch.
+    """Return batches whose epoch is `times` passes over `batches`, each pass in the order of a separate epoch.
 
-    Where the others have a position that can be saved, so has the result.
+    The result has a position that can be saved if `batches` has one.
     """
     if times == 1:
         return batches
@@ -77,7 +76,7 @@ class _Passes:
     def __init__(self, batches: Batches, times: int) -> None:
         self._batches: Any = batches
         self._times = times
-        self._done = 0  # passes that the next epoch leaves out
+        self._done = 0  # passes to skip in the next epoch
         self.num_rows = times * batches.num_rows
 
     def __len__(self) -> int:
@@ -91,17 +90,13 @@ class _Passes:
 
 class _PositionedPasses(_Passes):
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that was handed out, as plain values."""
+        """Return the position after the last yielded batch, as plain values."""
         inner = self._batches.state_dict()
         epoch, done = divmod(inner["epoch"], self._times)
         return {**inner, "epoch": epoch, "batch": done * len(self._batches) + inner["batch"], "times": self._times}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at a saved position.
-
-        Raises:
-            ConfigError: the state was saved for other data or with other options.
-        """
+        """Continue at a saved position."""
         if state.get("times") != self._times:
             raise ConfigError(
                 f"the saved position is of {state.get('times', 1)} passes per epoch, got {self._times}. Pass the same "
@@ -113,9 +108,9 @@ class _PositionedPasses(_Passes):
 
 
 class CachedBatches:
-    """TensorFlow batches, the same in each pass, that stay in memory after the first if they fit into `max_bytes`.
+    """TensorFlow batches that are identical in each pass, cached after the first pass if they fit into `max_bytes`.
 
-    None is a quarter of the memory that is available at the first pass.
+    By default, `max_bytes` is a quarter of the memory available at the first pass.
     """
 
     def __init__(self, batches: Batches, max_bytes: int | None = None) -> None:

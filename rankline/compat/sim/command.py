@@ -1,4 +1,4 @@
-"""The verb `sim`: the parameters of the document's `main.py` on our training."""
+"""The command `sim`: the document's `main.py` with Rankline's training."""
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     Step = Callable[[Mapping[str, Any], Any], dict[str, float]]
 
 CONTEXT: dict[str, Any] = {"token_normalize_func": lambda name: name.replace("_", "-")}
-"""Settings of the verb: its options are found with underscores, as in the document, and with dashes."""
+"""Settings of the command that accept its options with underscores, as in the document, and with dashes."""
 
 _TRAIN, _VALID, _TEST = "train", "valid", "test"
 _MODEL, _IMPORTED = "model", "imported"
-_TRANSCODED = "data-set"  # kind of an artifact of early versions: files with a feature spec
+_TRANSCODED = "data-set"  # artifact kind of early releases: files with a feature spec
 _SEED_BITS = 31
 _FREE = ("epochs", "learning_rate")
 _OF_THE_MODEL = ("model", "embedding_dim", "hidden", "stage_one_hidden", "aux_hidden", "short_history", "variant")
@@ -48,7 +48,7 @@ _OF_THE_MODEL = ("model", "embedding_dim", "hidden", "stage_one_hidden", "aux_hi
 
 @with_options(SimOptions)
 def sim_command(*, overrides: Overrides) -> None:
-    """NVIDIA's SIM for TensorFlow 2 by its own parameters; --model_type and --model-type are the same.
+    """Run NVIDIA's SIM for TensorFlow 2 with its own parameters; --model_type and --model-type are equivalent.
 
     **Examples**
 
@@ -58,7 +58,7 @@ def sim_command(*, overrides: Overrides) -> None:
     """
     config = overrides.apply(SimOptions())
     TENSORFLOW.require(feature="sim")
-    set_affinity(config.affinity)  # threads that start from here on are bound too
+    set_affinity(config.affinity)  # also binds threads started later
     _limit_threads(config)
     prepared = _prepared(config)
     with Stages([config.mode]) as stages, stages.stage(config.mode) as progress:
@@ -72,16 +72,19 @@ def sim_command(*, overrides: Overrides) -> None:
     say(f"log: {config.log_path}")
 
 
-# --- What all modes do
+# --- Shared by all modes
 
 
 def _prepared(config: SimOptions) -> "PreparedData":
-    """The data; what the document calls test is our validation, unless the spec has both."""
+    """Load the data, importing it if necessary.
+
+    The document's test split is our validation split, unless the spec has both.
+    """
     if model_named(config.model_type).framework != TENSORFLOW:
         raise ConfigError(f"--model_type is {config.model_type!r}, expected a TensorFlow model, such as sim.")
     if config.dataset_dir is None:
         raise ConfigError("--dataset_dir is missing. Give the directory of prepared data.")
-    from rankline.workflows.preprocess.prepared_data import PreparedData  # with all datasets, and pandas
+    from rankline.workflows.preprocess.prepared_data import PreparedData  # slow: imports all datasets and pandas
 
     directory = config.dataset_dir
     if not directory.is_dir():
@@ -102,7 +105,7 @@ def _prepared(config: SimOptions) -> "PreparedData":
 
 
 def _imported(config: SimOptions, path: Path) -> "PreparedData":
-    """Files of any kind with a feature spec, imported beside the results unless they were before."""
+    """Import files with a feature spec into the results directory, or reuse an earlier import of the same files."""
     if not path.is_file():
         raise ConfigError(
             f"--dataset_dir: {path.parent} holds neither prepared data nor {path.name}. Give the name of its feature "
@@ -129,7 +132,7 @@ def _imported(config: SimOptions, path: Path) -> "PreparedData":
 
 
 def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path, columns: Iterable[Any]) -> None:
-    """Refuse a number of rows per record other than that of the files. How it divides the batch does not matter."""
+    """Refuse a number of rows per record that differs from the files. It need not divide the batch size."""
     name = "prebatch_train_size" if split == _TRAIN else "prebatch_test_size"
     expected = getattr(config, name)
     if not expected or (split == _TRAIN and config.mode != TRAIN):
@@ -142,7 +145,7 @@ def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path
     from rankline.training.data.loader.tfrecord import rows_per_record
     from rankline.training.data.spec_files import counting_feature
 
-    if (counted := counting_feature(columns)) is None:  # importing refuses this
+    if (counted := counting_feature(columns)) is None:  # the import reports this
         return
     found = rows_per_record([directory / file for file in source.files], counted)
     is_one_record_each = source.num_rows is not None and source.num_rows <= found * len(source.files)
@@ -154,7 +157,7 @@ def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path
 
 
 def _limit_threads(config: SimOptions) -> None:
-    """Set TensorFlow's numbers of threads, which it takes before its first operation only."""
+    """Set TensorFlow's numbers of threads, which cannot be changed after its first operation."""
     if not (config.inter_op_parallelism or config.intra_op_parallelism):
         return
     import tensorflow as tf
@@ -167,7 +170,10 @@ def _limit_threads(config: SimOptions) -> None:
 
 
 def _choices(config: SimOptions, prepared: "PreparedData") -> TrainConfig:
-    """The parameters as choices of our training. TensorFlow's CPU kernels add float16 up in float16."""
+    """Convert the parameters to a training config, with a precision that suits the device.
+
+    TensorFlow's CPU kernels accumulate float16 in float16, so mixed precision on a CPU is bfloat16.
+    """
     if not config.amp:
         return config.train_config(prepared.spec, "float32")
     import tensorflow as tf
@@ -177,7 +183,7 @@ def _choices(config: SimOptions, prepared: "PreparedData") -> TrainConfig:
 
 
 def _with_seed(config: SimOptions, left: "Checkpoint | None" = None) -> SimOptions:
-    """The seed that was given, or else that of the run that goes on, or one that is drawn."""
+    """Return the config with the given seed, the seed of the checkpoint, or else a random seed."""
     if config.seed >= 0:
         return config
     return replace(config, seed=left.config["seed"] if left else secrets.randbelow(1 << _SEED_BITS))
@@ -196,20 +202,17 @@ def _tracking(config: SimOptions) -> "TrackingConfig":
 
 
 def _params(config: SimOptions) -> dict[str, Any]:
-    """All parameters, for MLflow, beside those that training logs by our names."""
     return {f"sim.{name}": value for name, value in asdict(config).items()}
 
 
 def _kind(path: Path) -> str | None:
-    """What an artifact is; None for something else."""
     return Manifest.read(path).kind if (path / MANIFEST).is_file() else None
 
 
-# --- Training. Each mode returns what came out, in a line.
+# --- Training. Each mode returns a one-line result.
 
 
 def _train(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
-    """Train, evaluating on both splits after each epoch."""
     from rankline.compat.sim.batches import SplitOpener
     from rankline.compat.sim.log import SimLog, TrainingLog
     from rankline.training.run.train import train
@@ -261,7 +264,10 @@ def _loaded(path: Path) -> "Checkpoint":
 
 @contextmanager
 def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | None") -> Iterator[Path | None]:
-    """Where the run has its checkpoint: the place to save it, or a temporary one; `left` is there to go on from."""
+    """Yield the path of the run's checkpoint, or None if it needs none.
+
+    The path is `save_checkpoint_path`, or temporary if it is not set. When resuming, it already holds `left`.
+    """
     from rankline.training.run.checkpoint import KIND, plain
 
     save, load = (Path(path) if path else None for path in (config.save_checkpoint_path, config.load_checkpoint_path))
@@ -287,7 +293,7 @@ def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | No
     config.results_dir.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".sim-", dir=config.results_dir) as directory:
         place = save or Path(directory) / "checkpoint"
-        # Without a schedule the number of epochs does not change what each one trains.
+        # There is no learning-rate schedule, so the number of epochs does not affect the training of each epoch.
         replace(left, config={**left.config, "epochs": config.epochs}).write(place)
         yield place
 
@@ -295,7 +301,7 @@ def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | No
 def _check_alike(
     before: Mapping[str, Any], config: SimOptions, choices: TrainConfig, names: Iterable[str], where: str
 ) -> None:
-    """Refuse a checkpoint or model with other choices, named as the parameters are here."""
+    """Refuse a checkpoint or model with other settings, naming them by the document's parameters."""
     from rankline.training.run.checkpoint import plain
 
     now = plain(choices)
@@ -317,7 +323,7 @@ def _check_alike(
 
 
 def _benchmark_training(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
-    """Take steps of training and measure them; nothing is evaluated, and nothing stays."""
+    """Measure training steps, without evaluating or saving anything."""
     from rankline.compat.sim.batches import SplitOpener, with_rows
     from rankline.compat.sim.log import losses
     from rankline.training.trainers import trainer_for
@@ -336,7 +342,7 @@ def _benchmark_training(config: SimOptions, prepared: "PreparedData", progress: 
             nonlocal sums
             before = sums
             trainer.step(inputs, labels)
-            sums = trainer.loss_sum(), trainer.added_sum()  # a device may compute on until it is asked
+            sums = trainer.loss_sum(), trainer.added_sum()  # reading the sums waits for the device
             return losses(*((now - then) / labels.shape[0] for now, then in zip(sums, before, strict=True)))
 
         return _measure(config, step, batches, progress)
@@ -346,7 +352,7 @@ def _benchmark_training(config: SimOptions, prepared: "PreparedData", progress: 
 
 
 def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
-    """Score the test rows once, or as often as a benchmark asks for, and measure the steps."""
+    """Score the test rows once, or for as many steps as a benchmark requests, and measure the steps."""
     from rankline.compat.sim.batches import SplitOpener, with_rows
     from rankline.compat.sim.scorers import score_each_size
 
@@ -356,10 +362,10 @@ def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> 
     if config.benchmark:
         spec = with_rows(spec, _VALID, config.global_batch_size)
     batches = SplitOpener(config)(prepared.path, spec, _VALID, shuffle=False, seed=0)
-    if not config.benchmark:  # which has whole batches only, and steps to warm up
+    if not config.benchmark:  # a benchmark has only full batches, and warms up by itself
         score_each_size(scorer, batches)
 
-    def step(inputs: Mapping[str, Any], labels: Any) -> dict[str, float]:  # noqa: ARG001  (scoring needs none)
+    def step(inputs: Mapping[str, Any], labels: Any) -> dict[str, float]:  # noqa: ARG001  (scoring needs no labels)
         scorer(inputs)
         return {}
 
@@ -367,7 +373,7 @@ def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> 
 
 
 def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
-    """The model that the parameters name, never one that nobody trained unless they say so."""
+    """Return a scorer of the model that the parameters name. Use an untrained model only with --random_weights."""
     from rankline.compat.sim import scorers
     from rankline.training.run.checkpoint import KIND as CHECKPOINT
 
@@ -399,9 +405,9 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
 
 
 def _measure(config: SimOptions, step: "Step", batches: "Batches", progress: Progress) -> str:
-    """Take the steps of a benchmark, or of one pass, with a line in the log for each and one for all.
+    """Run the steps of a benchmark or of one pass, and log each step and the totals.
 
-    `step` returns what the log is to say beside the rate.
+    `step` returns further values to log next to the throughput.
     """
     from rankline.compat.sim.log import SERIES, SimLog, time_steps
     from rankline.training.tracking import tracked_run

@@ -1,8 +1,8 @@
 """The document's log lines (section "Log format" of its README), in a file and in MLflow.
 
-Each line is `DLLL` and a JSON object of timestamp, datetime, elapsedtime, type, step and data. `step` says what the
-data is about: [epoch, step] a step, [epoch] an epoch, [] the whole run. Epochs, and the steps of each, count from 1,
-and a resumed run goes on counting. As with DLLogger, times are text, in seconds.
+Each line is `DLLL` and a JSON object with timestamp, datetime, elapsedtime, type, step and data. `step` is the scope of
+the data: [epoch, step] for a step, [epoch] for an epoch, [] for the whole run. Epochs, and the steps within each epoch,
+count from 1, and a resumed run continues counting. As in DLLogger, times are strings, in seconds.
 
     training    step     classification_loss, dien_aux_loss, total_loss, samples/s
                 epoch    throughput, time, train_auc, test_auc, train_loss, test_loss, latency_mean, _p90, _p95, _p99
@@ -25,7 +25,7 @@ from rankline.training.run.observers import MetricLog, Observer, Series
 from rankline.training.trainers.base import Batches
 
 SERIES = "sim/"
-"""How the names in MLflow begin; those of steps with `steps/`."""
+"""Prefix of metric names in MLflow. Metrics of steps have the prefix `steps/`."""
 
 _QUALITY = {
     "train_auc": "train_auc",
@@ -38,7 +38,7 @@ Clock = Callable[[], float]
 
 
 class SimLog:
-    """A file of log lines, each there as soon as it is written; `append` goes on with an earlier file."""
+    """A log file that is flushed after each line; `append` continues an existing file."""
 
     def __init__(self, path: Path, *, append: bool = False, now: Callable[[], datetime] = datetime.now) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,9 +66,9 @@ class SimLog:
 
 
 class StepTimes:
-    """Durations of consecutive steps, each with the wait for its batch.
+    """Durations of consecutive steps, each including the wait for its batch.
 
-    The first `warmup_steps` do not count for throughput and latencies, as long as there are others.
+    Throughput and latencies exclude the first `warmup_steps`, unless there are no other steps.
     """
 
     def __init__(self, warmup_steps: int = 0, clock: Clock = time.perf_counter) -> None:
@@ -78,11 +78,11 @@ class StepTimes:
         self._since = clock()
 
     def begin(self) -> None:
-        """The next step begins now; the time since the last one does not count."""
+        """Start timing the next step, discarding the time since the last step."""
         self._since = self._clock()
 
     def add(self, num_rows: int) -> float:
-        """Count a step that has just ended, and return its rows per second; the next one begins."""
+        """Record a step that has just ended, start timing the next, and return the recorded step's rows per second."""
         now = self._clock()
         self._seconds.append(now - self._since)
         self._rows.append(num_rows)
@@ -90,8 +90,11 @@ class StepTimes:
         return num_rows / self._seconds[-1]
 
     def figures(self) -> dict[str, float]:
-        """After at least one step: `throughput` in rows per second, `time` of all steps in seconds, and
-        `latency_mean`, `latency_p90`, `latency_p95` and `latency_p99` in milliseconds."""
+        """Return the totals, after at least one step.
+
+        They are `throughput` in rows per second, `time` of all steps in seconds, and `latency_mean`, `latency_p90`,
+        `latency_p95` and `latency_p99` in milliseconds.
+        """
         first = self._warmup_steps if len(self._seconds) > self._warmup_steps else 0
         seconds, num_rows = np.array(self._seconds[first:]), sum(self._rows[first:])
         return {
@@ -111,15 +114,15 @@ def time_steps(
     tell: Callable[[int, float], None] = lambda *_: None,
     clock: Clock = time.perf_counter,
 ) -> StepTimes:
-    """Take steps and time them.
+    """Run steps and time them.
 
     Args:
-        step: called with the inputs and labels of a batch; returns when all is done.
-        batches: at least one.
-        warmup_steps: first steps that do not count; see `StepTimes`.
-        num_steps: steps that count, over as many passes as that takes; None takes one pass in all.
+        step: called with the inputs and labels of a batch; returns when the device has finished.
+        batches: at least one batch.
+        warmup_steps: number of first steps to exclude; see `StepTimes`.
+        num_steps: number of measured steps, over as many passes as necessary; None runs a single pass in total.
         tell: called with the number of each step, from 1, and its rows per second.
-        clock: seconds.
+        clock: returns seconds.
     """
     times = StepTimes(warmup_steps, clock)
     total = len(batches) if num_steps is None else warmup_steps + num_steps
@@ -133,7 +136,7 @@ def time_steps(
 
 
 class TrainingLog(Observer):
-    """Writes the lines of a training run, and its figures to MLflow."""
+    """Observer that writes the lines of a training run, and logs its metrics to MLflow."""
 
     every_step = True
 
@@ -153,7 +156,7 @@ class TrainingLog(Observer):
         self._rate, self._quality = 0.0, dict[str, float]()
 
     def before_step(self, step: int) -> None:  # noqa: ARG002  (an observer's signature)
-        if self._is_new:  # what was before this epoch does not count
+        if self._is_new:  # exclude the time between epochs
             self._times.begin()
             self._is_new = False
 
@@ -176,7 +179,7 @@ class TrainingLog(Observer):
         self._times, self._is_new = StepTimes(0, self._clock), True
 
     def end(self, metrics: Mapping[str, float]) -> None:
-        """Write the line of the whole run; `metrics` are the model's, for a run that had nothing left to train."""
+        """Write the line of the whole run; `metrics` are the model's, for a run without any epochs left to train."""
         self._log.write([], {"time_to_train": self._clock() - self._began, **(self._quality or _quality(metrics))})
 
 
@@ -185,7 +188,6 @@ def _quality(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def losses(classification: float, auxiliary: float) -> dict[str, float]:
-    """The losses of a step under their names in the log."""
     return {
         "classification_loss": classification,
         "dien_aux_loss": auxiliary,

@@ -1,4 +1,4 @@
-"""The parameters of the verb `sim`, light to import."""
+"""Parameters of the command `sim`. This module is fast to import."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,54 +31,54 @@ PARAMETERS = {
     "epochs": "epochs",
     "seed": "seed",
 }
-"""Choice of our training → the document's parameter."""
+"""Mapping from training setting to the document's parameter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimOptions:
-    """The parameters of the document under their names and with its defaults; the last three are ours.
+    """The document's parameters, with its names and defaults; the last three are additions.
 
     Attributes:
-        model_type: sim, dien or din; or another model of ours, for data without histories.
+        model_type: sim, dien or din; or another Rankline model, for data without histories.
         embedding_dim: columns of every embedding table.
-        stage_one_mlp_dims: units of the dense layers behind the search over the long history.
-        stage_two_mlp_dims: units of the dense layers in front of the score.
+        stage_one_mlp_dims: units of the dense layers after the search over the long history.
+        stage_two_mlp_dims: units of the dense layers before the score.
         aux_mlp_dims: units of the dense layers of the auxiliary loss.
         dataset_dir: prepared data, from `rankline prepare` or `rankline import`, or any files with a feature spec.
-        feature_spec: name of the feature spec in it.
+        feature_spec: name of the feature spec in dataset_dir.
         optimizer: sgd, adagrad, adam, lazy_adam or rowwise_adagrad.
         lr: learning rate.
-        weight_decay: decoupled, on all weights but embedding tables.
+        weight_decay: decoupled weight decay of all weights except embedding tables.
         epochs: passes over the training rows in total, including those before a loaded checkpoint.
         global_batch_size: rows per step of training, evaluation and inference.
-        dropout_rate: of all dense layers in training; -1 for none.
+        dropout_rate: dropout rate of all dense layers in training; -1 for none.
         amp: mixed precision, float16 on a GPU and bfloat16 on a CPU.
         xla: compile the dense part of the model with XLA.
-        drop_remainder: leave out training rows that do not fill a batch.
-        disable_cache: read the rows to evaluate on and to score anew in each pass. Otherwise they stay in memory after
-            the first, if they fit into a quarter of it; rows that are trained on never do, since each epoch has an
-            order of its own.
-        repeat_count: passes over the training rows that are one epoch; 0 is one.
-        prefetch_train_size: batches that are loaded ahead in training.
-        prefetch_test_size: batches that are loaded ahead in evaluation and inference.
-        long_seq_length: how many items of the longest possible history are the long history; the rest are the short.
-        prebatch_train_size: rows per TFRecord of the training data, to check that they are; 0 takes what is there.
+        drop_remainder: drop training rows that do not fill a batch.
+        disable_cache: read evaluation and inference rows again in each pass. Otherwise they stay in memory after the
+            first pass, if they fit into a quarter of it; training rows are never cached, since each epoch has its own
+            order.
+        repeat_count: passes over the training rows per epoch; 0 means 1.
+        prefetch_train_size: batches to load ahead in training.
+        prefetch_test_size: batches to load ahead in evaluation and inference.
+        long_seq_length: length of the long history; the rest of the longest possible history is the short one.
+        prebatch_train_size: expected rows per TFRecord of the training data; 0 accepts any number.
         prebatch_test_size: the same for the test data.
-        results_dir: gets the model, the log and MLflow's store.
-        log_filename: name of the log in it.
-        save_checkpoint_path: where the checkpoint goes, after each epoch.
-        load_checkpoint_path: checkpoint to go on from; in inference also a trained model or a SavedModel.
+        results_dir: directory for the model, the log and MLflow's store.
+        log_filename: name of the log in results_dir.
+        save_checkpoint_path: where to save the checkpoint after each epoch.
+        load_checkpoint_path: checkpoint to continue from; for inference also a trained model or a SavedModel.
         mode: train or inference.
-        benchmark: measure steps only, of training without evaluation and without a model at the end.
-        benchmark_warmup_steps: first steps that do not count for throughput and latencies, if there are others.
-        benchmark_steps: steps that a benchmark counts.
+        benchmark: only measure steps; benchmarks of training neither evaluate nor save a model.
+        benchmark_warmup_steps: first steps to exclude from throughput and latencies, if there are others.
+        benchmark_steps: steps that a benchmark measures.
         affinity: disabled, socket, single, single_unique, socket_unique_interleaved or socket_unique_continuous.
-        inter_op_parallelism: operations that TensorFlow runs at once; 0 lets it choose.
+        inter_op_parallelism: operations that TensorFlow runs in parallel; 0 lets it choose.
         intra_op_parallelism: threads of one operation; 0 lets it choose.
-        num_parallel_calls: threads that load data; as many as suit unless given.
-        seed: seed of the weights, the order of rows, and dropout; -1 draws one, and says which.
-        variant: corrected follows the papers, reference NVIDIA's code.
-        deterministic: only kernels that give the same bits in each run, on any device; slower.
+        num_parallel_calls: threads that load data; chosen automatically by default.
+        seed: random seed of the weights, the order of rows, and dropout; -1 draws a seed and prints it.
+        variant: corrected follows the papers, reference follows NVIDIA's code.
+        deterministic: use only kernels with bitwise reproducible results, on any device; slower.
         random_weights: score with untrained weights, to measure speed.
     """
 
@@ -153,14 +153,11 @@ class SimOptions:
         return self.results_dir / self.log_filename
 
     def train_config(self, spec: FeatureSpec, precision: str) -> TrainConfig:
-        """What these parameters are in our training. What the document does not have stays off.
+        """Convert these parameters to a training config. Features that the document lacks are switched off.
 
         Args:
-            spec: its longest history is split into the long and the short one.
-            precision: what `amp` means on this machine.
-
-        Raises:
-            ConfigError: no such model, or no item is left for the short history.
+            spec: its longest history is split into the long and the short history.
+            precision: precision that `amp` selects on this machine.
         """
         config = TrainConfig(model=model_named(self.model_type)(), weight_averaging=False, early_stopping_patience=0)
         taken = config.to_dict().keys() - {"model"}

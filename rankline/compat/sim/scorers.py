@@ -1,7 +1,7 @@
-"""Scoring in process, to measure how fast a model is: one that was exported, one of a checkpoint, or an untrained one.
+"""In-process scoring, to measure the speed of an exported model, a checkpoint, or an untrained model.
 
-A model without training is never taken for a trained one: `untrained` is a function of its own. Scores are computed
-from what a client could send, so negative histories are never read.
+`untrained` is a separate function, so that an untrained model is never used by mistake. Scoring uses only inputs that a
+client could send, so negative histories are never read.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,15 +22,11 @@ from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, RAGGED_SIGNATU
 
 Inputs = Mapping[str, Any]
 Scorer = Callable[[Inputs], Any]
-"""Batch of a loader → probabilities, float32 of shape (N, 1). Done when it returns, on any device."""
+"""Function from a loader's batch to float32 probabilities of shape (N, 1). It returns when the device has finished."""
 
 
 def saved(path: Path, spec: FeatureSpec) -> Scorer:
-    """A SavedModel of ours as it is served: in float32, and not compiled.
-
-    Raises:
-        ArtifactError: no SavedModel there, or one of other features.
-    """
+    """Return a scorer of a Rankline SavedModel as it is served: in float32 and not compiled."""
     signature = load_signature(path, RAGGED_SIGNATURE)
     names = spec.for_scoring.model_dtypes
     has = sorted(name + end for name in names for end in ((VALUES, OFFSETS) if spec[name].is_list else ("",)))
@@ -40,12 +36,7 @@ def saved(path: Path, spec: FeatureSpec) -> Scorer:
 
 
 def from_checkpoint(checkpoint: Checkpoint, spec: FeatureSpec, *, precision: str, xla: bool) -> Scorer:
-    """The model of a training run that can go on, computed in `precision` and, with `xla`, compiled.
-
-    Raises:
-        ArtifactError: the checkpoint is of another model.
-        ConfigError: it is of a model that does not come with Rankline.
-    """
+    """Return a scorer of a checkpoint's model, computed in `precision` and compiled if `xla` is set."""
     config = TrainConfig.from_dict(checkpoint.config)
     trained = _new_trainer(spec, config)
     trained.restore(checkpoint.state)
@@ -56,13 +47,12 @@ def from_checkpoint(checkpoint: Checkpoint, spec: FeatureSpec, *, precision: str
 
 
 def untrained(spec: FeatureSpec, config: TrainConfig) -> Scorer:
-    """A model with random weights, to measure its speed."""
     trainer = _new_trainer(spec, config)
     return lambda inputs: _done(trainer.quick_score(inputs))
 
 
 def score_each_size(score: Scorer, batches: Batches) -> None:
-    """Score one batch of each size, so that what TensorFlow builds for each shape is built before anything is timed."""
+    """Score one batch of each size, so that TensorFlow traces every shape before the timing starts."""
     sizes = set()
     for inputs, labels in batches:
         if labels.shape[0] not in sizes:
@@ -75,13 +65,12 @@ def _new_trainer(spec: FeatureSpec, config: TrainConfig) -> TensorFlowTrainer:
 
 
 def _done(scores: Any) -> Any:
-    """The scores, when they are there: a GPU computes on while Python does."""
+    """Wait until the device has computed the scores, and return them."""
     scores.numpy()
     return scores
 
 
 def _flat(spec: FeatureSpec, inputs: Inputs) -> dict[str, Any]:
-    """A batch as `RAGGED_SIGNATURE` takes it."""
     flat: dict[str, Any] = {}
     for name in spec.for_scoring.model_dtypes:
         if spec[name].is_list:
