@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rankline.training.data.import_data import import_data
-from rankline.training.data.open_split import tensorflow_loader
+from rankline.training.data.spec_files import Rows
+from rankline.training.data.trimming import trimmed
 from rankline.workflows.compiler.compile import compile_workflow
-from rankline.workflows.core.errors import ArtifactError, DataError, SpecError
+from rankline.workflows.core.errors import DataError, SpecError
 from rankline.workflows.nvt.compat import quiet_nvtabular
 from rankline.workflows.preprocess.prepared_data import KIND, PreparedData
 from rankline.workflows.schema.ragged import Padded
@@ -139,7 +141,7 @@ def test_prebatched_records_come_with_their_remainder(tmp_path: Path, records: P
 
 
 @pytest.mark.parametrize("to", ["csv", "parquet"])
-def test_the_format_of_the_files_makes_no_difference(tmp_path: Path, records: Path, to: str) -> None:
+def test_format_of_the_files_makes_no_difference(tmp_path: Path, records: Path, to: str) -> None:
     for name, num_rows in (("train_0", 12), ("remainder", 3), ("test", 5)):
         frame = pd.DataFrame({column: list(values) for column, values in make_rows(num_rows, seed=num_rows).items()})
         if to == "csv":
@@ -149,27 +151,11 @@ def test_the_format_of_the_files_makes_no_difference(tmp_path: Path, records: Pa
             frame[NAMES].assign(**lists).to_csv(records / f"{name}.csv", header=False, index=False)
         else:
             frame.to_parquet(records / f"{name}.parquet")
-    (records / "other.yaml").write_text(SIM.replace("tfrecord", to))
+    (records / "other.yaml").write_text(SIM.replace("tfrecord", to).replace("  test:\n", "  valid:\n"))
     direct = import_data(records, tmp_path / "direct")
     other = import_data(records / "other.yaml", tmp_path / "other")
     for split in ("train", "valid"):
         assert rows_of(direct, split) == rows_of(other, split)
-
-
-def test_a_spec_may_have_another_name_and_a_valid_mapping(tmp_path: Path, records: Path) -> None:
-    (records / "mine.yaml").write_text(SIM.replace("  test:\n", "  valid:\n"))
-    (records / "feature_spec.yaml").unlink()
-    data = import_data(records / "mine.yaml", tmp_path / "data")
-    assert len(rows_of(data, "valid")["label"]) == 5
-
-
-def test_the_data_is_loaded_as_prepared_data_is(tmp_path: Path, records: Path) -> None:
-    data = import_data(records, tmp_path / "data")
-    inputs, labels = next(iter(tensorflow_loader(data.path, data.spec, "train", 15, shuffle=False, seed=0)))
-    train = expected(joined(make_rows(12, seed=12), make_rows(3, seed=3)))
-    assert labels.numpy()[:, 0].tolist() == train["label"]
-    assert inputs["item_sequence__values"].numpy()[:, 0].tolist() == [i for row in train["item_sequence"] for i in row]
-    assert inputs["neg_cat_sequence__nnzs"].numpy()[:, 0].tolist() == list(map(len, train["item_sequence"]))
 
 
 def test_served_ids_pass_and_others_are_padding(tmp_path: Path, records: Path) -> None:
@@ -244,84 +230,115 @@ def test_rows_without_histories_are_imported_by_their_channels(tmp_path: Path) -
     assert answer["user_id"].tolist() == [9, 9]  # type: ignore[union-attr]
 
 
-def edited(old: str, new: str) -> str:
-    assert old in GENERAL
-    return GENERAL.replace(old, new)
-
-
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("old", "new", "message"),
     [
-        (edited("{continuous: [user_age]", "{all: [user_age, user_id]"), r"channel_spec has 'all', which no model kn"),
-        (edited("label: [label]}", "}"), "channel 'label' is empty"),
-        (edited("label: [label]}", "label: [label]}\nmetadata: {heads: [{column: b}]}"), "heads are of .*b"),
-        (edited("label: [label]}", "label: [label]}\nmetadata: {heads: [{task: b}]}"), r"a head\.column: field"),
-        (edited("user_gender, user_id, tags]", "user_age]"), r"feature_spec\.user_age.* lacks 'cardinality'"),
-        (edited("[user_age]", "[tags]").replace(", tags]", "]", 1), r"feature_spec\.tags"),
-        (edited("user_id: {dtype: torch.int32", "user_id: {dtype: tf.float32"), r"user_id\.dtype is float32.*takes"),
-        (edited("  train:", "  fit:"), r"source_spec has \['fit', 'test'\], expected train, and test or valid"),
-        (edited("  test:", "  other:"), r"source_spec has \['other', 'train'\]"),
-        (edited("categorical: [user_gender", "target_item_features: [user_gender], categorical: [user_id"),
-         r"channels 'target_item_features' and 'positive_history' have features of \[4\] and \[\] ids"),
+        ("{continuous: [user_age]", "{all: [user_age, user_id]", "channel_spec has 'all'"),
+        ("label: [label]}", "}", "channel 'label' is empty"),
+        ("label: [label]}", "label: [label]}\nmetadata: {heads: [{column: b}]}", "heads are of .*b"),
+        ("label: [label]}", "label: [label]}\nmetadata: {heads: [{task: b}]}", r"a head\.column: field"),
+        ("user_gender, user_id, tags]", "user_age]", r"feature_spec\.user_age.* lacks 'cardinality'"),
+        ("[user_age], categorical: [user_gender, user_id, tags]", "[tags]", r"feature_spec\.tags"),
+        ("user_id: {dtype: torch.int32", "user_id: {dtype: tf.float32", r"user_id\.dtype is float32"),
+        ("  train:", "  fit:", r"source_spec has \['fit', 'test'\]"),
+        ("  test:", "  other:", r"source_spec has \['other', 'train'\]"),
+        ("categorical: [user_gender", "target_item_features: [user_gender], categorical: [user_id",
+         r"'target_item_features' and 'positive_history' have features of \[4\] and \[\] ids"),
     ],
 )  # fmt: skip
-def test_channels_that_no_model_can_use_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_import_data_names_unusable_channels(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GENERAL
     with pytest.raises(SpecError, match=rf"feature_spec\.yaml: .*{message}"):
-        import_data(general(tmp_path / "mine", text), tmp_path / "data")
+        import_data(general(tmp_path / "mine", GENERAL.replace(old, new)), tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
     ("files", "kind", "message"),
     [
-        ({"c": "5,1,7,0\n1,,7,0.5\n"}, DataError, r"c\.csv: row 2: 'label' is 0\.5, expected a label of 0 or 1"),
-        ({"d": "4,9,1,2,57,7\n"}, DataError, r"source_spec\.test: every label of the valid rows is 1\.0"),
-        ({"c": "5,1,7,0\n"}, SpecError, r"source_spec\.train: its chunks hold \[2, 1\] rows"),
-        ({"c": "5,1,7,0\n2656,,7,1\n"}, SpecError, r"'user_id' holds 2656 in row 2, but .*cardinality is 2655"),
+        ({"c": "5,1,7,0\n1,,7,0.5\n"}, DataError, r"c\.csv: row 2: 'label' is 0\.5"),
+        ({"d": "4,9,1,2,57,7\n"}, DataError, "every label of the valid rows is 1"),
+        ({"c": "5,1,7,0\n"}, SpecError, r"its chunks hold \[2, 1\] rows"),
+        ({"c": "5,1,7,0\n2656,,7,1\n"}, SpecError, "'user_id' holds 2656 in row 2, but .*cardinality is 2655"),
     ],
 )
-def test_rows_that_no_model_can_use_are_named(
+def test_import_data_names_unusable_rows_and_keeps_earlier_data(
     tmp_path: Path, files: dict[str, str], kind: type[Exception], message: str
 ) -> None:
+    import_data(general(tmp_path / "good"), tmp_path / "data")
+    before = load_manifest(tmp_path / "data", KIND)
     with pytest.raises(kind, match=message):
         import_data(general(tmp_path / "mine", **files), tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_mask_that_contradicts_its_history_is_named(tmp_path: Path, records: Path) -> None:
-    def changed(change: Callable[[Columns], None]) -> None:
-        columns = make_rows(5, seed=5)
-        columns["item_sequence"][3] = columns["neg_item_sequence"][3] = [0, 1, 2, 3, 4, 5]
-        columns["cat_sequence"][3] = columns["neg_cat_sequence"][3] = [0, 1, 2, 3, 4, 1]
-        change(columns)
-        write_records(records / "test.tfrecord", columns, 1)
-        import_data(records, tmp_path / "data")
-
-    changed(lambda columns: None)
-    before = load_manifest(tmp_path / "data", KIND)
-    with pytest.raises(DataError, match=r"test\.tfrecord: row 4: 'item_sequence' has a 0 between ids"):
-        changed(lambda columns: columns["item_sequence"].__setitem__(3, [0, 1, 2, 0, 4, 5]))
-    with pytest.raises(DataError, match=r"row 4: 'cat_sequence' has 4 ids and 'item_sequence' has 5"):
-        changed(lambda columns: columns["cat_sequence"].__setitem__(3, [0, 0, 2, 3, 4, 1]))
     assert load_manifest(tmp_path / "data", KIND) == before
 
 
-def test_files_that_are_cut_short_or_missing_are_named(tmp_path: Path, records: Path) -> None:
-    path = records / "remainder.tfrecord"
-    path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(DataError, match=r"remainder\.tfrecord is not a whole TFRecord file"):
-        import_data(records, tmp_path / "data")
-    path.unlink()
-    with pytest.raises(SpecError, match=r"source_spec\.train\[0\]\.files\[1\]: there is no file .*remainder\.tfrecord"):
-        import_data(records, tmp_path / "data")
-    (records / "feature_spec.yaml").unlink()
-    with pytest.raises(SpecError, match=r"has no feature_spec\.yaml.*rankline prepare"):
-        import_data(records, tmp_path / "data")
-    assert not (tmp_path / "data").exists()
+def test_import_data_needs_a_spec(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"has no feature_spec\.yaml"):
+        import_data(tmp_path, tmp_path / "data")
 
 
-def test_a_directory_that_is_no_artifact_is_not_replaced(tmp_path: Path, records: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "notes.txt").write_text("keep me")
-    with pytest.raises(ArtifactError, match="not an artifact"):
-        import_data(records, tmp_path / "data")
+IDS = st.integers(1, 2**40)
+
+
+def rows(**columns: list[list[int]]) -> Rows:
+    table = pa.table({name: pa.array(lists, pa.list_(pa.int64())) for name, lists in columns.items()})
+    return Rows(table=table, origins=dict.fromkeys(columns, (Path("a.csv"), 10)), num_bytes=0)
+
+
+def lists_of(made: Any) -> dict[str, list[list[int]]]:
+    return {name: column.to_pylist() for name, column in made.items()}
+
+
+@st.composite
+def padded(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]], list[tuple[int, int]]]:
+    """Histories of two features, and zeros to put before and behind each row."""
+    lengths = draw(st.lists(st.integers(0, 4), max_size=6))
+    first, second = ([draw(st.lists(IDS, min_size=n, max_size=n)) for n in lengths] for _ in range(2))
+    return first, second, [draw(st.tuples(st.integers(0, 3), st.integers(0, 3))) for _ in lengths]
+
+
+@given(padded())
+def test_padding_at_either_end_goes_and_all_ids_stay(
+    case: tuple[list[list[int]], list[list[int]], list[tuple[int, int]]],
+) -> None:
+    first, second, zeros = case
+
+    def with_zeros(lists: list[list[int]]) -> list[list[int]]:
+        return [[0] * before + row + [0] * behind for row, (before, behind) in zip(lists, zeros, strict=True)]
+
+    given = rows(item=with_zeros(first), cat=with_zeros(second), other=with_zeros(second))
+    assert lists_of(trimmed(given, ["item", "cat"], ["other"])) == {"item": first, "cat": second, "other": second}
+
+
+def test_rows_of_a_slice_and_unpadded_features_keep_their_own() -> None:
+    whole = rows(item=[[9], [0, 0, 4, 5], []], cat=[[1], [7, 8], []])
+    part = Rows(table=whole.table.slice(1), origins=whole.origins, num_bytes=0)
+    assert lists_of(trimmed(part, ["item", "cat"], [])) == {"item": [[4, 5], []], "cat": [[7, 8], []]}
+
+
+def test_history_may_come_without_negatives() -> None:
+    made = trimmed(rows(item=[[0, 1, 2]], other=[[0, 0, 0]]), ["item"], ["other"])
+    assert lists_of(made) == {"item": [[1, 2]], "other": [[]]}
+    assert trimmed(rows(item=[[1]]), [], []) == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"item": [[1], [0, 1, 0, 2]], "cat": [[1], [0, 1, 1, 2]]}, "row 12: 'item' has a 0 between ids"),
+        ({"item": [[1], [1, 2]], "cat": [[1], [0, 2]]}, "row 12: 'cat' has 1 ids and 'item' has 2, expected as many"),
+        ({"item": [[0, 1]], "cat": [[1, 0]]}, "row 11: 'cat' and 'item' have their padding at different ends"),
+        ({"item": [[1], [1, 2]], "cat": [[1], [1, 2]], "other": [[], [3]]}, "row 12: 'other' has 1 ids and 'item'"),
+    ],
+)
+def test_history_that_contradicts_itself_is_named_by_file_and_row(
+    columns: dict[str, list[list[int]]], message: str
+) -> None:
+    with pytest.raises(DataError, match=rf"a\.csv: {message}"):
+        trimmed(rows(**columns), ["item", "cat"], ["other"] if "other" in columns else [])
+
+
+def test_ids_are_int64_whatever_the_file_has() -> None:
+    table = pa.table({"item": pa.array([[0, 3]], pa.list_(pa.int8()))})
+    made = trimmed(Rows(table=table, origins={"item": (Path("a"), 0)}, num_bytes=0), ["item"], [])
+    assert made["item"].values.to_numpy().dtype == np.int64

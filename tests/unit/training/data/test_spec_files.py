@@ -81,31 +81,10 @@ def test_chunks_are_put_side_by_side_whatever_their_files(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("field", ["", " ", "1 2 3", "  1   2 3 ", '"1 2 3"'])
-def test_a_list_in_csv_is_numbers_with_spaces_between_them(tmp_path: Path, field: str) -> None:
+def test_list_in_csv_is_numbers_with_spaces_between_them(tmp_path: Path, field: str) -> None:
     data = csv(tmp_path, f"{field},1\n{field},0\n", features=(ITEMS, LABEL))
     expected = [1, 2, 3] if "1" in field else []
     assert table_of(data) == {"items": [expected, expected], "label": [1.0, 0.0]}
-
-
-def test_csv_takes_booleans_and_numbers_of_every_kind(tmp_path: Path) -> None:
-    features = (
-        Feature(name="flag", dtype="bool"),
-        Feature(name="half", dtype="float16"),
-        Feature(name="wide", dtype="uint64"),
-        Feature(name="halves", dtype="float16", is_list=True, max_length=2),
-    )
-    data = csv(tmp_path, "1,0.5,18446744073709551615,0.5 2\nfalse,nan,0,\n", features=features)
-    made = table_of(data)
-    assert np.isnan(made["half"].pop())
-    assert made == {"flag": [True, False], "half": [0.5], "wide": [2**64 - 1, 0], "halves": [[0.5, 2.0], []]}
-
-
-def test_fixed_lists_and_wider_types_of_parquet_fit_when_their_values_do(tmp_path: Path) -> None:
-    lists = pa.array([[1, 2, 3], [0, 0, 4]], pa.list_(pa.int16(), 3))
-    pq.write_table(pa.table({"items": lists, "age": [1.0, 2.0], "label": [True, False]}), tmp_path / "a")
-    chunk = Chunk(type=PARQUET, features=("age", "label", "items"), files=("a",))
-    data = data_set(tmp_path, chunk, features=(ITEMS, AGE, LABEL))
-    assert table_of(data) == {"items": [[1, 2, 3], [0, 0, 4]], "age": [1, 2], "label": [1.0, 0.0]}
 
 
 @pytest.mark.parametrize("num_full", [0, 2])
@@ -123,59 +102,6 @@ def test_blocks_of_fixed_lists_are_cut_by_rows(tmp_path: Path, num_full: int) ->
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "message"),
-    [
-        ("1,30\n2\n", DataError, r"0\.csv does not hold \['gender', 'age'\].*Expected 2 columns, got 1"),
-        ("1,x\n", DataError, r"0\.csv does not hold.*invalid value 'x'"),
-        ("1,300\n", DataError, r"0\.csv does not hold.*int8: invalid value '300'"),
-        ("gender,age\n1,30\n", DataError, "Its first line is a header: remove it"),
-        (",30\n", DataError, r"0\.csv: column 'gender' lacks 1 values.*feature_spec\.gender\.null_fill"),
-        (
-            "1,3\n4,3\n",
-            SpecError,
-            r"0\.csv: column 'gender' holds 4 in row 2, but .*gender\.cardinality is 3",
-        ),
-        ("-1,3\n", SpecError, "holds -1 in row 1"),
-    ],
-)
-def test_a_csv_file_that_does_not_fit_is_named(tmp_path: Path, text: str, kind: type, message: str) -> None:
-    with pytest.raises(kind, match=message):
-        table_of(csv(tmp_path, text, features=(GENDER, AGE)))
-
-
-def test_lists_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    for text, kind, message in (
-        ("1 2,1\n1 2 3 4,0\n", SpecError, r"'items' has a list of 4 in row 2, but .*items\.dimensions is \[3\]"),
-        ("1 2,1\n1 21,0\n", SpecError, r"'items' holds 21 in row 2"),
-        ("1 2,1\n1;2,0\n", DataError, r"numbers with spaces between them in lists"),
-    ):  # fmt: skip
-        with pytest.raises(kind, match=message):
-            table_of(csv(tmp_path, text, features=(ITEMS, LABEL)))
-
-
-@pytest.mark.parametrize(
-    ("columns", "features", "message"),
-    [
-        ({"user": [1]}, (USER, AGE), r"train\[0\]\.features: .*a lacks the columns \['age'\]. Available: \['user'\]"),
-        ({"age": [0.5]}, (AGE,), r"'age' holds 0\.5 in row 1, but feature_spec\.age\.dtype is int8"),
-        ({"age": [2, 300]}, (AGE,), "'age' holds 300 in row 2"),
-        ({"n": [-1]}, (Feature(name="n", dtype="uint64"),), "'n' holds -1 in row 1"),
-        ({"n": [2]}, (Feature(name="n", dtype="bool"),), "'n' holds 2 in row 1"),
-        ({"age": ["x"]}, (AGE,), r"'age' is string, but feature_spec\.age\.dtype says int8"),
-        ({"age": [[1]]}, (AGE,), r"'age' holds lists, but feature_spec\.age is without dimensions"),
-        ({"items": [1]}, (ITEMS,), r"'items' holds single values, but feature_spec\.items is with dimensions"),
-    ],
-)
-def test_a_parquet_file_that_does_not_fit_the_spec_is_named(
-    tmp_path: Path, columns: dict[str, list[Any]], features: tuple[Feature, ...], message: str
-) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "a")
-    names = tuple(feature.name for feature in features)
-    with pytest.raises(SpecError, match=message):
-        table_of(data_set(tmp_path, Chunk(type=PARQUET, features=names, files=("a",)), features=features))
-
-
 def test_rows_that_do_not_agree_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n2\n3\n")
     (tmp_path / "b").write_text("30\n40\n")
@@ -191,29 +117,93 @@ def test_rows_that_do_not_agree_are_counted(tmp_path: Path) -> None:
         table_of(data_set(tmp_path, counted, features=(AGE,)))
 
 
-def test_missing_files_and_odd_names_are_refused_before_anything_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("1\n")
-    with pytest.raises(SpecError, match=r"feature_spec\.yaml: source_spec\.train\[0\]\.files\[1\]: there is no file"):
+@pytest.mark.parametrize(
+    ("column", "feature", "expected"),
+    [
+        (pa.array([[1, 2, 3], [0, 0, 4]], pa.list_(pa.int16(), 3)), ITEMS, [[1, 2, 3], [0, 0, 4]]),
+        (pa.array([1.0, 2.0]), AGE, [1, 2]),
+        (pa.array([True, False]), LABEL, [1.0, 0.0]),
+    ],
+)
+def test_parquet_of_other_types_is_read_where_its_values_fit(
+    tmp_path: Path, column: pa.Array, feature: Feature, expected: list[Any]
+) -> None:
+    pq.write_table(pa.table({feature.name: column}), tmp_path / "a")
+    chunk = Chunk(type=PARQUET, features=(feature.name,), files=("a",))
+    assert table_of(data_set(tmp_path, chunk, features=(feature,))) == {feature.name: expected}
+
+
+def test_csv_takes_booleans_and_numbers_of_every_kind(tmp_path: Path) -> None:
+    features = (
+        Feature(name="flag", dtype="bool"),
+        Feature(name="half", dtype="float16"),
+        Feature(name="wide", dtype="uint64"),
+        Feature(name="halves", dtype="float16", is_list=True, max_length=2),
+    )
+    made = table_of(csv(tmp_path, "1,0.5,18446744073709551615,0.5 2\nfalse,nan,0,\n", features=features))
+    assert np.isnan(made["half"].pop())
+    assert made == {"flag": [True, False], "half": [0.5], "wide": [2**64 - 1, 0], "halves": [[0.5, 2.0], []]}
+
+
+@pytest.mark.parametrize(
+    ("text", "features", "kind", "message"),
+    [
+        ("1,30\n2\n", (GENDER, AGE), DataError, "Expected 2 columns, got 1"),
+        ("1,x\n", (GENDER, AGE), DataError, "invalid value 'x'"),
+        ("1,300\n", (GENDER, AGE), DataError, "int8: invalid value '300'"),
+        ("gender,age\n1,30\n", (GENDER, AGE), DataError, "first line is a header"),
+        (",30\n", (GENDER, AGE), DataError, "'gender' lacks 1 values"),
+        ("1,3\n4,3\n", (GENDER, AGE), SpecError, "'gender' holds 4 in row 2, but .*cardinality is 3"),
+        ("-1,3\n", (GENDER, AGE), SpecError, "holds -1 in row 1"),
+        ("1 2,1\n1 2 3 4,0\n", (ITEMS, LABEL), SpecError, "'items' has a list of 4 in row 2"),
+        ("1 2,1\n1 21,0\n", (ITEMS, LABEL), SpecError, "'items' holds 21 in row 2"),
+        ("1 2,1\n1;2,0\n", (ITEMS, LABEL), DataError, "numbers with spaces between them"),
+    ],
+)
+def test_csv_that_does_not_fit_its_spec_is_named(
+    tmp_path: Path, text: str, features: tuple[Feature, ...], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=rf"0\.csv.*{message}"):
+        table_of(csv(tmp_path, text, features=features))
+
+
+@pytest.mark.parametrize(
+    ("columns", "features", "message"),
+    [
+        ({"user": [1]}, (USER, AGE), r"a lacks the columns \['age'\]"),
+        ({"age": [0.5]}, (AGE,), r"'age' holds 0\.5 in row 1, but feature_spec\.age\.dtype is int8"),
+        ({"age": [2, 300]}, (AGE,), "'age' holds 300 in row 2"),
+        ({"n": [-1]}, (Feature(name="n", dtype="uint64"),), "'n' holds -1 in row 1"),
+        ({"n": [2]}, (Feature(name="n", dtype="bool"),), "'n' holds 2 in row 1"),
+        ({"age": ["x"]}, (AGE,), "'age' is string"),
+        ({"age": [[1]]}, (AGE,), "'age' holds lists"),
+        ({"items": [1]}, (ITEMS,), "'items' holds single values"),
+    ],
+)
+def test_parquet_that_does_not_fit_its_spec_is_named(
+    tmp_path: Path, columns: dict[str, list[Any]], features: tuple[Feature, ...], message: str
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "a")
+    names = tuple(feature.name for feature in features)
+    with pytest.raises(SpecError, match=message):
+        table_of(data_set(tmp_path, Chunk(type=PARQUET, features=names, files=("a",)), features=features))
+
+
+@pytest.mark.parametrize("kind", [PARQUET, TFRECORD])
+def test_damaged_files_of_a_spec_are_named(tmp_path: Path, kind: str) -> None:
+    records(tmp_path / "a", {"age": [1]}, {"age": [2]})
+    (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-5])
+    with pytest.raises(DataError, match="a is not a whole (Parquet|TFRecord) file"):
+        table_of(data_set(tmp_path, Chunk(type=kind, features=("age",), files=("a",)), features=(AGE,)))
+
+
+def test_spec_files_refuse_missing_files_odd_names_and_uncountable_rows(tmp_path: Path) -> None:
+    records(tmp_path / "a", {"items": [1, 2]})
+    with pytest.raises(SpecError, match=r"train\[0\]\.features are lists only"):
+        table_of(data_set(tmp_path, Chunk(type=TFRECORD, features=("items",), files=("a",)), features=(ITEMS,)))
+    with pytest.raises(SpecError, match=r"train\[0\]\.files\[1\]: there is no file"):
         data_set(tmp_path, Chunk(type=CSV, features=("age",), files=("a", "b")), features=(AGE,))
     for name in ("../train", ".train", "a/b"):
         spec = SpecFile(features=(AGE,), mappings={name: (Chunk(type=CSV, features=("age",), files=("a",)),)})
         with pytest.raises(SpecError, match="expected a plain name"):
             DataSet(spec=spec, path=tmp_path / "feature_spec.yaml")
-    with pytest.raises(SpecError, match=r"nowhere does not exist"):
-        DataSet.read(tmp_path / "nowhere")
-
-
-def test_damaged_files_are_named(tmp_path: Path) -> None:
-    records(tmp_path / "a", {"age": [1]}, {"age": [2]})
-    (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-5])
-    with pytest.raises(DataError, match="a is not a whole TFRecord file"):
-        table_of(data_set(tmp_path, Chunk(type=TFRECORD, features=("age",), files=("a",)), features=(AGE,)))
-    (tmp_path / "a").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match="a is not a whole Parquet file"):
-        table_of(data_set(tmp_path, Chunk(type=PARQUET, features=("age",), files=("a",)), features=(AGE,)))
-
-
-def test_lists_alone_do_not_tell_the_rows_of_a_tfrecord(tmp_path: Path) -> None:
-    records(tmp_path / "a", {"items": [1, 2]})
-    with pytest.raises(SpecError, match=r"source_spec\.train\[0\]\.features are lists only"):
-        table_of(data_set(tmp_path, Chunk(type=TFRECORD, features=("items",), files=("a",)), features=(ITEMS,)))

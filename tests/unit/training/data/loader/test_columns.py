@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.training.data.loader import columns as arrays
+from rankline.training.data.loader.gather import SLACK, gather_lists, num_values
 from rankline.workflows.schema.ragged import Ragged
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -51,6 +52,7 @@ def test_narrowed_integers_come_back_as_they_were(values: list[int], data: Any) 
     smaller = arrays.concatenate([column], narrow)
     rows = data.draw(st.lists(st.integers(0, len(values) - 1), min_size=1))
     taken = arrays.take(smaller, np.array(rows), INT)
+    assert taken.ctypes.data % 64 == 0  # type: ignore[union-attr]  # so that TensorFlow need not copy it
     assert arrays.value_dtype(taken) == INT
     assert plain(taken) == [values[row] for row in rows]
 
@@ -59,13 +61,13 @@ def test_narrowed_integers_come_back_as_they_were(values: list[int], data: Any) 
     ("low", "high", "expected"),
     [(0, 127, "int8"), (0, 128, "int16"), (-129, 0, "int16"), (0, 2**31 - 1, "int32"), (0, 2**31, "int64")],
 )
-def test_the_narrowest_type_that_holds_the_values_is_taken(low: int, high: int, expected: str) -> None:
+def test_narrowest_type_that_holds_the_values_is_taken(low: int, high: int, expected: str) -> None:
     assert arrays.narrow_dtype(INT, low, high) == np.dtype(expected)
     assert arrays.narrow_dtype(np.dtype(np.int8), low, high) == np.dtype(np.int8)
     assert arrays.narrow_dtype(np.dtype(np.float32), low, high) == np.dtype(np.float32)
 
 
-def test_a_column_in_one_piece_is_read_without_a_copy() -> None:
+def test_column_in_one_piece_is_read_without_a_copy() -> None:
     flat, lists = chunked([1.5, 2.5], pa.float32()), chunked([[1, 2], [3]], pa.list_(pa.int64()))
     for array, view in (
         (flat.chunk(0), arrays.from_arrow(flat)),
@@ -83,25 +85,16 @@ def test_fixed_length_lists_are_matrices() -> None:
     assert plain(taken) == [[5, 6], [1, 2]]
 
 
-def test_gathered_memory_is_aligned_for_tensors() -> None:
-    taken = arrays.take(np.arange(100), np.arange(50), INT)
-    assert taken.ctypes.data % 64 == 0  # type: ignore[union-attr]
-
-
-def test_booleans_become_numbers() -> None:
-    assert arrays.is_numeric(pa.bool_())
-    assert arrays.from_arrow(chunked([True, False])).tolist() == [1, 0]  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize(
     ("values", "kind", "count", "filled"),
     [
         ([1, None, 3], pa.int64(), 1, [1, 7, 3]),
+        ([True, False], pa.bool_(), 0, [1, 0]),
         ([[1], None, [2, None], []], pa.list_(pa.int64()), 2, [[1], [], [2, 7], []]),
         ([[1], None], pa.large_list(pa.int64()), 1, [[1], []]),
         ([[1, None], [2, 3]], pa.list_(pa.int64(), 2), 1, [[1, 7], [2, 3]]),
     ],
-    ids=["single", "list", "large list", "fixed list"],
+    ids=["single", "bool", "list", "large list", "fixed list"],
 )
 def test_nulls_are_counted_and_filled(values: Any, kind: pa.DataType, count: int, filled: Any) -> None:
     column = chunked(values, kind, pieces=2)
@@ -109,13 +102,6 @@ def test_nulls_are_counted_and_filled(values: Any, kind: pa.DataType, count: int
     full = arrays.fill_nulls(column, 7)
     assert arrays.num_nulls(full) == 0
     assert plain(arrays.from_arrow(full)) == filled
-
-
-def test_what_cannot_be_filled_is_refused() -> None:
-    with pytest.raises(pa.ArrowException):
-        arrays.fill_nulls(chunked([1, None], pa.int64()), 0.5)
-    with pytest.raises(pa.ArrowException, match="fixed length"):
-        arrays.fill_nulls(chunked([[1, 2], None], pa.list_(pa.int64(), 2)), 0)
 
 
 @given(lists=LISTS)
@@ -140,3 +126,21 @@ def test_lists_that_lie_in_any_order_are_read_in_the_order_of_the_rows(kind: Any
     whole = arrays.from_arrow(pa.chunked_array([kind.from_arrays([1, 0], [2, 2], pa.array([5, 6, 7]))]))
     assert isinstance(whole, Ragged)
     assert (whole.values.tolist(), whole.offsets.tolist()) == ([6, 7, 5, 6], [0, 2, 4])
+
+
+@given(
+    lists=st.lists(st.lists(st.integers(-128, 127), max_size=2 * SLACK + 1), min_size=1, max_size=12),
+    rows=st.lists(st.integers(0, 11), max_size=30),
+)
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("int8", "int64"), ("int64", "int64"), ("float32", "float32")])
+def test_lists_are_copied_whole(dtype: str, out_dtype: str, lists: list[list[int]], rows: list[int]) -> None:
+    rows = [row % len(lists) for row in rows]
+    values = np.array([value for values in lists for value in values], dtype)
+    offsets = np.cumsum([0, *map(len, lists)]).astype(np.int32)
+    expected: list[Any] = [value for row in rows for value in lists[row]]
+    assert num_values(offsets, np.array(rows, np.intp)) == len(expected)
+    out = np.zeros(len(expected) + SLACK, out_dtype)
+    out_offsets = np.zeros(len(rows) + 1, np.int32)
+    gather_lists(values, offsets, np.array(rows, np.intp), out, out_offsets)
+    assert out[: len(expected)].tolist() == expected
+    assert out_offsets.tolist() == np.cumsum([0, *(len(lists[row]) for row in rows)]).tolist()

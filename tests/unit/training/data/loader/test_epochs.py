@@ -33,7 +33,7 @@ def rows(batches: Any) -> list[list[int]]:
 
 @examples(1 / 2)
 @given(num_before=st.integers(0, 20), buffer_size=st.sampled_from(["1MB", "500B"]))
-def test_a_position_leads_to_the_batches_that_were_left(directory: Path, num_before: int, buffer_size: str) -> None:
+def test_position_leads_to_the_batches_that_were_left(directory: Path, num_before: int, buffer_size: str) -> None:
     whole = epochs(directory, buffer_size=buffer_size)
     every = [batch for _ in range(4) for batch in rows(whole)]
     passing = epochs(directory, buffer_size=buffer_size)
@@ -53,7 +53,7 @@ def test_a_position_leads_to_the_batches_that_were_left(directory: Path, num_bef
     assert restarted.is_resuming is False
 
 
-def test_a_pass_that_is_left_early_is_followed_by_a_new_epoch(directory: Path) -> None:
+def test_pass_that_is_left_early_is_followed_by_a_new_epoch(directory: Path) -> None:
     passing, whole = epochs(directory), epochs(directory)
     first, second = rows(whole), rows(whole)
     next(iter(passing))
@@ -75,13 +75,13 @@ def test_again_does_not_move_on(directory: Path) -> None:
         ({"shuffle": False}, "shuffle True, this loader has False"),
     ],
 )
-def test_a_position_of_another_loader_is_refused(directory: Path, change: dict[str, Any], message: str) -> None:
+def test_position_of_another_loader_is_refused(directory: Path, change: dict[str, Any], message: str) -> None:
     state = epochs(directory).state_dict()
     with pytest.raises(ConfigError, match=message):
         epochs(directory, **change).load_state_dict(state)
 
 
-def test_a_position_in_other_data_is_refused(directory: Path, tmp_path: Path) -> None:
+def test_position_in_other_data_is_refused(directory: Path, tmp_path: Path) -> None:
     state = epochs(directory).state_dict()
     pq.write_table(pa.table({"row": range(100)}), tmp_path / "0.parquet")
     with pytest.raises(ConfigError, match="the saved position has data"):

@@ -51,7 +51,7 @@ def test_each_pass_is_a_new_order_of_the_same_rows(make: Any, prepared: Path) ->
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_column_may_be_an_input_and_a_label(make: Any, tmp_path: Path, shuffle: bool) -> None:
+def test_column_may_be_an_input_and_a_label(make: Any, tmp_path: Path, shuffle: bool) -> None:
     items = [2**24, 2**24 + 1, 2**24 + 2]  # float32 does not tell the first two apart
     pq.write_table(pa.table({"item": items, "price": [0.5, 1.5, 2.5]}), tmp_path / "a.parquet")
     inputs, (item, price) = next(iter(make(tmp_path, ["item"], ["price"], ["item", "price"], 3, shuffle=shuffle)))
@@ -74,7 +74,7 @@ def test_several_labels_come_as_a_tuple(make: Any, prepared: Path) -> None:
     assert [label.shape[0] for label in labels] == [10, 10]
 
 
-def test_a_restarted_loader_goes_on_with_exactly_the_batches_that_were_left(make: Any, prepared: Path) -> None:
+def test_restarted_loader_goes_on_with_exactly_the_batches_that_were_left(make: Any, prepared: Path) -> None:
     loader, restarted = (make(prepared / "train", CATS, ["age"], ["rating"]) for _ in range(2))
     list(loader)  # epoch 0
     batches = iter(loader)
@@ -88,7 +88,7 @@ def test_a_restarted_loader_goes_on_with_exactly_the_batches_that_were_left(make
         make(prepared / "train", CATS, ["age"], ["rating"], 601).load_state_dict(state)
 
 
-def test_a_workflow_is_applied_online(make: Any, tmp_path: Path) -> None:
+def test_workflow_is_applied_online(make: Any, tmp_path: Path) -> None:
     raw = pd.DataFrame({"user": np.arange(100), "price": np.arange(100.0), "label": np.arange(100) % 2})
     raw.to_parquet(tmp_path / "raw.parquet", row_group_size=30)
     with quiet_nvtabular():
@@ -123,6 +123,6 @@ def test_contradictory_options_are_refused(make: Any, prepared: Path, changes: d
         len(make(prepared / "train", **options))
 
 
-def test_a_label_of_lists_is_refused(make: Any, prepared: Path) -> None:
+def test_label_of_lists_is_refused(make: Any, prepared: Path) -> None:
     with pytest.raises(DataError, match="label column 'genres' holds lists"):
         next(iter(make(prepared / "train", ["userId"], [], ["genres"])))

@@ -47,7 +47,7 @@ def test_blocks_of_an_epoch_hold_every_row_once(
 
 
 @given(group_rows=GROUPS, parts_per_chunk=st.integers(1, 4), block_bytes=st.integers(80, 600))
-def test_a_block_takes_no_more_memory_than_it_may_but_for_rounding_up_to_rows(
+def test_block_takes_no_more_memory_than_it_may_but_for_rounding_up_to_rows(
     group_rows: list[int], parts_per_chunk: int, block_bytes: int
 ) -> None:
     plan = schedule(group_rows, parts_per_chunk=parts_per_chunk, block_bytes=block_bytes)
@@ -73,7 +73,7 @@ def test_what_of_a_row_group_is_too_large_for_a_block_is_read_as_a_stream(
     assert [rows for block in plan.blocks(0) for rows in block.rows] == expected
 
 
-def test_a_block_has_as_many_rows_of_each_of_its_row_groups() -> None:
+def test_block_has_as_many_rows_of_each_of_its_row_groups() -> None:
     blocks = list(schedule([10, 10, 10], parts_per_chunk=2, block_bytes=100).blocks(0))
     assert [[(rows.start, rows.stop) for rows in block.rows] for block in blocks] == [
         *([(start, start + 5)] * 2 for start in (0, 5)),
@@ -124,7 +124,7 @@ def test_workers_share_the_rows_in_the_same_number_of_batches(
         assert max(plan.num_rows for plan in plans) - min(plan.num_rows for plan in plans) <= 1
 
 
-def test_a_worker_short_of_a_row_splits_its_last_batch() -> None:
+def test_worker_short_of_a_row_splits_its_last_batch() -> None:
     plans = [schedule([17], batch_size=8, global_rank=rank, global_size=2) for rank in range(2)]
     assert [bounds(plan) for plan in plans] == [[0, 7, 8], [0, 8, 9]]
 
@@ -221,7 +221,7 @@ def test_rows_of_a_batch_are_about_equally_long_and_batches_come_by_chance(globa
     assert sorted(alike) == sorted(order)
 
 
-def test_an_interrupted_epoch_goes_on_in_the_order_that_it_began_with() -> None:
+def test_interrupted_epoch_goes_on_in_the_order_that_it_began_with() -> None:
     """Of an earlier release too: seeds, epochs, workers and places in the epoch lead to these orders."""
     plan = schedule([7, 6, 5, 9], batch_size=4, block_bytes=80, seed=7, global_rank=1, global_size=2)
     epoch = Epoch(plan, 1)
@@ -258,7 +258,7 @@ def test_small_batches_are_gathered_up_to_so_many_rows(monkeypatch: pytest.Monke
     assert [run.cuts for run in Epoch(schedule([20], batch_size=6), 0).runs(0)] == [(0, 6)] * 3 + [(0, 2)]
 
 
-def test_a_share_has_nothing_of_the_row_groups_beside_it() -> None:
+def test_share_has_nothing_of_the_row_groups_beside_it() -> None:
     plan = schedule([4, 4, 4, 4], shuffle=False, global_rank=1, global_size=4)
     assert [block.rows for block in plan.blocks(0)] == [(GroupRows(1, 0, 4),)]
 

@@ -4,9 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 import tf_keras as keras
@@ -14,10 +11,9 @@ import tf_keras as keras
 from rankline.training.data.loader.tensorflow import KerasSequenceLoader, KerasSequenceValidater
 from rankline.training.models.layers import DenseFeatures
 from rankline.workflows.core.errors import ConfigError, DataError
-from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
-from rankline.workflows.nvt.operators import HashedCategorify
 
 CATEGORICAL = ["userId", "movieId", "genres"]
+BUCKETS = tf.feature_column.bucketized_column(tf.feature_column.numeric_column("age"), [1.0])
 
 
 def loader_of(prepared: Path, **options: Any) -> KerasSequenceLoader:
@@ -48,48 +44,13 @@ def test_batches_have_the_documented_names_shapes_and_types(prepared: Path) -> N
     assert label.dtype == tf.float32
 
 
-def columns_of_two_roles(directory: Path) -> Path:
-    """Ids that float32 does not tell apart."""
-    pq.write_table(pa.table({"item": [2**24, 2**24 + 1, 2**24 + 2], "price": [0.5, 1.5, 2.5]}), directory / "a.parquet")
-    return directory
-
-
-def test_a_feature_column_may_be_the_label_but_not_id_and_number(tmp_path: Path) -> None:
-    ids = tf.feature_column.categorical_column_with_identity("item", 2**25)
-    number = tf.feature_column.numeric_column("item")
-    path = columns_of_two_roles(tmp_path)
-    inputs, item = next(iter(KerasSequenceLoader(path, 3, ["item"], feature_columns=[ids])))
-    np.testing.assert_array_equal(item, inputs["item"])
-    with pytest.raises(ConfigError, match=r"\['item'\] are named as ids"):
-        KerasSequenceLoader(path, 3, ["price"], feature_columns=[ids, number])
-
-
-def test_paths_may_be_files_a_directory_or_a_glob(prepared: Path) -> None:
-    directory = prepared / "train"
-    for paths in (
-        directory,
-        str(directory / "*.parquet"),
-        sorted(directory.iterdir()),
-        str(prepared / "t*" / "*_?.p*"),
-    ):
-        assert KerasSequenceLoader(paths, 100, ["rating"], cat_names=["userId"]).num_rows == 4000
-    with pytest.raises(DataError, match="no Parquet files"):
-        KerasSequenceLoader(str(directory / "*.csv"), 100, ["rating"], cat_names=["userId"])
-
-
-def test_feature_columns_say_what_to_read(prepared: Path) -> None:
-    ids = tf.feature_column.categorical_column_with_identity("genres", 8)
-    columns = [tf.feature_column.embedding_column(ids, 2), tf.feature_column.numeric_column("age")]
-    inputs, _ = next(iter(loader_of(prepared, cat_names=[], cont_names=[], feature_columns=columns)))
-    assert sorted(inputs) == ["age", "genres__nnzs", "genres__values"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"engine": "csv"}, "reads 'parquet' only"),
         ({"list_layout": "lengths"}, "list_layout is 'lengths', expected nnzs or offsets"),
         ({"feature_columns": []}, "Give only one"),
+        ({"cat_names": [], "cont_names": [], "feature_columns": [BUCKETS]}, "'age_bucketized' is a BucketizedColumn"),
     ],
 )
 def test_contradictory_options_are_refused(prepared: Path, options: dict[str, Any], message: str) -> None:
@@ -128,24 +89,8 @@ def test_validater_adds_the_metrics_that_evaluate_gives(prepared: Path) -> None:
     assert history["val_loss"][-1] == pytest.approx(model.evaluate(valid, verbose=0)[0], rel=1e-5)
 
 
-def test_predict_gives_one_score_per_row_each_time(prepared: Path) -> None:
-    valid = KerasSequenceLoader(prepared / "valid", 300, ["rating"], cat_names=["userId"], shuffle=False)
-    model = small_model()
-    first, second = model.predict(valid, verbose=0), model.predict(valid, verbose=0)
-    assert first.shape == (1000, 1)
-    np.testing.assert_array_equal(first, second)
-
-
 def ages(loader: KerasSequenceLoader) -> Any:
     return np.concatenate([inputs["age"].numpy() for inputs, _ in loader])
-
-
-def test_predict_with_several_workers_keeps_the_order_of_the_rows(prepared: Path) -> None:
-    age = keras.Input((1,), name="age", dtype=tf.float32)
-    model = keras.Model({"age": age}, keras.layers.Lambda(lambda x: x)(age))
-    loader = loader_of(prepared, cat_names=[], batch_size=20, shuffle=False)
-    expected = ages(loader)
-    np.testing.assert_array_equal(model.predict(loader, workers=4, verbose=0), expected)
 
 
 def test_batches_asked_for_at_once_are_given_by_their_index(prepared: Path) -> None:
@@ -157,14 +102,14 @@ def test_batches_asked_for_at_once_are_given_by_their_index(prepared: Path) -> N
             np.testing.assert_array_equal(np.stack(list(batches)), expected[start : start + 7][::-1])
 
 
-def test_an_unshuffled_loader_refuses_another_order(prepared: Path) -> None:
+def test_unshuffled_loader_refuses_another_order(prepared: Path) -> None:
     loader = loader_of(prepared, shuffle=False)
     _ = loader[0], loader[1]
     with pytest.raises(ConfigError, match=r"batch 4 was asked for when batch 2 .*shuffle=False in fit"):
         _ = loader[4]
 
 
-def test_a_pass_that_keras_left_early_begins_anew(prepared: Path) -> None:
+def test_pass_that_keras_left_early_begins_anew(prepared: Path) -> None:
     loader = loader_of(prepared, shuffle=False)
     expected = ages(loader)
     _ = loader[0], loader[1], loader[2]
@@ -172,7 +117,7 @@ def test_a_pass_that_keras_left_early_begins_anew(prepared: Path) -> None:
     np.testing.assert_array_equal(np.concatenate(again), expected)
 
 
-def test_a_fit_that_fails_leaves_no_thread_once_the_loader_is_closed(prepared: Path) -> None:
+def test_fit_that_fails_leaves_no_thread_once_the_loader_is_closed(prepared: Path) -> None:
     class Fails(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             raise RuntimeError("on purpose")
@@ -187,7 +132,7 @@ def test_a_fit_that_fails_leaves_no_thread_once_the_loader_is_closed(prepared: P
     assert sum(label.shape[0] for _, label in loader) == 4000
 
 
-def test_a_failed_first_batch_can_be_asked_for_again(new_prepared: Any, tmp_path: Path) -> None:
+def test_failed_first_batch_can_be_asked_for_again(new_prepared: Any, tmp_path: Path) -> None:
     prepared = new_prepared(tmp_path / "p", num_train=600)
     loader = loader_of(prepared, shuffle=False)
     path = prepared / "train" / "part_0.parquet"
@@ -203,16 +148,6 @@ def test_processes_of_keras_are_refused(prepared: Path) -> None:
     loader._process += 1  # as another process sees it
     with pytest.raises(ConfigError, match="Leave out use_multiprocessing"):
         _ = loader[0]
-
-
-def test_the_epochs_of_several_workers_hold_every_row_once(prepared: Path) -> None:
-    loader = loader_of(prepared, cat_names=[], batch_size=100)
-    expected = np.sort(ages(loader).ravel())
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(2):
-            batches = pool.map(lambda index: loader[index][0]["age"].numpy(), reversed(range(len(loader))))
-            np.testing.assert_array_equal(np.sort(np.concatenate(list(batches)).ravel()), expected)
-            loader.on_epoch_end()
 
 
 def test_lists_may_come_with_offsets(prepared: Path) -> None:
@@ -263,18 +198,7 @@ def test_ids_outside_a_columns_buckets_are_refused(prepared: Path) -> None:
         list(loader)
 
 
-def test_a_null_label_is_named(new_prepared: Any, tmp_path: Path) -> None:
-    def lose_a_label(rows: pa.Table) -> pa.Table:
-        labels = rows["rating"].to_pylist()
-        labels[7] = None
-        return rows.set_column(rows.column_names.index("rating"), "rating", pa.array(labels, pa.float32()))
-
-    loader = loader_of(new_prepared(tmp_path / "p", num_train=600, change=lose_a_label))
-    with pytest.raises(DataError, match=r"part_0\.parquet: column 'rating' holds 1 nulls"):
-        list(loader)
-
-
-def test_the_dataset_is_the_loader_and_fit_takes_it(prepared: Path) -> None:
+def test_dataset_is_the_loader_and_fit_takes_it(prepared: Path) -> None:
     expected = [(inputs["age"].numpy(), label.numpy()) for inputs, label in loader_of(prepared, seed=4)]
     dataset = loader_of(prepared, seed=4).as_dataset()
     assert int(dataset.cardinality()) == len(expected)
@@ -286,70 +210,17 @@ def test_the_dataset_is_the_loader_and_fit_takes_it(prepared: Path) -> None:
     assert len(history.history["loss"]) == 2
 
 
-def test_a_restarted_loader_goes_on_with_exactly_the_batches_that_were_left(prepared: Path) -> None:
-    def all_ages(batches: Any) -> list[Any]:
-        return [inputs["age"].numpy().tolist() for inputs, _ in batches]
-
-    loader = loader_of(prepared, cat_names=[], parts_per_chunk=2)
-    _ = all_ages(loader)  # epoch 0
-    batches = iter(loader)
-    head = all_ages(next(batches) for _ in range(3))
-    state = loader.state_dict()
-    rest, following = all_ages(batches), all_ages(loader)
-    restarted = loader_of(prepared, cat_names=[], parts_per_chunk=2)
-    restarted.load_state_dict(state)
-    with pytest.raises(ConfigError, match="fewer batches"):
-        _ = restarted[0]
-    assert all_ages(restarted.as_dataset()) == rest
-    assert all_ages(restarted) == following
-    assert len(head) + len(rest) == len(loader)
-    with pytest.raises(ConfigError, match="the saved position has seed 0, this loader has 1"):
-        loader_of(prepared, cat_names=[], parts_per_chunk=2, seed=1).load_state_dict(state)
-
-
-def test_a_workflow_is_applied_online(tmp_path: Path) -> None:
-    raw = pd.DataFrame({"user": np.arange(200) * 7, "price": np.arange(200.0), "label": np.arange(200) % 2})
-    raw.to_parquet(tmp_path / "raw.parquet", row_group_size=30)
-    with quiet_nvtabular():
-        workflow = nvt.Workflow(
-            (["user"] >> HashedCategorify(num_buckets=50, out_path=str(tmp_path))) + (["price"] >> ops.Normalize())
-        )
-        workflow.fit(nvt.Dataset(raw))
-        offline = workflow.transform(raw)
-    loader = KerasSequenceLoader(tmp_path, 64, ["label"], cat_names=["user"], cont_names=["price"], shuffle=False).map(
-        workflow
-    )
-    batches = list(loader)
-    assert [len(label) for _, label in batches] == [64, 64, 64, 8]
-    for name in ("user", "price"):
-        got = np.concatenate([inputs[name].numpy()[:, 0] for inputs, _ in batches])
-        np.testing.assert_allclose(got, offline[name].to_numpy(), rtol=1e-6)
-    np.testing.assert_array_equal(np.concatenate([label.numpy()[:, 0] for _, label in batches]), raw["label"])
-    with pytest.raises(ConfigError, match="before the first batch"):
-        loader.map(workflow)
-    with pytest.raises(ConfigError, match="not fitted"):
-        KerasSequenceLoader(tmp_path, 64, ["label"], cat_names=["user"]).map(nvt.Workflow(["user"] >> ops.Categorify()))
-
-
-@pytest.mark.parametrize("wrap", [lambda column: column, tf.feature_column.indicator_column])
-def test_id_columns_of_every_kind_are_read_as_ids(prepared: Path, wrap: Any) -> None:
+def test_keras_loader_reads_what_feature_columns_name(prepared: Path) -> None:
+    fc = tf.feature_column
     columns = [
-        wrap(tf.feature_column.categorical_column_with_hash_bucket("userId", 9, tf.int64)),
-        wrap(tf.feature_column.categorical_column_with_vocabulary_list("movieId", [3, 4])),
+        fc.categorical_column_with_hash_bucket("userId", 9, tf.int64),
+        fc.indicator_column(fc.categorical_column_with_vocabulary_list("movieId", [3, 4])),
+        fc.embedding_column(fc.categorical_column_with_identity("genres", 8), 2),
+        fc.numeric_column("age"),
     ]
     inputs, _ = next(iter(loader_of(prepared, cat_names=[], cont_names=[], feature_columns=columns)))
-    assert {name: tensor.dtype for name, tensor in inputs.items()} == {"userId": tf.int64, "movieId": tf.int64}
-
-
-def test_other_feature_columns_are_refused_by_name(prepared: Path) -> None:
-    age = tf.feature_column.numeric_column("age")
-    with pytest.raises(ConfigError, match="feature column 'age_bucketized' is a BucketizedColumn, expected"):
-        loader_of(
-            prepared, cat_names=[], cont_names=[], feature_columns=[tf.feature_column.bucketized_column(age, [1.0])]
-        )
-
-
-def test_making_a_dataset_does_not_move_the_position(prepared: Path) -> None:
-    loader = loader_of(prepared)
-    loader.as_dataset()
-    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (0, 0)
+    assert {name: tensor.dtype for name, tensor in inputs.items()} == {
+        **dict.fromkeys(("userId", "movieId", "genres__values"), tf.int64),
+        "genres__nnzs": tf.int32,
+        "age": tf.float32,
+    }

@@ -1,3 +1,5 @@
+"""Options that the loaders of both formats have: `rankline.training.data.open_split.Reading`."""
+
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rankline.training.data.loader.tensorflow import KerasSequenceLoader
-from rankline.training.data.loader.tfrecord import TFRecordLoader, write_tfrecords
+from rankline.training.data.loader.tfrecord import TFRecordLoader, rows_per_record, write_tfrecords
 from rankline.training.data.open_split import check_parquet, first_rows, tensorflow_loader
 from rankline.workflows.core.errors import ConfigError, DataError, SpecError
 from rankline.workflows.schema.feature_spec import FeatureSpec, Source
@@ -30,7 +32,7 @@ def both(prepared: Path, tmp_path_factory: Any) -> tuple[Path, FeatureSpec]:
 @pytest.mark.parametrize(
     ("split", "kind", "num_rows"), [("train", TFRecordLoader, 4000), ("valid", KerasSequenceLoader, 1000)]
 )
-def test_a_split_is_opened_by_its_type(both: tuple[Path, FeatureSpec], split: str, kind: type, num_rows: int) -> None:
+def test_split_is_opened_by_its_type(both: tuple[Path, FeatureSpec], split: str, kind: type, num_rows: int) -> None:
     loader = tensorflow_loader(*both, split, 300, shuffle=True, seed=1)
     assert isinstance(loader, kind)
     assert loader.num_rows == num_rows
@@ -53,7 +55,7 @@ def test_several_workers_share_the_rows_of_a_split_in_as_many_batches_each(both:
         tensorflow_loader(*both, "train", 100, shuffle=True, seed=0, global_rank=1, global_size=3)
 
 
-def test_a_split_without_rows_or_files_is_refused(both: tuple[Path, FeatureSpec]) -> None:
+def test_split_without_rows_or_files_is_refused(both: tuple[Path, FeatureSpec]) -> None:
     directory, spec = both
     (directory / "none.tfrecord").touch()
     empty = replace(spec, sources={"train": Source(files=("none.tfrecord",), num_rows=0, type="tfrecord")})
@@ -63,7 +65,7 @@ def test_a_split_without_rows_or_files_is_refused(both: tuple[Path, FeatureSpec]
         tensorflow_loader(directory, spec, "test", 10, shuffle=False, seed=0)
 
 
-def test_a_reader_of_parquet_refuses_tfrecord_with_the_way_back(both: tuple[Path, FeatureSpec]) -> None:
+def test_reader_of_parquet_refuses_tfrecord_with_the_way_back(both: tuple[Path, FeatureSpec]) -> None:
     _, spec = both
     with pytest.raises(
         ConfigError, match="the train data is tfrecord, and a torch model reads parquet only.*--to parq"
@@ -79,7 +81,7 @@ def test_tfrecord_is_refused_where_there_are_several_labels(both: tuple[Path, Fe
         tensorflow_loader(directory, several, "train", 10, shuffle=False, seed=0)
 
 
-def test_the_first_rows_are_the_same_in_each_format(both: tuple[Path, FeatureSpec], prepared: Path) -> None:
+def test_first_rows_are_the_same_in_each_format(both: tuple[Path, FeatureSpec], prepared: Path) -> None:
     ours, theirs = first_rows(*both, "train", 5), first_rows(prepared, FeatureSpec.read(prepared), "train", 5)
     assert list(ours) == list(theirs) == ["userId", "movieId", "genres", "age"]
     for name in ("userId", "movieId", "age"):
@@ -91,7 +93,7 @@ def test_the_first_rows_are_the_same_in_each_format(both: tuple[Path, FeatureSpe
     np.testing.assert_array_equal(our_lists.lengths, their_lists.lengths)
 
 
-def test_the_spec_says_what_stands_for_missing_values(new_prepared: Any, tmp_path: Path) -> None:
+def test_spec_says_what_stands_for_missing_values(new_prepared: Any, tmp_path: Path) -> None:
     def without_ages(rows: pa.Table) -> pa.Table:
         return rows.set_column(rows.column_names.index("age"), "age", pa.nulls(len(rows), pa.float32()))
 
@@ -103,3 +105,70 @@ def test_the_spec_says_what_stands_for_missing_values(new_prepared: Any, tmp_pat
     for inputs, _ in tensorflow_loader(prepared, filled, "train", 300, shuffle=True, seed=0):
         assert (inputs["age"].numpy() == 0.5).all()
     assert first_rows(prepared, filled, "train", 2)["age"].tolist() == [0.5, 0.5]  # type: ignore[union-attr]
+
+
+NUM_ROWS = 4000
+
+
+@pytest.fixture(scope="module", params=["parquet", "tfrecord", "prebatched"])
+def data(request: pytest.FixtureRequest, prepared: Path, tmp_path_factory: Any) -> tuple[Path, FeatureSpec]:
+    """The training rows in a format."""
+    spec = FeatureSpec.read(prepared)
+    if request.param == "parquet":
+        return prepared, spec
+    directory, prebatch = tmp_path_factory.mktemp("records"), 7 if request.param == "prebatched" else 1
+    files = [prepared / name for name in spec.source("train").files]
+    names = tuple(path.name for path in write_tfrecords(files, spec, directory, prebatch=prebatch))
+    source = Source(files=names, num_rows=NUM_ROWS, type="tfrecord")
+    return directory, replace(spec, sources={"train": source})
+
+
+def ages(batches: Any) -> list[float]:
+    """What tells the rows apart."""
+    return [age for inputs, _ in batches for age in inputs["age"].numpy()[:, 0].tolist()]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_drop_last_leaves_full_batches_and_loses_no_other_row(data: tuple[Path, FeatureSpec], shuffle: bool) -> None:
+    whole = tensorflow_loader(*data, "train", 600, shuffle=False, seed=0)
+    loader = tensorflow_loader(*data, "train", 600, shuffle=shuffle, seed=0, drop_last=True)
+    assert (loader.num_rows, len(loader)) == (3600, 6)
+    for _ in range(2):
+        batches = list(loader)
+        assert [labels.shape[0] for _, labels in batches] == [600] * 6
+        rows = ages(batches)
+        if shuffle:
+            assert len(set(rows) & set(ages(whole))) == len(set(rows)) > 3500
+        else:
+            assert rows == ages(whole)[:3600]
+
+
+def test_rows_that_fill_no_batch_are_told_so(data: tuple[Path, FeatureSpec]) -> None:
+    with pytest.raises(DataError, match="no batch of 4,001 rows in the train data, which has 4,000. Take smaller"):
+        tensorflow_loader(*data, "train", NUM_ROWS + 1, shuffle=True, seed=0, drop_last=True)
+
+
+@pytest.mark.parametrize("options", [{"prefetch": 0}, {"prefetch": 1, "num_threads": 1}, {"prefetch": 40}])
+def test_how_far_ahead_and_with_how_many_threads_does_not_change_the_rows(
+    data: tuple[Path, FeatureSpec], options: dict[str, Any]
+) -> None:
+    usual, other = (
+        tensorflow_loader(*data, "train", 300, shuffle=True, seed=3, **more)  # type: ignore[arg-type]
+        for more in ({}, options)
+    )
+    assert ages(other) == ages(usual)
+
+
+@pytest.mark.parametrize("option", [{"prefetch": -1}, {"num_threads": 0}])
+def test_options_that_no_loader_takes_are_refused(data: tuple[Path, FeatureSpec], option: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(option))} is .*, expected a whole number of at least"):
+        len(tensorflow_loader(*data, "train", 300, shuffle=True, seed=0, **option))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prebatch", [1, 7, 5000])
+def test_files_tell_how_many_rows_a_record_has(
+    prepared: Path, spec: FeatureSpec, tmp_path: Path, prebatch: int
+) -> None:
+    files = [prepared / name for name in FeatureSpec.read(prepared).source("train").files]
+    written = write_tfrecords(files, spec, tmp_path, prebatch=prebatch)
+    assert rows_per_record(written, spec.label) == min(prebatch, NUM_ROWS // 2)  # of each of the two files
