@@ -5,10 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 
 from rankline.training.models.layers.auxiliary import AuxiliaryLoss, auxiliary_loss
-from rankline.workflows.core.errors import ConfigError
 from tests.oracles.tolerance import ROUNDING
 
 NUM_ROWS, NUM_STEPS, UNITS, WIDTH = 3, 4, 5, 2
@@ -26,7 +24,7 @@ def example() -> list[Any]:
 
 
 @OVER_ALL
-def test_it_is_the_mean_over_the_cells_that_count_or_over_all(over_all: bool) -> None:
+def test_auxiliary_loss_is_the_mean_over_the_cells_that_count_or_over_all(over_all: bool) -> None:
     clicked, not_clicked = random(NUM_ROWS, NUM_STEPS), random(NUM_ROWS, NUM_STEPS, seed=1)
     got = auxiliary_loss(clicked, not_clicked, PRESENT, over_all=over_all)
     cells = -np.log(1 / (1 + np.exp(-clicked))) - np.log(1 - 1 / (1 + np.exp(-not_clicked)))
@@ -36,7 +34,7 @@ def test_it_is_the_mean_over_the_cells_that_count_or_over_all(over_all: bool) ->
 
 @OVER_ALL
 @pytest.mark.parametrize("size", [1e4, -1e4, np.inf])
-def test_it_is_finite_for_any_logit_that_counts_and_for_none_at_all(over_all: bool, size: float) -> None:
+def test_auxiliary_loss_is_finite_for_any_logit(over_all: bool, size: float) -> None:
     """Fault 2 of the reference: probabilities give log(0), and NaN × 0 survives a mask."""
     logits = tf.constant(np.where(PRESENT > 0, np.clip(size, -1e4, 1e4), size).astype(np.float32))
     with tf.GradientTape() as tape:
@@ -50,7 +48,7 @@ def test_it_is_finite_for_any_logit_that_counts_and_for_none_at_all(over_all: bo
 
 
 @OVER_ALL
-def test_without_a_cell_that_counts_it_is_zero(over_all: bool) -> None:
+def test_auxiliary_loss_is_zero_without_a_cell_that_counts(over_all: bool) -> None:
     for num_steps in (0, 2):
         logits = tf.ones((3, num_steps))
         with tf.GradientTape() as tape:
@@ -61,7 +59,7 @@ def test_without_a_cell_that_counts_it_is_zero(over_all: bool) -> None:
 
 
 @pytest.mark.parametrize("reference", [False, True])
-def test_the_layer_holds_states_against_the_items_after_them(reference: bool) -> None:
+def test_layer_holds_states_against_the_items_after_them(reference: bool) -> None:
     inputs = example()
     layer = AuxiliaryLoss((6, 4), weight=0.5, reference=reference)
     np.testing.assert_array_equal(layer(inputs), inputs[0])
@@ -102,58 +100,3 @@ def test_its_gradient_reaches_states_items_and_negatives_that_count() -> None:
     for of_item in touched[1:]:
         np.testing.assert_array_equal(of_item[:, 1:], of_state[:, :-1])
         assert not of_item[:, 0].any()
-
-
-def test_a_model_has_the_loss_while_it_is_trained_only_and_the_weights_always() -> None:
-    inputs = example()
-    keras_inputs = [keras.Input(x.shape[1:]) for x in inputs]
-    model = keras.Model(keras_inputs, AuxiliaryLoss((6, 4))(keras_inputs))
-    assert len(model.trainable_variables) == 6
-
-    @tf.function
-    def losses(training: bool) -> Any:
-        model(inputs, training=training)
-        return model.losses
-
-    assert [len(losses(training)) for training in (True, False, True)] == [1, 0, 1]
-    assert losses(True)[0] > 0
-
-
-def test_one_step_has_nothing_to_tell_and_adds_zero() -> None:
-    x, *sequences = example()
-    layer = AuxiliaryLoss((100, 50))
-    layer([x, *(part[:, -1:] for part in sequences)], training=True)
-    assert layer.losses[0] == 0
-
-
-def test_half_precision_comes_close(half: str) -> None:
-    inputs, layer = example(), AuxiliaryLoss((100, 50))
-    layer(inputs, training=True)
-    (got,) = layer.losses
-    assert got.dtype == tf.float32
-    keras.mixed_precision.set_global_policy("float32")
-    single = AuxiliaryLoss((100, 50))
-    single(inputs)
-    single.set_weights(layer.get_weights())
-    single(inputs, training=True)
-    np.testing.assert_allclose(got, single.losses[0], rtol=0.02)
-
-
-def test_xla_gives_the_same() -> None:
-    inputs, layer = example(), AuxiliaryLoss((100, 50))
-
-    def loss() -> Any:
-        layer(inputs, training=True)
-        return tf.add_n(layer.losses)
-
-    np.testing.assert_allclose(tf.function(loss, jit_compile=True)(), loss(), **ROUNDING)
-
-
-def test_config_round_trip_gives_an_equal_layer() -> None:
-    layer = AuxiliaryLoss((3,), 0.2, True, name="x")
-    assert AuxiliaryLoss.from_config(layer.get_config()).get_config() == layer.get_config()
-
-
-def test_a_network_without_hidden_layers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="aux_hidden has no units"):
-        AuxiliaryLoss(())

@@ -8,9 +8,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.training.models.layers import DotAttention, HardSearch, SmoothedMean, SoftSearch
-from rankline.workflows.core.errors import ConfigError
-from tests.oracles.tolerance import ROUNDING
+from rankline.training.models.layers import HardSearch, SoftSearch
+from rankline.training.models.layers.recency import DotProductFeatures, PriorShift, Recency, RecencyMean
 
 
 def arrays(lengths: list[int], num_candidates: int, num_steps: int, seed: int) -> tuple[Any, Any]:
@@ -47,7 +46,7 @@ def test_hard_search_keeps_the_latest_that_have_the_same(num_searched: int, num_
         np.testing.assert_array_equal(np.flatnonzero(got[row, candidate]), wanted)
 
 
-def test_a_score_far_below_the_others_is_found_still() -> None:
+def test_score_far_below_the_others_is_found_still() -> None:
     """Fault 7 of the reference: its softmax is 0, and it took what is above 0."""
     scores = tf.constant([[[-200.0, -300.0, 0.0]]])
     assert tf.nn.softmax(scores)[0, 0, 0] == 0
@@ -76,48 +75,56 @@ def test_any_number_of_places_known_or_not(num_steps: int) -> None:
     np.testing.assert_array_equal(compiled(same), HardSearch(2)(same))
 
 
-def test_what_is_found_attends_as_a_list_of_it_would() -> None:
-    """The mask in place of gathered items, and their gradients."""
-    rng = np.random.default_rng(0)
-    targets, history = (tf.constant(rng.normal(size=shape).astype(np.float32)) for shape in ((2, 3, 4), (2, 8, 4)))
-    present = tf.constant((np.arange(8) >= [[1], [6]]).astype(np.float32))
-    scores = tf.matmul(targets, history, transpose_b=True)
-
-    def by_mask() -> Any:
-        found = SoftSearch(5)([scores, present])
-        return tf.concat([DotAttention()([targets, history, found])[0], SmoothedMean()([history, found])], -1)
-
-    def by_list() -> Any:
-        masked = tf.where(present[:, None] > 0, scores, tf.float32.min)
-        highest, places = tf.math.top_k(masked, 5)
-        items = tf.gather(tf.repeat(history[:, None], 3, axis=1), places, batch_dims=2)
-        is_item = highest > tf.float32.min
-        shares = tf.nn.softmax(tf.where(is_item, tf.einsum("ncd,nckd->nck", targets, items), tf.float32.min))
-        mean = tf.reduce_sum(tf.where(is_item[..., None], items, 0), axis=2)
-        mean /= 1 + tf.reduce_sum(tf.cast(is_item, tf.float32), axis=2)[..., None]
-        return tf.concat([tf.einsum("nck,nckd->ncd", shares, items), mean], -1)
-
-    results = []
-    for make in (by_mask, by_list):
-        with tf.GradientTape() as tape:
-            tape.watch([targets, history])
-            result = make()
-            loss = tf.reduce_sum(result**2)
-        results.append([result, *tape.gradient(loss, [targets, history])])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(one, other, **ROUNDING)
+RNG = np.random.default_rng(0)
 
 
-def test_a_search_takes_half_precision() -> None:
-    scores, present = arrays([3, 8], 2, 8, seed=1)
-    got = SoftSearch(2)([tf.cast(scores, tf.float16), tf.cast(present, tf.bfloat16)])
-    assert got.dtype == tf.float32
-    np.testing.assert_array_equal(got, SoftSearch(2)([scores, present]))
-    assert HardSearch(2)(tf.cast(present[:, None], tf.float16)).dtype == tf.float32
+def normal(*shape: int) -> tf.Tensor:
+    return tf.constant(RNG.normal(size=shape), tf.float32)
 
 
-@pytest.mark.parametrize("make", [SoftSearch, HardSearch])
-def test_configs_round_trip_and_numbers_below_one_are_refused(make: Any) -> None:
-    assert make.from_config(make(7, name="x").get_config()).get_config() == make(7, name="x").get_config()
-    with pytest.raises(ConfigError, match="num_searched is 0"):
-        make(0)
+def test_latest_place_has_the_same_number_in_histories_of_any_length() -> None:
+    recency = Recency(5)
+    recency.build((None, None, 3))
+    recency.set_weights([np.arange(5, dtype=np.float32)])
+    assert recency(normal(2, 5, 3)).numpy().tolist() == [[[0, 1, 2, 3, 4]]]
+    assert recency(normal(2, 2, 3)).numpy().tolist() == [[[3, 4]]]
+
+
+def test_mean_weighs_by_place_and_leaves_out_what_is_not_there() -> None:
+    layer = RecencyMean(4)
+    history, present = normal(3, 4, 2), tf.constant([[1, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 0]], tf.float32)
+    before = layer([history, present]).numpy()
+    assert before[0] == pytest.approx(history[0].numpy().mean(axis=0), abs=1e-5)
+    assert before[1] == pytest.approx(history[1, 2:].numpy().mean(axis=0), abs=1e-5)
+    assert (before[2] == 0).all()
+    layer.set_weights([np.array([0, 0, 0, 100], np.float32)])
+    assert layer([history, present]).numpy()[:2] == pytest.approx(history[:2, -1].numpy(), abs=1e-5)
+
+
+def test_padding_in_front_changes_no_mean() -> None:
+    layer = RecencyMean(6)
+    history, present = normal(2, 3, 2), tf.ones((2, 3))
+    padded = [tf.pad(history, [[0, 0], [3, 0], [0, 0]]), tf.pad(present, [[0, 0], [3, 0]])]
+    layer.build([(2, 3, 2), (2, 3)])
+    layer.set_weights([RNG.normal(size=6).astype(np.float32)])
+    short = layer([history, present])
+    assert layer(padded).numpy() == pytest.approx(short.numpy(), abs=1e-5)
+
+
+def test_dot_product_feature_is_that_of_each_feature_with_a_factor_of_its_own() -> None:
+    layer, targets, summary = DotProductFeatures(2), normal(3, 4, 6), normal(3, 6)
+    products = (targets * summary[:, None]).numpy()
+    assert layer([targets, summary]).numpy() == pytest.approx(products.sum(axis=-1), abs=1e-5)
+    layer.set_weights([np.array([1, 10, 0], np.float32)])
+    expected = products[..., :2].sum(axis=-1) + 10 * products[..., 2:4].sum(axis=-1)
+    assert layer([targets, summary]).numpy() == pytest.approx(expected, abs=1e-4)
+
+
+def test_logits_are_lowered_by_the_odds_of_many_negatives_while_learning_only() -> None:
+    logits = normal(3, 2)
+    shift = PriorShift(4)
+    assert shift(logits, training=True).numpy() == pytest.approx(logits.numpy() - np.log(4), abs=1e-5)
+    assert (shift(logits).numpy() == logits.numpy()).all()
+    odds = np.exp(logits.numpy())
+    learnt = 1 / (1 + np.exp(-shift(logits, training=True).numpy()))
+    assert learnt / (1 - learnt) == pytest.approx(odds / 4, rel=1e-4)

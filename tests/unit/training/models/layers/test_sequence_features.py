@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras as keras
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,31 +165,7 @@ def test_serving_looks_up_the_same_whatever_the_layout(length: int | None, num_c
             np.testing.assert_array_equal(one[name], flat[name])
 
 
-def test_a_row_is_the_same_alone_and_beside_longer_ones() -> None:
-    layer, rows = make_layer(num_recent=2, same=True), Rows(LENGTHS)
-    together = layer(rows.batch())
-    for row, length in enumerate(LENGTHS):
-        one = Rows(LENGTHS[row : row + 1])
-        one.user, one.targets = rows.user[row:][:1], {name: ids[row:][:1] for name, ids in rows.targets.items()}
-        one.lists = {name: lists[row:][:1] for name, lists in rows.lists.items()}
-        alone = layer.call(one.batch())
-        num_steps = max(length, 2)
-        assert alone["history"].shape[1] == num_steps
-        for name in ("target", "user", "negatives"):
-            np.testing.assert_array_equal(alone[name][0], together[name][row])
-        for name in ("history", "mask"):
-            np.testing.assert_array_equal(alone[name][0], together[name][row, -num_steps:])
-            assert not together[name][row, :-num_steps].numpy().any()
-        np.testing.assert_array_equal(alone["same"][0], together["same"][row, :, -num_steps:])
-
-
-def test_the_mask_is_by_length_and_not_by_id() -> None:
-    rows = Rows([2, 1])
-    rows.lists = {name: [np.zeros(2, np.int64), np.zeros(1, np.int64)] for name in rows.lists}
-    np.testing.assert_array_equal(make_layer()(rows.batch())["mask"], [[1, 1], [0, 1]])
-
-
-def test_without_negatives_there_are_zeros_in_their_place() -> None:
+def test_missing_negatives_are_zeros() -> None:
     rows, layer = Rows(LENGTHS), make_layer(num_recent=2)
     layer(rows.batch())
     scored = {name: tensor for name, tensor in rows.batch().items() if "_neg" not in name}
@@ -200,11 +175,6 @@ def test_without_negatives_there_are_zeros_in_their_place() -> None:
     for got in (layer.call(scored), layer.lookup(columns), other(scored)):
         np.testing.assert_array_equal(got["negatives"], np.zeros((4, 2, 2 * DIMENSION)))
     assert layer.call(rows.batch())["negatives"].numpy().any()
-
-
-def test_what_is_not_asked_for_is_left_out() -> None:
-    got = make_layer(users=False)(Rows(LENGTHS).batch())
-    assert got.keys() == {"target", "history", "mask"}
 
 
 def test_gradients_touch_only_the_rows_that_were_looked_up() -> None:
@@ -245,42 +215,6 @@ def test_no_table_is_read_as_a_whole_and_each_is_gathered_from_once() -> None:
     assert "ReadVariableOp" not in kinds
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_in_half_precision_tables_and_their_gradients_are_float32(precision: str) -> None:
-    layer, rows = make_layer(num_recent=2, biases=True, dtype=f"mixed_{precision}"), Rows(LENGTHS)
-    with tf.GradientTape() as tape:
-        result = layer(rows.batch())
-        loss = tf.reduce_sum(tf.cast(result["history"], tf.float32))
-    kinds = {name: part.dtype.name for name, part in result.items()}
-    assert kinds == dict.fromkeys(("target", "history", "user", "negatives"), precision) | dict.fromkeys(
-        ("mask", "bias"), "float32"
-    )
-    assert {variable.dtype for variable in layer.variables} == {tf.float32}
-    assert tape.gradient(loss, layer.tables["item_trgt"]).values.dtype == tf.float32
-    wanted = expected(layer, rows, MAX_LENGTH, 2)
-    np.testing.assert_allclose(tf.cast(result["history"], tf.float32), wanted["history"], rtol=0.01)
-
-
-@pytest.mark.parametrize(("length", "num_steps"), [(None, None), (5, 5)])
-def test_in_a_functional_model_shapes_are_known_as_far_as_they_can_be(
-    length: int | None, num_steps: int | None
-) -> None:
-    rows = Rows(LENGTHS)
-    inputs = {name: keras.Input((1,), name=name, dtype=tensor.dtype) for name, tensor in rows.batch().items()}
-    features = make_layer(num_recent=2, length=length, biases=True, same=True)(inputs)
-    assert {name: tuple(part.shape) for name, part in features.items()} == {
-        "target": (None, 1, 2 * DIMENSION),
-        "history": (None, num_steps, 2 * DIMENSION),
-        "mask": (None, num_steps),
-        "user": (None, DIMENSION),
-        "bias": (None, 1),
-        "same": (None, 1, num_steps),
-        "negatives": (None, 2, 2 * DIMENSION),
-    }
-    model = keras.Model(inputs, features)
-    assert_equal(model(rows.batch()), model.layers[-1].call(rows.batch()))
-
-
 def test_lists_of_unequal_lengths_and_ids_outside_of_their_table_are_errors() -> None:
     layer, batch = make_layer(), Rows((2, 1)).batch()
     layer(batch)
@@ -291,30 +225,6 @@ def test_lists_of_unequal_lengths_and_ids_outside_of_their_table_are_errors() ->
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             tf.function(layer.call)(batch | changed)
-
-
-def test_an_empty_batch_gives_empty_results() -> None:
-    got = make_layer(num_recent=2, same=True, biases=True)(Rows([]).batch())
-    assert {name: part.shape[0] for name, part in got.items()} == dict.fromkeys(got, 0)
-
-
-def test_tables_start_apart_and_biases_at_zero() -> None:
-    layer = make_layer(biases=True)
-    layer(Rows(LENGTHS).batch())
-    rows = [table[:NUM_CATEGORIES].numpy() for table in layer.tables.values()]
-    assert not any(np.array_equal(rows[0], other) for other in rows[1:])
-    assert all(table.numpy().any() for table in layer.tables.values())
-    assert not any(table.numpy().any() for table in layer.bias_tables.values())
-
-
-def test_config_round_trip_gives_an_equal_layer() -> None:
-    rows, layer = Rows(LENGTHS), make_layer(num_recent=2, biases=True, same=True, length=4, name="x")
-    wanted = layer(rows.batch())
-    again = SequenceFeatures.from_config(layer.get_config())
-    again(rows.batch())
-    again.set_weights(layer.get_weights())
-    assert again.get_config() == layer.get_config()
-    assert_equal(again(rows.batch()), wanted)
 
 
 @pytest.mark.parametrize(
@@ -333,6 +243,6 @@ def test_config_round_trip_gives_an_equal_layer() -> None:
         ),
     ],
 )
-def test_what_it_cannot_do_is_refused(make: Any, error: type[Exception], message: str) -> None:
+def test_sequence_features_refuse_what_they_cannot_do(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()

@@ -1,5 +1,6 @@
-"""Fused lookups give what one table per column gives."""
+"""Lookups of ids and numbers: one table per column, and fused ones, which give the same."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,97 @@ fc = tf.feature_column
 
 def embedding(name: str, num_buckets: int, dimension: int, **options: Any) -> Any:
     return fc.embedding_column(fc.categorical_column_with_identity(name, num_buckets), dimension, **options)
+
+
+def some_rows() -> dict[str, Any]:
+    return {
+        "user": tf.constant([[1], [0], [4]], tf.int64),
+        "tags__values": tf.constant([[2], [3], [3]], tf.int64),
+        "tags__nnzs": tf.constant([[1], [0], [2]], tf.int32),
+        "price": tf.constant([[0.5], [1.5], [-2.0]]),
+    }
+
+
+def columns() -> list[Any]:
+    return [embedding("user", 5, 3), fc.numeric_column("price"), embedding("tags", 4, 2)]
+
+
+def test_columns_stand_side_by_side_in_the_order_of_their_names() -> None:
+    layer = DenseFeatures(columns())
+    out = layer(some_rows()).numpy()
+    tags, user = layer.tables["tags"].numpy(), layer.tables["user"].numpy()
+    averaged = np.stack([tags[2], 0 * tags[0], tags[3]])
+    assert layer.keys == ["price", "tags", "user"]
+    np.testing.assert_allclose(
+        out, np.concatenate([some_rows()["price"], averaged, user[[1, 0, 4]]], axis=1), **ROUNDING
+    )
+    assert layer.output_dim == out.shape[1] == 6
+
+
+@pytest.mark.parametrize("combiner", ["mean", "sum", "sqrtn"])
+def test_lists_are_combined_and_empty_lists_give_zeros(combiner: str) -> None:
+    layer = DenseFeatures([embedding("tags", 4, 2, combiner=combiner)])
+    out = layer({"tags__values": tf.constant([1, 2, 2], tf.int64), "tags__nnzs": tf.constant([3, 0], tf.int32)})
+    table = layer.tables["tags"].numpy()
+    total = table[1] + 2 * table[2]
+    expected = {"mean": total / 3, "sum": total, "sqrtn": total / np.sqrt(3)}[combiner]
+    np.testing.assert_allclose(out, [expected, [0, 0]], **ROUNDING)
+
+
+def test_gradients_touch_only_looked_up_rows() -> None:
+    layer = DenseFeatures([embedding("user", 5, 3), embedding("tags", 4, 2)])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(some_rows()))
+    gradients = dict(zip(["tags", "user"], tape.gradient(loss, layer.trainable_variables), strict=True))
+    assert all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients.values())
+    assert set(gradients["tags"].indices.numpy()) == {2, 3}
+    np.testing.assert_allclose(tf.convert_to_tensor(gradients["tags"]), [[0, 0], [0, 0], [1, 1], [1, 1]])
+    np.testing.assert_allclose(tf.convert_to_tensor(gradients["user"])[:, 0], [1, 1, 0, 0, 1])
+
+
+@pytest.mark.parametrize("make", [DenseFeatures, partial(ScalarDenseFeatures, fused=False), ScalarDenseFeatures])
+def test_no_table_is_read_as_a_whole(make: Any) -> None:
+    """Which would copy it, once an optimizer has updated rows of it."""
+    layer = make([embedding("user", 5, 3), *([embedding("tags", 4, 2)] if make is DenseFeatures else [])])
+
+    def gradients(rows: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(rows) ** 2)
+        return [gradient.values for gradient in tape.gradient(loss, layer.trainable_variables)]
+
+    layer(some_rows())
+    graph = tf.function(gradients).get_concrete_function(some_rows()).graph
+    kinds = [operation.type for operation in graph.get_operations()]
+    assert kinds.count("ResourceGather") == len(layer.tables)
+    assert "ReadVariableOp" not in kinds
+
+
+def test_indicator_columns_count_ids() -> None:
+    ids = fc.categorical_column_with_identity("tags", 4)
+    layer = DenseFeatures([fc.indicator_column(ids)])
+    np.testing.assert_array_equal(layer(some_rows()), [[0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 2]])
+    np.testing.assert_array_equal(layer({"tags": tf.constant([[1]], tf.int64)}), [[0, 1, 0, 0]])
+
+
+def test_id_outside_its_table_is_an_error() -> None:
+    layer = DenseFeatures([embedding("user", 5, 3)])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        layer({"user": tf.constant([[5]], tf.int64)})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: [], "at least one"),
+        (lambda: [embedding("a", 3, 2), embedding("a", 3, 2)], "each once"),
+        (lambda: [fc.categorical_column_with_identity("a", 3)], "expected numeric_column"),
+        (lambda: [fc.embedding_column(fc.categorical_column_with_hash_bucket("a", 9), 2)], "expected numeric_column"),
+        (lambda: [fc.numeric_column("a", normalizer_fn=lambda x: x / 2)], "normalizer_fn"),
+    ],
+)
+def test_columns_it_cannot_take_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DenseFeatures(make())
 
 
 def inputs(columns: list[Any], num_rows: int, seed: int = 0) -> dict[str, Any]:
@@ -124,26 +216,6 @@ def test_stacked_is_concatenated_reshaped() -> None:
         np.testing.assert_array_equal(stacked(rows), tf.reshape(flat, (5, 3, 4)))
 
 
-def test_numbers_are_stacked_where_their_width_fits() -> None:
-    columns = [embedding("b", 5, 2), fc.numeric_column("n", 2), embedding("y", 6, 2)]
-    layer, rows = ScalarDenseFeatures(columns, aggregation="stack"), inputs(columns, 3)
-    out = layer(rows)
-    np.testing.assert_array_equal(out[:, 1], rows["n"])
-    np.testing.assert_array_equal(out[:, 2], tf.gather(layer.table("y"), rows["y"][:, 0]))
-
-
-@pytest.mark.parametrize("aggregation", ["concat", "stack"])
-def test_works_in_a_functional_model_with_the_right_static_shape(aggregation: str) -> None:
-    layer = ScalarDenseFeatures(COLUMNS, aggregation=aggregation)
-    keras_inputs = {name: keras.Input((1,), name=name, dtype=tf.int64) for name in "abc"}
-    out = layer(keras_inputs)
-    expected = (None, 12) if aggregation == "concat" else (None, 3, 4)
-    assert tuple(out.shape) == expected
-    assert tuple(layer.compute_output_shape(dict.fromkeys("abc", (None, 1)))) == expected
-    rows = inputs(COLUMNS, 3)
-    np.testing.assert_array_equal(keras.Model(keras_inputs, out)(rows), layer(rows))
-
-
 def test_each_column_starts_as_its_own_initializer_says() -> None:
     columns = [
         embedding("a", 5, 2, initializer=UniformIds(0.5)),
@@ -162,7 +234,7 @@ def test_each_column_starts_as_its_own_initializer_says() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"a": 7}, {"a": -1}, {"b": -1}, {"b": 5}, {"c": 3}])
-def test_an_id_outside_its_own_column_is_an_error_and_no_row_of_the_next(bad: dict[str, int]) -> None:
+def test_id_outside_its_own_column_is_an_error_and_no_row_of_the_next(bad: dict[str, int]) -> None:
     layer = ScalarDenseFeatures(COLUMNS)
     good = {name: tf.constant([[0], [2]], tf.int64) for name in "abc"}
     assert layer(good).shape == (2, 12)
@@ -170,39 +242,7 @@ def test_an_id_outside_its_own_column_is_an_error_and_no_row_of_the_next(bad: di
         layer({**good, **{name: tf.constant([[0], [value]], tf.int64) for name, value in bad.items()}})
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-@pytest.mark.parametrize("kind", [ScalarDenseFeatures, DenseFeatures])
-def test_under_mixed_precision_rows_are_cast_and_gradients_stay_float32(kind: Any, policy: str) -> None:
-    columns = [*COLUMNS, fc.numeric_column("n")]
-    rows = inputs(columns, 4)
-    exact, mixed = kind(columns), kind(columns, dtype=keras.mixed_precision.Policy(policy))
-    expected = exact(rows)
-    mixed(rows)
-    mixed.set_weights(exact.get_weights())
-    with tf.GradientTape() as tape:
-        out = mixed(rows)
-        loss = tf.reduce_sum(tf.cast(out, tf.float32) ** 2)
-    assert out.dtype == mixed.lookup(rows).dtype == policy.removeprefix("mixed_")
-    np.testing.assert_allclose(tf.cast(out, tf.float32), expected, rtol=0.01)
-    for variable, gradient in zip(
-        mixed.trainable_variables, tape.gradient(loss, mixed.trainable_variables), strict=True
-    ):
-        assert isinstance(gradient, tf.IndexedSlices)
-        assert variable.dtype == gradient.dtype == tf.float32
-
-
-def test_config_round_trip_gives_an_equal_layer() -> None:
-    layer = ScalarDenseFeatures(COLUMNS, aggregation="stack", name="x")
-    rows = inputs(COLUMNS, 3)
-    expected = layer(rows)
-    again = ScalarDenseFeatures.from_config(layer.get_config())
-    again(rows)
-    again.set_weights(layer.get_weights())
-    assert again.get_config() == layer.get_config()
-    np.testing.assert_array_equal(again(rows), expected)
-
-
-def test_what_it_cannot_take_is_refused() -> None:
+def test_scalar_features_refuse_what_they_cannot_take() -> None:
     with pytest.raises(ConfigError, match="aggregation is 'sum', expected concat or stack"):
         ScalarDenseFeatures(COLUMNS, aggregation="sum")
     with pytest.raises(ConfigError, match=r"'b_embedding': 4, 'd_embedding': 2}, expected one width"):
@@ -219,7 +259,7 @@ def test_what_it_cannot_take_is_refused() -> None:
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_model_of_it_can_be_saved_in_every_format(tmp_path: Path, fused: bool) -> None:
+def test_scalar_features_can_be_saved_in_every_format(tmp_path: Path, fused: bool) -> None:
     columns = [embedding("a", 5, 2), embedding("b", 4, 2), embedding("c", 3, 1), fc.numeric_column("n")]
     given = {name: keras.Input((1,), name=name, dtype=tf.int64) for name in "abc"} | {"n": keras.Input((1,), name="n")}
     model = keras.Model(given, keras.layers.Dense(1)(ScalarDenseFeatures(columns, fused=fused)(given)))
