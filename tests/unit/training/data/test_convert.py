@@ -80,7 +80,7 @@ def test_rows_that_do_not_fit_the_spec_leave_the_old_data(tmp_path: Path, new_pr
 
 def test_model_trains_on_tfrecord(tmp_path: Path, prepared: Path, work: Path) -> None:
     config = TrainConfig(
-        model=MLPConfig(hidden=(8,)), epochs=2, batch_size=500, learning_rate=0.01, early_stopping_patience=0
+        model=MLPConfig(hidden=(8,)), epochs=1, batch_size=250, learning_rate=0.01, early_stopping_patience=0
     )
     data = convert(prepared, tmp_path / "data", "tfrecord", prebatch=64)
     tracking = TrackingConfig(directory=work, experiment="convert")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rankline.training.data.loader.tensorflow import KerasSequenceLoader
-from rankline.training.data.loader.tfrecord import TFRecordLoader, rows_per_record, write_tfrecords
+from rankline.training.data.loader.tfrecord import TFRecordLoader, write_tfrecords
 from rankline.training.data.open_split import check_parquet, first_rows, tensorflow_loader
 from rankline.workflows.core.errors import ConfigError, DataError, SpecError
 from rankline.workflows.schema.feature_spec import FeatureSpec, Source
@@ -163,12 +163,3 @@ def test_how_far_ahead_and_with_how_many_threads_does_not_change_the_rows(
 def test_options_that_no_loader_takes_are_refused(data: tuple[Path, FeatureSpec], option: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(option))} is .*, expected a whole number of at least"):
         len(tensorflow_loader(*data, "train", 300, shuffle=True, seed=0, **option))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("prebatch", [1, 7, 5000])
-def test_files_tell_how_many_rows_a_record_has(
-    prepared: Path, spec: FeatureSpec, tmp_path: Path, prebatch: int
-) -> None:
-    files = [prepared / name for name in FeatureSpec.read(prepared).source("train").files]
-    written = write_tfrecords(files, spec, tmp_path, prebatch=prebatch)
-    assert rows_per_record(written, spec.label) == min(prebatch, NUM_ROWS // 2)  # of each of the two files
