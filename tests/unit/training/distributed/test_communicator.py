@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from rankline.training.distributed.communicator import Solo, World
+from rankline.training.distributed.communicator import SOLO, Solo, World
+from rankline.training.distributed.launch import join_world
 
 
-def test_a_worker_alone_exchanges_with_nobody() -> None:
+def test_worker_alone_exchanges_with_nobody() -> None:
     world: World = Solo()
     rows = np.arange(3.0)
     gradients = [object()]
@@ -16,3 +17,9 @@ def test_a_worker_alone_exchanges_with_nobody() -> None:
     world.broadcast([object()])
     with pytest.raises(RuntimeError, match="its own"), world.explained(), world.propagating_errors():
         raise RuntimeError("its own")
+
+
+def test_process_that_nobody_started_as_a_worker_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert join_world() is SOLO

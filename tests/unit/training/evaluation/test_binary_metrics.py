@@ -55,7 +55,7 @@ SCORES = st.one_of(st.integers(0, 20).map(lambda n: n / 20), st.floats(0, 1, wid
 
 @given(st.lists(st.tuples(st.booleans(), SCORES), max_size=40), st.sampled_from([2, 3, 21, 200]))
 @example([(True, 0.0), (False, 1.0)], 200)
-def test_the_thresholded_auc_is_that_of_keras(rows: list[tuple[bool, float]], num_thresholds: int) -> None:
+def test_thresholded_auc_is_that_of_keras(rows: list[tuple[bool, float]], num_thresholds: int) -> None:
     label, score = (np.array(column) for column in zip(*rows, (True, 0.5), (False, 0.5), strict=True))
     expected = keras_auc(label, score.astype(np.float32), num_thresholds)
     assert thresholded_auc(of(label, score), num_thresholds) == pytest.approx(expected, abs=1e-6)
@@ -105,7 +105,7 @@ def error_by_definition(labels: np.ndarray, scores: np.ndarray, num_bins: int = 
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20).map(lambda n: n / 20)), min_size=1, max_size=60))
-def test_the_calibration_error_is_the_gap_of_bins_of_equally_many_rows(rows: list[tuple[bool, float]]) -> None:
+def test_calibration_error_is_the_gap_of_bins_of_equally_many_rows(rows: list[tuple[bool, float]]) -> None:
     labels, scores = (np.array(column, np.float64) for column in zip(*rows, strict=True))
     assert calibration_error(of(labels, scores)) == pytest.approx(error_by_definition(labels, scores), abs=1e-12)
 

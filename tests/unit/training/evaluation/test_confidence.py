@@ -36,7 +36,7 @@ def test_auc_of_the_same_rows_is_compared_as_delong_et_al_do() -> None:
 
 
 @pytest.mark.parametrize("name", ["auc", "logloss", "rmse"])
-def test_the_error_is_that_of_leaving_rows_out(name: str) -> None:
+def test_error_is_that_of_leaving_rows_out(name: str) -> None:
     found = difference(name, (LABELS, SCORES[0]), (LABELS, SCORES[1]))
     assert found.error == pytest.approx(jackknife(name, (SCORES[0], SCORES[1])), rel=0.03)
 
@@ -51,7 +51,7 @@ def test_of_several_classes_logloss_takes_the_probability_of_the_own_class() -> 
     assert found.error == pytest.approx(added.std(ddof=1) / np.sqrt(NUM_ROWS))
 
 
-def test_the_same_scores_are_surely_not_better() -> None:
+def test_same_scores_are_surely_not_better() -> None:
     found = difference("auc", (LABELS, SCORES[0]), (LABELS, SCORES[0]))
     assert (found.change, found.error, found.is_sure) == (0, 0, False)
 
@@ -65,7 +65,7 @@ def test_of_other_rows_both_errors_count() -> None:
     assert found.error == pytest.approx(np.hypot(*alone))
 
 
-def test_what_is_sure_lies_on_one_side_of_zero() -> None:
+def test_sure_difference_lies_on_one_side_of_zero() -> None:
     assert Difference(before=0.7, after=0.72, error=0.01, is_paired=True).is_sure
     assert not Difference(before=0.7, after=0.72, error=0.011, is_paired=True).is_sure
     assert Difference(before=0.72, after=0.7, error=0.01, is_paired=True).bounds[1] < 0

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.training.evaluation import measured, qualities
+from rankline.training.evaluation import first_rows, measured, qualities
 from rankline.training.evaluation import scored_rows as scored_rows
+from rankline.training.evaluation.first_rows import FirstRows
 from rankline.training.evaluation.scored_rows import ScoredRows, Tally
 from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
 from tests.factories.workers import OneOfTwo
@@ -24,7 +25,7 @@ def distinct(rows: ScoredRows) -> dict[tuple[float, float, int], int]:
 
 
 @given(ROWS, st.lists(st.integers(0, 60), max_size=6), st.booleans())
-def test_a_tally_has_each_row_as_often_as_it_came(
+def test_tally_has_each_row_as_often_as_it_came(
     rows: list[tuple[bool, float, int]], cuts: list[int], has_groups: bool
 ) -> None:
     labels, scores, groups = (np.array(column) for column in zip(*rows, strict=True))
@@ -39,7 +40,7 @@ def test_a_tally_has_each_row_as_often_as_it_came(
     assert len(found.labels) <= len(rows)
 
 
-def test_the_order_of_the_rows_changes_no_bit_of_a_figure() -> None:
+def test_order_of_the_rows_changes_no_bit_of_a_figure() -> None:
     rng = np.random.default_rng(0)
     labels, scores, groups = rng.random(5000) < 0.3, rng.random(5000).astype(np.float32), rng.integers(0, 99, 5000)
     figures = []
@@ -96,7 +97,7 @@ def test_probabilities_of_classes_are_held_too() -> None:
 
 
 @pytest.mark.parametrize("score", [np.nan, np.inf])
-def test_a_score_that_is_no_number_is_refused(score: float) -> None:
+def test_score_that_is_no_number_is_refused(score: float) -> None:
     with pytest.raises(FloatingPointError, match=r"^a score is not finite\.$"):
         Tally(BINARY).add(np.array([0.0, 1.0]), np.array([score, 0.5], np.float32))
 
@@ -110,7 +111,7 @@ def test_labels_and_groups_that_cannot_be_counted_are_refused() -> None:
             Tally(BINARY).add(np.array([0.0, 1.0]), np.array([0.1, 0.5], np.float32), np.array(groups))
 
 
-def test_the_largest_group_and_the_smallest_scores_come_back_as_they_were() -> None:
+def test_largest_group_and_the_smallest_scores_come_back_as_they_were() -> None:
     labels, scores = np.array([1, 0, 1]), np.array([0.0, 1.0, 1e-45], np.float32)
     groups = np.array([2**31 - 1, 0, 5], np.int32)
     tally = Tally(BINARY)
@@ -156,8 +157,45 @@ def test_rows_are_counted_as_soon_as_more_wait_than_are_held(monkeypatch: pytest
     assert tally.rows().counts.tolist() == [2, 2, 2, 2, 2, 1]
 
 
-def test_a_mean_counts_each_row_as_often_as_it_came() -> None:
+def test_mean_counts_each_row_as_often_as_it_came() -> None:
     rows = ScoredRows(labels=np.zeros(2), scores=np.zeros(2), counts=np.array([3, 1]))
     assert rows.mean(np.array([1, 5])) == 2
     assert rows.mean(np.array([True, False])) == 0.75
     assert ScoredRows.of(np.zeros(2), np.zeros(2)).counts.dtype == np.int64
+
+
+def test_first_rows_are_kept_in_their_order_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_rows, "MOST_ROWS", 25)
+    kept = FirstRows()
+    labels, scores = np.arange(40) % 2, np.arange(80).reshape(40, 2)
+    for begin in range(0, 40, 10):
+        batch = slice(begin, begin + 10)
+        kept.add(labels[batch], scores[batch])
+    assert sum(len(part) for part, _ in kept._parts) == 25  # more would only take memory
+    found = kept.gathered()
+    np.testing.assert_array_equal(found[0], labels[:25])
+    np.testing.assert_array_equal(found[1], scores[:25])
+
+
+def test_batch_that_is_used_again_changes_nothing() -> None:
+    kept, batch = FirstRows(), np.zeros(4)
+    kept.add(batch, batch)
+    batch += 1
+    assert not kept.gathered()[0].any()
+
+
+def test_shares_of_workers_follow_one_another_up_to_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_rows, "MOST_ROWS", 3)
+    kept = FirstRows()
+    kept.add(np.array([0, 1]), np.array([0.1, 0.9]))
+    world = OneOfTwo([np.array([1, 0]), np.array([0.8, 0.2])])
+    assert [part.tolist() for part in kept.gathered(world)] == [[0, 1, 1], [0.1, 0.9, 0.8]]
+
+
+def test_million_rows_are_kept() -> None:
+    assert first_rows.MOST_ROWS == 1_000_000
+    kept, batch = FirstRows(), np.zeros(400_000, np.int8)
+    for _ in range(4):
+        kept.add(batch, batch)
+    labels, scores = kept.gathered()
+    assert len(labels) == len(scores) == 1_000_000

@@ -2,6 +2,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -20,10 +21,8 @@ from rankline.training.run.checkpoint import (
     Checkpoints,
     Position,
     Reader,
-    all_finite,
     checkpoint_path,
     plain,
-    refuse_to_replace,
 )
 from rankline.training.trainers.keras import TensorFlowTrainer
 from rankline.training.trainers.torch import TorchTrainer
@@ -57,7 +56,7 @@ def written(directory: Path, **changes: Any) -> Path:
 
 
 @given(state=st.dictionaries(st.text(), ARRAYS, max_size=12), weights=st.lists(ARRAYS, max_size=3))
-def test_what_was_written_is_read(state: dict[str, Any], weights: list[Any]) -> None:
+def test_checkpoint_is_read_as_it_was_written(state: dict[str, Any], weights: list[Any]) -> None:
     with TemporaryDirectory() as directory:
         best = Best(metrics={"valid_auc": 0.1 + 0.2}, weights=weights)
         before = checkpoint(state=state, best=best)
@@ -79,94 +78,17 @@ def test_arrays_are_mapped_and_may_be_changed_without_changing_the_file(tmp_path
     assert Checkpoint.load(path).state["weights/0"][1, 2] == 5
 
 
-def test_an_array_that_would_run_code_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "c"
-    with publish(path, "training-checkpoint", made_from={"prepared-data": "f"}, details=details(tmp_path)) as staging:
-        for name in ("state", "best"):
-            (staging / name).mkdir()
-            np.save(staging / name / "000000.npy", np.array([object()]), allow_pickle=True)
-    with pytest.raises(ArtifactError, match="checkpoint cannot be read"):
-        Checkpoint.load(path)
-
-
-def details(directory: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((written(directory) / "manifest.json").read_text())["details"]
-    return manifest
-
-
-def flip_a_byte(path: Path) -> None:
-    file = path / "state" / "000000.npy"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-
-
-def change_details(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
-        manifest = json.loads((path / "manifest.json").read_text())
-        change(manifest["details"])
-        (path / "manifest.json").write_text(json.dumps(manifest))
-
-    return damage
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (flip_a_byte, "checksum"),
-        (lambda path: (path / "best" / "000000.npy").unlink(), "is missing"),
-        (lambda path: (path / "manifest.json").write_text("{"), "cannot be read"),
-        (change_details(lambda details: details.pop("position")), "position"),
-        (change_details(lambda details: details["state"].pop()), "checkpoint cannot be read"),
-    ],
-)
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
-    path = written(tmp_path)
-    damage(path)
-    with pytest.raises(ArtifactError, match=message) as caught:
-        Checkpoint.load(path)
-    assert "without --resume" in str(caught.value)
-
-
-def test_no_checkpoint_is_told_as_such(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"model-checkpoint does not exist.*without --resume"):
-        Checkpoint.load(tmp_path / "model-checkpoint")
-
-
-def test_only_the_learning_rate_may_differ_and_others_are_named(tmp_path: Path) -> None:
-    loaded = Checkpoint.load(written(tmp_path))
-    loaded.check(replace(CONFIG, learning_rate=0.5), "f" * 64)
-    with pytest.raises(ConfigError, match=r"got hidden \[8\], expected \[8, 4\]; seed 3, expected 0\. Give"):
-        loaded.check(CONFIG.with_choices(hidden=(8,), seed=3), "f" * 64)
-    with pytest.raises(ArtifactError, match="prepared data ffffffffffff, got gggggggggggg"):
-        loaded.check(CONFIG, "g" * 64)
-
-
-def test_the_batch_may_differ_where_the_number_of_workers_does(tmp_path: Path) -> None:
-    loaded, other = Checkpoint.load(written(tmp_path)), replace(CONFIG, batch_size=2 * CONFIG.batch_size)
-    loaded.check(other, "f" * 64, free=("learning_rate", "batch_size"))
-    with pytest.raises(ConfigError, match=f"got batch_size {other.batch_size}, expected {CONFIG.batch_size}"):
-        loaded.check(other, "f" * 64)
-
-
 def checkpoints(output: Path, *, every: int = 7, last_step: int | None = None) -> Checkpoints:
     path = checkpoint_path(output)
     return Checkpoints(path, every, checkpoint(position=Position()), last_step=last_step)
 
 
-def test_a_checkpoint_is_due_every_so_many_steps(tmp_path: Path) -> None:
+def test_checkpoint_is_due_every_so_many_steps(tmp_path: Path) -> None:
     assert [step for step in range(1, 22) if checkpoints(tmp_path / "m").is_due(step)] == [7, 14, 21]
     assert not any(checkpoints(tmp_path / "m", every=0).is_due(step) for step in range(22))
 
 
-@given(arrays(np.float32, array_shapes(min_side=0), elements=st.sampled_from([0, -2.5, np.inf, -np.inf, np.nan])))
-def test_numbers_that_are_none_are_found(array: Any) -> None:
-    others = [np.arange(3), np.array(True), np.zeros(0), np.array(0.5)]
-    assert all_finite(others)
-    assert all_finite([*others, array]) == bool(np.isfinite(array).all())
-
-
-def test_a_new_checkpoint_replaces_the_last_one(tmp_path: Path) -> None:
+def test_new_checkpoint_replaces_the_last_one(tmp_path: Path) -> None:
     kept = checkpoints(tmp_path / "model")
     for step in (7, 14):
         kept.write(replace(POSITION, step=step), {}, Best(), {"w": np.full(4, step)})
@@ -175,22 +97,12 @@ def test_a_new_checkpoint_replaces_the_last_one(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model-checkpoint"]
 
 
-def test_a_run_takes_away_its_own_checkpoint_only(tmp_path: Path) -> None:
+def test_run_takes_away_its_own_checkpoint_only(tmp_path: Path) -> None:
     path = written(tmp_path)
     checkpoints(tmp_path / "model").remove()
     assert path.exists()
     checkpoints(tmp_path / "model", last_step=14).remove()
     assert not path.exists()
-
-
-def test_a_checkpoint_in_the_way_is_not_replaced(tmp_path: Path) -> None:
-    refuse_to_replace(tmp_path / "absent")
-    with pytest.raises(ConfigError, match="Go on with --resume, or delete it"):
-        refuse_to_replace(written(tmp_path))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep me")
-    with pytest.raises(ArtifactError, match="not an artifact"):
-        refuse_to_replace(tmp_path / "mine")
 
 
 def tfrecord_spec(prepared: Path, directory: Path) -> FeatureSpec:
@@ -205,7 +117,7 @@ def tfrecord_spec(prepared: Path, directory: Path) -> FeatureSpec:
 @pytest.mark.parametrize(
     "position", [Position(epoch=1, batch=5), Position(epoch=3, batch=0), Position(epoch=2, batch=3)]
 )
-def test_a_reader_goes_on_with_exactly_the_batches_that_were_left(
+def test_reader_goes_on_with_exactly_the_batches_that_were_left(
     kind: str, position: Position, prepared: Path, tmp_path: Path
 ) -> None:
     trainer = TorchTrainer if kind == "torch" else TensorFlowTrainer
@@ -227,13 +139,58 @@ def test_a_reader_goes_on_with_exactly_the_batches_that_were_left(
     assert ages(resumed) == epochs[position.epoch]
 
 
-@pytest.mark.parametrize("trainer", [TensorFlowTrainer, TorchTrainer])
-def test_a_position_in_other_data_is_refused(trainer: Any, prepared: Path, new_prepared: Any, tmp_path: Path) -> None:
-    other = new_prepared(tmp_path / "prepared", num_train=60)
+def flip_a_byte(path: Path) -> None:
+    file = path / "state" / "000000.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
 
-    def reader(directory: Path) -> Reader:
-        spec = FeatureSpec.read(directory)
-        return Reader(trainer.batches(directory, spec, "train", 20, shuffle=True, seed=0))
 
-    with pytest.raises(ConfigError, match="the saved position has data"):
-        reader(prepared).seek(Position(), reader(other).order)
+def change_details(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        manifest = json.loads((path / "manifest.json").read_text())
+        change(manifest["details"])
+        (path / "manifest.json").write_text(json.dumps(manifest))
+
+    return damage
+
+
+def put_objects_in_it(path: Path) -> None:
+    """Arrays that would run code, in an artifact that is whole."""
+    details = json.loads((path / "manifest.json").read_text())["details"]
+    rmtree(path)
+    with publish(path, "training-checkpoint", made_from={"prepared-data": "f"}, details=details) as staging:
+        for name in ("state", "best"):
+            (staging / name).mkdir()
+            np.save(staging / name / "000000.npy", np.array([object()]), allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (rmtree, "model-checkpoint does not exist"),
+        (flip_a_byte, "checksum"),
+        (lambda path: (path / "best" / "000000.npy").unlink(), "is missing"),
+        (lambda path: (path / "manifest.json").write_text("{"), "cannot be read"),
+        (change_details(lambda details: details.pop("position")), "position"),
+        (change_details(lambda details: details["state"].pop()), "checkpoint cannot be read"),
+        (put_objects_in_it, "checkpoint cannot be read"),
+    ],
+)
+def test_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
+    path = written(tmp_path)
+    damage(path)
+    with pytest.raises(ArtifactError, match=f"{message}.*without --resume"):
+        Checkpoint.load(path)
+
+
+def test_checkpoint_belongs_to_its_configuration_and_data(tmp_path: Path) -> None:
+    loaded, larger = Checkpoint.load(written(tmp_path)), replace(CONFIG, batch_size=2 * CONFIG.batch_size)
+    loaded.check(replace(CONFIG, learning_rate=0.5), "f" * 64)
+    loaded.check(larger, "f" * 64, free=("learning_rate", "batch_size"))
+    with pytest.raises(ConfigError, match=f"got batch_size {larger.batch_size}, expected {CONFIG.batch_size}"):
+        loaded.check(larger, "f" * 64)
+    with pytest.raises(ConfigError, match=r"got hidden \[8\], expected \[8, 4\]; seed 3, expected 0\."):
+        loaded.check(CONFIG.with_choices(hidden=(8,), seed=3), "f" * 64)
+    with pytest.raises(ArtifactError, match="prepared data ffffffffffff, got gggggggggggg"):
+        loaded.check(CONFIG, "g" * 64)

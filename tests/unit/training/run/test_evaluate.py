@@ -1,36 +1,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rankline.training.config.train import TrainConfig
 from rankline.training.evaluation import quality
 from rankline.training.evaluation.first_rows import FirstRows
 from rankline.training.evaluation.scored_rows import Tally
-from rankline.training.models.torch_mlp import TorchMLPConfig
 from rankline.training.run.evaluate import evaluate
-from rankline.training.trainers.torch import TorchTrainer
 from rankline.workflows.core.errors import DataError
-from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.targets import MULTICLASS, Head
 from tests.factories.workers import OneOfTwo
-
-
-@pytest.mark.parametrize("group_by", ["userId", "not an input", None])
-def test_a_split_is_measured_with_groups_where_there_are_some(group_by: str | None, prepared: Path) -> None:
-    spec = FeatureSpec.read(prepared)
-    trainer = TorchTrainer(spec, TrainConfig(model=TorchMLPConfig()), num_steps=1)
-    valid = TorchTrainer.batches(prepared, spec, "valid", 300, shuffle=False, seed=0)
-    scores = np.concatenate([trainer.score(inputs) for inputs, _ in valid])
-    labels = np.concatenate([trainer.array(label) for _, label in valid])
-    figures = evaluate(trainer, valid, spec.heads, group_by=group_by, split="validation")
-    assert ("gauc" in figures) == (group_by == "userId")
-    assert {name: figures[name] for name in figures if name != "gauc"} == pytest.approx(
-        quality(labels, scores), abs=1e-12
-    )
 
 
 class Scores:
@@ -111,29 +92,13 @@ KINDS = Head("kind", task=MULTICLASS, classes=("a", "b", "c"))
 @pytest.mark.parametrize(
     ("labels", "heads", "message"),
     [
-        (
-            [0, 0.5],
-            CLICK,
-            "the test data cannot be measured: labels hold values other than 0 and 1. "
-            "Prepare it again, with rows of each label: 0 and 1.",
-        ),
-        (
-            [0, 3],
-            [KINDS],
-            "the test data cannot be measured: labels hold values other than the numbers of 3 classes. "
-            "Prepare it again, with rows of each label: 0 to 2.",
-        ),
-        (
-            [[1, 5], [0, 1]],
-            [*CLICK, KINDS],
-            "the test data cannot be measured: labels hold values other than the numbers of 3 classes. "
-            "Prepare it again, with rows of each label: 0 and 1 and 0 to 2.",
-        ),
+        ([0, 0.5], CLICK, "other than 0 and 1.*of each label: 0 and 1"),
+        ([0, 3], [KINDS], "numbers of 3 classes.*of each label: 0 to 2"),
+        ([[1, 5], [0, 1]], [*CLICK, KINDS], "numbers of 3 classes.*of each label: 0 and 1 and 0 to 2"),
     ],
 )
-def test_what_cannot_be_measured_is_said_with_the_labels_that_can(labels: Any, heads: Any, message: str) -> None:
+def test_evaluate_names_labels_that_can_be_measured(labels: Any, heads: Any, message: str) -> None:
     widths = sum(head.width for head in heads)
     scores = np.full((2, widths) if widths > 1 else 2, 0.5)
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=f"the test data cannot be measured: .*{message}"):
         evaluated([({"score": scores}, labels)], heads, split="test", group_by=None)
-    assert str(refused.value) == message

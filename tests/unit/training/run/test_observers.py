@@ -1,13 +1,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rankline.training.config.session import SessionConfig
-from rankline.training.models.frameworks import PYTORCH, TENSORFLOW
-from rankline.training.run.observers import Profile, Series, TensorBoard, Throughput, check_session, observers_of
+from rankline.training.models.frameworks import TENSORFLOW
+from rankline.training.run.callbacks import ThroughputLogger
+from rankline.training.run.observers import Profile, Series, Throughput, check_session
 from rankline.workflows.core.errors import ConfigError
 from tests.factories.recorders import Clock, MetricRecord
 
@@ -27,7 +28,7 @@ def test_throughput_is_rows_by_seconds_since_a_mark() -> None:
     assert throughput.since(mark) == pytest.approx(4 * 8 / 2.0)
 
 
-def test_the_first_steps_do_not_count() -> None:
+def test_first_steps_do_not_count() -> None:
     clock = Clock()
     throughput = Throughput(warmup_steps=2, clock=clock)
     begin = throughput.mark()
@@ -51,27 +52,13 @@ def test_pauses_do_not_count_even_if_they_end_in_an_error() -> None:
     assert throughput.since(mark) == pytest.approx(8 / 0.5)
 
 
-def test_the_series_has_a_point_per_interval() -> None:
+def test_series_has_a_point_per_interval() -> None:
     clock, log = Clock(), MetricRecord()
     series = Series(log, interval_s=10, clock=clock)
     for step in range(1, 8):
         clock.now_s += 4
         series.after_look(step, {"train_loss": step / 10})
     assert log.points == [(3, {"steps/train_loss": 0.3}), (6, {"steps/train_loss": 0.6})]
-
-
-def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
-    clock = Clock()
-    board = TensorBoard(tmp_path / "run", clock=clock)
-    board.after_look(20, {"train_loss": 0.5, "learning_rate": 1e-3})
-    clock.now_s += 1
-    board.after_epoch(31, {"valid_auc": 0.75})
-    board.after_look(40, {"train_loss": 0.25})
-    board.close()
-    events = EventAccumulator(str(tmp_path / "run")).Reload()
-    assert set(events.Tags()["scalars"]) == {"train_loss", "learning_rate", "valid_auc"}
-    assert [(e.wall_time, e.step, e.value) for e in events.Scalars("train_loss")] == [(100, 20, 0.5), (101, 40, 0.25)]
-    assert [(e.step, e.value) for e in events.Scalars("valid_auc")] == [(31, 0.75)]
 
 
 def test_tensorboard_needs_no_framework_and_is_not_imported_unless_it_is_asked_for(tmp_path: Path) -> None:
@@ -119,7 +106,7 @@ class Recorder:
         (6, 9, []),
     ],
 )
-def test_the_window_is_profiled_once(begin: int, end: int, expected: list[int]) -> None:
+def test_window_is_profiled_once(begin: int, end: int, expected: list[int]) -> None:
     recorder = Recorder()
     profile = Profile(3, 5, start=recorder.start)
     for step in range(begin, end + 1):
@@ -130,26 +117,32 @@ def test_the_window_is_profiled_once(begin: int, end: int, expected: list[int]) 
     assert recorder.started == recorder.stopped == bool(expected)
 
 
-def test_the_profile_does_not_go_on_into_the_evaluation() -> None:
-    recorder = Recorder()
-    profile = Profile(3, 5, start=recorder.start)
-    for step in range(1, 6):
-        profile.before_step(step)
-    profile.after_epoch(5, {})
-    assert recorder.stopped == 1
-
-
-def test_there_is_no_tensorboard_unless_it_is_asked_for(tmp_path: Path) -> None:
-    directory = tmp_path / "tensorboard"
-    assert [type(o) for o in observers_of(SessionConfig(), TENSORFLOW, directory, MetricRecord())] == [Series]
-    assert not directory.exists()
-    observers = observers_of(SessionConfig(profile_steps=(2, 3)), PYTORCH, directory, MetricRecord())
-    assert [type(observer) for observer in observers] == [Series, TensorBoard, Profile]
-    for observer in observers:
-        observer.close()
-
-
 def test_steps_to_profile_that_never_come_are_refused() -> None:
     check_session(SessionConfig(profile_steps=(90, 100)), TENSORFLOW, num_steps=100)
     with pytest.raises(ConfigError, match=r"profile_steps is \(90, 100\), expected steps from 1 to 99"):
         check_session(SessionConfig(profile_steps=(90, 100)), TENSORFLOW, num_steps=99)
+
+
+def steps(logger: ThroughputLogger, clock: Clock, *, number: int, step_s: float) -> dict[str, Any]:
+    logs: dict[str, Any] = {}
+    for batch in range(number):
+        clock.now_s += step_s
+        logger.on_train_batch_end(batch, logs)
+    return logs
+
+
+def test_rate_is_of_the_epoch_without_what_is_between_epochs() -> None:
+    clock = Clock()
+    logger = ThroughputLogger(64, clock)
+    logger.on_train_begin()
+    logger.on_epoch_begin(0)
+    assert steps(logger, clock, number=10, step_s=5.0) == {
+        "samples_per_s": pytest.approx(64 / 5)
+    }  # there are no others
+    assert steps(logger, clock, number=4, step_s=0.5) == {"samples_per_s": pytest.approx(64 / 0.5)}
+    clock.now_s += 100  # validation
+    logs: dict[str, Any] = {"val_loss": 1.0}
+    logger.on_epoch_end(0, logs)
+    assert logs == {"val_loss": 1.0, "samples_per_s": pytest.approx(64 / 0.5)}
+    logger.on_epoch_begin(1)
+    assert steps(logger, clock, number=4, step_s=0.25) == {"samples_per_s": pytest.approx(64 / 0.25)}

@@ -23,7 +23,7 @@ def steps_in(directory: Path) -> list[int]:
     return found
 
 
-def test_what_was_cut_off_at_any_byte_keeps_the_lines_before_and_goes_on(tmp_path: Path) -> None:
+def test_journal_cut_off_at_any_byte_keeps_the_lines_before(tmp_path: Path) -> None:
     directory, whole = written(tmp_path)
     lines = whole.splitlines(keepends=True)
     for length in range(len(whole) + 1):
@@ -37,7 +37,7 @@ def test_what_was_cut_off_at_any_byte_keeps_the_lines_before_and_goes_on(tmp_pat
     assert steps_in(directory) == [0, 1, 7]
 
 
-def test_a_line_that_was_altered_is_refused_where_others_follow_it(tmp_path: Path) -> None:
+def test_line_that_was_altered_is_refused_where_others_follow_it(tmp_path: Path) -> None:
     directory, whole = written(tmp_path)
     (directory / "journal").write_bytes(whole.replace(b'"step": 1', b'"step": 8'))
     with pytest.raises(ArtifactError, match=r"damaged at byte \d+.* delete .* to give up the rest"):
@@ -60,7 +60,7 @@ def test_one_process_has_a_journal_and_all_others_wait(tmp_path: Path) -> None:
     assert journal_of(tmp_path, "the run") is None
 
 
-def test_a_mark_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+def test_mark_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     directory, _ = written(tmp_path)
     (directory / "delivered").write_text('{"end": 12, "of": 3}')
     assert left_in(tmp_path)[0].delivered == Delivered()

@@ -1,7 +1,10 @@
+"""A work directory that was copied: what is new goes to the copy, and what is old is found there."""
+
 import os
+import re
+import shutil
 import subprocess
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import mlflow
@@ -10,8 +13,11 @@ import pytest
 from rankline.training import tracking
 from rankline.training.tracking import TrackingConfig, code_version, rankline_version, tracked_run
 from rankline.training.tracking import upload as delivery
+from rankline.training.tracking.journal import Journal
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.core.tracking_uri import file_of
+from rankline.workflows.storage.artifacts import sha256_of
+from tests.harness.process.full_disk import files_of_at_most
 from tests.harness.process.waiting import wait_until
 
 
@@ -30,7 +36,7 @@ def client(config: TrackingConfig) -> mlflow.MlflowClient:
     return mlflow.MlflowClient(config.uri)
 
 
-def test_what_is_left_of_a_store_half_made_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_half_made_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = TrackingConfig(directory=tmp_path / "work", experiment="movielens").uri
 
     def is_killed(tracking_uri: str) -> None:
@@ -46,7 +52,7 @@ def test_what_is_left_of_a_store_half_made_is_in_nobodys_way(tmp_path: Path, mon
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["mlflow.db"]
 
 
-def test_a_run_keeps_params_metrics_by_epoch_datasets_and_artifacts(config: TrackingConfig, tmp_path: Path) -> None:
+def test_run_keeps_params_metrics_by_epoch_datasets_and_artifacts(config: TrackingConfig, tmp_path: Path) -> None:
     (tmp_path / "workflow").mkdir()
     (tmp_path / "workflow" / "metadata.json").write_text("{}")
     uri_before, variable_before = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
@@ -71,7 +77,7 @@ def test_a_run_keeps_params_metrics_by_epoch_datasets_and_artifacts(config: Trac
 
 
 @pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
-def test_a_run_that_breaks_says_so(config: TrackingConfig, error: type[BaseException], status: str) -> None:
+def test_run_that_breaks_says_so(config: TrackingConfig, error: type[BaseException], status: str) -> None:
     with pytest.raises(error), tracked_run(config) as run:
         raise error
     assert client(config).get_run(run.run_id).info.status == status
@@ -85,16 +91,7 @@ def test_system_metrics_are_sampled_while_the_run_goes_on(config: TrackingConfig
     assert client(config).get_run(run.run_id).data.metrics[name] >= 0
 
 
-def test_runs_of_one_experiment_stand_together(config: TrackingConfig) -> None:
-    run_ids = []
-    for _ in range(2):
-        with tracked_run(config) as run:
-            run_ids.append(run.run_id)
-    experiments = {client(config).get_run(run_id).info.experiment_id for run_id in run_ids}
-    assert experiments == {client(config).get_experiment_by_name("movielens").experiment_id}
-
-
-def test_a_deleted_experiment_is_refused_with_the_remedy(directory: Path) -> None:
+def test_deleted_experiment_is_refused_with_the_remedy(directory: Path) -> None:
     config = TrackingConfig(directory=directory, experiment="gone")
     with tracked_run(config):
         pass
@@ -103,12 +100,7 @@ def test_a_deleted_experiment_is_refused_with_the_remedy(directory: Path) -> Non
         pass
 
 
-def test_an_experiment_needs_a_name(directory: Path) -> None:
-    with pytest.raises(ConfigError, match="no name"):
-        TrackingConfig(directory=directory, experiment="")
-
-
-def test_a_store_elsewhere_keeps_run_and_artifacts(
+def test_store_elsewhere_keeps_run_and_artifacts(
     config: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where MLflow puts the artifacts of a store in a file
@@ -122,7 +114,7 @@ def test_a_store_elsewhere_keeps_run_and_artifacts(
     assert [path.relative_to(tmp_path) for path in (tmp_path / "work").rglob("*")] == [Path("work/tracking")]
 
 
-def test_a_run_that_broke_goes_on_under_its_own_name(config: TrackingConfig) -> None:
+def test_run_that_broke_goes_on_under_its_own_name(config: TrackingConfig) -> None:
     named = replace(config, run_name="first")
     with pytest.raises(ValueError), tracked_run(named) as run:
         run.log_params({"epochs": 2})
@@ -140,7 +132,7 @@ def test_a_run_that_broke_goes_on_under_its_own_name(config: TrackingConfig) -> 
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_a_run_that_is_gone_goes_on_as_a_new_one_with_a_note(config: TrackingConfig, is_deleted: bool) -> None:
+def test_run_that_is_gone_goes_on_as_a_new_one_with_a_note(config: TrackingConfig, is_deleted: bool) -> None:
     gone = "0" * 32
     if is_deleted:
         with tracked_run(config) as run:
@@ -154,7 +146,7 @@ def test_a_run_that_is_gone_goes_on_as_a_new_one_with_a_note(config: TrackingCon
     assert note == f"Continues run {gone}, which is gone. More to say."
 
 
-def test_an_error_of_the_store_is_not_taken_for_a_run_that_is_gone(config: TrackingConfig) -> None:
+def test_error_of_the_store_is_not_taken_for_a_run_that_is_gone(config: TrackingConfig) -> None:
     with pytest.raises(ArtifactError, match="Invalid value"), tracked_run(config, resumed_id="no id at all"):
         pass
 
@@ -173,9 +165,58 @@ def test_code_version_names_no_commit_of_another_repository(tmp_path: Path, monk
     assert code_version() == f"rankline {rankline_version()}"
 
 
-def test_version_is_unknown_without_an_installed_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
+def record(directory: Path, text: str) -> str:
+    file = directory.parent / "note.txt"
+    file.write_text(text)
+    with tracked_run(TrackingConfig(directory=directory, experiment="shop")) as run:
+        run.log_artifact(file)
+    return run.run_id
 
-    monkeypatch.setattr(tracking, "version", missing)
-    assert code_version().startswith("rankline unknown")
+
+def contents(directory: Path) -> dict[str, str]:
+    return {str(path): sha256_of(path) for path in directory.rglob("*") if path.is_file()}
+
+
+def read(directory: Path, run_id: str, to: Path) -> str:
+    client = delivery.client_of(TrackingConfig(directory=directory, experiment="shop").uri)
+    to.mkdir()
+    return Path(client.download_artifacts(run_id, "note.txt", str(to))).read_text()
+
+
+def test_copied_work_directory_is_a_store_of_its_own(tmp_path: Path) -> None:
+    original, copy = tmp_path / "a" / "work", tmp_path / "b" / "work"
+    original.mkdir(parents=True)
+    first = record(original, "first")
+    journal = Journal.new(TrackingConfig(directory=original, experiment="shop").journals)
+    journal.append("open", config={"experiment": "shop"}, tags={}, start_ms=1, resumed="")
+    journal.append("end", status="FINISHED", ms=2)
+    journal.close()
+    shutil.copytree(original.parent, copy.parent)
+    before = contents(original)
+    second = record(copy, "second")
+    (left,) = delivery.deliver_left(copy / "tracking")
+    assert (left.failure, left.uri) == ("", f"sqlite:///{copy / 'mlflow.db'}")
+    shutil.move(original.parent, tmp_path / "aside")
+    assert read(copy, first, tmp_path / "1") == "first"
+    assert read(copy, second, tmp_path / "2") == "second"
+    shutil.move(tmp_path / "aside", original.parent)
+    assert contents(original) == before
+    found = mlflow.MlflowClient(f"sqlite:///{original / 'mlflow.db'}").search_runs(["1"])
+    assert [run.info.run_id for run in found] == [first]
+
+
+def test_full_disk_does_not_end_the_thread_that_delivers(tmp_path: Path) -> None:
+    journal = Journal.new(tmp_path)
+    one = delivery.Delivery(journal)
+    with files_of_at_most(0):
+        one.note_failure(OSError("No space left on device"))
+    journal.close()
+    assert not (journal.directory / "delivered").exists()
+
+
+@pytest.mark.parametrize("server", ["http://u:s3cret@host", "https://token@host/mlflow"])
+def test_password_is_not_kept(tmp_path: Path, server: str) -> None:
+    with pytest.raises(delivery.ConfigError, match="was given with a password, which would be saved"):
+        TrackingConfig(directory=tmp_path, experiment="shop", server=server)
+    kept_earlier = TrackingConfig.from_dict({"experiment": "shop", "server": server, "directory": "/gone"}, tmp_path)
+    assert kept_earlier.uri == re.sub("//.*@", "//", server)

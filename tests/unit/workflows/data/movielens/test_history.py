@@ -85,7 +85,7 @@ def test_ratings_that_are_all_equal_are_refused(tmp_path: Path) -> None:
 
 def test_no_column_knows_a_label_that_is_noise(tmp_path: Path) -> None:
     """10,000 validation rows: the AUC of noise has a deviation of 0.0058, so 0.02 is 3.5 of them. All columns together,
-    with what each user rated: `tests/unit/training/models/factorization/bayesian_fm/test_bayesian_fm.py`."""
+    with what each user rated: `tests/unit/training/models/factorization/test_bayesian_fm.py`."""
     rng = np.random.default_rng(1)
     users = np.repeat(np.arange(2500), 20)
     movies = rng.permuted(np.tile(np.arange(1, 301), (2500, 1)), axis=1)[:, :20].ravel()

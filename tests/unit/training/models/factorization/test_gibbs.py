@@ -23,7 +23,7 @@ def chain_of(labels: Any, *, is_binary: bool, seed: int = 0, factors: int = 2) -
 
 
 @pytest.mark.parametrize("bound", [-3.0, 0.0, 0.4, 0.6, 2.0, 6.0])
-def test_a_normal_number_above_a_bound_has_the_mean_of_such_numbers(bound: float) -> None:
+def test_normal_number_above_a_bound_has_the_mean_of_such_numbers(bound: float) -> None:
     _seed(0)
     drawn = np.array([_above(bound) for _ in range(20_000)])
     assert drawn.min() > bound
@@ -35,7 +35,7 @@ def test_a_normal_number_above_a_bound_has_the_mean_of_such_numbers(bound: float
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
-def test_what_is_kept_up_with_the_weights_is_what_they_say(*, is_binary: bool) -> None:
+def test_kept_sums_follow_the_weights(*, is_binary: bool) -> None:
     labels = np.random.default_rng(1).integers(0, 2, 4000).astype(np.float64)
     chain = chain_of(labels, is_binary=is_binary)
     for _ in range(5):
@@ -103,7 +103,7 @@ def test_lists_share_alike_and_partners_count_once() -> None:
     np.testing.assert_allclose(known.weights[known.groups == 0], 1 / math.sqrt(2))
 
 
-def test_the_mean_machine_has_the_mean_dot_products_in_memory_that_does_not_grow() -> None:
+def test_mean_machine_has_the_mean_dot_products_in_memory_that_does_not_grow() -> None:
     rng = np.random.default_rng(5)
     frequencies, shared = rng.integers(1, 9, 30), rng.normal(size=(4, 30))
     posterior, products, linear = Posterior(frequencies, dimensions=6), 0.0, 0.0

@@ -3,8 +3,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +11,6 @@ from rankline.training.models.mlp import MLPConfig
 from rankline.training.run.checkpoint import Best, Checkpoint, Position, Reader
 from rankline.training.run.elastic import Generation, resized
 from rankline.training.trainers.keras import TensorFlowTrainer
-from rankline.training.trainers.keras_optimizers import OPTIMIZERS, make_optimizer
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
 ORDER = {"seed": 3, "global_size": 1}
@@ -62,7 +59,7 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
 
 
 @given(before=checkpoints(), num_batches=st.integers(1, 1000))
-def test_a_checkpoint_is_resized_to_the_same_share_of_the_same_epoch(before: Checkpoint, num_batches: int) -> None:
+def test_checkpoint_is_resized_to_the_same_share_of_the_same_epoch(before: Checkpoint, num_batches: int) -> None:
     after, at = resized(before, Reader(Batches(num_batches))), before.position
     assert after.position.epoch == at.epoch
     assert 0 <= at.batch / before.num_batches - after.position.batch / num_batches < 1 / num_batches
@@ -71,42 +68,25 @@ def test_a_checkpoint_is_resized_to_the_same_share_of_the_same_epoch(before: Che
 
 
 @given(before=checkpoints(), num_batches=st.integers(1, 1000))
-def test_the_optimizer_and_the_fit_count_the_steps_of_the_new_workers(before: Checkpoint, num_batches: int) -> None:
+def test_optimizer_and_the_fit_count_the_steps_of_the_new_workers(before: Checkpoint, num_batches: int) -> None:
     after = resized(before, Reader(Batches(num_batches)))
     assert [after.state[name] for name in STEPS] == [after.position.step] * 2
     assert after.state["model/0/kernel"] is before.state["model/0/kernel"]
 
 
-def test_the_same_number_of_workers_changes_nothing() -> None:
+def test_same_number_of_workers_changes_nothing() -> None:
     before = checkpoint(num_batches=10, epoch=2, batch=4)
     assert resized(before, Reader(Batches(10))) == replace(before, order=ORDER)
 
 
-def test_half_the_workers_have_twice_the_batches() -> None:
-    after = resized(checkpoint(num_batches=10, epoch=2, batch=4), Reader(Batches(20)))
-    assert after.position == Position(step=28, epoch=2, batch=8, loss_sum=0.5)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_that_is_what_optimizers_call_their_steps(name: str) -> None:
-    optimizer = make_optimizer(name, learning_rate=0.1, batch_size=4)
-    optimizer.build([tf.Variable([[0.0]], name="kernel")])
-    names = [variable.name.split("/")[-1] for variable in optimizer.variables]
-    assert names.count("iteration:0") == 1
-
-
-def test_that_is_what_a_fit_calls_its_steps(spec: FeatureSpec) -> None:
+def test_step_counters_have_the_names_that_resizing_knows(spec: FeatureSpec) -> None:
     names = TensorFlowTrainer(spec, TrainConfig(model=MLPConfig(hidden=(4,))), num_steps=1).state()
     assert [name for name in names if name.endswith(("/iteration", "/finite_steps"))] == [*STEPS]
 
 
 @given(number=st.integers(0, 99), run_id=st.none() | st.text(), has_checkpoint=st.booleans(), cause=st.text())
-def test_a_worker_finds_its_generation_in_the_environment(
+def test_worker_finds_its_generation_in_the_environment(
     number: int, run_id: str | None, has_checkpoint: bool, cause: str
 ) -> None:
     generation = Generation(number=number, run_id=run_id, has_checkpoint=has_checkpoint, cause=cause)
     assert Generation.from_environment(generation.to_environment()) == generation
-
-
-def test_a_process_that_no_elastic_run_started_has_no_generation() -> None:
-    assert Generation.from_environment({}) is None
