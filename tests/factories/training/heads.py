@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec, Source
 from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
 from rankline.workflows.storage.artifacts import publish
-from tests.unit.training.conftest import make_rows, make_spec
+from tests.factories.training.ratings import make_rows, make_spec
 
 HEADS = (
     Head("rating"),

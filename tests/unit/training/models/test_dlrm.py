@@ -11,7 +11,6 @@ import tf_keras as keras
 
 from rankline.training.models.config import StepConfig
 from rankline.training.models.dlrm import DLRMConfig
-from rankline.training.models.dlrm.network import ZerosForPadding
 from rankline.workflows.core.errors import SpecError
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 from tests.oracles.tolerance import ROUNDING
@@ -57,7 +56,7 @@ def build(model: DLRMConfig, precision: str = "float32") -> Any:
 
 
 @pytest.mark.parametrize(("precision", "padding"), [("float32", 0), ("float16", 9 * 1024)])
-def test_the_notebooks_sizes_have_its_numbers_of_weights_and_padding_adds_its_own(precision: str, padding: int) -> None:
+def test_notebooks_sizes_have_its_numbers_of_weights_and_padding_adds_its_own(precision: str, padding: int) -> None:
     spec = spec_of([int(0.75 * count) for count in CATEGORY_COUNTS], 13)
     with tf.Graph().as_default():  # describes 700 MB of tables without making them
         model = NOTEBOOK.build(spec, StepConfig(precision=precision))
@@ -66,7 +65,7 @@ def test_the_notebooks_sizes_have_its_numbers_of_weights_and_padding_adds_its_ow
     assert (tables, sum(sizes.values()) - tables) == (188_746_160, 2_747_145 + padding)
 
 
-def test_its_score_is_the_papers_formula() -> None:
+def test_dlrm_score_is_the_papers_formula() -> None:
     model, inputs = build(TINY), rows()
     embedded = [model.get_layer("features").table(f"C{n}").numpy()[inputs[f"C{n}"][:, 0]] for n in range(2)]
     weights = [layer.get_weights() for layer in model.layers if isinstance(layer, keras.layers.Dense)]
@@ -105,27 +104,6 @@ def first_kernel(model: Any) -> Any:
     return next(layer.kernel for layer in model.layers if getattr(layer, "units", None) == TINY.top_mlp[0])
 
 
-def test_the_initializer_of_padding_can_be_saved() -> None:
-    again = keras.initializers.deserialize(keras.initializers.serialize(ZerosForPadding(3)))
-    assert (type(again), again.padding) == (ZerosForPadding, 3)
-
-
-def test_dropout_acts_in_training_only() -> None:
-    for config in (replace(TINY, dropout=0.5), replace(TINY, embedding_dropout=0.5)):
-        model = build(config)
-        np.testing.assert_array_equal(model(rows()), model(rows()))
-        assert not np.array_equal(model(rows(), training=True), model(rows(), training=True))
-
-
-def test_l2_is_the_mean_squared_norm_of_the_embeddings_and_not_of_numbers() -> None:
-    model = build(replace(TINY, l2_embedding=0.5))
-    model(rows(), training=True)
-    (penalty,) = model.losses
-    embedded = model.get_layer("features")(rows())
-    assert embedded.shape == (5, 2, 4)
-    assert float(penalty) == pytest.approx(0.5 * float(tf.reduce_sum(embedded**2)) / 5, rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -134,6 +112,6 @@ def test_l2_is_the_mean_squared_norm_of_the_embeddings_and_not_of_numbers() -> N
         (spec_of([7], 2, categorical=("C0", "tags")), r"one value per row, \['tags'\] are lists"),
     ],
 )
-def test_what_it_cannot_be_built_for_is_refused(spec: FeatureSpec, message: str) -> None:
+def test_dlrm_refuses_specs_without_ids_or_numbers_and_lists(spec: FeatureSpec, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         TINY.build(spec, StepConfig())

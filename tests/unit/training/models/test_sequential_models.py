@@ -12,13 +12,10 @@ from rankline.training.config.train import TrainConfig
 from rankline.training.models import MODELS, check_rows
 from rankline.training.models.sequential.dien import DIENConfig
 from rankline.training.models.sequential.din import DINConfig
-from rankline.training.models.sequential.network import Beside, SplitHistory
 from rankline.training.models.sequential.sim import SIMConfig
-from rankline.training.models.sequential.sim.network import WithLatest
-from rankline.workflows.core.errors import ConfigError, SpecError
+from rankline.workflows.core.errors import SpecError
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec, SpecMetadata
 from tests.factories.training.sequences import LISTS, MAX_LENGTH, keras_batch, make_spec, make_table
-from tests.harness.keras_policy import policy
 from tests.oracles.tolerance import SCORE_ROUNDING
 
 DIN = DINConfig(hidden=(16, 8), embedding_dim=4, embedding_init=0.5)
@@ -75,7 +72,7 @@ def with_lists(rows: pa.Table, change: Any) -> pa.Table:
 
 
 @all_kinds
-def test_it_takes_the_loaders_names_and_each_row_has_a_score_of_its_own(config: TrainConfig) -> None:
+def test_sequential_model_gives_each_row_of_the_loader_a_score_of_its_own(config: TrainConfig) -> None:
     model, rows = built(config), make_table(4, seed=0)
     together = scores(model, keras_batch(rows))
     assert sorted(model.input) == sorted(keras_batch(rows))
@@ -91,7 +88,7 @@ def test_it_takes_the_loaders_names_and_each_row_has_a_score_of_its_own(config: 
 
 
 @all_kinds
-def test_an_empty_history_has_a_score_and_gradients_that_are_numbers(config: TrainConfig) -> None:
+def test_empty_history_has_a_score_and_gradients_that_are_numbers(config: TrainConfig) -> None:
     model = built(config)
     batch = keras_batch(with_lists(make_table(4, seed=0), lambda _: []))
     with tf.GradientTape() as tape:
@@ -103,7 +100,7 @@ def test_an_empty_history_has_a_score_and_gradients_that_are_numbers(config: Tra
 
 
 @all_kinds
-def test_of_a_history_that_is_too_long_the_latest_items_count(config: TrainConfig) -> None:
+def test_latest_items_of_a_history_that_is_too_long_count(config: TrainConfig) -> None:
     model, rows = built(config), make_table(5, seed=1)
     rng = np.random.default_rng(0)
     exact = with_lists(rows, lambda values: (values * 4 + rng.integers(3, 7, MAX_LENGTH).tolist())[:MAX_LENGTH])
@@ -113,7 +110,7 @@ def test_of_a_history_that_is_too_long_the_latest_items_count(config: TrainConfi
     )
 
 
-def test_what_a_model_sees_of_a_history() -> None:
+def test_model_sees_its_part_of_a_history() -> None:
     rows = with_lists(make_table(6, seed=2), lambda values: (values * MAX_LENGTH or [3] * MAX_LENGTH)[:MAX_LENGTH])
     swapped_far, swapped_near = (
         with_lists(rows, lambda v, at=at: [*v[:at], 3 + (v[at] - 2) % 3, *v[at + 1 :]]) for at in (1, 10)
@@ -126,7 +123,7 @@ def test_what_a_model_sees_of_a_history() -> None:
         assert np.any(near != before)
 
 
-def test_the_hard_search_sees_earlier_items_of_the_targets_category_only() -> None:
+def test_hard_search_sees_earlier_items_of_the_targets_category_only() -> None:
     model = built(KINDS["sim, hard"])
     rows = make_table(1, seed=0)
     batch = keras_batch(rows) | {
@@ -153,17 +150,6 @@ def test_the_hard_search_sees_earlier_items_of_the_targets_category_only() -> No
     # The search is over when it has found `num_searched`, the latest ones first.
     full = scored([20, 21, 22, 23, *latest], [4] * 4 + [3] * 4)
     np.testing.assert_array_equal(scored([30, 21, 22, 23, *latest], [4] * 4 + [3] * 4), full)
-
-
-@pytest.mark.parametrize("name", ["din", "dien", "sim"])
-def test_the_user_can_be_left_out(name: str) -> None:
-    config = KINDS[name]
-    rows = keras_batch(make_table(5, seed=0))
-    others = rows | {"user_id": 3 + (rows["user_id"] - 2) % 30}
-    assert np.any(scores(built(config), rows) != scores(built(config), others))
-    without = built(config.with_choices(user_embeddings=False))
-    np.testing.assert_array_equal(scores(without, rows), scores(without, others))
-    assert "user_id" not in without.get_layer("features").tables
 
 
 @pytest.mark.parametrize("name", ["din", "dien", "sim"])
@@ -219,7 +205,7 @@ def test_linear_terms_add_one_weight_per_id_of_the_target(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["din", "dien", "sim", "sim, hard"])
-def test_a_fixed_length_as_xla_wants_it_gives_the_same(name: str) -> None:
+def test_fixed_length_as_xla_wants_it_gives_the_same(name: str) -> None:
     config = KINDS[name]
     model, fixed = built(config), built(config.with_choices(xla=True))
     rows = keras_batch(with_lists(make_table(6, seed=0), lambda values: values[:5]))
@@ -239,43 +225,6 @@ def test_tables_get_sparse_gradients_by_names_that_optimizers_know_and_one_penal
     tables = model.get_layer("features").trainable_variables
     assert all(table.name.removesuffix(":0").endswith("_embedding") for table in tables)
     assert all(isinstance(gradient, tf.IndexedSlices) for gradient in tape.gradient(penalty, tables))
-
-
-@pytest.mark.parametrize(
-    ("name", "precision"), [("din, recency", "bfloat16"), ("sim", "float16"), ("sim, recency", "bfloat16")]
-)
-def test_in_mixed_precision_weights_and_scores_are_float32_and_close(name: str, precision: str) -> None:
-    config, rows = (
-        KINDS[name].with_choices(l2_embedding=0.1, embedding_dropout=0.1),
-        keras_batch(make_table(32, seed=0)),
-    )
-    exact = built(config)
-    with policy(f"mixed_{precision}"):
-        mixed = config.model.build(SPEC, config)
-    mixed.set_weights(exact.get_weights())
-    with tf.GradientTape() as tape:
-        loss = tf.add_n([tf.reduce_mean(x) for x in tf.nest.flatten(mixed(rows, training=True))] + mixed.losses)
-    assert {variable.dtype for variable in mixed.variables} == {tf.float32}
-    assert mixed.get_layer("features").compute_dtype == precision
-    np.testing.assert_allclose(scores(mixed, rows), scores(exact, rows), atol=0.05)
-    for gradient in tape.gradient(loss, mixed.trainable_variables):
-        assert np.isfinite(gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient).all()
-
-
-@pytest.mark.parametrize("name", ["dien", "sim"])
-def test_the_auxiliary_loss_is_finite_whatever_the_logits(name: str) -> None:
-    """The reference takes a probability and adds a number to it, which then may pass 1: its logarithm is NaN."""
-    model = built_of(SPEC, KINDS[name])
-    model.set_weights([weight * 1e4 for weight in model.get_weights()])
-    rows = keras_batch(with_lists(make_table(20, seed=0), lambda values: values * 2))
-    with tf.GradientTape() as tape:
-        model(rows, training=True)
-        (loss,) = model.losses
-    auxiliary = [v for v in model.trainable_variables if "auxiliary" in v.name]
-    assert np.isfinite(loss)
-    assert float(loss) > 0
-    assert auxiliary
-    assert all(np.isfinite(gradient).all() for gradient in tape.gradient(loss, auxiliary))
 
 
 @pytest.mark.parametrize("name", ["dien", "sim"])
@@ -300,31 +249,8 @@ def test_with_several_negatives_each_a_score_is_still_that_of_one(name: str) -> 
         np.testing.assert_allclose(4 * learnt / (1 - learnt), scored / (1 - scored), rtol=1e-4)
 
 
-@pytest.mark.parametrize("num_steps", [1, 3, 4, 9])
-def test_a_history_is_cut_before_its_latest_items(num_steps: int) -> None:
-    history = tf.reshape(tf.range(1.0, 1 + 2 * num_steps), (1, num_steps, 2))
-    earlier, present, latest, present_latest = SplitHistory(3)([history, tf.ones((1, num_steps))])
-    assert earlier.shape[1] == present.shape[1] == max(num_steps - 3, 1)
-    assert latest.shape[1] == present_latest.shape[1] == 3
-    np.testing.assert_array_equal(present[0], [1] * (num_steps - 3) or [0])
-    np.testing.assert_array_equal(present_latest[0], ([0, 0] + [1] * num_steps)[-3:])
-    kept = tf.concat([tf.boolean_mask(earlier, present > 0), tf.boolean_mask(latest, present_latest > 0)], axis=0)
-    np.testing.assert_array_equal(kept, history[0])
-
-
-@pytest.mark.parametrize("num_steps", [1, 3, 4, 9])
-def test_what_a_search_kept_is_joined_by_the_latest_items_that_are_there(num_steps: int) -> None:
-    present = tf.constant([[1.0] * num_steps, [0.0] * (num_steps - 1) + [1.0]])
-    num_earlier = max(num_steps - 3, 0)
-    kept = np.random.default_rng(0).integers(2, size=(2, 4, max(num_earlier, 1))).astype(np.float32)
-    joined = WithLatest(3)([tf.constant(kept), present]).numpy()
-    assert joined.shape == (2, 4, num_steps)
-    np.testing.assert_array_equal(joined[:, :, :num_earlier], kept[:, :, :num_earlier])
-    np.testing.assert_array_equal(joined[:, :, num_earlier:], np.repeat(present[:, None, num_earlier:], 4, axis=1))
-
-
 @pytest.mark.parametrize("search", ["soft", "hard"])
-def test_the_exact_search_weighs_findings_against_the_latest_items_and_knows_how_long_ago(search: str) -> None:
+def test_exact_search_weighs_findings_against_the_latest_items_and_knows_how_long_ago(search: str) -> None:
     """The recurrent part is held at zero, so that nothing else sees the latest items."""
     config = KINDS["sim"].with_choices(search=search, num_searched=MAX_LENGTH, aux_weight=0.0)
     rows = with_lists(make_table(6, seed=2), lambda values: (values * MAX_LENGTH or [3] * MAX_LENGTH)[:MAX_LENGTH])
@@ -341,45 +267,34 @@ def test_the_exact_search_weighs_findings_against_the_latest_items_and_knows_how
             assert (np.abs(earlier - before).max() > 1e-4) == sees
 
 
-def test_what_belongs_to_a_row_stands_beside_each_candidate() -> None:
-    beside = Beside()([tf.zeros((2, 3, 1)), tf.constant([[1.0, 2.0], [3.0, 4.0]])]).numpy()
-    assert beside.shape == (2, 3, 3)
-    assert beside[1, :, 1:].tolist() == [[3.0, 4.0]] * 3
-
-
 PLAIN = FeatureSpec(
     features=(Feature(name="u", dtype="int64", cardinality=5, embedding_dim=2), Feature(name="y", dtype="float32")),
     channels={"categorical": ("u",), "label": ("y",)},
 )
 
 
-@pytest.mark.parametrize("name", ["din", "dien", "sim"])
-def test_rows_without_histories_are_refused(name: str) -> None:
-    with pytest.raises(
-        SpecError,
-        match=rf"model '{name}' takes rows with a history .* has rows without: .* Choose one of .*dcnv2, .*mlp",
-    ):
-        built_of(PLAIN, KINDS[name])
+def test_user_can_be_left_out() -> None:
+    rows = keras_batch(make_table(5, seed=0))
+    others = rows | {"user_id": 3 + (rows["user_id"] - 2) % 30}
+    assert np.any(scores(built(KINDS["sim"]), rows) != scores(built(KINDS["sim"]), others))
+    without = built(KINDS["sim"].with_choices(user_embeddings=False))
+    np.testing.assert_array_equal(scores(without, rows), scores(without, others))
+    assert "user_id" not in without.get_layer("features").tables
 
 
-@pytest.mark.parametrize("name", ["mlp", "dlrm", "dcnv2", "torch_mlp"])
-def test_rows_with_histories_are_refused_by_models_that_do_not_know_them(name: str) -> None:
-    check_rows(PLAIN, MODELS[name]())
-    with pytest.raises(SpecError, match=rf"model '{name}' takes rows without .* Choose one of dien, din, sim\."):
-        check_rows(SPEC, MODELS[name]())
+AGE = Feature(name="age", dtype="float32")
+WITH_AGE = replace(SPEC, features=(*SPEC.features, AGE), channels={**SPEC.channels, "continuous": ("age",)})
 
 
-def test_other_features_and_no_width_are_refused_by_name() -> None:
-    age = Feature(name="age", dtype="float32")
-    spec = FeatureSpec(features=(*SPEC.features, age), channels={**SPEC.channels, "continuous": ("age",)})
-    with pytest.raises(SpecError, match=r"model 'din' takes ids of users, items and histories only, got \['age'\]"):
-        built_of(spec, KINDS["din"])
-    with pytest.raises(ConfigError, match="embedding_dim is 0, expected a whole number of at least 1"):
-        built_of(SPEC, KINDS["sim"].with_choices(embedding_dim=0))
-
-
-@pytest.mark.parametrize(("variant", "deviation"), [("corrected", 0.88 / 4), ("reference", 64**-0.5 / 3**0.5)])
-def test_without_a_scale_tables_start_as_in_the_variant(variant: str, deviation: float) -> None:
-    config = KINDS["din"].with_choices(embedding_init=0.0, embedding_dim=16, variant=variant)
-    table = built_of(SPEC, config).get_layer("features").tables["item_id_trgt"].numpy()
-    assert table.std() == pytest.approx(deviation, rel=0.1)
+@pytest.mark.parametrize(
+    ("name", "spec", "message"),
+    [
+        ("sim", PLAIN, r"'sim' takes rows with a history .*Choose one of .*dcnv2, .*mlp"),
+        ("torch_mlp", SPEC, r"'torch_mlp' takes rows without .* Choose one of dien, din, sim\."),
+        ("din", WITH_AGE, r"ids of users, items and histories only, got \['age'\]"),
+    ],
+)
+def test_model_refuses_rows_of_another_kind(name: str, spec: FeatureSpec, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        check_rows(spec, MODELS[name]())
+        built_of(spec, KINDS[name])

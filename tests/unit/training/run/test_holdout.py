@@ -52,7 +52,7 @@ def with_other_labels(table: pa.Table) -> pa.Table:
     return table.set_column(table.schema.get_field_index("rating"), "rating", pa.array(labels))
 
 
-def test_the_validation_rows_choose_nothing(
+def test_validation_rows_choose_nothing(
     prepared: Path, new_prepared: Any, tmp_path: Path, tracking: TrackingConfig, straight: TrainedModel
 ) -> None:
     other = new_prepared(tmp_path / "other", num_valid=400)
@@ -65,7 +65,7 @@ def test_the_validation_rows_choose_nothing(
     assert model.metrics["valid_auc"] == pytest.approx(1 - straight.metrics["valid_auc"], abs=0.1)
 
 
-def test_the_model_is_one_of_all_rows_for_as_many_epochs_as_were_best_and_figures_say_which(
+def test_model_is_one_of_all_rows_for_as_many_epochs_as_were_best_and_figures_say_which(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: TrainedModel
 ) -> None:
     chosen = straight.manifest.details["chosen"]
@@ -88,7 +88,7 @@ def test_the_model_is_one_of_all_rows_for_as_many_epochs_as_were_best_and_figure
     assert models[0].manifest.details["chosen"] == {}
 
 
-def test_a_run_that_is_cut_off_in_either_fit_goes_on_to_the_very_same_model(
+def test_run_that_is_cut_off_in_either_fit_goes_on_to_the_very_same_model(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: TrainedModel
 ) -> None:
     """Cut off within the first fit, between the two, and within the second one."""
@@ -107,7 +107,7 @@ def test_a_run_that_is_cut_off_in_either_fit_goes_on_to_the_very_same_model(
     assert not checkpoint_path(output).exists()
 
 
-def test_the_parts_are_all_rows_once_and_the_latest_where_time_splits(prepared: Path) -> None:
+def test_parts_are_all_rows_once_and_the_latest_where_time_splits(prepared: Path) -> None:
     data = PreparedData.load(prepared)
     rows = pa.concat_tables([pq.read_table(prepared / name) for name in data.spec.source("train").files])
     by_time = replace(data, manifest=replace(data.manifest, details={"config": {"split": "time"}}))
@@ -129,9 +129,7 @@ def test_the_parts_are_all_rows_once_and_the_latest_where_time_splits(prepared: 
     assert both.tolist() == rows["age"].to_pylist()  # of the second
 
 
-def test_what_cannot_be_held_out_is_told_with_what_to_do(
-    new_prepared: Any, prepared: Path, tmp_path: Path, tracking: TrackingConfig
-) -> None:
+def test_holdout_without_both_labels_is_refused(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:
     def liked_first(table: pa.Table) -> pa.Table:
         ones = np.arange(len(table)) < len(table) - 2
         return table.set_column(table.schema.get_field_index("rating"), "rating", pa.array(ones.astype(np.float32)))
@@ -139,6 +137,9 @@ def test_what_cannot_be_held_out_is_told_with_what_to_do(
     few = new_prepared(tmp_path / "few", num_train=10, num_valid=10, change=liked_first)
     with pytest.raises(DataError, match="the inner validation data cannot be measured.*early_stopping_patience 0"):
         train(few, tmp_path / "model", CONFIG, tracking=tracking)
+
+
+def test_holdout_of_tfrecord_is_refused(prepared: Path, tmp_path: Path, tracking: TrackingConfig) -> None:
     data = PreparedData.load(prepared)
     sources = {split: replace(source, type=TFRECORD) for split, source in data.spec.sources.items()}
     records = replace(data, spec=replace(data.spec, sources=sources))

@@ -27,7 +27,7 @@ from rankline.training.tracking import TrackingConfig, tracked_run
 from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError, RanklineError
 from rankline.workflows.schema.model_artifact import TrainedModel
 from rankline.workflows.storage.artifacts import publish
-from tests.factories.training.hiding_model import HidingConfig
+from tests.factories.training.outside_models import HidingConfig
 from tests.factories.training.training_runs import Cut, CutError, assert_same_weights, history
 
 BASE = TrainConfig(
@@ -48,8 +48,6 @@ QUICK = replace(BASE, model=TORCH)
 CONFIGS = {
     "tensorflow": BASE,
     "torch": QUICK,
-    "tensorflow-float16": replace(BASE, optimizer="rowwise_adagrad", precision="float16", warmup_steps=12),
-    "torch-bfloat16": replace(BASE, model=TORCH, optimizer="rowwise_adagrad", precision="bfloat16"),
 }
 NUM_ROWS, STEPS_PER_EPOCH = 4_000, 10
 ROWS = "4,000 training rows, 1,000 validation rows."
@@ -147,7 +145,7 @@ def killed(prepared: Path, work: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "torch"])
-def test_a_killed_run_goes_on_to_the_very_same_model(
+def test_killed_run_goes_on_to_the_very_same_model(
     name: str, prepared: Path, killed: Path, tracking: TrackingConfig, straight: Any
 ) -> None:
     output, config = killed / name / "model", CONFIGS[name]
@@ -168,17 +166,7 @@ def test_a_killed_run_goes_on_to_the_very_same_model(
     assert list(history(model, "valid_auc")) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["tensorflow-float16", "torch-bfloat16"])
-def test_a_run_in_mixed_precision_goes_on_to_the_very_same_model(
-    name: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
-) -> None:
-    output = tmp_path / "model"
-    assert cut_off(output, CONFIGS[name], at=2 * NUM_ROWS, every=3).position.step == 18
-    model = train(prepared, output, CONFIGS[name], session=SessionConfig(resume=True), tracking=tracking)
-    assert_same_run(model, straight(name))
-
-
-def test_a_run_that_is_cut_off_after_an_epoch_and_again_before_its_model_is_there_goes_on_too(
+def test_run_that_is_cut_off_after_an_epoch_and_again_before_its_model_is_there_goes_on_too(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
 ) -> None:
     output = tmp_path / "model"
@@ -192,7 +180,7 @@ def test_a_run_that_is_cut_off_after_an_epoch_and_again_before_its_model_is_ther
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_generation_goes_on_from_the_checkpoint_in_the_same_run(
+def test_generation_goes_on_from_the_checkpoint_in_the_same_run(
     is_known: bool, prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
 ) -> None:
     output, elastic = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1)
@@ -207,7 +195,7 @@ def test_a_generation_goes_on_from_the_checkpoint_in_the_same_run(
     assert not checkpoint_path(output).exists()
 
 
-def test_a_generation_that_finds_no_checkpoint_begins_anew_in_the_same_run_unless_one_was_written(
+def test_generation_that_finds_no_checkpoint_begins_anew_in_the_same_run_unless_one_was_written(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     output, elastic, config = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1), replace(QUICK, epochs=1)
@@ -221,29 +209,7 @@ def test_a_generation_that_finds_no_checkpoint_begins_anew_in_the_same_run_unles
     assert model.run_id == log.run_id
 
 
-def test_the_first_generation_does_not_take_up_the_checkpoint_of_another_run(
-    prepared: Path, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
-) -> None:
-    output, elastic = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1)
-    cut_off(output, QUICK, at=NUM_ROWS, every=7)
-    with pytest.raises(ConfigError, match="Go on with --resume, or delete it"):
-        train(prepared, output, QUICK, tracking=tracking, workers=elastic, generation=Generation())
-
-
-def test_a_run_that_was_deleted_from_the_store_goes_on_as_a_new_one(
-    prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
-) -> None:
-    output, client = tmp_path / "model", mlflow.MlflowClient(tracking.uri)
-    left = cut_off(output, QUICK, at=NUM_ROWS, every=3)
-    client.delete_run(left.run_id)
-    model = train(prepared, output, QUICK, session=SessionConfig(resume=True), tracking=tracking)
-    assert_same_run(model, straight("torch"))
-    run = client.get_run(model.run_id)
-    assert run.data.tags["mlflow.note.content"] == f"Continues run {left.run_id}, which is gone. {ROWS}"
-    assert run.data.params["batch_size"] == "400"
-
-
-def test_a_run_that_is_stopped_says_how_it_goes_on_and_its_checkpoint_is_not_overwritten(
+def test_run_that_is_stopped_says_how_it_goes_on_and_its_checkpoint_is_not_overwritten(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     output, progress = tmp_path / "model", Cut(NUM_ROWS, error=KeyboardInterrupt)
@@ -259,26 +225,26 @@ def test_a_run_that_is_stopped_says_how_it_goes_on_and_its_checkpoint_is_not_ove
     assert Checkpoint.load(checkpoint_path(output)).position.step == 8
 
 
-def test_another_configuration_other_data_and_none_are_refused_before_a_run_exists(
-    prepared: Path, new_prepared: Any, tmp_path: Path, cut_off: Any
+@pytest.mark.parametrize("case", ["config", "data", "none", "other artifact"])
+def test_resume_that_cannot_be_exact_is_refused_before_a_run_exists(
+    case: str, prepared: Path, new_prepared: Any, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
 ) -> None:
-    output, tracking = tmp_path / "model", TrackingConfig(directory=tmp_path / "work", experiment="resume")
-    cut_off(output, QUICK, at=NUM_ROWS, every=3)
-    session = SessionConfig(resume=True)
-    with pytest.raises(ConfigError, match=r"got batch_size 32, expected 400; dropout 0\.5, expected 0\.2"):
-        train(prepared, output, QUICK.with_choices(batch_size=32, dropout=0.5), session=session, tracking=tracking)
-    with pytest.raises(ArtifactError, match="the checkpoint is of prepared data"):
-        other = new_prepared(tmp_path / "other", num_train=600)
-        train(other, output, QUICK, session=session, tracking=tracking)
-    with pytest.raises(ArtifactError, match="there is no checkpoint to resume from"):
-        train(prepared, tmp_path / "new", QUICK, session=session, tracking=tracking)
-    with publish(checkpoint_path(tmp_path / "new"), "ensemble") as staging:
-        (staging / "note.txt").touch()
-    for way in (session, SessionConfig(checkpoint_every=5)):
-        with pytest.raises(ArtifactError, match="holds ensemble"):
-            train(prepared, tmp_path / "new", QUICK, session=way, tracking=tracking)
-    assert not tracking.directory.exists()
-    assert Checkpoint.load(checkpoint_path(output)).position.step == 9
+    output, config, message = tmp_path / "model", QUICK, "there is no checkpoint to resume from"
+    if case in ("config", "data"):
+        cut_off(output, QUICK, at=NUM_ROWS, every=3)
+    if case == "config":
+        config, message = QUICK.with_choices(batch_size=32), "got batch_size 32, expected 400"
+    if case == "data":
+        prepared = new_prepared(tmp_path / "other", num_train=600)
+        message = "the checkpoint is of prepared data"
+    if case == "other artifact":
+        message = "holds ensemble"
+        with publish(checkpoint_path(output), "ensemble") as staging:
+            (staging / "note.txt").touch()
+    unused = replace(tracking, directory=tmp_path / "work")
+    with pytest.raises((ConfigError, ArtifactError), match=message):
+        train(prepared, output, config, session=SessionConfig(resume=True), tracking=unused)
+    assert not unused.directory.exists()
 
 
 def with_nan(column: str) -> Callable[[pa.Table], pa.Table]:
@@ -291,7 +257,7 @@ def with_nan(column: str) -> Callable[[pa.Table], pa.Table]:
 
 
 @pytest.mark.parametrize("model", ["mlp", "torch_mlp"])
-def test_a_loss_that_is_no_number_is_told_with_its_batch_and_the_last_good_checkpoint(
+def test_loss_that_is_no_number_is_told_with_its_batch_and_the_last_good_checkpoint(
     model: str, new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     prepared = new_prepared(tmp_path / "prepared", change=with_nan("age"))
@@ -312,7 +278,7 @@ def test_a_loss_that_is_no_number_is_told_with_its_batch_and_the_last_good_check
     assert not output.exists()
 
 
-def test_a_label_that_is_no_number_is_told_by_its_file(
+def test_label_that_is_no_number_is_told_by_its_file(
     new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     prepared = new_prepared(tmp_path / "prepared", change=with_nan("rating"))
@@ -333,7 +299,7 @@ def test_weights_that_are_no_numbers_stop_a_run_whose_loss_hides_them(
 
 
 @pytest.mark.parametrize(("model", "decay"), [("mlp", "linear"), ("torch_mlp", "none")])
-def test_with_another_learning_rate_the_rest_is_learnt_with_that(
+def test_another_learning_rate_holds_for_the_rest_of_the_run(
     model: str, decay: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
 ) -> None:
     config = BASE.with_choices(

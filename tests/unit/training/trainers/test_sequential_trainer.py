@@ -13,7 +13,6 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from rankline.training.config.session import SessionConfig
 from rankline.training.config.train import TrainConfig
-from rankline.training.models.mlp import MLPConfig
 from rankline.training.models.sequential.dien import DIENConfig
 from rankline.training.models.sequential.din import DINConfig
 from rankline.training.models.sequential.sim import SIMConfig
@@ -21,13 +20,12 @@ from rankline.training.run.checkpoint import Checkpoint, checkpoint_path
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.training.trainers.keras import TensorFlowTrainer
-from rankline.training.trainers.torch import TorchTrainer
-from rankline.workflows.core.errors import ArtifactError, ConfigError, SpecError
+from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.data.auc import exact_auc
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.model_artifact import TrainedModel
 from tests.factories.training.fits import Batch, assert_goes_on_like_one_without_a_break, fitted
-from tests.factories.training.sequences import LISTS, batches_of, keras_batch, make_prepared, make_spec, make_table
+from tests.factories.training.sequences import batches_of, keras_batch, make_prepared, make_spec, make_table
 from tests.factories.training.training_runs import Cut, CutError, assert_same_weights, history
 
 DIN = DINConfig(hidden=(16, 8), embedding_dim=6, embedding_init=0.1)
@@ -69,7 +67,7 @@ def learnt(batches: list[Batch]) -> Any:
 
 
 @all_kinds
-def test_it_learns_what_was_planted_and_scores_without_negatives(name: str, learnt: Any) -> None:
+def test_sequential_fit_learns_what_was_planted_and_scores_without_negatives(name: str, learnt: Any) -> None:
     trainer, rows = learnt(name), make_table(1000, seed=5)
     batch = keras_batch(rows, SPEC.for_scoring)
     assert not any("neg" in column for column in batch)
@@ -77,25 +75,6 @@ def test_it_learns_what_was_planted_and_scores_without_negatives(name: str, lear
     assert trainer.score(keras_batch(rows.slice(0, 1), SPEC.for_scoring)).shape == (1,)
     # A batch of the training data, which has negatives, scores as well as without.
     np.testing.assert_array_equal(trainer.score(keras_batch(rows)), trainer.score(batch))
-
-
-@all_kinds
-def test_a_batch_of_one_row_with_or_without_a_history_is_learnt_from(name: str, learnt: Any) -> None:
-    trainer, rows = learnt(name), make_table(60, seed=0)
-    before = trainer.state()
-    lengths = [len(values) for values in rows[LISTS[0]].to_pylist()]
-    assert min(lengths) == 0
-    for number in (int(np.argmin(lengths)), int(np.argmax(lengths))):
-        row = rows.slice(number, 1)
-        trainer.step(keras_batch(row), tf.constant(row["label"].to_numpy()[:, None]))
-    assert np.isfinite(trainer.loss_sum() + trainer.added_sum())
-    assert all(np.isfinite(weight).all() for weight in trainer.weights())
-    trainer.restore(before)
-
-
-def test_a_state_of_another_of_these_models_is_refused(learnt: Any) -> None:
-    with pytest.raises(ArtifactError, match="the saved state is of another model: .* it has the unknown model/"):
-        learnt("din").restore(learnt("dien").state())
 
 
 @pytest.mark.parametrize(
@@ -106,9 +85,7 @@ def test_a_state_of_another_of_these_models_is_refused(learnt: Any) -> None:
     ],
     ids=["din", "dien, bfloat16"],
 )
-def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
-    config: TrainConfig, batches: list[Batch]
-) -> None:
+def test_run_that_goes_on_from_a_state_ends_like_one_without_a_break(config: TrainConfig, batches: list[Batch]) -> None:
     assert_goes_on_like_one_without_a_break(
         fitted(TensorFlowTrainer, SPEC, config, batches[:3]),
         batches[3:6],
@@ -162,7 +139,7 @@ def by_keras(batches: list[Batch]) -> KerasStep:
 
 
 @pytest.mark.parametrize("xla", [False, True])
-def test_a_step_takes_the_gradients_of_all_losses_that_keras_takes(
+def test_step_takes_the_gradients_of_all_losses_that_keras_takes(
     by_keras: KerasStep, batches: list[Batch], xla: bool
 ) -> None:
     trainer = TensorFlowTrainer(SPEC, replace(STEP, xla=True), num_steps=1) if xla else by_keras.trainer
@@ -175,7 +152,7 @@ def test_a_step_takes_the_gradients_of_all_losses_that_keras_takes(
         np.testing.assert_allclose(variable, start - 0.1 * gradient, rtol=1e-4, atol=1e-6, err_msg=variable.name)
 
 
-def test_a_step_in_float16_moves_the_weights_as_one_in_float32(by_keras: KerasStep, batches: list[Batch]) -> None:
+def test_step_in_float16_moves_the_weights_as_one_in_float32(by_keras: KerasStep, batches: list[Batch]) -> None:
     """Under float16 the reference's softmax underflows, and its search then finds fewer items."""
     trainer = TensorFlowTrainer(SPEC, replace(STEP, precision="float16"), num_steps=1)
     trainer.step(*batches[0])
@@ -205,7 +182,7 @@ def straight(prepared: Path, tracking: TrackingConfig, tmp_path_factory: pytest.
 RUN = KINDS["sim"].with_choices(dropout=0.1)
 
 
-def test_a_run_measures_both_splits_and_publishes_what_a_client_has(straight: TrainedModel) -> None:
+def test_run_measures_both_splits_and_publishes_what_a_client_has(straight: TrainedModel) -> None:
     assert straight.metrics["valid_auc"] > 0.85
     assert straight.metrics["valid_gauc"] > 0.75
     assert list(history(straight, "train_auc")) == list(history(straight, "valid_auc")) == [1, 2, 3]
@@ -216,7 +193,7 @@ def test_a_run_measures_both_splits_and_publishes_what_a_client_has(straight: Tr
     assert not is_op_determinism_enabled()
 
 
-def test_a_run_that_is_cut_off_twice_goes_on_to_the_very_same_model(
+def test_run_that_is_cut_off_twice_goes_on_to_the_very_same_model(
     straight: TrainedModel, prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     """Epochs are counted from the first one on, whatever is resumed; and deterministic kernels change no bit here."""
@@ -242,12 +219,3 @@ def test_a_run_that_is_cut_off_twice_goes_on_to_the_very_same_model(
     assert_same_weights(model, straight)
     with pytest.raises(ArtifactError, match="there is no checkpoint to resume from. Train without --resume"):
         train(prepared, output, RUN, session=SessionConfig(resume=True), tracking=tracking)
-
-
-def test_what_does_not_fit_is_refused_before_a_run_exists(prepared: Path, tmp_path: Path) -> None:
-    tracking = TrackingConfig(directory=tmp_path / "work", experiment="sequences")
-    with pytest.raises(SpecError, match="model 'mlp' takes rows without a history"):
-        train(prepared, tmp_path / "model", replace(CONFIG, model=MLPConfig()), tracking=tracking)
-    assert not tracking.directory.exists()
-    with pytest.raises(ConfigError, match="deterministic kernels are offered for TensorFlow models only"):
-        TorchTrainer.deterministic()

@@ -91,7 +91,7 @@ def test_both_frameworks_have_the_same_loss_and_a_missing_label_adds_nothing() -
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_batch_without_any_label_of_a_head_has_a_finite_gradient(number: int) -> None:
+def test_batch_without_any_label_of_a_head_has_a_finite_gradient(number: int) -> None:
     labels = np.ones((4, 3), np.float32)
     labels[:, number] = np.nan
     logits = torch.zeros((4, 5), requires_grad=True)
@@ -131,14 +131,14 @@ def test_chances_that_come_true_as_often_as_they_say_are_calibrated() -> None:
     assert quality(np.zeros(10), chances, task=MULTICLASS)["calibration_error"] == pytest.approx(0.2)
 
 
-def test_a_class_number_beyond_the_classes_cannot_be_measured() -> None:
+def test_class_number_beyond_the_classes_cannot_be_measured() -> None:
     with pytest.raises(ValueError, match="labels hold values other than the numbers of 3 classes"):
         quality(np.array([0.0, 3.0]), np.full((2, 3), 1 / 3), task=MULTICLASS)
     with pytest.raises(ValueError, match="^no row has a label"):
         qualities(HEADS, np.full((2, 3), np.nan), np.zeros((2, 5)))
 
 
-def test_the_loss_of_heads_is_the_mean_by_their_weights_and_that_of_a_number_is_of_the_standardised_label() -> None:
+def test_loss_of_heads_is_the_mean_by_their_weights_and_that_of_a_number_is_of_the_standardised_label() -> None:
     labels = np.array([[1, 90, 2], [0, np.nan, 1], [np.nan, 120, np.nan]])
     scores = np.array([[0.8, 95, 0.1, 0.2, 0.7], [0.4, 0, 0.3, 0.6, 0.1], [0, 100, 0, 0, 1]])
     squares = ((90 - 95) ** 2 + (120 - 100) ** 2) / 2
@@ -162,7 +162,7 @@ def test_what_cannot_be_told_is_no_figure_and_a_sure_mistake_is_finite() -> None
     assert figures["macro_f1"] == pytest.approx((0 + 2 / 3) / 2)  # two classes are neither there nor said
 
 
-def test_the_calibration_error_of_classes_is_that_of_its_bins_of_confidence() -> None:
+def test_calibration_error_of_classes_is_that_of_its_bins_of_confidence() -> None:
     def error_of(confident: list[float], right: list[bool], counts: list[int]) -> float:
         chances = np.column_stack([confident, np.subtract(1, confident) * 0.6, np.subtract(1, confident) * 0.4])
         labels = np.where(right, 0.0, 1.0)
@@ -175,7 +175,7 @@ def test_the_calibration_error_of_classes_is_that_of_its_bins_of_confidence() ->
     assert error_of(confident, right, counts) == pytest.approx(sum(map(abs, gaps)) / 8)
 
 
-def test_which_of_two_figures_is_better_goes_by_the_objective() -> None:
+def test_better_of_two_figures_goes_by_the_objective() -> None:
     auc, rmse = objective_of(HEADS[:1]), objective_of(HEADS[1:2])
     assert (auc.is_better(0.8, 0.7), auc.is_better(0.7, 0.7), auc.is_better(0.6, 0.7)) == (True, False, False)
     assert (rmse.is_better(0.8, 0.7), rmse.is_better(0.7, 0.7), rmse.is_better(0.6, 0.7)) == (False, False, True)
@@ -194,7 +194,7 @@ def test_names_tell_heads_apart_and_one_head_needs_none() -> None:
     ]
 
 
-def test_the_loss_that_a_run_learns_from_keeps_its_name_beside_scored_training_rows(
+def test_loss_that_a_run_learns_from_keeps_its_name_beside_scored_training_rows(
     prepared_heads: Path, tmp_path: Path, work: Path
 ) -> None:
     logged: list[dict[str, float]] = []

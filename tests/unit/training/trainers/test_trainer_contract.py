@@ -21,10 +21,9 @@ from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.training.trainers import keras as of_tensorflow
 from rankline.training.trainers import torch as of_torch
-from rankline.training.trainers import trainer_for
 from rankline.training.trainers.base import Trainer
 from rankline.training.trainers.keras_optimizers import OPTIMIZERS
-from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError, RanklineError
+from rankline.workflows.core.errors import ArtifactError, DataError
 from rankline.workflows.data.auc import exact_auc
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.model_artifact import TrainedModel
@@ -109,7 +108,7 @@ def tracking(work: Path) -> TrackingConfig:
     ],
     ids=str,
 )
-def test_a_fit_goes_on_from_a_state_like_one_without_a_break(
+def test_fit_goes_on_from_a_state_like_one_without_a_break(
     framework: Framework, spec: FeatureSpec, batches: list[Batch], options: dict[str, Any]
 ) -> None:
     config = framework.config.with_choices(**options)
@@ -121,7 +120,7 @@ def test_a_fit_goes_on_from_a_state_like_one_without_a_break(
     )
 
 
-def test_a_state_is_a_copy_by_names_that_no_other_fit_changes(
+def test_state_is_a_copy_by_names_that_no_other_fit_changes(
     framework: Framework, spec: FeatureSpec, batches: list[Batch]
 ) -> None:
     trainer, other = (fitted(framework.trainer, spec, framework.config, part) for part in (batches[:1], []))
@@ -133,7 +132,7 @@ def test_a_state_is_a_copy_by_names_that_no_other_fit_changes(
     assert {name.split("/")[0] for name in state} - {"random"} == {"model", "optimizer", "average", "loss"}
 
 
-def test_a_state_of_another_model_is_refused_and_nothing_is_changed(
+def test_state_of_another_model_is_refused_and_nothing_is_changed(
     framework: Framework, spec: FeatureSpec, batches: list[Batch]
 ) -> None:
     wider = fitted(framework.trainer, spec, framework.config.with_choices(hidden=(16, 9)), batches[:1])
@@ -145,6 +144,20 @@ def test_a_state_of_another_model_is_refused_and_nothing_is_changed(
     lacking = fitted(framework.trainer, spec, replace(framework.config, weight_averaging=False), batches[:1])
     with pytest.raises(ArtifactError, match="it lacks average/"):
         trainer.restore(lacking.state())
+
+
+def test_average_is_scored_in_its_block_only_and_kept(
+    framework: Framework, spec: FeatureSpec, batches: list[Batch]
+) -> None:
+    trainer, (inputs, _) = fitted(framework.trainer, spec, framework.config, batches[:20]), batches[20]
+    own = trainer.score(inputs)
+    with pytest.raises(ValueError, match="in the block"), trainer.averaged():
+        averaged = trainer.score(inputs)
+        raise ValueError("in the block")
+    np.testing.assert_array_equal(trainer.score(inputs), own)
+    assert np.abs(averaged - own).max() > 1e-4
+    trainer.set_weights(trainer.weights())
+    np.testing.assert_array_equal(trainer.score(inputs), averaged)
 
 
 def test_diverged_at_is_the_first_step_whose_loss_was_not_finite(
@@ -201,7 +214,7 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_whose_gradients_overflow_leaves_weights_and_optimizer_as_they_were(
+def test_step_whose_gradients_overflow_leaves_weights_and_optimizer_as_they_were(
     framework: Framework, spec: FeatureSpec, batches: list[Batch], name: str
 ) -> None:
     config = replace(framework.config, precision="float16", optimizer=name, table_lr_scale=None, weight_decay=0.1)
@@ -225,7 +238,7 @@ def test_a_step_whose_gradients_overflow_leaves_weights_and_optimizer_as_they_we
     assert any(np.any(trainer.state()[entry] != before[entry]) for entry in kept if entry.startswith("model/"))
 
 
-def test_the_average_starts_at_the_first_sample_and_favours_late_ones(framework: Framework) -> None:
+def test_average_starts_at_the_first_sample_and_favours_late_ones(framework: Framework) -> None:
     weight = framework.variable()
     average = framework.average(weight)
     seen = []
@@ -251,7 +264,7 @@ def scores_of(model: TrainedModel, prepared: Path) -> tuple[Any, Any]:
     return rows["rating"].to_numpy(), logged.predict(rows.drop(["rating"]).to_pandas())["score"].to_numpy()
 
 
-def test_the_same_seed_gives_the_same_model_which_has_the_reported_auc(
+def test_same_seed_gives_the_same_model_which_has_the_reported_auc(
     framework: Framework, prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     config = TrainConfig(model=type(framework.model)(), batch_size=64, seed=3)
@@ -286,40 +299,7 @@ def test_early_stopping_keeps_the_best_epoch(
     assert exact_auc(*scores_of(model, prepared)) == pytest.approx(max(by_epoch.values()), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"optimizer": "lazy_adam", "learning_rate": 0.005, "learning_rate_decay": "cosine", "table_lr_scale": 2.0},
-        {"optimizer": "adam", "learning_rate": 0.005, "learning_rate_decay": "linear", "weight_decay": 0.01},
-        {"optimizer": "adagrad", "learning_rate": 0.1, "embedding_init": 0.0, "weight_averaging": False},
-        {"l2_linear": 0.01, "l2_embedding": 0.01, "dropout": 0.1, "embedding_dropout": 0.1, "hidden": (32,)},
-    ],
-    ids=str,
-)
-def test_other_choices_train_too(
-    framework: Framework, prepared: Path, tmp_path: Path, tracking: TrackingConfig, options: dict[str, Any]
-) -> None:
-    config = TrainConfig(model=type(framework.model)(), batch_size=64, epochs=2, early_stopping_patience=0)
-    model = train(prepared, tmp_path / "model", config.with_choices(**options), tracking=tracking)
-    assert model.metrics["valid_auc"] > 0.7
-    assert model.metrics["epoch"] == 2
-
-
-def test_nan_loss_stops_the_run_and_keeps_the_old_model(
-    framework: Framework, prepared: Path, tmp_path: Path, tracking: TrackingConfig
-) -> None:
-    config = replace(framework.config, batch_size=500, epochs=1, optimizer="sgd", table_lr_scale=None)
-    with pytest.raises(
-        RanklineError, match=r"loss is nan since step \d \(epoch 1, batch \d of 8\).*Lower the learning rate"
-    ):
-        train(prepared, tmp_path / "model", replace(config, learning_rate=1e30), tracking=tracking)
-    assert list(tmp_path.iterdir()) == []
-    client = mlflow.MlflowClient(tracking.uri)
-    experiment = client.get_experiment_by_name(tracking.experiment)
-    assert client.search_runs([experiment.experiment_id], max_results=1)[0].info.status == "FAILED"
-
-
-def test_an_id_outside_its_table_is_named_with_file_and_column(
+def test_id_outside_its_table_is_named_with_file_and_column(
     framework: Framework, new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     def one_too_large(table: pa.Table) -> pa.Table:
@@ -330,17 +310,3 @@ def test_an_id_outside_its_table_is_named_with_file_and_column(
     prepared = new_prepared(tmp_path / "prepared", num_train=200, change=one_too_large)
     with pytest.raises(DataError, match=r"part_0\.parquet: column 'userId' holds the id 60, expected ids from 0 to 59"):
         train(prepared, tmp_path / "model", framework.config, tracking=tracking)
-
-
-def test_an_unknown_optimizer_is_refused_before_anything_is_recorded(
-    framework: Framework, prepared: Path, tmp_path: Path
-) -> None:
-    tracking = TrackingConfig(directory=tmp_path / "work", experiment="movielens")
-    config = replace(framework.config, optimizer="magic", table_lr_scale=None)
-    with pytest.raises(ConfigError, match=r"'magic'. Available.*: adagrad"):
-        train(prepared, tmp_path / "model", config, tracking=tracking)
-    assert not tracking.directory.exists()
-
-
-def test_the_trainer_of_a_framework_is_found(framework: Framework) -> None:
-    assert trainer_for(framework.model.framework) is framework.trainer

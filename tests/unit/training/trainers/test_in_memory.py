@@ -1,18 +1,21 @@
-"""Forests of LightGBM: what they learn, and that ONNX says the same of any number."""
+"""Trainers that hold all rows in memory: LightGBM's forests, and models that are tables alone."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from rankline.training import trainers
 from rankline.training.config.train import TrainConfig
 from rankline.training.export.onnx import _load_pyfunc
+from rankline.training.export.saved_model import _load_pyfunc as load_saved_model
+from rankline.training.models.factorization.bayesian_fm import BayesianFMConfig
 from rankline.training.models.frameworks import LIGHTGBM
 from rankline.training.models.lightgbm import LightGBMConfig
 from rankline.training.models.lightgbm.network import Forests
@@ -21,16 +24,69 @@ from rankline.training.run.evaluate import evaluate
 from rankline.training.run.observers import Observer
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
+from rankline.training.trainers.base import Trainer
+from rankline.training.trainers.factorization import TablesTrainer
 from rankline.training.trainers.lightgbm import LightGBMTrainer
 from rankline.workflows.core.errors import ConfigError, MissingExtraError
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec, SpecMetadata
 from rankline.workflows.schema.ragged import Ragged
 from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
 from tests.factories.training.heads import HEADS, make_prepared
-from tests.unit.training.conftest import make_prepared as make_clicks
+from tests.factories.training.ratings import make_prepared as make_clicks
+from tests.factories.training.ratings import make_spec
 
 BATCH_SIZE = 512
 CONFIG = TrainConfig(model=LightGBMConfig(trees=20), batch_size=BATCH_SIZE, epochs=2)
+TABLES = TrainConfig(
+    model=BayesianFMConfig(factors=2, sweeps=24, burn_in=8, served_dim=4, item_column="movieId"),
+    batch_size=700,
+    epochs=2,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A trainer that holds all rows, and a run of it."""
+
+    trainer: type[Trainer]
+    prepared: Path
+    config: TrainConfig
+
+    def batches(self, split: str = "train") -> Any:
+        spec, shuffle = FeatureSpec.read(self.prepared), split == "train"
+        return self.trainer.batches(self.prepared, spec, split, self.config.batch_size, shuffle=shuffle, seed=0)
+
+    def new(self) -> Any:
+        num_steps = len(self.batches()) * self.config.epochs
+        return self.trainer(FeatureSpec.read(self.prepared), self.config, num_steps)
+
+    def fitted(self) -> Any:
+        trainer, rows = self.new(), self.batches()
+        for _ in range(self.config.epochs):
+            for batch in rows:
+                trainer.step(*batch)
+        return trainer
+
+
+@pytest.fixture(scope="module")
+def forests(prepared_heads: Path) -> Case:
+    return Case(trainer=LightGBMTrainer, prepared=prepared_heads, config=CONFIG)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """The rows of the other tests, without their number."""
+    directory = tmp_path_factory.mktemp("rated") / "prepared"
+    spec = make_spec()
+    features = tuple(feature for feature in spec.features if feature.name != "age")
+    spec = replace(spec, features=features, channels={**spec.channels, "continuous": ()})
+    prepared = make_clicks(directory, num_train=3_000, num_valid=800, change=lambda rows: rows.drop(["age"]), spec=spec)
+    return Case(trainer=TablesTrainer, prepared=prepared, config=TABLES)
+
+
+@pytest.fixture(params=["forests", "tables"])
+def case(request: pytest.FixtureRequest) -> Case:
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -38,28 +94,14 @@ def prepared_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_prepared(tmp_path_factory.mktemp("forests") / "prepared", HEADS)
 
 
-def batches(prepared: Path, split: str) -> Any:
-    spec = FeatureSpec.read(prepared)
-    return LightGBMTrainer.batches(prepared, spec, split, BATCH_SIZE, shuffle=split == "train", seed=0)
-
-
-def fitted(prepared: Path, config: TrainConfig = CONFIG) -> LightGBMTrainer:
-    rows = batches(prepared, "train")
-    trainer = LightGBMTrainer(FeatureSpec.read(prepared), config, num_steps=len(rows) * config.epochs)
-    for _ in range(config.epochs):
-        for inputs, labels in rows:
-            trainer.step(inputs, labels)
-    return trainer
-
-
-def test_every_head_learns_and_onnx_says_the_same(prepared_heads: Path, tmp_path: Path) -> None:
-    trainer = fitted(prepared_heads)
-    figures = evaluate(trainer, batches(prepared_heads, "valid"), HEADS, group_by=None, split="validation")
+def test_every_head_learns_and_onnx_says_the_same(forests: Case, tmp_path: Path) -> None:
+    trainer = forests.fitted()
+    figures = evaluate(trainer, forests.batches("valid"), HEADS, group_by=None, split="validation")
     assert figures["rating_auc"] > 0.75
     assert figures["price_____rmse"] < 4
     assert figures["kind_accuracy"] > 0.9
     trainer.export(tmp_path / "model.onnx")
-    inputs, _ = next(iter(batches(prepared_heads, "valid")))
+    inputs, _ = next(iter(forests.batches("valid")))
     scores = trainer.score(inputs)
     frame = {
         name: list(np.split(c.values, c.offsets[1:-1])) if isinstance(c, Ragged) else c for name, c in inputs.items()
@@ -69,26 +111,6 @@ def test_every_head_learns_and_onnx_says_the_same(prepared_heads: Path, tmp_path
     np.testing.assert_allclose(scored["rating"], scores[:, 0], atol=1e-6)
     np.testing.assert_allclose(scored["price, €?"], scores[:, 1], rtol=1e-5)
     np.testing.assert_allclose(np.stack(scored["kind"].tolist()), scores[:, 2:], atol=1e-6)
-
-
-def test_a_state_goes_on_like_a_fit_without_a_break(prepared_heads: Path) -> None:
-    straight = fitted(prepared_heads)
-    rows = batches(prepared_heads, "train")
-    resumed = LightGBMTrainer(FeatureSpec.read(prepared_heads), CONFIG, num_steps=len(rows) * CONFIG.epochs)
-    first = iter(rows)
-    for _ in range(2):
-        resumed.step(*next(first))
-    again = LightGBMTrainer(FeatureSpec.read(prepared_heads), CONFIG, num_steps=len(rows) * CONFIG.epochs)
-    again.restore(resumed.state())
-    for batch in first:
-        again.step(*batch)
-    after_epoch = LightGBMTrainer(FeatureSpec.read(prepared_heads), CONFIG, num_steps=len(rows) * CONFIG.epochs)
-    after_epoch.restore(again.state())
-    for batch in rows:
-        after_epoch.step(*batch)
-    for ours, theirs in zip(after_epoch.weights(), straight.weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    assert after_epoch.loss_sum() == straight.loss_sum()
 
 
 @pytest.mark.parametrize("has_missing", [False, True])
@@ -129,10 +151,6 @@ def test_numbers_at_and_around_every_threshold_take_the_same_branch(head: Head, 
     np.testing.assert_allclose(made, forests.scores(tried), rtol=1e-5, atol=1e-6)
 
 
-def plain(column: Any) -> Any:
-    return list(np.split(column.values, column.offsets[1:-1])) if isinstance(column, Ragged) else column
-
-
 def nodes(tree: dict[str, Any]) -> list[dict[str, Any]]:
     if "leaf_value" in tree:
         return []
@@ -152,40 +170,6 @@ def test_lists_count_their_ids_and_the_most_frequent_are_told_apart() -> None:
     block = Forests(spec, LightGBMConfig(list_ids=4)).blocks[0]
     lists = Ragged(values=np.array([3, 3, 1, 8, 4]), offsets=np.array([0, 3, 3, 5], np.int32))
     assert block.columns(lists).tolist() == [[1, 0, 2, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
-
-
-def test_a_run_is_recorded_and_may_stop_early(tmp_path: Path, work: Path) -> None:
-    prepared = make_clicks(tmp_path / "prepared")
-    config = replace(CONFIG, epochs=4, model=LightGBMConfig(trees=40, list_ids=3))
-    trained = train(prepared, tmp_path / "model", config, tracking=TrackingConfig(directory=work, experiment="forests"))
-    assert trained.format == LIGHTGBM.format
-    assert trained.metrics["valid_auc"] > 0.75
-    assert trained.manifest.details["config"]["trees"] == 40
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"xla": True}, "lightgbm is none"), ({"precision": "float16"}, "lightgbm is none")],
-)
-def test_choices_of_networks_are_refused(spec: FeatureSpec, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        LightGBMTrainer.check(spec, replace(CONFIG, **changes))
-    with pytest.raises(ConfigError, match="one worker, got 2"):
-        LightGBMTrainer.check(spec, CONFIG, num_workers=2)
-
-
-def test_without_lightgbm_the_line_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankline.workflows.core.optional_packages.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"lightgbm"):
-        trainers.trainer_for(LIGHTGBM)
-
-
-@pytest.mark.parametrize(
-    "choices", [{"trees": 0}, {"leaves": 1}, {"shrinkage": 0.0}, {"feature_share": 1.5}, {"l2_leaves": -1.0}]
-)
-def test_choices_out_of_range_are_refused(choices: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(choices))):
-        LightGBMConfig(**choices)
 
 
 def test_reports_have_the_loss_of_each_epoch_once(prepared_heads: Path, tmp_path: Path, work: Path) -> None:
@@ -216,3 +200,53 @@ def test_choices_about_steps_are_neither_recorded_nor_accepted() -> None:
     with pytest.raises(ConfigError, match="'lightgbm' is not fitted in steps and has no use for learning_rate. Leave"):
         CONFIG.check_read(["learning_rate", "trees"])
     assert TrainConfig().params == TrainConfig().to_dict()
+
+
+# --- Both
+
+
+def test_in_memory_fit_goes_on_from_a_state_within_and_after_an_epoch(case: Case) -> None:
+    straight = case.fitted()
+    first, rows = case.new(), case.batches()
+    begun = iter(rows)
+    for _ in range(2):
+        first.step(*next(begun))
+    second = case.new()
+    second.restore(first.state())
+    for batch in begun:
+        second.step(*batch)
+    third = case.new()
+    third.restore(second.state())
+    for batch in rows:
+        third.step(*batch)
+    for ours, theirs in zip(third.weights(), straight.weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert third.loss_sum() == straight.loss_sum()
+
+
+def test_in_memory_run_is_recorded_and_its_model_scores_data_frames(tables: Case, tmp_path: Path, work: Path) -> None:
+    tracking = TrackingConfig(directory=work, experiment="tables")
+    models = [train(tables.prepared, tmp_path / name, TABLES, tracking=tracking) for name in ("one", "again")]
+    assert models[0].metrics["valid_auc"] > 0.75
+    assert models[0].manifest.details["config"]["sweeps"] == TABLES.model.sweeps  # type: ignore[attr-defined]
+    rows = pq.read_table(tables.prepared / "valid").to_pandas()
+    scores, again = (load_saved_model(str(model.model_path)).predict(rows) for model in models)
+    np.testing.assert_array_equal(scores, again)
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_workers", "message"),
+    [({"xla": True}, 1, "is none"), ({"precision": "float16"}, 1, "is none"), ({}, 2, "one worker, got 2")],
+)
+def test_in_memory_trainer_refuses_choices_of_networks(
+    case: Case, changes: dict[str, Any], num_workers: int, message: str
+) -> None:
+    spec = FeatureSpec.read(case.prepared)
+    with pytest.raises(ConfigError, match=message):
+        case.trainer.check(spec, replace(case.config, **changes), num_workers=num_workers)
+
+
+def test_trainer_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankline.workflows.core.optional_packages.find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match="lightgbm"):
+        trainers.trainer_for(LIGHTGBM)
