@@ -37,7 +37,7 @@ def call(line: str) -> Result:
     return CliRunner().invoke(app, line.split())
 
 
-def test_a_model_is_exported_scored_listed_and_rolled_back_by_its_name() -> None:
+def test_export_of_a_model_is_scored_listed_and_rolled_back_by_its_name() -> None:
     done = call("export --model model --sample rows.csv --name mine")
     assert done.exit_code == 0, done.output
     assert "model_repository/mine, version 1: parity on " in done.output
@@ -81,22 +81,15 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_what_does_not_go_together_is_said_in_a_line(line: str) -> None:
+def test_options_that_do_not_go_together_are_refused_in_a_line(line: str) -> None:
     done = call(line)
     assert done.exit_code == 1
     assert REFUSED[line] in done.output.replace("\n", " ")
     assert "Traceback" not in done.output
 
 
-def test_the_ensemble_of_a_recipe_is_not_replaced(tmp_path: Path) -> None:
+def test_export_of_a_model_does_not_replace_the_ensemble_of_a_recipe(tmp_path: Path) -> None:
     publish_tiny(tmp_path / "models" / "tiny", 0)
     done = call(f"export --model model --sample rows.csv --name tiny --repository {tmp_path / 'models'}")
     assert done.exit_code == 1
     assert "an ensemble that a recipe made" in done.output.replace("\n", " ")
-
-
-def test_a_name_that_is_not_known_is_answered_with_those_that_were_exported(tmp_path: Path) -> None:
-    publish_tiny(tmp_path / "models" / "tiny", 0)
-    done = call(f"serve nobody --repository {tmp_path / 'models'}")
-    assert done.exit_code == 1
-    assert f"nothing was exported as 'nobody' to {tmp_path / 'models'}. In there: tiny" in done.output.replace("\n", "")

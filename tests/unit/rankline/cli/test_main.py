@@ -1,34 +1,37 @@
+"""The command as a program: launchers, options that are read first, Ctrl-C, a full disk, and its end."""
+
+import errno
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from rankline.cli.main import app
+from rankline.cli.main import _interrupt, app
+from tests.factories.reports import report_of, result_of
 
 
-def test_the_version_needs_no_verb() -> None:
-    done = CliRunner().invoke(app, ["--version"])
-    assert (done.exit_code, done.output) == (0, f"rankline {version('rankline')}\n")
-
-
-def test_the_package_runs_as_a_module() -> None:
+def test_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "rankline", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"rankline {version('rankline')}\n"
 
 
 @pytest.mark.parametrize("size", ["OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"])
 @pytest.mark.parametrize("verb", ["sim", "run"])
-def test_one_of_several_processes_refuses_what_each_would_do_alone(size: str, verb: str) -> None:
+def test_verb_refuses_to_run_as_one_of_several_processes(size: str, verb: str) -> None:
     done = CliRunner().invoke(app, [verb], env={size: "3"})
     assert done.exit_code == 1
     assert f"rankline {verb} was started as one of 3 processes" in done.output
     assert done.output.count("\n") == 1
 
 
-def test_a_launcher_may_start_one_process() -> None:
+def test_verb_runs_as_the_one_process_of_a_launcher() -> None:
     assert (
         CliRunner()
         .invoke(app, ["sim"], env={"OMPI_COMM_WORLD_SIZE": "1"})
@@ -36,7 +39,7 @@ def test_a_launcher_may_start_one_process() -> None:
     )
 
 
-def test_workers_of_a_launcher_that_they_cannot_find_each_other_by_are_refused() -> None:
+def test_train_refuses_a_launcher_that_is_not_known() -> None:
     done = CliRunner().invoke(app, ["train", "movielens"], env={"PMI_SIZE": "3"})
     assert done.exit_code == 1
     assert "one of 3 processes of a launcher that is neither Open MPI's nor horovodrun" in done.output
@@ -80,7 +83,90 @@ main()
 
 
 @pytest.mark.parametrize(("argument", "status"), [("--version", 0), ("--versoin", 2)])
-def test_a_command_ends_without_taking_the_interpreter_down(argument: str, status: int) -> None:
+def test_command_ends_without_taking_the_interpreter_down(argument: str, status: int) -> None:
     done = subprocess.run([sys.executable, "-c", LEAVING, argument], capture_output=True, text=True)
     assert done.returncode == status
     assert done.stdout.splitlines()[-1] == "what was registered has run"
+
+
+@pytest.fixture
+def handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, _interrupt)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("handler")
+def test_second_ctrl_c_does_not_cut_the_clean_up_short() -> None:
+    done = []
+
+    def work() -> None:
+        try:
+            press()
+        finally:
+            press()
+            try:
+                raise ValueError("of the clean-up")
+            except ValueError:
+                press()
+            done.append("clean")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["clean"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("handler")
+def test_ctrl_c_that_a_finalizer_swallowed_is_made_good_by_the_next() -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            press()
+
+    made = Finalized()
+    del made  # Python prints what a finalizer raises, and goes on
+    with pytest.raises(KeyboardInterrupt):
+        press()
+
+
+_IN_A_NEW_PROCESS = """
+import signal, sys
+from rankline.cli.main import _interrupt
+
+before = set(sys.modules)
+signal.signal(signal.SIGINT, _interrupt)
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_ctrl_c_imports_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", _IN_A_NEW_PROCESS], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "\nstopping; finished artifacts are kept.\n")
+
+
+def test_report_is_shown_and_saved_where_the_json_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[Any] = []
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    config, manifest = SimpleNamespace(max_batch_size=10), SimpleNamespace(made_from={})
+    ensemble = SimpleNamespace(model_config=config, manifest=manifest, tracking_uri="", run_id="r")
+    monkeypatch.setattr("rankline.serving.repository.ensemble.ExportedEnsemble.load", lambda *_: ensemble)
+    monkeypatch.setattr("rankline.workflows.preprocess.prepared_data.PreparedData.load", lambda *_: None)
+    monkeypatch.setattr("rankline.cli.bench._measure", lambda *_: report_of(result_of()))
+    monkeypatch.setattr("rankline.cli.bench.busyness", str)
+    monkeypatch.setattr("rankline.cli.bench.save_report", lambda *report: saved.append(report))
+    monkeypatch.setattr("rankline.api.pipeline.write_json", no_space)
+    done = CliRunner().invoke(app, ["bench", "--batch-sizes", "1", "--json", "out.json"])
+    assert done.exit_code == 1
+    assert "1 row: p50" in done.stdout
+    assert "the disk is full" in done.stderr
+    assert len(saved) == 1

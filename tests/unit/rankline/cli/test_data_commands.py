@@ -1,13 +1,20 @@
+"""The verbs `import` and `convert`."""
+
 import re
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from rankline.cli.data import import_command
+from rankline.cli.data import convert_command, import_command
 from rankline.workflows.core.errors import ConfigError, SpecError
-from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.preprocess.prepared_data import KIND, PreparedData
+from rankline.workflows.schema.feature_spec import Feature, FeatureSpec, Source
+from rankline.workflows.storage.artifacts import publish
 
 SPEC = """
 feature_spec:
@@ -24,12 +31,17 @@ channel_spec: {categorical: [user], continuous: [age], label: [label]}
 """
 
 
-@pytest.fixture
-def app() -> typer.Typer:
+def call(verb: str, *arguments: object) -> Result:
     app = typer.Typer()
     app.command(name="import")(import_command)
-    app.callback()(lambda: None)
-    return app
+    app.command(name="convert")(convert_command)
+    return CliRunner().invoke(app, [verb, *map(str, arguments)])
+
+
+def output_of(verb: str, *arguments: object) -> str:
+    done = call(verb, *arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 @pytest.fixture
@@ -42,24 +54,22 @@ def mine(tmp_path: Path) -> Path:
     return directory
 
 
-def test_files_with_a_feature_spec_are_imported(app: typer.Typer, tmp_path: Path, mine: Path) -> None:
-    done = CliRunner().invoke(app, ["import", "movielens", str(mine), "--work-dir", str(tmp_path / "work")])
-    assert done.exit_code == 0, done.output
+def test_import_of_files_with_a_feature_spec(tmp_path: Path, mine: Path) -> None:
+    output = output_of("import", "movielens", mine, "--work-dir", tmp_path / "work")
     prepared = tmp_path / "work" / "movielens" / "prepared"
-    assert done.output.splitlines()[-1] == f"prepared data: {prepared} (2 train, 2 valid rows)"
+    assert output.splitlines()[-1] == f"prepared data: {prepared} (2 train, 2 valid rows)"
     assert PreparedData.load(prepared).inputs == ("user", "age")
 
 
-def test_a_spec_of_another_name_is_given_by_its_name(app: typer.Typer, tmp_path: Path, mine: Path) -> None:
+def test_import_of_a_spec_of_another_name(tmp_path: Path, mine: Path) -> None:
     (mine / "feature_spec.yaml").rename(mine / "other.yaml")
-    command = ["import", "movielens", str(mine), "--work-dir", str(tmp_path / "work")]
-    done = CliRunner().invoke(app, [*command, "--spec", "other.yaml"])
-    assert done.exit_code == 0, done.output
+    command = ["import", "movielens", mine, "--work-dir", tmp_path / "work"]
+    output_of(*command, "--spec", "other.yaml")
     for arguments, kind, message in (
         ([], SpecError, "has no feature_spec.yaml"),
         (["--spec", "none.yaml"], ConfigError, "none.yaml is not a file"),
     ):
-        result = CliRunner().invoke(app, [*command, *arguments])
+        result = call(*command, *arguments)
         assert isinstance(result.exception, kind)
         assert message in str(result.exception)
 
@@ -102,14 +112,10 @@ def document(tmp_path: Path) -> Path:
     return directory
 
 
-def test_channels_of_any_name_are_told_by_what_they_hold_and_the_data_has_a_name(
-    app: typer.Typer, tmp_path: Path, document: Path
-) -> None:
-    work = ["--work-dir", str(tmp_path / "work")]
-    done = CliRunner().invoke(app, ["import", "movielens", str(document), "--name", "churn", *work])
-    assert done.exit_code == 0, done.output
-    assert "train it with: rankline train churn=movielens" in done.output
-    assert "numeric_inputs as continuous" in done.output
+def test_import_tells_channels_of_any_name_by_what_they_hold(tmp_path: Path, document: Path) -> None:
+    output = output_of("import", "movielens", document, "--name", "churn", "--work-dir", tmp_path / "work")
+    assert "train it with: rankline train churn=movielens" in output
+    assert "numeric_inputs as continuous" in output
     assert not (tmp_path / "work" / "movielens").exists()
     data = PreparedData.load(tmp_path / "work" / "churn" / "prepared")
     assert data.spec.channels == {
@@ -129,11 +135,37 @@ def test_channels_of_any_name_are_told_by_what_they_hold_and_the_data_has_a_name
         ),
     ],
 )
-def test_a_channel_that_could_be_anything_is_refused(
-    app: typer.Typer, tmp_path: Path, document: Path, channels: str, message: str
+def test_import_refuses_a_channel_that_could_be_anything(
+    tmp_path: Path, document: Path, channels: str, message: str
 ) -> None:
     spec = DOCUMENT.partition("channel_spec:")[0] + f"channel_spec: {channels}\n"
     (document / "feature_spec.yaml").write_text(spec)
-    done = CliRunner().invoke(app, ["import", "movielens", str(document), "--work-dir", str(tmp_path / "work")])
+    done = call("import", "movielens", document, "--work-dir", tmp_path / "work")
     assert isinstance(done.exception, SpecError)
     assert re.search(message, str(done.exception))
+
+
+@pytest.fixture
+def work_dir(tmp_path: Path) -> Path:
+    spec = FeatureSpec(
+        features=(Feature(name="age", dtype="float32"), Feature(name="label", dtype="float32")),
+        channels={"continuous": ("age",), "label": ("label",)},
+        sources={"train": Source(files=("train/a.parquet",), num_rows=10)},
+    )
+    with publish(tmp_path / "movielens" / "prepared", KIND) as staging:
+        (staging / "train").mkdir()
+        columns = {"age": np.arange(10, dtype=np.float32), "label": np.ones(10, np.float32)}
+        pq.write_table(pa.table(columns), staging / "train" / "a.parquet")
+        (staging / "feature_spec.yaml").write_text(spec.to_yaml())
+    return tmp_path
+
+
+def test_convert_of_prepared_data_in_place_and_back(work_dir: Path) -> None:
+    prepared = work_dir / "movielens" / "prepared"
+    before = pq.read_table(prepared / "train" / "a.parquet")
+    place = ["--work-dir", work_dir]
+    assert "10 of 10 rows converted" in output_of("convert", "movielens", "--to", "tfrecord", "--prebatch", 4, *place)
+    source = PreparedData.load(prepared).spec.source("train")
+    assert (source.type, source.files) == ("tfrecord", ("train/a.tfrecord",))
+    output_of("convert", "movielens", "--to", "parquet", *place)
+    assert pq.read_table(prepared / "train" / "a.parquet") == before
