@@ -1,4 +1,4 @@
-"""Files of any shape → a recipe whose text is read back, and by which all rows are read."""
+"""Files of any shape → a recipe whose text is read back, by `init` and in Python."""
 
 import gzip
 import json
@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from rankline.cli.main import app
 from rankline.recipes.first_recipe import FirstRecipe, first_recipe
@@ -56,7 +57,7 @@ HEADERS: dict[str, tuple[dict[str, list[Any]], bool]] = {
 
 
 @pytest.mark.parametrize("case", HEADERS)
-def test_the_first_line_of_a_csv_file_is_a_header_unless_it_looks_like_data(case: str, tmp_path: Path) -> None:
+def test_first_line_of_csv_is_a_header_unless_it_looks_like_data(case: str, tmp_path: Path) -> None:
     columns, is_header = HEADERS[case]
     (tmp_path / "rows.csv").write_text(lines_of(columns))
     made, rows = read_back(tmp_path / "rows.csv")
@@ -86,7 +87,7 @@ WRITTEN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("case", WRITTEN)
-def test_a_csv_file_may_be_written_in_any_way(case: str, tmp_path: Path) -> None:
+def test_csv_may_be_written_in_any_way(case: str, tmp_path: Path) -> None:
     data, line = WRITTEN[case]
     (tmp_path / "rows.csv").write_bytes(data)
     made, rows = read_back(tmp_path / "rows.csv")
@@ -96,7 +97,7 @@ def test_a_csv_file_may_be_written_in_any_way(case: str, tmp_path: Path) -> None
         assert rows["name"].to_pylist() == NAMES
 
 
-def test_the_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(TEXT)
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(TEXT.encode())[:-9])
     for files in (["a.csv", "b.csv.gz"], ["b.csv.gz"]):
@@ -111,7 +112,7 @@ def test_the_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         (lines_of({"user": USERS, "name": [f'"a{n % 5}"' for n in range(299)] + ['"b'], "y": LABELS}), "quote"),
     ],
 )
-def test_what_cannot_be_read_with_certainty_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_csv_that_is_ambiguous_is_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         first_recipe([str(tmp_path / "rows.csv")], [], tmp_path)
@@ -140,7 +141,7 @@ def test_columns_that_some_files_lack_are_read(tmp_path: Path) -> None:
     assert rows["fee"].to_pylist() == FEES * 2
 
 
-def test_a_row_that_contradicts_the_guesses_is_said_once_the_recipe_is_written(
+def test_row_that_contradicts_the_guesses_is_named_once_the_recipe_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rankline.recipes.first_recipe.profile", partial(profile, sample_rows=30))
@@ -158,3 +159,87 @@ def test_lists_of_numbers_and_texts_are_lists_of_texts(tmp_path: Path) -> None:
     rows = [{"tags": ["a", 2] if n % 9 else ["b"], "label": n % 2} for n in range(ROWS)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert read_back(tmp_path / "rows.jsonl")[1]["tags"][1].as_py() == ["a", "2"]
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["init", *arguments], env={"COLUMNS": "200"})
+
+
+def write_rows(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 2, ROWS)
+    lines = ["user_id,Größe (cm),no,paid,label"]
+    lines += [
+        f"u{n % 60},{rng.normal():.3f},{'xyz'[n % 3]},{('open', 'done')[label[n]]},{label[n]}" for n in range(ROWS)
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "my rows.csv")
+    return tmp_path
+
+
+def test_init_writes_what_was_guessed_and_prints_the_next_command(here: Path) -> None:
+    done = invoke("my rows.csv")
+    assert done.exit_code == 0, done.output
+    assert "rankline run rankline.yaml" in done.output
+    assert "a likely leak: paid" not in done.output
+    assert "a likely leak: predicts label alone" in done.output
+    text = (here / "rankline.yaml").read_text(encoding="utf-8")
+    assert "no: {type: string, role: categorical}  # 3 distinct values" in text.replace("'no'", "no")
+    recipe = read_recipe(here / "rankline.yaml")
+    assert recipe.name == "my-rows"
+    assert recipe.dataset.inputs == ("user_id", "Größe (cm)", "no")
+    assert len(recipe.dataset.read(here).rows) == ROWS
+
+
+def test_init_names_the_recipe_as_its_file(here: Path) -> None:
+    assert invoke("my rows.csv", "--output", "only paid.yaml", "--label", "paid").exit_code == 0
+    assert read_recipe(here / "only paid.yaml").name == "only-paid"
+
+
+def test_init_replaces_a_file_by_force_only(here: Path) -> None:
+    (here / "rankline.yaml").write_text("mine")
+    done = invoke("my rows.csv")
+    assert done.exit_code == 1
+    assert "rankline.yaml is there already" in done.output
+    assert (here / "rankline.yaml").read_text() == "mine"
+    assert invoke("my rows.csv", "--force").exit_code == 0
+    assert (here / "rankline.yaml").read_text() != "mine"
+
+
+def test_init_names_files_relative_to_the_recipe(here: Path) -> None:
+    (here / "recipes").mkdir()
+    assert invoke("my rows.csv", "--output", "recipes/a.yaml", "--label", "no").exit_code == 0
+    recipe = read_recipe(here / "recipes" / "a.yaml")
+    assert recipe.dataset.heads[0].task == "multiclass"
+    assert len(recipe.dataset.read(here / "recipes").rows) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no files were given"),
+        (("none.csv",), "none.csv is not a file, directory or pattern"),
+        (("my rows.csv", "--label", "lable"), "Did you mean 'label'"),
+        (("my rows.csv", "--output", "a.txt"), "expected a name that ends with .yaml"),
+        (("my rows.csv", "--output", "none/a.yaml"), "none is not a directory"),
+        (("empty",), "holds no CSV, Parquet or JSON lines"),
+        (("header.csv",), "no rows, only a header"),
+        (("rows.data",), "the format of rows.data is unknown"),
+        (("rows.data", "--format", "xls"), "--format is 'xls'. Available: csv, parquet, jsonl"),
+        (("one.csv",), "no column besides the label can be learned from"),
+    ],
+)
+def test_init_refuses_unusable_input_and_writes_nothing(here: Path, arguments: tuple[str, ...], message: str) -> None:
+    (here / "empty").mkdir()
+    (here / "header.csv").write_text("a,b,label\n")
+    (here / "rows.data").write_text("a,label\n1,0\n")
+    (here / "one.csv").write_text("label\n0\n1\n0\n1\n")
+    done = invoke(*arguments)
+    assert done.exit_code == 1
+    assert message in " ".join(done.output.split())
+    assert not list(here.glob("**/*.yaml"))

@@ -42,7 +42,7 @@ def written(tmp_path: Path, text: str = WHOLE) -> Path:
     return path
 
 
-def test_a_file_makes_the_recipe_that_python_would(tmp_path: Path) -> None:
+def test_recipe_file_makes_the_recipe_that_python_would(tmp_path: Path) -> None:
     recipe = recipe_named(str(written(tmp_path)))
     assert recipe.name == "shop"
     assert recipe.dataset.heads == (Head("bought"),)
@@ -56,7 +56,7 @@ def test_a_file_makes_the_recipe_that_python_would(tmp_path: Path) -> None:
     assert (recipe.serving.engine, recipe.serving.max_batch_size) == ("onnx", 128)
 
 
-def test_what_is_left_out_is_as_everywhere(tmp_path: Path) -> None:
+def test_recipe_file_has_the_defaults_of_python(tmp_path: Path) -> None:
     recipe = read_recipe(written(tmp_path, "name: t\ndata: {files: [a.csv]}\ncolumns: {x: {}}\nlabels: {y: {}}\n"))
     assert recipe.train == recipe_named("movielens").train
     assert recipe.encoding == RowsConfig()
@@ -80,7 +80,6 @@ WRONG: dict[str, tuple[str, str]] = {
         _replaced("role: numeric", "role: numerical"),
         "line 6: columns.price.role is 'numerical', expected one of id, categorical",
     ),
-    "a typo in a model": (_replaced("name: dlrm", "name: dlrmm"), "Did you mean 'dlrm' by 'dlrmm'?"),
     "a model's typo": (_replaced("top_mlp", "top_mpl"), "line 15: 'top_mpl' is not known in model"),
     "a text for a number": (
         _replaced("epochs: 2", "epochs: two"),
@@ -98,14 +97,6 @@ WRONG: dict[str, tuple[str, str]] = {
     "more buckets of a column": (
         _replaced("frequency_threshold: 3", "hash_buckets: 2000000000"),
         "line 5: columns.user: hash_buckets is 2000000000, expected at most 67108864",
-    ),
-    "layers that are too wide": (
-        _replaced("[16, 8]", "[100000000, 100000000]"),
-        "top_mlp is (100000000, 100000000), expected at most 65536 units each",
-    ),
-    "a number of more bits": (
-        _replaced("epochs: 2", "epochs: 0xfffffffffffffffff"),
-        "line 16: training.epochs is '0xfffffffffffffffff', expected a whole number",
     ),
     "a number without end": (_replaced("epochs: 2", "epochs: " + "9" * 5_000), "a number has more than 100 digits"),
     "twice": (WHOLE + "name: again\n", "line 18: 'name' is there already, in line 1"),
@@ -125,21 +116,13 @@ WRONG: dict[str, tuple[str, str]] = {
         _replaced("role: id, frequency_threshold: 3", "role: history, of: item"),
         "columns.user.of is 'item', which is no column",
     ),
-    "no feature": (
-        "name: t\ndata: {files: [a.csv]}\ncolumns: {x: {role: ignored}}\nlabels: {y: {}}\n",
-        "no column is a feature",
-    ),
     "the name of what is answered": (_replaced("price:", "score:"), "the output of the served model has this name"),
-    "a name of requests": (
-        _replaced("price:", "user__valid:"),
-        "names end with __valid, of what belongs to a column 'user'",
-    ),
     "a name with a slash": (_replaced("name: shop", "name: a/b"), "name is 'a/b', expected letters, digits, - and _"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, case: str) -> None:
+def test_mistake_in_a_recipe_file_is_named_with_its_line(tmp_path: Path, case: str) -> None:
     text, message = WRONG[case]
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as refusal:
@@ -149,12 +132,7 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, case: str) -> None:
     assert len(str(refusal.value).splitlines()) <= 2
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read .* rankline init FILE"):
-        recipe_named(str(tmp_path / "none.yaml"))
-
-
-def test_the_schema_takes_what_is_read_and_refuses_what_is_not(tmp_path: Path) -> None:
+def test_schema_takes_what_is_read_and_refuses_what_is_not(tmp_path: Path) -> None:
     schema = recipe_schema()
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)
@@ -167,7 +145,7 @@ def test_the_schema_takes_what_is_read_and_refuses_what_is_not(tmp_path: Path) -
     assert written(tmp_path).exists()
 
 
-def test_the_schema_describes_every_choice() -> None:
+def test_schema_describes_every_choice() -> None:
     schema = recipe_schema()
     names = [name for name in schema["$defs"] if name.endswith("Config")]
     assert {"ColumnConfig", "LabelConfig", "FilesConfig", "RowsConfig", "TrainConfig"} <= set(names)
@@ -177,10 +155,7 @@ def test_the_schema_describes_every_choice() -> None:
     assert "model" not in schema["$defs"]["TrainConfig"]["properties"]
 
 
-def test_a_file_of_almost_that_name_is_offered(tmp_path: Path) -> None:
+def test_missing_file_is_refused_with_the_one_of_almost_that_name(tmp_path: Path) -> None:
     written(tmp_path, "name: t\n")
-    path = tmp_path / "rankline.yml"
-    with pytest.raises(
-        ConfigError, match=r"rankline\.yml cannot be read .*\. Did you mean 'rankline\.yaml' by .*\? Make"
-    ):
-        read_recipe(path)
+    with pytest.raises(ConfigError, match=r"rankline\.yml cannot be read .* Did you mean 'rankline\.yaml'"):
+        read_recipe(tmp_path / "rankline.yml")

@@ -1,10 +1,18 @@
-from dataclasses import replace
+"""Recipes by name, and the options that change them."""
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from rankline.recipes import Recipe, available, recipe_named
-from rankline.recipes.overrides import Overrides
+from rankline.recipes.overrides import Overrides, flags_of, with_options
+from rankline.training.config.train import TrainConfig
 from rankline.training.models.base import embedding_columns
+from rankline.training.models.dlrm import DLRMConfig
 from rankline.training.models.mlp import MLPConfig
 from rankline.training.models.torch_mlp import TorchMLPConfig
 from rankline.training.trainers import trainer_for
@@ -16,7 +24,7 @@ from rankline.workflows.schema.spec_metadata import SpecMetadata
 from tests.factories.specs import scalar_spec
 
 
-def test_an_unknown_recipe_is_refused_with_the_list() -> None:
+def test_unknown_recipe_is_refused_with_the_list() -> None:
     with pytest.raises(
         ConfigError,
         match=r"no recipe 'movielens-sed'\. Did you mean 'movielens-seed' by .*\? Available: movielens, movielens-seed",
@@ -25,13 +33,13 @@ def test_an_unknown_recipe_is_refused_with_the_list() -> None:
 
 
 @pytest.mark.parametrize("recipe", available().recipes.values(), ids=lambda recipe: recipe.name)
-def test_a_recipe_names_a_model_that_can_be_trained_as_it_says(recipe) -> None:  # type: ignore[no-untyped-def]
+def test_recipe_names_a_model_that_can_be_trained(recipe) -> None:  # type: ignore[no-untyped-def]
     spec = scalar_spec([(10, 4), (10, 4)], 0)
     spec = replace(spec, metadata=SpecMetadata(group_by="C0", item="C1"))
     trainer_for(recipe.train.model.framework).check(spec, recipe.train)
 
 
-def test_the_torch_recipe_has_the_notebooks_model_and_optimizer() -> None:
+def test_torch_recipe_has_the_notebooks_model_and_optimizer() -> None:
     config = recipe_named("movielens-torch").train
     model = config.model
     assert isinstance(model, TorchMLPConfig)
@@ -41,7 +49,7 @@ def test_the_torch_recipe_has_the_notebooks_model_and_optimizer() -> None:
     assert config.early_stopping_patience > 0
 
 
-def test_the_seed_recipe_is_the_notebooks_configuration() -> None:
+def test_seed_recipe_is_the_notebooks_configuration() -> None:
     """The notebook's tables for MovieLens-25M give 1,040 columns after the embeddings, nothing beside them."""
     config = recipe_named("movielens-seed").train
     model = config.model
@@ -54,7 +62,7 @@ def test_the_seed_recipe_is_the_notebooks_configuration() -> None:
     assert (config.weight_averaging, config.early_stopping_patience) == (False, 0)
 
 
-def test_what_another_model_brings_with_it_is_said() -> None:
+def test_choices_of_another_model_are_listed() -> None:
     recipe = recipe_named("movielens")
     assert recipe.with_overrides(Overrides({"epochs": 2})).model_choices == ""
     said = recipe.with_overrides(Overrides({"model": TorchMLPConfig(hidden=(8, 4))})).model_choices
@@ -63,12 +71,12 @@ def test_what_another_model_brings_with_it_is_said() -> None:
     assert said.endswith("how it is fitted stays as in movielens")
 
 
-def test_a_recipe_whose_encoding_is_of_another_kind_of_data_is_refused() -> None:
+def test_encoding_of_another_kind_of_data_is_refused() -> None:
     with pytest.raises(ConfigError, match="'mine' has the encoding RowsConfig, but its dataset amazon takes Sequence"):
         Recipe(name="mine", summary="", dataset=AMAZON)
 
 
-def test_options_take_the_place_of_the_recipes_values_and_others_stay() -> None:
+def test_options_replace_values_of_the_recipe_and_others_stay() -> None:
     given = Overrides({"negatives": 2, "hash_buckets": 7, "epochs": 5, "rows": 1000})
     recipe = recipe_named("amazon-din").with_overrides(given)
     prepare, encoding, train = recipe.prepare, recipe.encoding, recipe.train
@@ -77,7 +85,7 @@ def test_options_take_the_place_of_the_recipes_values_and_others_stay() -> None:
     assert recipe_named("movielens").with_overrides(Overrides({"split": "time"})).encoding == RowsConfig(split="time")
 
 
-def test_a_recipe_may_have_a_name_of_ones_own() -> None:
+def test_recipe_may_have_a_name_of_its_own() -> None:
     own, base = recipe_named("churn=movielens"), recipe_named("movielens")
     assert (own.name, own.train, own.dataset) == ("churn", base.train, base.dataset)
     with pytest.raises(ConfigError, match="the name in '../x=movielens' is '../x', expected letters"):
@@ -86,7 +94,7 @@ def test_a_recipe_may_have_a_name_of_ones_own() -> None:
         recipe_named("churn=movielense")
 
 
-def test_a_run_is_named_by_what_differs_from_the_recipe() -> None:
+def test_run_is_named_by_what_differs_from_the_recipe() -> None:
     recipe = recipe_named("movielens")
     assert recipe.run_name == "mlp, seed 0"
     assert recipe.with_overrides(Overrides({"epochs": recipe.train.epochs})).run_name == "mlp, seed 0"
@@ -95,3 +103,100 @@ def test_a_run_is_named_by_what_differs_from_the_recipe() -> None:
     assert changed.with_overrides(Overrides({"epochs": 1})).run_name == "mlp, learning_rate 0.5, epochs 1, seed 3"
     other = recipe.with_overrides(Overrides({"model": TorchMLPConfig(embedding_dim_cap=7)}))
     assert other.run_name == "torch_mlp, embedding_dim_cap 7, seed 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrewConfig:
+    """How to brew.
+
+    Attributes:
+        temperature_c: of the water,
+            in degrees.
+        rinse: wet the filter first.
+        sizes: of the cups.
+        bean: a variety; None takes what is there.
+    """
+
+    temperature_c: float = 92.0
+    rinse: bool = True
+    sizes: tuple[int, ...] = (1, 2)
+    bean: str | None = None
+
+
+def app(received: list[BrewConfig]) -> typer.Typer:
+    app = typer.Typer()
+
+    @app.command()
+    @with_options(BrewConfig)
+    def brew(*, overrides: Overrides) -> None:
+        """Brew."""
+        received.append(overrides.apply(BrewConfig()))
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], BrewConfig()),
+        (["--temperature-c", "80"], BrewConfig(temperature_c=80.0)),
+        (["--no-rinse"], BrewConfig(rinse=False)),
+        (["--sizes", "3,4,5"], BrewConfig(sizes=(3, 4, 5))),
+        (["--bean", "geisha"], BrewConfig(bean="geisha")),
+    ],
+)
+def test_each_field_is_an_option_and_what_is_not_given_stays(arguments: list[str], expected: BrewConfig) -> None:
+    received: list[BrewConfig] = []
+    result = CliRunner().invoke(app(received), arguments)
+    assert result.exit_code == 0, result.output
+    assert received == [expected]
+
+
+def test_help_comes_from_the_docstring_of_the_class() -> None:
+    result = CliRunner().invoke(app([]), ["--help"], terminal_width=120)
+    assert "Of the water, in degrees." in result.output
+    assert "Brew options" in result.output
+
+
+def test_defaults_are_those_of_the_config_that_is_given() -> None:
+    command = with_options(BrewConfig(sizes=(5,), bean="geisha"))(lambda *, overrides: None)
+    app = typer.Typer(rich_markup_mode="markdown")
+    app.command()(command)
+    output = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    assert "[default: 5]" in output
+    assert "[default: geisha]" in output
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"epochs": 2, "hidden": (3,)}, TrainConfig(epochs=2, model=MLPConfig(hidden=(3,)))),
+        ({"model": DLRMConfig(), "top_mlp": (3,)}, TrainConfig(model=DLRMConfig(top_mlp=(3,)))),
+    ],
+)
+def test_options_reach_the_config_that_a_config_holds(values: dict[str, Any], expected: TrainConfig) -> None:
+    assert Overrides(values).apply(TrainConfig()) == expected
+    assert {"--epochs", "--hidden", "--model"} <= set(flags_of(TrainConfig))
+
+
+def test_option_that_is_no_list_of_numbers_is_refused() -> None:
+    result = CliRunner().invoke(app([]), ["--sizes", "3,four"])
+    assert result.exit_code == 2
+    assert "expected whole numbers" in " ".join(result.output.split())
+
+
+def test_config_field_without_documentation_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Silent:
+        """Nothing."""
+
+        loud: int = 1
+
+    with pytest.raises(TypeError, match=r"Silent\.loud has no line under 'Attributes:'"):
+        with_options(Silent)(lambda *, overrides: None)
+    assert "overrides" not in inspect.signature(with_options(BrewConfig)(lambda *, overrides: None)).parameters
+
+
+def test_config_field_with_the_name_of_another_option_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--bean would be two options of this command, by BrewConfig and BrewConfig"):
+        with_options(BrewConfig, BrewConfig(rinse=False))(lambda *, overrides: None)

@@ -1,3 +1,5 @@
+"""Which version is active, by whom it is registered, and what decides about it."""
+
 import threading
 from pathlib import Path
 
@@ -5,11 +7,13 @@ import pytest
 
 from rankline.registry.activation import make_active, register, registry_uri
 from rankline.registry.mlflow_registry import CANDIDATE, Registry
-from rankline.registry.status import status_of
+from rankline.registry.promotion_gate import Bounds
+from rankline.registry.status import status_of, statuses
 from rankline.runs.export_tags import CHAMPION
-from rankline.serving.repository.ensemble import REGISTRY, ExportedEnsemble, active_version, before
-from rankline.workflows.core.errors import ArtifactError
+from rankline.serving.repository.ensemble import CONFIG, REGISTRY, ExportedEnsemble, active_version, before
+from rankline.workflows.core.errors import ArtifactError, ConfigError
 from tests.factories.ensembles import NAME, publish_tiny
+from tests.harness.commands.command_line import rankline
 from tests.unit.rankline.conftest import Store
 
 pytestmark = pytest.mark.usefixtures("nothing_registered")
@@ -28,7 +32,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / NAME
 
 
-def test_what_is_in_no_registry_knows_none(path: Path) -> None:
+def test_ensemble_without_a_registry_is_promoted(path: Path) -> None:
     assert registry_uri(path) is None
     make_active(ExportedEnsemble.load(path, 2))
     assert active_version(path, NAME) == 2
@@ -36,7 +40,7 @@ def test_what_is_in_no_registry_knows_none(path: Path) -> None:
     assert (status_of(path).registry, status_of(path).disagreements) == (None, ())
 
 
-def test_promoting_and_rolling_back_move_the_alias_along(store: Store, path: Path) -> None:
+def test_promotion_and_rollback_move_the_alias(store: Store, path: Path) -> None:
     register(ExportedEnsemble.load(path), store.uri)
     assert named(store, CHAMPION) == 1  # it answers
     register(ExportedEnsemble.load(path, 2), store.uri)
@@ -51,7 +55,7 @@ def test_promoting_and_rolling_back_move_the_alias_along(store: Store, path: Pat
     assert status_of(path).disagreements == ()
 
 
-def test_what_cannot_be_registered_does_not_answer_but_a_rollback_does(
+def test_promotion_needs_the_registry_and_a_rollback_does_not(
     store: Store, path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     register(ExportedEnsemble.load(path), store.uri)
@@ -66,7 +70,7 @@ def test_what_cannot_be_registered_does_not_answer_but_a_rollback_does(
     assert f"rankline promote {NAME} --to 2" in capfd.readouterr().err
 
 
-def test_a_run_that_failed_is_not_promoted(store: Store, path: Path) -> None:
+def test_promotion_of_a_failed_run_is_refused(store: Store, path: Path) -> None:
     register(ExportedEnsemble.load(path), store.uri)
     run_id = store.run()
     store.client.set_terminated(run_id, "FAILED")
@@ -76,7 +80,7 @@ def test_a_run_that_failed_is_not_promoted(store: Store, path: Path) -> None:
     assert (active_version(path, NAME), named(store, CHAMPION)) == (1, 1)
 
 
-def test_of_several_promotions_at_once_version_and_alias_are_of_one(store: Store, path: Path) -> None:
+def test_concurrent_promotions_leave_version_and_alias_of_one(store: Store, path: Path) -> None:
     register(ExportedEnsemble.load(path), store.uri)
     register(ExportedEnsemble.load(path, 2), store.uri)
     for _ in range(3):
@@ -93,7 +97,7 @@ def test_of_several_promotions_at_once_version_and_alias_are_of_one(store: Store
     assert len([one for one in found if one.tags["fingerprint"] == fingerprint]) == 1
 
 
-def test_status_says_who_does_not_agree(store: Store, path: Path) -> None:
+def test_status_says_where_alias_and_active_version_differ(store: Store, path: Path) -> None:
     register(ExportedEnsemble.load(path), store.uri)
     ExportedEnsemble.load(path, 2).activate()  # past the registry
     (line,) = status_of(path).disagreements
@@ -102,7 +106,50 @@ def test_status_says_who_does_not_agree(store: Store, path: Path) -> None:
     assert status_of(path).to_dict()["champion"] == 1
 
 
-def test_a_note_that_cannot_be_read_is_told(path: Path) -> None:
+def test_unreadable_note_of_the_registry_is_named(path: Path) -> None:
     (path / REGISTRY).write_text("{")
     with pytest.raises(ArtifactError, match=r"registry\.json cannot be read\. Remove it"):
         registry_uri(path)
+
+
+def test_status_of_one_ensemble_where_another_is_damaged(tmp_path: Path) -> None:
+    repository = tmp_path / "model_repository"
+    publish_tiny(repository / NAME, 10)
+    broken = repository / "broken" / "broken" / CONFIG
+    broken.parent.mkdir(parents=True)
+    broken.write_text("?")
+    with pytest.raises(ArtifactError, match="broken"):
+        list(statuses(repository))
+    assert (status_of(repository / NAME).name, status_of(repository / NAME).version) == (NAME, 1)
+    told = rankline("status", NAME, cwd=tmp_path)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert NAME in told.stdout
+
+
+def test_status_of_a_name_that_was_not_exported_suggests(tmp_path: Path) -> None:
+    publish_tiny(tmp_path / "model_repository" / NAME, 10)
+    for name, reason in (("tinny", f"Did you mean {NAME!r}"), ("criteo-dlrm", "rankline export criteo-dlrm")):
+        told = rankline("status", name, cwd=tmp_path)
+        assert told.returncode == 1
+        assert reason in told.stderr
+
+
+def test_bounds_of_a_promotion_are_read_from_options() -> None:
+    assert Bounds.parse(None, None, None) is None
+    assert Bounds.parse("auc", None, None) == Bounds(metric="auc")
+    assert Bounds.parse("auc", 0.001, "10ms") == Bounds(metric="auc", by=0.001, p99_ms=10)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((None, 0.1, None), "--by: with --if-better METRIC only"),
+        ((None, None, "1ms"), "--p99: with --if-better METRIC only"),
+        (("auc", -0.1, None), "--by is -0.1, expected a finite number of at least 0"),
+        (("auc", float("nan"), None), "--by is nan"),
+        (("auc", None, "fast"), "p99=fast"),
+    ],
+)
+def test_bounds_without_a_meaning_are_refused(options: tuple[None, None, None], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        Bounds.parse(*options)

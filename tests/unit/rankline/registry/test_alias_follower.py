@@ -49,19 +49,19 @@ def followed(store: Store, tmp_path: Path) -> Followed:
 
 
 @pytest.mark.parametrize("uri", ["movielens@champion", "models:/movielens/3", "models:/movielens@", "models:/a/b@c"])
-def test_an_alias_is_written_as_mlflow_writes_it(uri: str) -> None:
+def test_alias_is_written_as_mlflow_writes_it(uri: str) -> None:
     assert Alias.parse("models:/movielens@champion") == Alias("movielens", "champion")
     with pytest.raises(ConfigError, match="expected models:/NAME@ALIAS"):
         Alias.parse(uri)
 
 
-def test_an_alias_that_does_not_exist_is_refused(store: Store, tmp_path: Path) -> None:
+def test_alias_that_does_not_exist_is_refused(store: Store, tmp_path: Path) -> None:
     follower = AliasFollower(Alias(NAME, "nobody"), tmp_path / NAME, store.uri, print)
     with pytest.raises(ArtifactError, match=rf"models:/{NAME}@nobody does not exist in .* rankline register {NAME}"):
         follower.follow()
 
 
-def test_what_the_alias_names_is_fetched_and_becomes_active(followed: Followed) -> None:
+def test_follower_fetches_and_activates_what_the_alias_names(followed: Followed) -> None:
     followed.follower.follow()
     assert followed.active == 1
     followed.promote(20)
@@ -80,7 +80,7 @@ def test_what_the_alias_names_is_fetched_and_becomes_active(followed: Followed) 
     assert registry_uri(followed.path) == followed.store.uri
 
 
-def test_old_versions_go_but_not_one_that_was_just_fetched(followed: Followed) -> None:
+def test_follower_removes_old_versions_but_none_just_fetched(followed: Followed) -> None:
     for offset in range(20, 80, 10):
         followed.promote(offset)
         followed.follower.step()
@@ -113,7 +113,7 @@ def with_another_manifest(files: Path) -> str:
 
 
 @pytest.mark.parametrize("harm", [altered, incomplete, with_more, with_another_manifest])
-def test_a_version_that_is_not_what_was_registered_leaves_the_champion_answering(
+def test_follower_keeps_the_champion_where_a_version_was_altered(
     followed: Followed, harm: Callable[[Path], str]
 ) -> None:
     followed.follower.follow()
@@ -131,7 +131,7 @@ def test_a_version_that_is_not_what_was_registered_leaves_the_champion_answering
     assert followed.active == 3
 
 
-def test_files_that_are_gone_are_asked_for_again(followed: Followed) -> None:
+def test_follower_asks_again_for_files_that_are_gone(followed: Followed) -> None:
     followed.follower.follow()
     followed.promote(20)
     files = followed.files(2)
@@ -144,7 +144,7 @@ def test_files_that_are_gone_are_asked_for_again(followed: Followed) -> None:
     assert followed.active == 2
 
 
-def test_an_alias_of_a_model_of_another_name_is_refused(followed: Followed) -> None:
+def test_follower_refuses_a_model_of_another_name(followed: Followed) -> None:
     followed.follower.follow()
     client = followed.store.client
     made = client.create_model_version(NAME, source=str(followed.path), tags={"version": "other 2", "fingerprint": "f"})
@@ -156,14 +156,14 @@ def test_an_alias_of_a_model_of_another_name_is_refused(followed: Followed) -> N
     assert "is no ensemble of that name. Choose one" in trouble
 
 
-def test_a_version_of_its_own_is_not_replaced(followed: Followed) -> None:
+def test_follower_does_not_replace_a_version_of_its_own(followed: Followed) -> None:
     publish_tiny(followed.path, 77)
     followed.follower.step()
     assert "has a version 1 of its own, which is another export" in followed.events[-1]
     assert ExportedEnsemble.load(followed.path).manifest != ExportedEnsemble.load(followed.origin).manifest
 
 
-def test_a_version_that_was_damaged_on_this_machine_is_not_made_active(followed: Followed) -> None:
+def test_follower_does_not_activate_a_version_damaged_here(followed: Followed) -> None:
     followed.follower.follow()
     followed.promote(20)
     followed.follower.step()

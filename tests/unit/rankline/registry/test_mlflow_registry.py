@@ -34,7 +34,7 @@ def files_of_at_most(num_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_version_is_registered_once_with_all_that_speaks_for_it(store: Store, tmp_path: Path) -> None:
+def test_version_is_registered_once_with_its_evidence(store: Store, tmp_path: Path) -> None:
     registry, ensemble = Registry(store.client), exported(store, tmp_path)
     report = report_of(result_of(), version=ensemble.version)
     log_report(report, store.uri, ensemble.run_id, tmp_path / "bench")
@@ -74,7 +74,7 @@ def test_a_version_is_registered_once_with_all_that_speaks_for_it(store: Store, 
     assert f"rankline=={metadata.version('rankline')}" in (root / "requirements.txt").read_text().splitlines()
 
 
-def test_a_name_that_something_else_is_registered_under_is_not_taken_over(store: Store, tmp_path: Path) -> None:
+def test_name_of_another_project_is_not_taken_over(store: Store, tmp_path: Path) -> None:
     registry = Registry(store.client)
     made = registry.register(exported(store, tmp_path))
     (tmp_path / "two").mkdir()
@@ -94,13 +94,13 @@ def test_a_name_that_something_else_is_registered_under_is_not_taken_over(store:
 
 
 @pytest.mark.parametrize("status", ["FAILED", "KILLED", "RUNNING"])
-def test_the_model_of_a_run_that_did_not_end_well_is_refused(store: Store, tmp_path: Path, status: str) -> None:
+def test_model_of_an_unfinished_run_is_refused(store: Store, tmp_path: Path, status: str) -> None:
     ensemble = exported(store, tmp_path, status=status)
     with pytest.raises(ArtifactError, match=rf"which trained it, is {status}, expected FINISHED\. Train and export"):
         Registry(store.client).register(ensemble)
 
 
-def test_a_deleted_run_lost_artifacts_and_damaged_files_are_refused(store: Store, tmp_path: Path) -> None:
+def test_deleted_runs_lost_artifacts_and_damaged_files_are_refused(store: Store, tmp_path: Path) -> None:
     ensemble = exported(store, tmp_path)
     store.client.delete_run(ensemble.run_id)
     with pytest.raises(ArtifactError, match="which trained it, was deleted"):
@@ -114,7 +114,7 @@ def test_a_deleted_run_lost_artifacts_and_damaged_files_are_refused(store: Store
         Registry(store.client).register(ensemble)
 
 
-def test_a_full_artifact_store_leaves_the_registry_as_it_was(store: Store, tmp_path: Path) -> None:
+def test_full_artifact_store_leaves_the_registry_as_it_was(store: Store, tmp_path: Path) -> None:
     registry, ensemble = Registry(store.client), exported(store, tmp_path)
     registry.move(CHAMPION, registry.register(ensemble))
     champion, candidate = registry.at(NAME, CHAMPION), registry.at(NAME, CANDIDATE)
@@ -127,7 +127,7 @@ def test_a_full_artifact_store_leaves_the_registry_as_it_was(store: Store, tmp_p
     registry.register(large)  # there is room again
 
 
-def test_a_champion_is_no_candidate_any_more(store: Store, tmp_path: Path) -> None:
+def test_champion_is_no_longer_candidate(store: Store, tmp_path: Path) -> None:
     registry = Registry(store.client)
     first, second = (registry.register(exported(store, tmp_path, offset)) for offset in (10, 20))
     registry.move(CHAMPION, first)
@@ -136,7 +136,7 @@ def test_a_champion_is_no_candidate_any_more(store: Store, tmp_path: Path) -> No
     assert (registry.at(NAME, CANDIDATE), registry.at(NAME, CHAMPION)) == (None, second)
 
 
-def test_a_version_of_something_else_is_told_apart(store: Store) -> None:
+def test_version_of_another_program_is_recognised(store: Store) -> None:
     store.client.create_registered_model("other")
     for tags in ({}, {"version": f"{NAME} 3", "fingerprint": "f"}):
         store.client.create_model_version("other", source=str(store.root), tags=tags)
@@ -145,7 +145,7 @@ def test_a_version_of_something_else_is_told_apart(store: Store) -> None:
         assert (found.version, found.fingerprint) == (0, "")
 
 
-def test_a_model_that_was_trained_elsewhere_is_registered_without_a_run(store: Store, tmp_path: Path) -> None:
+def test_model_trained_elsewhere_is_registered_without_a_run(store: Store, tmp_path: Path) -> None:
     registry = Registry(store.client)
     made = registry.register(publish_tiny(tmp_path / NAME, 30))
     assert registry.at(NAME, CANDIDATE) == made

@@ -1,3 +1,5 @@
+"""Runs as they are read back, with what they were exported as."""
+
 import os
 import sqlite3
 import subprocess
@@ -9,11 +11,14 @@ import numpy as np
 import pytest
 
 from rankline.registry.activation import register
+from rankline.runs.export_tags import record_export
 from rankline.runs.reader import _Server
 from rankline.runs.store import open_store, uri_of
 from rankline.runs.summary import differences, find_run, runs_in, validation_of
+from rankline.serving.repository.ensemble import KIND, ExportedEnsemble
 from rankline.training.tracking.config import OWN_ID
 from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.storage.artifacts import Manifest
 from tests.factories.ensembles import NAME, publish_tiny
 from tests.factories.reports import report_of, result_of
 from tests.unit.rankline.conftest import Store
@@ -149,3 +154,29 @@ def test_a_work_directory_without_runs_is_told(tmp_path: Path, monkeypatch: pyte
     assert not (tmp_path / "work").exists()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:1")
     assert uri_of(tmp_path) == "http://localhost:1"
+
+
+def exported(path: Path, run_id: str, uri: str, version: int = 4) -> ExportedEnsemble:
+    """An ensemble with one step of 2.5 MB."""
+    step = path / f"shop_score_v{version}" / "1"
+    step.mkdir(parents=True)
+    (step / "model").write_bytes(bytes(2_500_000))
+    details = {"run_id": run_id, "tracking_uri": uri, "engine": "onnx"}
+    manifest = Manifest(kind=KIND, fingerprint="", details=details)
+    return ExportedEnsemble(path=path, name="shop", version=version, steps=(step.parent.name,), manifest=manifest)
+
+
+def test_a_run_says_what_it_was_exported_as(store: Store, tmp_path: Path) -> None:
+    run_id = store.trained("mlp", {"auc": 0.7})
+    for version in (3, 4):
+        record_export(exported(tmp_path, run_id, store.uri, version), tmp_path)
+    run = find_run(store.reader, run_id)
+    assert (run.version, run.engine, run.serving) == ("shop 4", "onnx", {"megabytes": 2.5})
+
+
+def test_a_run_that_is_gone_is_told_and_what_was_trained_elsewhere_has_none(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(
+        ArtifactError, match=r"does not say that it was exported as version 4: .* The ensemble is whole"
+    ):
+        record_export(exported(tmp_path, "0" * 32, store.uri), tmp_path)
+    record_export(exported(tmp_path / "elsewhere", "", "nowhere"), tmp_path)

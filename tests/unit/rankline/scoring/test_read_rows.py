@@ -1,3 +1,5 @@
+"""Rows to score, read from any format and written back with scores."""
+
 import csv as python_csv
 import io
 import json
@@ -23,7 +25,7 @@ from rankline.scoring.read_rows import (
     stdin_as_file,
     typed_row,
 )
-from rankline.scoring.write_scores import check_columns, scores_to
+from rankline.scoring.write_scores import check_columns, scores_to, without_formulas
 from rankline.serving.client import ModelSchema
 from rankline.workflows.core.errors import ConfigError, DataError
 from rankline.workflows.data.tabular.config import ColumnConfig, FilesConfig, LabelConfig, TableConfig
@@ -355,3 +357,24 @@ def test_a_recipe_reads_a_file_without_a_suffix_in_the_format_that_is_given(tmp_
     assert format_of(str(tmp_path / "rows"), None, requests) == "csv"
     ((raw, _, _),) = requests.of_file(tmp_path / "rows")
     assert raw.to_pylist() == [{"x": 1, "zip": "00501"}]
+
+
+FORMULAS = ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd()", "-1e5+cmd()", "\t=1", "-", "+", "-30-"]
+PLAIN = ["-5", "+1.5", "-1e-3", "a=b", "", "1-2", "'=1", None, "é"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_a_spreadsheet_runs_no_text_of_a_csv(kind: pa.DataType) -> None:
+    rows = pa.table({"=name": pa.array(FORMULAS + PLAIN).cast(kind)})
+    shown = without_formulas(rows)
+    assert shown.column_names == ["'=name"]
+    assert shown.column(0).to_pylist() == [f"'{text}" for text in FORMULAS] + PLAIN
+
+
+def test_a_csv_of_scores_has_no_formula_and_its_numbers(tmp_path) -> None:
+    rows = pa.table({"title": ["=1+1", "plain"], "x": [-1, 2]})
+    with scores_to(tmp_path / "out.csv", "csv") as write:
+        for _ in range(2):
+            write(rows, {"score": np.array([-0.5, 0.25])})
+    found = csv.read_csv(tmp_path / "out.csv").to_pydict()
+    assert found == {"title": ["'=1+1", "plain"] * 2, "x": [-1, 2] * 2, "score": [-0.5, 0.25] * 2}
