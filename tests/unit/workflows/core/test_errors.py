@@ -1,8 +1,12 @@
+"""Messages: what libraries said, figures in words, and slips of spelling."""
+
 import pickle
 
 import pytest
 
 from rankline.workflows.core.errors import ArtifactError, DataError, MissingExtraError
+from rankline.workflows.core.formatting import listed, quality_figure, quality_interval
+from rankline.workflows.core.suggestions import did_you_mean
 
 
 @pytest.mark.parametrize(
@@ -27,3 +31,64 @@ def test_a_missing_extra_crosses_a_process_boundary() -> None:
     error = MissingExtraError("serving", "cpu")
     copied = pickle.loads(pickle.dumps(error))
     assert (str(copied), copied.extra) == (str(error), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("value", "sign", "text"),
+    [(0.81234, "", "0.8123"), (-0.25, "+", "-0.2500"), (95258.1025, "", "95,258.1"), (120.5, "+", "+120.5")],
+)
+def test_a_metric_has_the_digits_that_are_read(value: float, sign: str, text: str) -> None:
+    assert quality_figure(value, sign) == text
+
+
+def test_where_a_change_lies_has_signs() -> None:
+    assert quality_interval(-0.001, 0.003) == "-0.0010 to +0.0030"
+
+
+def test_the_first_few_are_listed() -> None:
+    assert listed(["a", "b"], 2) == "a, b"
+    assert listed(["a", "b", "c", "d"], 2, "; ") == "a; b and 2 more"
+
+
+NAMES = ["userId", "movieId", "batch_size", "--epochs", "engine", "speed", "threads", "instances", "label", "auc", "N"]
+MEANT = {
+    "MOVIEID": "movieId",  # another case
+    "n": "N",
+    "batch-size": "batch_size",  # what stands between words
+    "batchsize": "batch_size",
+    "user_id": "userId",
+    "user": "userId",  # two are missing
+    "epochs": "--epochs",
+    "--epoch": "--epochs",  # a plural
+    "thread": "threads",
+    "instance": "instances",
+    "usrId": "userId",  # a letter is missing, too many, or another one
+    "enginne": "engine",
+    "sped": "speed",
+    "speet": "speed",
+    "lable": "label",  # two are swapped
+    "bacth_sise": "batch_size",  # two mistakes in a long word
+    "insances_": "instances",
+}
+
+
+@pytest.mark.parametrize("wrong", MEANT)
+def test_a_slip_is_met(wrong: str) -> None:
+    assert did_you_mean([wrong], NAMES) == f" Did you mean {MEANT[wrong]!r} by {wrong!r}?"
+
+
+@pytest.mark.parametrize("wrong", ["fused", "color", "price", "table", "steps", "delay", "x", "id", "--", ""])
+def test_another_word_is_none(wrong: str) -> None:
+    assert did_you_mean([wrong], NAMES) == ""
+
+
+def test_all_that_are_alike_are_named() -> None:
+    assert did_you_mean(["MOVIEID", "usrId", "price"], ["userId", "movieId"]) == (
+        " Did you mean 'movieId' by 'MOVIEID', 'userId' by 'usrId'?"
+    )
+
+
+def test_the_closest_is_meant() -> None:
+    assert did_you_mean(["movielen"], ["movielens2", "movielens", "movieless"]) == (
+        " Did you mean 'movielens' by 'movielen'?"
+    )

@@ -1,15 +1,29 @@
+"""Splits of rows, files of a split, and what raw rows share."""
+
 import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.preprocess import RowsConfig
-from rankline.workflows.preprocess.raw import StreamedRows
-from rankline.workflows.preprocess.splits import random_split, split_by_column, split_of_stream, split_rows, time_split
+from rankline.workflows.preprocess.raw import StreamedRows, fingerprint_of, latest_of_each_pair
+from rankline.workflows.preprocess.splits import (
+    random_split,
+    split_batches,
+    split_by_column,
+    split_of_stream,
+    split_rows,
+    time_split,
+)
+from rankline.workflows.preprocess.tabular.partitions import NUM_FILES, FilesWriter, RawSplit
 
 SHARES = st.integers(1, 99).map(lambda percent: percent / 100)
 
@@ -182,3 +196,91 @@ def test_rows_without_a_time_train_whether_in_memory_or_streamed():
         by = split_by_column(raw, config, "time", None)
         parts = [part for name, part in split_rows(raw, config, "time", by) if name == "valid"]
         assert sorted(pa.concat_tables(parts)["time"].to_pylist()) == [4, 5]
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1, 40, 7, 0, 7], [3] * 30])
+@pytest.mark.parametrize(("rows_per_file", "rows_per_group"), [(7, 3), (9, 20), (100, 10)])
+def test_rows_keep_their_order_whatever_they_are_written_in(
+    tmp_path: Path, sizes: list[int], rows_per_file: int, rows_per_group: int
+) -> None:
+    rows = pa.table({"id": range(sum(sizes)), "list": [[number] * (number % 3) for number in range(sum(sizes))]})
+    rows = rows.cast(pa.schema({"id": pa.int64(), "list": pa.list_(pa.int64())}))
+    writer = FilesWriter(tmp_path / "split", rows_per_file=rows_per_file, rows_per_group=rows_per_group)
+    start = 0
+    for size in sizes:
+        writer.write(rows.slice(start, size))
+        start += size
+    files = writer.close()
+    assert [path.name for path in files] == [f"part-{number:03d}.parquet" for number in range(len(files))]
+    assert len(files) == -(-len(rows) // rows_per_file)
+    if files:
+        assert pa.concat_tables([pq.read_table(path) for path in files]).to_pylist() == rows.to_pylist()
+    for path in files:
+        metadata = pq.ParquetFile(path).metadata
+        assert all(metadata.row_group(group).num_rows <= rows_per_group for group in range(metadata.num_row_groups))
+
+
+@pytest.mark.parametrize(("num_rows", "num_files"), [(8, 4), (10_000, 4), (100_000, 10)])
+def test_a_split_has_as_many_files_as_its_rows_need(tmp_path: Path, num_rows: int, num_files: int) -> None:
+    writer = FilesWriter.of_split(tmp_path, "train", num_rows, max_file_rows=10_000, max_group_rows=2_000)
+    writer.write(pa.table({"id": range(num_rows)}))
+    files = writer.close()
+    assert len(files) == num_files >= NUM_FILES["train"]
+    assert all(pq.ParquetFile(path).metadata.num_rows == num_rows // num_files for path in files)
+
+
+IDS = st.one_of(st.integers(0, 3), st.sampled_from([-(2**63), 2**63 - 1]))
+
+
+@given(st.lists(st.tuples(IDS, IDS, st.integers(0, 3)), max_size=40))
+def test_keeps_the_latest_row_of_each_pair_and_at_equal_times_the_last(rows):
+    best = {}
+    for number, (first, second, timestamp) in enumerate(rows):
+        best[first, second] = max(best.get((first, second), (-1, -1)), (timestamp, number))
+    first, second, timestamps = ([row[i] for row in rows] for i in range(3))
+    keep = latest_of_each_pair(
+        pa.chunked_array([pa.array(first[:5], pa.int64()), pa.array(first[5:], pa.int64())]),
+        pa.chunked_array([pa.array(second, pa.int64())]),
+        np.array(timestamps, dtype=np.int64),
+    )
+    assert sorted(np.flatnonzero(keep)) == sorted(number for _, number in best.values())
+
+
+def test_the_fingerprint_depends_on_the_bytes_and_not_on_the_place(tmp_path):
+    for name, content in {"a": b"1", "b": b"1", "c": b"2"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.csv").write_bytes(content)
+    a, b, c = (fingerprint_of([tmp_path / name / "rows.csv"]) for name in "abc")
+    assert a == b
+    assert a != c
+
+
+@given(
+    periods=st.lists(st.integers(1, 30), min_size=2, max_size=5),
+    cuts=st.sets(st.integers(1, 149)),
+    split=st.sampled_from(["random", "time"]),
+    seed=st.integers(0, 100),
+)
+def test_row_validates_whatever_shard_it_is_in(periods: list[int], cuts: set[int], split: str, seed: int) -> None:
+    num_rows = sum(periods)
+    config = RowsConfig(split=split, valid_share=min(0.3, periods[-1] / num_rows), split_seed=seed)
+    rows = pa.record_batch({"row": range(num_rows)})
+
+    def valid(stretch: pa.RecordBatch, first_row: int) -> list[Any]:
+        parts = split_batches([stretch], periods, config, first_row)
+        return [row for name, table in parts if name == "valid" for row in table["row"].to_pylist()]
+
+    edges = [0, *sorted(cut for cut in cuts if cut < num_rows), num_rows]
+    apart = [valid(rows.slice(begin, end - begin), begin) for begin, end in pairwise(edges)]
+    assert [row for part in apart for row in part] == valid(rows, 0)
+
+
+@pytest.mark.parametrize(("partition_rows", "rows_per_file"), [(1, 3), (7, 7), (10, 4), (4, 10), (30, 11), (100, 100)])
+def test_files_hold_rows_of_partitions_in_order(tmp_path: Path, partition_rows: int, rows_per_file: int) -> None:
+    rows = pa.table({"row": range(100)})
+    writer = FilesWriter(tmp_path / "partitions", rows_per_file=partition_rows, dictionaries=())
+    writer.write(rows)
+    split = RawSplit(name="train", partitions=tuple(writer.close()), num_rows=100, schema=rows.schema)
+    files = [pa.concat_tables(rows.read() for rows in file)["row"].to_pylist() for file in split.cut(rows_per_file)]
+    assert [row for file in files for row in file] == list(range(100))
+    assert {len(file) for file in files[:-1]} <= {rows_per_file}

@@ -1,8 +1,16 @@
+"""Labels: their heads, and what rows say of them."""
+
+from functools import reduce
+from operator import add
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rankline.workflows.core.errors import SpecError
+from rankline.workflows.core.errors import DataError, SpecError
+from rankline.workflows.schema.label_stats import Labels
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head, output_names
 from rankline.workflows.schema.tensor_names import SCORE
 
@@ -51,3 +59,57 @@ def test_choices_that_do_not_go_together_are_refused(choices: dict[str, Any], me
 def test_a_file_that_says_something_else_is_refused(entry: Any) -> None:
     with pytest.raises(SpecError, match="head"):
         Head.from_entry(entry)
+
+
+PRICE, KIND = Head("price", REGRESSION), Head("kind", MULTICLASS, classes=("a", "b", "c"))
+PARTS = st.lists(st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), max_size=20), min_size=1, max_size=5)
+
+
+@given(PARTS)
+def test_parts_together_are_the_whole(parts: list[list[float]]) -> None:
+    whole = Labels.of(PRICE, np.concatenate(list(map(np.asarray, parts))), may_lack=True)
+    added = reduce(add, (Labels.of(PRICE, np.asarray(part, float), may_lack=True) for part in parts), Labels())
+    assert added.num_rows == whole.num_rows
+    assert added.mean == pytest.approx(whole.mean, rel=1e-9, abs=1e-6)
+    assert added.squares == pytest.approx(whole.squares, rel=1e-9, abs=1e-3)
+
+
+def test_a_regression_head_gets_mean_and_deviation() -> None:
+    head = Labels.of(PRICE, np.array([1.0, 3.0, np.nan]), may_lack=True).fitted(PRICE)
+    assert (head.mean, head.deviation) == (2.0, 1.0)
+    assert Labels.of(KIND, np.array([0, 2]), may_lack=False).fitted(KIND) == KIND
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "message"),
+    [
+        (Head("y"), [0, 1, 2], "the label 'y' is 2.0 in some rows, expected 0 or 1"),
+        (Head("y"), [0, 3, 4, 5, 6, 7], r"'y' is 3.0, 4.0, 5.0, … in some rows"),
+        (Head("y"), [0, 1, np.nan], "'y' is missing in some rows, expected 0 or 1"),
+        (KIND, [0, 1, 3], r"'kind' is 3.0 in some rows, expected 0 to 2. Name all of its classes \(there are 3\)"),
+        (KIND, [-1, 0.5], r"'kind' is -1.0, 0.5 in some rows"),
+        (PRICE, [1.0, np.inf], "'price' is inf in some rows, expected finite numbers"),
+        (PRICE, [1.0, 1e39], "'price' is 1e[+]39"),
+    ],
+)
+def test_a_label_that_does_not_fit_its_task_is_refused(head: Head, labels: list[float], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Labels.of(head, np.asarray(labels, float), may_lack=False)
+
+
+def test_a_label_may_be_missing_where_there_are_others() -> None:
+    assert Labels.of(Head("y"), np.array([0, np.nan, 1]), may_lack=True).num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "message"),
+    [
+        (Head("y"), [1, 1], "every label of the valid rows is 1.0, and a model needs both classes"),
+        (KIND, [2, 2], "every label of the valid rows is 2.0, and a model needs several classes"),
+        (PRICE, [2.5, 2.5], "every label of the valid rows is 2.5 in 'price'"),
+        (PRICE, [np.nan], "no valid row has the label 'price'"),
+    ],
+)
+def test_a_split_that_shows_nothing_is_refused(head: Head, labels: list[float], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Labels.of(head, np.asarray(labels, float), may_lack=True).check_split(head, "valid")

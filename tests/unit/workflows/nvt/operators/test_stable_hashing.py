@@ -1,4 +1,4 @@
-"""Hashing that depends on the row's position is replaced before it makes data."""
+"""Hashing that depends on the row's position is replaced before it makes data; workflows in a loader."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -69,3 +69,34 @@ def test_hashed_combinations_are_refused() -> None:
         workflow = nvt.Workflow([["word", "key"]] >> ops.Categorify(encode_type="combo", num_buckets=5, max_size=8))
     with pytest.raises(ConfigError, match=r"groups of columns \[\['word', 'key'\]\].*Leave out num_buckets"):
         with_stable_hashes(workflow)
+
+
+ONLINE_ROWS = pd.DataFrame({"user": [3, 1, 3], "price": [1.0, 2.0, 4.0], "label": [0, 1, 1]})
+
+
+def fitted_to_rows(graph: nvt.WorkflowNode) -> nvt.Workflow:
+    with quiet_nvtabular():
+        return nvt.Workflow(graph).fit(nvt.Dataset(ONLINE_ROWS))
+
+
+def test_it_makes_the_workflows_columns_and_keeps_others() -> None:
+    workflow = fitted_to_rows(["price"] >> ops.FillMissing() >> ops.LogOp())
+    online = OnlineWorkflow(workflow, keep=["price", "label"])
+    assert online.columns == ("price", "label")
+    table = pa.Table.from_pandas(ONLINE_ROWS)
+    made = online(table)
+    assert made.column_names == ["price", "label"]
+    assert made["label"] == table["label"]
+    with quiet_nvtabular():
+        assert made["price"].to_pylist() == workflow.transform(ONLINE_ROWS)["price"].tolist()
+
+
+@pytest.mark.parametrize("other", [lambda x: x, None, "directory", ["user"] >> ops.Categorify()])
+def test_what_is_no_workflow_is_refused(other: object) -> None:
+    with pytest.raises(ConfigError, match=f"map got a {type(other).__name__}, expected a fitted nvtabular.Workflow"):
+        OnlineWorkflow(other)
+
+
+def test_a_workflow_that_is_not_fitted_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not fitted"):
+        OnlineWorkflow(nvt.Workflow(["user"] >> ops.Categorify()))

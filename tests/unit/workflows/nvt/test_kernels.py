@@ -1,10 +1,19 @@
+"""Numbers of dates, hashes and hexadecimal digits."""
+
+import math
+import re
+from datetime import datetime, timedelta
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankline.workflows.nvt.kernels.dates import PARTS, date_part
+from rankline.workflows.nvt.kernels.distinct import sorted_distinct
 from rankline.workflows.nvt.kernels.hashing import bucket_of, bucket_of_many, hash_ids, hash_strings, hash_values
+from rankline.workflows.nvt.kernels.hexadecimal import numbers_of_hex
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 MASK = 2**64 - 1
@@ -86,3 +95,65 @@ def test_buckets_of_columns_depend_on_every_column_and_their_order() -> None:
     assert (together != bucket_of_many([a], 1 << 20)).mean() > 0.99
     same = bucket_of_many([a, a], 1 << 20)
     assert len(np.unique(same)) > 990  # equal values in both columns do not cancel out
+
+
+EPOCH = datetime(1970, 1, 1)
+EXPECTED = {
+    "year": lambda time: time.year,
+    "month": lambda time: time.month,
+    "day": lambda time: time.day,
+    "weekday": lambda time: time.weekday(),
+    "hour": lambda time: time.hour,
+    "minute": lambda time: time.minute,
+    "day_of_year": lambda time: time.timetuple().tm_yday,
+    "elapsed_days": lambda time: (time - EPOCH).days,
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@given(times=st.lists(st.datetimes(), min_size=1, max_size=20))
+def test_parts_are_those_of_pythons_calendar(part: str, times: list[datetime]) -> None:
+    micros = np.array([(time - EPOCH) // timedelta(microseconds=1) for time in times], dtype=np.int64)
+    assert date_part(micros, part).tolist() == [EXPECTED[part](time) for time in times]
+
+
+def test_every_number_of_64_bits_has_parts() -> None:
+    limits = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max, 0])
+    for part in PARTS:
+        assert np.isfinite(date_part(limits, part)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+@given(values=st.lists(st.integers(0, 20) | st.integers(0, 2**63 - 1)))
+def test_each_value_is_there_once_and_in_order(dtype: type[np.generic], values: list[int]) -> None:
+    found = sorted_distinct(np.array(values, dtype))
+    assert found.dtype == dtype
+    assert found.tolist() == sorted(set(values))
+
+
+STRINGS = (
+    st.from_regex(rb"[0-9a-fA-F]{1,17}", fullmatch=True)
+    | st.binary(max_size=18)
+    | st.sampled_from([b"", b"0x1f", b"1_0", b" 1", b"+1", b"\0", b"f" * 15, b"f" * 16, b"00000000", b"FFFFFFFF"])
+)
+
+
+def expected(value: bytes) -> float:
+    return float(int(value, 16)) if re.fullmatch(rb"[0-9a-fA-F]{1,15}", value) else math.nan
+
+
+@given(st.lists(STRINGS, min_size=1, max_size=20), st.sampled_from([1, 100]))
+def test_digits_become_numbers_and_all_else_nan_however_many_rows(values: list[bytes], times: int) -> None:
+    numbers = numbers_of_hex(strings(values * times))
+    np.testing.assert_array_equal(numbers, [expected(value) for value in values] * times)
+
+
+@given(st.lists(st.integers(0, 2**52 - 1), min_size=65, max_size=80))
+def test_up_to_13_digits_are_exact(values: list[int]) -> None:
+    assert numbers_of_hex(strings([b"%x" % value for value in values])).tolist() == values
+
+
+@pytest.mark.parametrize("size", [0, 1, 64, 65, 200])
+def test_a_slice_is_read_from_its_own_beginning(size: int) -> None:
+    values = [b"%x" % value for value in range(1, 400)]
+    assert numbers_of_hex(strings(values).slice(7, size)).tolist() == list(range(8, 8 + size))
