@@ -1,4 +1,4 @@
-"""What `python -m bench` says before it measures, and marks in what it writes."""
+"""What `python -m bench` says before it measures, and marks in what it writes; what its chaos finds."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,12 @@ import pytest
 import typer
 
 from bench import __main__ as program
+from bench.chaos.stages import _check
 from bench.data import vocabulary
 from bench.harness.report import Report
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.storage.artifacts import publish
+from tests.factories.ensembles import NAME, damage, publish_tiny
 
 RATIO = "p50_growth_with_vocabulary"
 
@@ -25,11 +29,6 @@ def test_missing_requirement_is_reported_before_anything_is_imported(
     with pytest.raises(typer.Exit):
         run("distributed")
     assert "bench distributed cannot run here: Horovod is not installed: make horovod" in capfd.readouterr().err
-
-
-def test_benchmark_without_recipes_rejects_one() -> None:
-    with pytest.raises(typer.BadParameter, match="vocabulary knows no recipe"):
-        program.main("vocabulary", recipe="criteo-dlrm")
 
 
 def test_ratio_is_printed_with_its_bound_and_last_value_and_a_busy_machine_is_marked(
@@ -63,3 +62,17 @@ def test_damaged_last_figures_are_reported_before_the_work(
     with pytest.raises(typer.Exit):
         run("vocabulary")
     assert "vocabulary.json holds no report of a benchmark" in capfd.readouterr().err.replace("\n", " ")
+
+
+def test_damage_of_an_artifact_or_of_a_version_is_found(tmp_path: Path) -> None:
+    ensemble = publish_tiny(tmp_path / NAME, 20)
+    with publish(tmp_path / "artifact", "thing") as staging:
+        (staging / "file").write_bytes(b"x")
+    _check(tmp_path / NAME, tmp_path / "artifact")
+    (tmp_path / "artifact" / "file").write_bytes(b"y")
+    with pytest.raises(ArtifactError, match="does not match its checksum"):
+        _check(tmp_path / NAME, tmp_path / "artifact")
+    (tmp_path / "artifact" / "file").write_bytes(b"x")
+    damage(ensemble, "predict")
+    with pytest.raises(ArtifactError, match="does not match its checksum"):
+        _check(tmp_path / NAME, tmp_path / "artifact")

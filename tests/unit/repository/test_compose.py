@@ -4,10 +4,7 @@ import json
 import re
 import shutil
 import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,10 +15,9 @@ from tests.harness.containers.deployment import (
     VARIABLE,
     allowed_files,
     compose,
-    dockerfile_stage,
     needed_files,
-    overridden,
 )
+from tests.harness.containers.schemas import schema_faults
 
 FILES = ("docker-compose.yml", "docker-compose.tls.yml")
 GIVEN = {
@@ -43,17 +39,14 @@ def variables(file: str) -> list[tuple[str, str]]:
 # The format
 
 
-@pytest.mark.parametrize("name", [*FILES, "a service with an unknown key"])
-def test_the_files_follow_the_compose_specification(name: str, tmp_path: Path) -> None:
-    if find_spec("check_jsonschema") is None:
-        pytest.skip("the schema comes with check-jsonschema: pip install check-jsonschema")
-    file = ROOT / name
-    if name not in FILES:
-        file = tmp_path / "broken.yml"
-        file.write_text("services: {triton: {image: x, memory: 4g}}", encoding="utf-8")
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode == 0) == (name in FILES), done.stdout
+@pytest.mark.parametrize("name", FILES)
+def test_file_follows_the_compose_specification(name: str) -> None:
+    assert schema_faults("vendor.compose-spec", ROOT / name) == ""
+
+
+def test_unknown_key_of_a_service_is_found(tmp_path: Path) -> None:
+    (tmp_path / "broken.yml").write_text("services: {triton: {image: x, memory: 4g}}", encoding="utf-8")
+    assert "memory" in schema_faults("vendor.compose-spec", tmp_path / "broken.yml")
 
 
 @pytest.mark.parametrize("files", [FILES[:1], FILES])
@@ -129,17 +122,6 @@ def test_only_mlflow_reaches_the_database() -> None:
     assert STACK["networks"]["database"] == {"internal": True}
 
 
-def test_the_override_adds_encryption_and_one_port_and_changes_nothing_else() -> None:
-    assert TLS.keys() == {"services", "secrets"}
-    assert TLS["services"].keys() == {"triton"}
-    base, changed = SERVICES["triton"], overridden(SERVICES["triton"], TLS["services"]["triton"])
-    assert {name for name in changed if changed[name] != base.get(name)} == {"command", "ports", "secrets"}
-    files = ["--grpc-server-cert=/run/secrets/tls_certificate", "--grpc-server-key=/run/secrets/tls_key"]
-    assert changed["command"] == [*base["command"], "--grpc-use-ssl=true", *files]
-    assert changed["ports"] == [*base["ports"], "192.0.2.1:8443:8001"]
-    assert TLS["secrets"] == {"tls_certificate": {"file": "certificate.pem"}, "tls_key": {"file": "key.pem"}}
-
-
 @pytest.mark.parametrize("missing", GIVEN)
 def test_what_must_be_given_has_no_default(missing: str) -> None:
     name = FILES["TLS" in missing]
@@ -170,11 +152,6 @@ def test_images_are_pinned() -> None:
     assert release
     assert tuple(map(int, release.groups())) > (26, 5)  # the month of the bulletin on CVE-2026-24206 to -24209
     assert bases["PYTHON_IMAGE"].startswith("python:3.13.")
-
-
-@pytest.mark.parametrize("name", ["triton", "bench", "mlflow"])
-def test_image_runs_as_the_user_of_its_service(name: str) -> None:
-    assert dockerfile_stage(name)["USER"] == SERVICES[name]["user"]
 
 
 def test_the_context_has_what_is_copied_and_imported_and_no_more() -> None:
@@ -221,15 +198,3 @@ def test_images_take_the_versions_of_the_lock(name: str) -> None:
     differing = {package for package, release in pinned.items() if release not in locked.get(package, {release})}
     assert not differing, "renew them: serving/deploy/requirements/lock.sh"
     assert len(pinned.keys() & locked.keys()) > len(pinned) / 2
-
-
-def test_dashboard_queries_the_provisioned_source() -> None:
-    def load(name: str) -> Any:
-        return yaml.safe_load((CONTAINER / name).read_text(encoding="utf-8"))
-
-    source = load("grafana/provisioning/datasources/prometheus.yml")["datasources"][0]
-    reference = {"type": source["type"], "uid": source["uid"]}
-    for panel in load("grafana/dashboards/serving.json")["panels"]:  # JSON is YAML
-        assert panel["datasource"] == reference
-        assert all(target["datasource"] == reference for target in panel["targets"])
-    assert source["jsonData"]["timeInterval"] == load("prometheus.yml")["global"]["scrape_interval"]

@@ -1,14 +1,16 @@
-"""What hosts of code and contributors' tools read: it says nothing that the Makefile and pyproject.toml do not."""
+"""What hosts of code and contributors' tools read, and where there is no engine for containers."""
 
+import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[3]
+from tests.harness.containers.deployment import ROOT
+from tests.harness.containers.schemas import schema_faults
+
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
@@ -23,15 +25,13 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding=
         ("vendor.citation-file-format", [ROOT / "CITATION.cff"]),
     ],
 )
-def test_a_file_follows_its_schema(schema: str, files: list[Path]) -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_file_follows_its_schema(schema: str, files: list[Path]) -> None:
     assert files
-    assert done.returncode == 0, done.stdout
+    assert schema_faults(schema, *files) == ""
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_calls_what_runs_anywhere(workflow: Path) -> None:
+def test_workflow_calls_what_runs_anywhere(workflow: Path) -> None:
     jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"].values()
     commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
     assert commands
@@ -47,7 +47,49 @@ def test_every_python_that_is_supported_is_tried() -> None:
     assert matrix["python"] == [f"3.{minor}" for minor in range(int(low), int(high))]
 
 
-def test_a_release_has_one_version() -> None:
+def test_release_has_one_version() -> None:
     version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[:1]
     assert re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE) == version
     assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[:1] == version
+
+
+UNAVAILABLE = 69
+DENIED = "echo 'permission denied while trying to connect to the Docker daemon socket' >&2; exit 1"
+ABSENT = "echo 'Cannot connect to the Docker daemon' >&2; exit 1"
+
+
+def engine(path: Path, docker: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run `true` with an engine, where `docker` is a shell script."""
+    path.chmod(0o755)
+    (path / "docker").write_text(f"#!/bin/sh\n{docker}\n", encoding="utf-8")
+    (path / "docker").chmod(0o755)
+    return subprocess.run(
+        [str(ROOT / "scripts/container-engine.sh"), "true"],
+        env={"PATH": f"{path}:{os.environ['PATH']}", "HOME": str(path), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("docker", "variables", "said"),
+    [
+        ("echo 20.10.24", {}, "the engine is 20.10.24, expected 25 or later: upgrade it"),
+        ("[ $1 = version ] && echo 26.1.5", {}, "docker has no Compose plugin: install it"),
+        (DENIED, {}, "you may not talk to the engine at /var/run/docker.sock: have root add you to its group"),
+        (ABSENT, {"DOCKER_HOST": "tcp://192.0.2.1:2376"}, "no engine answers at DOCKER_HOST=tcp://192.0.2.1:2376"),
+    ],
+)
+def test_unsuitable_engine_is_reported_in_one_line(
+    tmp_path: Path, docker: str, variables: dict[str, str], said: str
+) -> None:
+    done = engine(tmp_path, docker, **variables)
+    assert done.returncode == UNAVAILABLE
+    assert done.stderr.startswith(f"container-engine: {said}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_suitable_engine_is_used_as_it_is(tmp_path: Path) -> None:
+    done = engine(tmp_path, "[ $1 = version ] && echo 28.2.2 || echo 2.40.0")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.docs_page import PAGE, draw, filled, reports_in
+from bench.harness.docs_page import PAGE, filled, reports_in
 from bench.harness.report import FIGURES, Report, figures_file
-from bench.harness.targets import Bound, asked, figures_of
+from bench.harness.targets import Bound, asked
 from rankline.workflows.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[4]
@@ -66,13 +66,6 @@ def test_figures_without_a_block_and_blocks_without_figures_are_rejected(page: s
         filled(page, {"tune": REPORT})
 
 
-def test_picture_names_each_ratio_with_a_bound(tmp_path: Path) -> None:
-    draw({"tune": REPORT}, tmp_path / "reached.svg")
-    picture = (tmp_path / "reached.svg").read_text(encoding="utf-8")
-    assert "tune: tuned_over_exhaustive" in picture
-    assert "time_over_exhaustive" not in picture
-
-
 @pytest.mark.parametrize(
     ("text", "reached", "holds", "margin"),
     [
@@ -87,9 +80,3 @@ def test_bound_says_by_how_much_it_is_reached(text: str, reached: float, holds: 
     assert str(bound) == text
     assert bound.holds(reached) is holds
     assert bound.margin(reached) == pytest.approx(margin)
-
-
-def test_bounds_depend_on_the_recipe() -> None:
-    assert asked(figures_of("serving", "movielens", "movielens")) == asked(figures_of("serving"))
-    assert asked(figures_of("serving", "criteo-dlrm", "movielens")) not in ({}, asked("serving"))
-    assert asked(figures_of("serving", "movielens-torch", "movielens")) == {}

@@ -1,14 +1,25 @@
-"""How sides take turns, and what a ratio of them is."""
+"""How sides take turns, what a ratio of them is, and requests that are kept in flight."""
 
 import statistics
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
-from bench.harness.report import median_ratio, p50_ms, take_turns
+import pytest
+
+from bench.harness.closed_loop import keep_in_flight
+from bench.harness.report import median_ratio, take_turns
 from bench.serving.client import pairs_that_agree
+from bench.serving.http1 import Http1Connection
+from rankline.serving.loadtest.generator.worker_pool import Workers
 from rankline.serving.loadtest.report.report import LoadResult
 from rankline.serving.loadtest.runs import Load, Run
 from rankline.serving.loadtest.stats.counters import SliceRecord
 from rankline.serving.loadtest.stats.metrics import Estimate
+from rankline.workflows.core.errors import ServingError
 
 
 def test_sides_take_turns_and_the_first_does_not_count() -> None:
@@ -25,12 +36,6 @@ def test_sides_take_turns_and_the_first_does_not_count() -> None:
     assert median_ratio(rates, "one", "other") == statistics.median([0.5, 2.0, 1.0])
 
 
-def test_p50_leaves_out_the_calls_that_warm_up() -> None:
-    calls: list[int] = []
-    assert p50_ms(lambda: calls.append(1), 3, num_warmup=2) >= 0
-    assert len(calls) == 5
-
-
 def test_runs_agree_where_their_intervals_overlap_and_pairs_without_a_bound_do_not_count() -> None:
     def result(interval_ns: tuple[int, int | None] | None) -> LoadResult:
         found = LoadResult.of_run(Run(load=Load(batch_size=1, concurrency=1), slices=(SliceRecord(),)), is_stable=True)
@@ -41,3 +46,54 @@ def test_runs_agree_where_their_intervals_overlap_and_pairs_without_a_bound_do_n
     assert pairs_that_agree(runs, "p50") == [True, True, False, False]
     assert pairs_that_agree([result(None), *runs, result((3, None))], "p50") == [True, True, False, False]
     assert pairs_that_agree(runs, "p99") == []
+
+
+LOAD = Load(batch_size=1, concurrency=4)
+
+
+class Echo(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(503 if body == b"busy" else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_turn_is_counted_and_its_answers_are_kept(url: str) -> None:
+    with Workers(2) as workers:
+        run, outcome = keep_in_flight(
+            "echo",
+            workers,
+            partial(Http1Connection, url),
+            [b"one", b"two"],
+            LOAD,
+            turn_s=1.0,
+            warmup_s=0.25,
+            processes=2,
+            sample_every=1,
+        )
+    assert (run.load, run.duration_s) == (LOAD, 1.0)
+    assert run.whole.num_answered > 0
+    assert {body for _, message, body in outcome.samples if message == 0} == {b"one"}
+
+
+def test_a_request_that_fails_fails_the_turn(url: str) -> None:
+    with Workers(1) as workers, pytest.raises(ServingError, match=r"echo failed under load: \{'UNKNOWN': \d+\}"):
+        keep_in_flight("echo", workers, partial(Http1Connection, url), [b"busy"], LOAD, turn_s=0.5, warmup_s=0.25)

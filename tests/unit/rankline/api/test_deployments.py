@@ -148,9 +148,3 @@ def test_what_cannot_be_deployed_is_told_and_what_answers_stays(typed: Typed, or
     damage(ExportedEnsemble.load(origin, 1), "predict")
     assert refused(typed("update", "--name", NAME, "-m", f"models:/{NAME}/1", target=at_origin))
     assert active_version(origin, NAME) == 2
-
-
-def test_help_says_what_a_target_is(typed: Typed) -> None:
-    told = said(typed("help"))
-    assert "rankline:PATH" in told
-    assert "models:/NAME@champion" in told

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 import rankline
-from rankline.recipes import Recipe
 from rankline.serving.importers.input_binding import Input
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError, RanklineError
@@ -120,12 +119,6 @@ def test_rows_and_names_that_will_not_do_are_said(case: str) -> None:
         rankline.Dataset(rows, **options)
 
 
-def test_a_recipe_goes_by_its_name() -> None:
-    assert isinstance(rankline.load_recipe("movielens"), Recipe)
-    with pytest.raises(ConfigError, match="Did you mean 'movielens' by 'movilens'"):
-        rankline.load_recipe("movilens")
-
-
 BAD_CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], type[RanklineError], str]] = {
     "prepare": (rankline.prepare, ("movielens",), {"splt": "time"}, ConfigError, "Did you mean 'split' by 'splt'"),
     "train": (rankline.train, ("movielens",), {"epoch": 3}, ConfigError, "Did you mean 'epochs' by 'epoch'"),
@@ -207,13 +200,6 @@ def test_rows_that_cannot_be_scored_are_said(ensemble: ExportedEnsemble, case: s
     rows, message = BAD_TO_SCORE[case]
     with pytest.raises(DataError, match=message):
         rankline.predict(ensemble, rows)
-
-
-def test_artifacts_are_shown_in_a_line(ensemble: ExportedEnsemble) -> None:
-    assert repr(ensemble).startswith("ExportedEnsemble(path=")
-    assert "sha256" not in repr(ensemble)
-    shown = [name for name, field in PreparedData.__dataclass_fields__.items() if field.repr]
-    assert shown == ["path"]
 
 
 @pytest.fixture

@@ -123,12 +123,6 @@ def test_every_parameter_of_the_document_has_its_name_and_default() -> None:
     assert all("--" + name.replace("_", "-") in text for name in (*TABLE, *own))
 
 
-@pytest.mark.parametrize("spelling", ["--num_parallel_calls", "--num-parallel-calls"])
-def test_names_may_have_underscores_or_dashes(spelling: str) -> None:
-    with pytest.raises(ConfigError, match="--num_parallel_calls is 0, expected at least 1"):
-        sim(spelling, 0)
-
-
 def test_parameters_become_the_choices_of_our_training() -> None:
     config = SimOptions(lr=0.05, weight_decay=0.1, dropout_rate=0.2, xla=True, seed=7, long_seq_length=8, epochs=5)
     assert config.train_config(sequence_rows.make_spec(), "bfloat16") == TrainConfig(
@@ -480,11 +474,6 @@ def test_a_directory_without_data_is_refused_with_what_is_expected(tmp_path: Pat
 def test_a_prebatch_size_that_is_not_the_files_is_refused(renamed: Path, name: str, rows: int, message: str) -> None:
     with pytest.raises(ConfigError, match=f"--{name} is {rows}, and {message}"):
         sim(*SMALL, "--dataset_dir", renamed, f"--{name}", rows)
-
-
-def test_parquet_has_no_prebatch_size(prepared: Path) -> None:
-    with pytest.raises(ConfigError, match="is 48, and the valid data is parquet, which has no records"):
-        sim(*SMALL, "--dataset_dir", prepared, "--prebatch_test_size", 48)
 
 
 def test_data_that_fills_no_batch_or_that_the_model_does_not_take_is_refused(prepared: Path, tmp_path: Path) -> None:

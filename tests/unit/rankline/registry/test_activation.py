@@ -4,7 +4,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from rankline.cli.main import app
 from rankline.registry.activation import make_active, register, registry_uri
 from rankline.registry.mlflow_registry import CANDIDATE, Registry
 from rankline.registry.promotion_gate import Bounds
@@ -13,7 +15,6 @@ from rankline.runs.export_tags import CHAMPION
 from rankline.serving.repository.ensemble import CONFIG, REGISTRY, ExportedEnsemble, active_version, before
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from tests.factories.ensembles import NAME, publish_tiny
-from tests.harness.commands.command_line import rankline
 from tests.unit.rankline.conftest import Store
 
 pytestmark = pytest.mark.usefixtures("nothing_registered")
@@ -112,7 +113,7 @@ def test_unreadable_note_of_the_registry_is_named(path: Path) -> None:
         registry_uri(path)
 
 
-def test_status_of_one_ensemble_where_another_is_damaged(tmp_path: Path) -> None:
+def test_status_of_one_ensemble_where_another_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = tmp_path / "model_repository"
     publish_tiny(repository / NAME, 10)
     broken = repository / "broken" / "broken" / CONFIG
@@ -121,17 +122,23 @@ def test_status_of_one_ensemble_where_another_is_damaged(tmp_path: Path) -> None
     with pytest.raises(ArtifactError, match="broken"):
         list(statuses(repository))
     assert (status_of(repository / NAME).name, status_of(repository / NAME).version) == (NAME, 1)
-    told = rankline("status", NAME, cwd=tmp_path)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert NAME in told.stdout
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["status", NAME])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert NAME in done.stdout
 
 
-def test_status_of_a_name_that_was_not_exported_suggests(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"), [("tinny", f"Did you mean {NAME!r}"), ("criteo-dlrm", "rankline export criteo-dlrm")]
+)
+def test_status_of_a_name_that_was_not_exported_suggests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
+) -> None:
     publish_tiny(tmp_path / "model_repository" / NAME, 10)
-    for name, reason in (("tinny", f"Did you mean {NAME!r}"), ("criteo-dlrm", "rankline export criteo-dlrm")):
-        told = rankline("status", name, cwd=tmp_path)
-        assert told.returncode == 1
-        assert reason in told.stderr
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["status", name])
+    assert done.exit_code == 1
+    assert reason in " ".join(done.stderr.split())
 
 
 def test_bounds_of_a_promotion_are_read_from_options() -> None:

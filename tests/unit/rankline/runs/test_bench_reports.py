@@ -120,10 +120,3 @@ def test_latency_is_a_curve_over_the_rows_of_a_request_and_a_run_is_told_by_its_
     assert metrics["serving/p99_ms"] == measured[0].value("p99_ms")
     assert metrics["serving/rows_per_s"] == max(result.rows_per_s for result in measured)
     assert "bench/concurrency_8/p50_ms" in metrics
-
-
-def test_of_rates_alone_there_is_no_latency_one_by_one(store: Store, tmp_path: Path) -> None:
-    run_id = store.run()
-    offered = Load(batch_size=1, rate_per_s=100.0, arrivals="poisson")
-    log_report(report_of(result_of(offered)), store.uri, run_id, tmp_path)
-    assert {"serving/p50_ms", "serving/p99_ms"}.isdisjoint(store.client.get_run(run_id).data.metrics)

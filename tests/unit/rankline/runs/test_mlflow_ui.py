@@ -6,21 +6,22 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from typer.testing import CliRunner
 
+from rankline.cli.main import app
 from rankline.runs.mlflow_ui import serve_pages
 from rankline.runs.shared_view import lay_out
 from rankline.workflows.core.errors import ServerError
 from tests.factories.reports import report_of, result_of
-from tests.harness.commands.command_line import rankline
 from tests.unit.rankline.conftest import Store
 
 
-def test_a_server_that_is_there_is_not_started_again() -> None:
+def test_server_that_is_there_is_not_started_again() -> None:
     with serve_pages("http://mlflow:5000/", 5000) as (address, wait):
         assert (address, wait) == ("http://mlflow:5000", None)
 
 
-def test_a_taken_port_is_told_before_anything_is_started() -> None:
+def test_taken_port_is_named_before_anything_is_started() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -32,29 +33,33 @@ def test_a_taken_port_is_told_before_anything_is_started() -> None:
             pass
 
 
-def test_no_runs_are_told_by_each_verb(tmp_path: Path) -> None:
-    for arguments in (["runs"], ["ui", "--no-open"], ["compare", "abcd1234", "abcd1235"]):
-        done = rankline(*arguments, cwd=tmp_path)
-        assert done.returncode == 1
-        assert "there are no runs" in done.stderr
+def refusal(*arguments: str) -> str:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    return " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["runs"], ["ui", "--no-open"], ["compare", "abcd1234", "abcd1235"]])
+def test_verbs_name_a_store_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "there are no runs" in refusal(*arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_verbs_name_an_empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "work").mkdir()
     MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'work' / 'mlflow.db'}").search_experiments()
     for arguments in (["runs"], ["ui", "--no-open"]):
-        done = rankline(*arguments, cwd=tmp_path)
-        assert done.returncode == 1
-        assert "there are no runs in" in done.stderr
+        assert "there are no runs in" in refusal(*arguments)
 
 
-def test_a_comparison_takes_two_runs(tmp_path: Path) -> None:
-    done = rankline("compare", "abcd1234", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "1 run was given, expected two or more" in done.stderr
-    done = rankline("compare", "movielens@x", "movielens@2", cwd=tmp_path)
-    assert done.returncode == 1
+def test_comparison_takes_two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "1 run was given, expected two or more" in refusal("compare", "abcd1234")
 
 
-def test_an_experiment_opens_on_its_runs_with_the_columns_that_count(store: Store) -> None:
+def test_experiment_opens_on_its_runs_with_the_columns_that_count(store: Store) -> None:
     run_id = store.trained("mlp", {"auc": 0.7}, report=report_of(result_of()))
     store.client.log_metric(run_id, "valid_auc", 0.7, step=1)
     empty = store.client.create_experiment("empty")

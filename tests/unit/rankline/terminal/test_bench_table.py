@@ -7,8 +7,7 @@ import pytest
 from rankline.serving.loadtest.analysis.compare import compare
 from rankline.serving.loadtest.analysis.server_breakdown import Breakdown, StepTimes
 from rankline.serving.loadtest.report.report import LoadResult
-from rankline.serving.loadtest.runs import Floor, Load
-from rankline.serving.loadtest.search.rate import SearchResult
+from rankline.serving.loadtest.runs import Load
 from rankline.serving.loadtest.stats.percentiles import Estimate
 from rankline.terminal.bench_table import print_comparison, print_report
 from tests.factories.reports import report_of, result_of
@@ -54,13 +53,6 @@ def test_below_each_figure_is_how_far_its_interval_reaches() -> None:
     assert "± at 95% confidence" in text
 
 
-def test_how_many_scores_were_checked_is_said() -> None:
-    assert "no scores were compared" in report(result_of())
-    assert "1,234 scores compared with the expected ones, largest difference 3e-08" in report(
-        result_of(), num_checked=1234, max_abs_error=3e-8
-    )
-
-
 @pytest.mark.parametrize(
     ("load", "columns"),
     [
@@ -72,22 +64,6 @@ def test_the_load_is_a_column(load: Load, columns: list[str]) -> None:
     text = report(result_of(load), result_of(load, is_stable=False))
     assert all(column in text for column in columns)
     assert text.count("latency did not stabilise within the time limit") == 1
-
-
-def test_what_is_wrong_is_said() -> None:
-    refused = result_of(Load(batch_size=1, concurrency=1), problem="the client was the bottleneck", is_refused=True)
-    text = report(refused, problem="stopped by Ctrl-C")
-    assert "rows_1: the client was the bottleneck" in text
-    assert "stopped by Ctrl-C" in text
-
-
-def test_the_search_and_the_cost_of_the_client_are_said() -> None:
-    search = SearchResult(rate_per_s=740.0, failed_per_s=780.0, num_probes=9)
-    floor = Floor(concurrency=8, requests_per_s=6000.0, p50_ms=1.0, client_cpu_ms=0.031)
-    rate = result_of(Load(batch_size=1, rate_per_s=740.0, arrivals="poisson"))
-    text = report(rate, searches={1: search}, slo="p99=10ms", floors=(floor,))
-    assert "p99=10ms with 1 row per request: met up to 740 requests/s, not at 780 (9 rates tested)" in text
-    assert "6,000 requests/s, 0.031 ms of client CPU time each" in text
 
 
 def compared(*results: LoadResult, max_regression: float = 0.1) -> str:

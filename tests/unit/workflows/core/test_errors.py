@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from rankline.workflows.core.errors import ArtifactError, DataError, MissingExtraError
-from rankline.workflows.core.formatting import listed, quality_figure, quality_interval
+from rankline.workflows.core.formatting import quality_figure
 from rankline.workflows.core.suggestions import did_you_mean
 
 
@@ -39,15 +39,6 @@ def test_a_missing_extra_crosses_a_process_boundary() -> None:
 )
 def test_a_metric_has_the_digits_that_are_read(value: float, sign: str, text: str) -> None:
     assert quality_figure(value, sign) == text
-
-
-def test_where_a_change_lies_has_signs() -> None:
-    assert quality_interval(-0.001, 0.003) == "-0.0010 to +0.0030"
-
-
-def test_the_first_few_are_listed() -> None:
-    assert listed(["a", "b"], 2) == "a, b"
-    assert listed(["a", "b", "c", "d"], 2, "; ") == "a; b and 2 more"
 
 
 NAMES = ["userId", "movieId", "batch_size", "--epochs", "engine", "speed", "threads", "instances", "label", "auc", "N"]

@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from rankline.workflows.core.errors import ClusterError, ConfigError, DataError
-from rankline.workflows.preprocess.dask_cluster import open_pool, software
+from rankline.workflows.preprocess.dask_cluster import open_pool
 from rankline.workflows.preprocess.dask_config import DaskConfig
 from rankline.workflows.preprocess.executor import HERE, Pool, Report
 
@@ -162,9 +162,3 @@ def test_a_scheduler_without_workers_is_named_after_a_bounded_wait(tmp_path: Pat
         message = rf"{config.dask} had no workers for 3 s\. Start some with `dask worker {config.dask} --nthreads 1`"
         with pytest.raises(ClusterError, match=message), open_pool(config, tmp_path):
             raise AssertionError
-
-
-def test_software_names_what_makes_data_different() -> None:
-    found = software()
-    assert {"Python", "nvtabular", "pandas", "pyarrow", "Rankline's code"} <= set(found)
-    assert found == software()

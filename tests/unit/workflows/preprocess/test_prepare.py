@@ -141,12 +141,6 @@ def _raw_ids(raw: RawData, name: str) -> "np.ndarray":  # type: ignore[type-arg]
     return raw.rows["movieId"].to_numpy()[rows]  # type: ignore[no-any-return]
 
 
-def test_progress_rises_to_its_total(prepared: PreparedData, progress: ProgressRecord) -> None:
-    done, totals, _ = zip(*progress.reports, strict=True)
-    assert list(done) == sorted(done)
-    assert set(totals) == {done[-1]}
-
-
 def test_one_class_only_is_refused_and_the_old_artifact_stays(
     copied: PreparedData, raw: RawData, tmp_path: Path
 ) -> None:

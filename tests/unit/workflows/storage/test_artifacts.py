@@ -79,10 +79,6 @@ def test_replacing_swaps_with_and_without_help_of_the_file_system(
     assert [path.name for path in (tmp_path / "staging").iterdir()] == ["target"]
 
 
-def test_an_exchange_that_cannot_be_done_is_reported(tmp_path: Path) -> None:
-    assert not artifacts.exchange_paths(tmp_path / "missing", tmp_path / "also-missing")
-
-
 @pytest.mark.parametrize("content", ["directory", "file"])
 def test_what_is_no_artifact_is_never_overwritten(tmp_path: Path, content: str) -> None:
     target = tmp_path / "precious"

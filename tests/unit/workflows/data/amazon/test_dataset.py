@@ -10,7 +10,7 @@ from rankline.workflows.compiler.compile import compile_workflow
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.data.amazon.dataset import AMAZON
 from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
-from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, load_workflow, save_workflow
+from rankline.workflows.nvt.io.workflow import keep_vocabularies_in
 from rankline.workflows.plan import TransformPlan
 from rankline.workflows.preprocess import SequenceConfig
 from rankline.workflows.preprocess.config import PrepareConfig
@@ -84,16 +84,6 @@ def _as_lists(column: Any) -> list[Any]:
     return [values[a:b].tolist() for a, b in pairwise(offsets)]
 
 
-def test_rows_name_what_the_graph_takes() -> None:
-    assert (AMAZON.sequence.user, AMAZON.sequence.item, AMAZON.sequence.history) == AMAZON.inputs
-    assert (AMAZON.group_by, AMAZON.item, AMAZON.labels, AMAZON.encoding) == (
-        "user_id",
-        "item_id",
-        ("label",),
-        SequenceConfig,
-    )
-
-
 @pytest.mark.parametrize(
     ("attributes", "names"),
     [
@@ -145,12 +135,6 @@ def test_the_compiled_plan_gives_the_same_bits_in_lists_as_wide_as_the_longest_h
     assert served(plan, requests) == transformed(workflow, requests)
     widths = {column.name: column.spec.width for column in plan.columns}
     assert widths == {name: 4 if name.endswith("_pos") else None for name in workflow.output_schema.column_names}
-
-
-def test_a_saved_workflow_is_loaded_as_data(workflow: nvt.Workflow, requests: pd.DataFrame, tmp_path: Any) -> None:
-    with quiet_nvtabular():
-        save_workflow(workflow, tmp_path / "workflow")
-    assert transformed(load_workflow(tmp_path / "workflow"), requests) == transformed(workflow, requests)
 
 
 def test_rare_and_unseen_items_share_an_id_or_some_buckets(tmp_path: Any, requests: pd.DataFrame) -> None:

@@ -160,11 +160,6 @@ def test_a_malformed_line_is_left_out_counted_and_named(tmp_path: Path, line: st
     assert count == 1
 
 
-def test_two_objects_in_one_line_are_malformed(tmp_path: Path) -> None:
-    raw = read_amazon(write(tmp_path, {"reviews.json": REVIEWS + review("a", "x").strip() * 2 + "\n"}))
-    assert (len(raw.rows), list(raw.dropped.values())) == (3, [1])
-
-
 def test_malformed_lines_of_items_are_counted_with_those_of_reviews_and_the_first_three_shown(tmp_path: Path) -> None:
     broken = item("x", ["Books"]) + "no\n" + item("y").replace("[]", '"Books"')
     raw = read_amazon(write(tmp_path, {"reviews.json": "no\n" * 2 + REVIEWS, "meta.json": broken}))

@@ -296,14 +296,6 @@ def test_a_label_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> N
     assert label_of(tmp_path, tags, "tags", given=("tags",)).labels["tags"].task == "multiclass"
 
 
-def test_why_a_label_is_one_says_what_nobody_would_expect(tmp_path: Path) -> None:
-    answers = [("yes", "no")[n % 2] for n in range(N)]
-    assert label_of(tmp_path, answers, "churn").label_why["churn"].endswith("two values; 'yes' is the positive one")
-    answers[7] = "maybe"
-    why = label_of(tmp_path, answers, "churn").label_why["churn"]
-    assert why.endswith(f"3 distinct values, 'maybe' in 1 of {N:,} rows")
-
-
 def test_times_and_users_order_and_group_the_rows(tmp_path: Path) -> None:
     columns = {
         "when": [f"2024-01-{1 + n % 28:02} {n % 24:02}:00:00" for n in range(N)],

@@ -126,13 +126,6 @@ def test_delimiter_encoding_header_and_missing_texts_are_choices(tmp_path: Path)
     assert rows_of(read_table(config, tmp_path))["column_2"] == [None, 2]
 
 
-def test_rows_without_a_label_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("id,n,label\na,1,\nb,2,1\n")
-    raw = read_table(table_config("rows.csv"), tmp_path)
-    assert rows_of(raw)["id"] == ["b"]
-    assert len(raw.rows) == 2
-
-
 def test_names_are_made_safe_and_stay_apart() -> None:
     assert safe_names(["a b", "a?b", "größe", "日本", "1st", "x__values", "a_b"]) == {
         "a b": "a_b", "a?b": "a_b_2", "größe": "gr_e", "日本": "column", "1st": "c_1st", "x__values": "x_values",

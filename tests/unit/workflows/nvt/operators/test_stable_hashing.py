@@ -95,8 +95,3 @@ def test_it_makes_the_workflows_columns_and_keeps_others() -> None:
 def test_what_is_no_workflow_is_refused(other: object) -> None:
     with pytest.raises(ConfigError, match=f"map got a {type(other).__name__}, expected a fitted nvtabular.Workflow"):
         OnlineWorkflow(other)
-
-
-def test_a_workflow_that_is_not_fitted_is_refused() -> None:
-    with pytest.raises(ConfigError, match="not fitted"):
-        OnlineWorkflow(nvt.Workflow(["user"] >> ops.Categorify()))

@@ -24,7 +24,6 @@ from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.preprocess.raw import RawData, StreamedRows
 from rankline.workflows.preprocess.sequences.negative_sampling import TRAIN, VALID
 from rankline.workflows.schema.spec_metadata import SpecMetadata
-from tests.factories.recorders import ProgressRecord
 
 USER, ITEM, HISTORY, LABEL = "user_id", "item_id", "history", "label"
 COLUMNS = [
@@ -203,18 +202,6 @@ def test_histories_hold_all_items_of_all_users(prepared: PreparedData, chosen: l
     assert histories.to_pylist() == expected
 
 
-def test_the_manifest_says_where_the_rows_went(prepared: PreparedData, chosen: list[list[str]]) -> None:
-    details = prepared.manifest.details
-    kept = [items for items in chosen if len(items) >= 5]
-    assert details["rows"] == {TRAIN: 2 * sum(len(items) - 2 for items in kept), VALID: 2 * len(kept)}
-    few = sum(len(items) for items in chosen if len(items) < 5)
-    assert details["dropped"]["of users with fewer than 5 interactions"] == few
-    assert details["dropped"]["without time"] == 2
-    assert details["noticed"] == {"twice": 1}
-    assert details["config"]["max_history"] == 4
-    assert "valid_share" not in details["config"]
-
-
 def test_splits_come_as_several_files_and_nothing_else_is_left(prepared: PreparedData, raw: RawData) -> None:
     for name, num_files in ((TRAIN, 4), (VALID, 2)):
         source = prepared.spec.source(name)
@@ -330,11 +317,3 @@ def test_a_graph_whose_histories_are_of_other_ids_is_refused(
     with pytest.raises(SpecError, match=message):
         prepare(_hashed(suffix, num_buckets), raw, tmp_path / "prepared", PrepareConfig(), SEQUENCE)
     assert not list(tmp_path.iterdir())
-
-
-def test_progress_rises_to_its_total(raw: RawData, tmp_path: Path) -> None:
-    progress = ProgressRecord()
-    prepare(AMAZON, raw, tmp_path / "prepared", PrepareConfig(), SEQUENCE, progress=progress)
-    done, totals, _ = zip(*progress.reports, strict=True)
-    assert list(done) == sorted(done)
-    assert done[-1] == totals[-1] == 3
