@@ -13,9 +13,11 @@ import tensorflow as tf
 import typer
 from typer.testing import CliRunner
 
+from rankline.compat.sim.affinity import MODES, cpus_of
 from rankline.compat.sim.batches import SplitOpener
 from rankline.compat.sim.command import CONTEXT, _check_alike, sim_command
 from rankline.compat.sim.options import SimOptions
+from rankline.launch.affinity import Cpu
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.convert import convert
 from rankline.training.models.sequential.din import DINConfig
@@ -141,7 +143,7 @@ def test_parameters_become_the_choices_of_our_training() -> None:
     assert din == DINConfig(embedding_dim=16, hidden=(200, 80), linear_terms=False)
 
 
-def test_a_checkpoint_of_other_choices_is_described_by_the_documents_names_and_values() -> None:
+def test_checkpoint_of_other_choices_is_described_by_the_documents_names() -> None:
     now, before = (
         TrainConfig(model=SIMConfig(short_history=short), precision=precision)
         for short, precision in ((10, "float32"), (20, "bfloat16"))
@@ -150,7 +152,7 @@ def test_a_checkpoint_of_other_choices_is_described_by_the_documents_names_and_v
         _check_alike(plain(before), SimOptions(), now, ["short_history", "precision", "epochs"], "checkpoint")
 
 
-def test_a_long_history_that_leaves_no_short_one_is_refused() -> None:
+def test_long_history_that_leaves_no_short_one_is_refused() -> None:
     longest = sequence_rows.MAX_LENGTH
     with pytest.raises(ConfigError, match=f"is {longest}, and histories have up to {longest} items.*at most 11"):
         SimOptions(long_seq_length=longest, seed=0).train_config(sequence_rows.make_spec(), "float32")
@@ -160,22 +162,19 @@ def test_a_long_history_that_leaves_no_short_one_is_refused() -> None:
     ("arguments", "message"),
     [
         (["--mode", "predict"], "--mode is 'predict', expected train or inference"),
-        (["--dropout_rate", "-0.5"], "--dropout_rate is -0.5, expected -1, or 0 up to below 1"),
-        (["--global_batch_size", "0"], "--global_batch_size is 0, expected a whole number of at least 1"),
+        (["--global-batch-size", "0"], "--global_batch_size is 0, expected a whole number of at least 1"),
         (["--seed", "-2"], "--seed is -2, expected -1, or"),
         (["--lr", "0"], "--lr is 0.0, expected a number above 0"),
         (["--aux_mlp_dims", "8,0"], r"--aux_mlp_dims is \(8, 0\), expected whole numbers of at least 1"),
         (["--affinity", "best"], "--affinity is 'best'. Available: disabled, socket, "),
-        (["--model_type", "simm"], "no model 'simm'. Available: "),
         (["--model_type", "torch_mlp"], "'torch_mlp', expected a TensorFlow model"),
         ([], "--dataset_dir is missing"),
         (["--benchmark", "--save_checkpoint_path", "x"], "--save_checkpoint_path belongs to training without --bench"),
-        (["--benchmark", "--load_checkpoint_path", "x"], "--load_checkpoint_path cannot be used with --benchmark"),
         (["--random_weights"], "--random_weights belongs to --mode inference"),
         (["--intra_op_parallelism", "1"], "the numbers of threads can no longer be set.*Start a new process"),
     ],
 )
-def test_what_cannot_be_is_refused_by_the_documents_names(arguments: list[str], message: str) -> None:
+def test_parameters_are_refused_by_the_documents_names(arguments: list[str], message: str) -> None:
     tf.constant(0)  # TensorFlow has begun: its threads are there
     with pytest.raises(ConfigError, match=message):
         sim("--model_type", "mlp", *arguments)
@@ -207,7 +206,9 @@ def test_training_writes_the_documents_log_and_the_same_to_mlflow(straight: Path
     assert (run.params["sim.stage_two_mlp_dims"], run.params["hidden"], run.params["seed"]) == ("(8,)", "(8,)", "3")
 
 
-def test_a_seed_that_is_not_given_is_drawn_and_told(prepared: Path, tmp_path: Path, store: mlflow.MlflowClient) -> None:
+def test_seed_that_is_not_given_is_drawn_and_printed(
+    prepared: Path, tmp_path: Path, store: mlflow.MlflowClient
+) -> None:
     arguments = [*SMALL, "--seed", -1, "--epochs", 1, "--dataset_dir", prepared, "--repeat_count", 2]
     said = sim(*arguments, "--drop_remainder", "--deterministic", "--results_dir", tmp_path, "--num_parallel_calls", 1)
     model = TrainedModel.load(tmp_path / "model")
@@ -223,7 +224,7 @@ def test_a_seed_that_is_not_given_is_drawn_and_told(prepared: Path, tmp_path: Pa
 # --- Checkpoints
 
 
-def test_a_run_that_goes_on_counts_epochs_from_the_start_and_ends_with_the_same_weights(
+def test_resumed_run_counts_epochs_from_the_start_and_ends_with_the_same_weights(
     prepared: Path, straight: Path, half: Path, tmp_path: Path, store: mlflow.MlflowClient
 ) -> None:
     load, save = half / "saved", tmp_path / "saved"
@@ -248,7 +249,7 @@ def test_a_run_that_goes_on_counts_epochs_from_the_start_and_ends_with_the_same_
     assert list((tmp_path / "results").glob(".sim-*")) == []
 
 
-def test_a_checkpoint_is_neither_overwritten_nor_taken_for_another(prepared: Path, half: Path, tmp_path: Path) -> None:
+def test_checkpoint_is_neither_overwritten_nor_taken_for_another(prepared: Path, half: Path, tmp_path: Path) -> None:
     common = ["--dataset_dir", prepared, "--results_dir", tmp_path]
     before = (half / "saved" / "manifest.json").read_bytes()
     with pytest.raises(ConfigError, match="is the checkpoint of another run.*go on with --load_checkpoint_path"):
@@ -268,7 +269,7 @@ def test_a_checkpoint_is_neither_overwritten_nor_taken_for_another(prepared: Pat
     assert (half / "saved" / "manifest.json").read_bytes() == before
 
 
-def test_a_checkpoint_with_more_epochs_than_asked_for_is_refused(prepared: Path, half: Path, tmp_path: Path) -> None:
+def test_checkpoint_with_more_epochs_than_asked_for_is_refused(prepared: Path, half: Path, tmp_path: Path) -> None:
     from rankline.training.run.checkpoint import Best, Checkpoint
 
     left = Checkpoint.load(half / "saved")
@@ -315,9 +316,7 @@ def test_inference_takes_no_random_weights_unless_it_is_told_to(
 
 
 @pytest.mark.parametrize("flag", ["--amp", "--xla"])
-def test_a_saved_model_is_not_said_to_score_in_another_way_than_it_is_served(
-    prepared: Path, straight: Path, flag: str
-) -> None:
+def test_saved_model_is_not_scored_otherwise_than_it_is_served(prepared: Path, straight: Path, flag: str) -> None:
     arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", straight, "--mode", "inference", flag]
     with pytest.raises(ConfigError, match=r"model scores as it is served, in float32 and not compiled\. Leave out"):
         sim(*arguments)
@@ -328,7 +327,7 @@ def test_a_saved_model_is_not_said_to_score_in_another_way_than_it_is_served(
 # --- Benchmarks
 
 
-def test_the_examples_of_the_help_follow_each_other(prepared: Path, straight: Path, tmp_path: Path) -> None:
+def test_examples_of_the_help_follow_each_other(prepared: Path, straight: Path, tmp_path: Path) -> None:
     lines = [line.split() for line in (sim_command.__doc__ or "").splitlines() if "rankline sim " in line]
     (training,), (scoring,) = ([line for line in lines if ("inference" in line) == is_second] for is_second in (0, 1))
     # `straight` is the first; both are run with the small sizes of this file. The second replaces its log.
@@ -338,7 +337,7 @@ def test_the_examples_of_the_help_follow_each_other(prepared: Path, straight: Pa
     assert "samples/s" in sim(*scoring[2:], *small)
 
 
-def test_a_benchmark_of_training_takes_its_steps_and_keeps_nothing(prepared: Path, tmp_path: Path) -> None:
+def test_benchmark_of_training_takes_its_steps_and_keeps_nothing(prepared: Path, tmp_path: Path) -> None:
     arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", tmp_path, "--benchmark"]
     sim(*arguments, "--benchmark_warmup_steps", 2, "--benchmark_steps", 20)
     *steps, (last, summary) = log_of(tmp_path)
@@ -349,7 +348,7 @@ def test_a_benchmark_of_training_takes_its_steps_and_keeps_nothing(prepared: Pat
     assert not (tmp_path / "model").exists()
 
 
-def test_a_benchmark_has_whole_batches_of_more_rows_than_there_are(
+def test_benchmark_has_whole_batches_of_more_rows_than_there_are(
     prepared: Path, straight: Path, tmp_path: Path
 ) -> None:
     arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", tmp_path, "--mode", "inference", "--benchmark"]
@@ -381,7 +380,7 @@ def renamed(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_the_spec_may_have_another_name_and_call_the_rows_to_evaluate_on_test(renamed: Path, tmp_path: Path) -> None:
+def test_spec_may_have_another_name_and_call_its_valid_rows_test(renamed: Path, tmp_path: Path) -> None:
     # 48 rows per record divide no batch of 64, and no row is lost.
     arguments = [*SMALL, "--dataset_dir", renamed, "--feature_spec", "theirs.yaml", "--results_dir", tmp_path]
     sim(*arguments, "--prebatch_train_size", 48, "--prebatch_test_size", 48, "--mode", "inference", "--random_weights")
@@ -422,29 +421,15 @@ def theirs(tmp_path: Path) -> Path:
     return directory
 
 
-INFER = ["--mode", "inference", "--random_weights"]
-
-
-def test_a_spec_of_ones_own_is_scored(theirs: Path, tmp_path: Path) -> None:
-    sim(*SMALL, "--dataset_dir", theirs, "--results_dir", tmp_path / "results", *INFER)
-    assert steps_of(tmp_path / "results") == [[1, 1], [1, 2], []]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("test:", "other:", r"source_spec has \['other', 'train'\], expected train, and test or valid"),
-        ("train:", "other:", r"source_spec has \['other', 'test'\], expected train, and test or valid"),
         ("label_ch: [clicked]", "x: [clicked]", "channel 'label' is empty: a model needs a label column"),
-        (
-            "ids: [user]",
-            "ids: [user, fee]",
-            "'ids', which no model knows, and holds ids beside numbers",
-        ),
         ("", "", "model 'sim' takes rows with a history"),
     ],
 )
-def test_a_spec_of_which_nothing_can_be_trained_is_refused_before_it_is_imported(
+def test_spec_without_a_split_or_a_label_is_refused_before_it_is_imported(
     theirs: Path, tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     (theirs / FILE_NAME).write_text(SPEC.replace(old, new))
@@ -454,41 +439,43 @@ def test_a_spec_of_which_nothing_can_be_trained_is_refused_before_it_is_imported
     assert not (tmp_path / "results").exists()
 
 
-def test_a_directory_without_data_is_refused_with_what_is_expected(tmp_path: Path, straight: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere is not a directory. Give one with prepared data or with"):
-        sim(*SMALL, "--dataset_dir", tmp_path / "nowhere")
-    (tmp_path / "metadata.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"neither prepared data nor feature_spec\.yaml.*--feature_spec"):
-        sim(*SMALL, "--dataset_dir", tmp_path)
-    with pytest.raises(ArtifactError, match="holds trained-model, expected prepared-data"):
-        sim(*SMALL, "--dataset_dir", straight / "model")
-
-
 @pytest.mark.parametrize(
-    ("name", "rows", "message"),
+    ("place", "arguments", "kind", "message"),
     [
-        ("prebatch_train_size", 64, "the train data has 48 rows per record. Give 48, or 0"),
-        ("prebatch_test_size", 24, "the valid data has 48 rows per record. Give 48, or 0"),
+        ("nowhere", SMALL, ConfigError, "nowhere is not a directory. Give one with prepared data or with"),
+        ("empty", SMALL, ConfigError, r"neither prepared data nor feature_spec\.yaml.*--feature_spec"),
+        ("model", SMALL, ArtifactError, "holds trained-model, expected prepared-data"),
+        ("records", [*SMALL, "--prebatch_train_size", 64], ConfigError, "is 64, and the train data has 48 rows per"),
+        ("records", [*SMALL, "--prebatch_test_size", 24], ConfigError, "is 24, and the valid data has 48 rows per"),
+        ("prepared", [*SMALL, "--prebatch_test_size", 48], ConfigError, "is 48, and the valid data is parquet"),
+        (
+            "prepared",
+            [*SMALL, "--drop_remainder", "--global_batch_size", 2000],
+            DataError,
+            "no batch of 2,000 rows in the train data, which has 1,000",
+        ),
+        ("prepared", [], SpecError, "model 'sim' takes rows with a history"),
     ],
 )
-def test_a_prebatch_size_that_is_not_the_files_is_refused(renamed: Path, name: str, rows: int, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"--{name} is {rows}, and {message}"):
-        sim(*SMALL, "--dataset_dir", renamed, f"--{name}", rows)
-
-
-def test_data_that_fills_no_batch_or_that_the_model_does_not_take_is_refused(prepared: Path, tmp_path: Path) -> None:
-    common = ["--dataset_dir", prepared, "--results_dir", tmp_path]
-    with pytest.raises(DataError, match="no batch of 2,000 rows in the train data, which has 1,000"):
-        sim(*SMALL, *common, "--drop_remainder", "--global_batch_size", 2000)
-    with pytest.raises(SpecError, match="model 'sim' takes rows with a history"):
-        sim(*common)
-    assert list(tmp_path.iterdir()) == []
+def test_data_that_cannot_be_trained_on_is_refused(
+    prepared: Path,
+    straight: Path,
+    renamed: Path,
+    tmp_path: Path,
+    place: str,
+    arguments: list[object],
+    kind: type[Exception],
+    message: str,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"prepared": prepared, "model": straight / "model", "records": renamed}
+    with pytest.raises(kind, match=message):
+        sim(*arguments, "--dataset_dir", places.get(place, tmp_path / place), "--results_dir", tmp_path / "results")
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("is_cached", [True, False])
-def test_rows_that_come_in_the_same_order_are_read_once_unless_the_cache_is_disabled(
-    tmp_path: Path, is_cached: bool
-) -> None:
+def test_rows_in_the_same_order_are_read_once_unless_the_cache_is_disabled(tmp_path: Path, is_cached: bool) -> None:
     prepared = ratings.make_prepared(tmp_path / "prepared", num_train=100, num_valid=100)
     open_split = SplitOpener(SimOptions(disable_cache=not is_cached, global_batch_size=30))
     batches = open_split(prepared, FeatureSpec.read(prepared), "valid", 99, shuffle=False, seed=0)
@@ -521,5 +508,13 @@ def test_records_with_a_feature_spec_are_imported_once_beside_the_results(
     assert "import" in sim(*arguments, *infer)
     assert steps_of(tmp_path / "results") == [[1, 1], [1, 2], [1, 3], [1, 4], []]
     assert "import" not in sim(*arguments, *infer)
-    with pytest.raises(ConfigError, match="--prebatch_test_size is 24, and the valid data has 48 rows per record"):
-        sim(*arguments, "--prebatch_test_size", 24)
+
+
+# Two sockets of two cores with two threads each.
+CPUS = [Cpu(socket=n % 4 // 2, core=n % 2, number=n) for n in range(8)]
+EXPECTED = {"socket": {0, 1, 4, 5}, "single": {0, 4}, "single_unique": {0, 4}}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_bind_a_process_that_is_alone(mode: str) -> None:
+    assert cpus_of(mode, CPUS) == EXPECTED.get(mode, set(range(8)))

@@ -166,33 +166,24 @@ def replaced(old: str, new: str, text: str = GENERAL) -> str:
         (replaced("  test:\n    - type: csv", "  test:\n    - type: orc"),
          r"source_spec\.test\[0\]\.type is 'orc'. Available: parquet, tfrecord, csv"),
         (replaced("files: [test_data.csv]", "files: []"), r"source_spec\.test\[0\]\.files is empty"),
-        (replaced("files: [test_data.csv]", "files: test_data.csv"),
-         r"source_spec\.test\[0\]\.files is 'test_data.csv': input should be a valid"),
-        (replaced("files: [test_data.csv]", "path: a"), r"test\[0\]\.(files: field required|path is 'a': un)"),
         (replaced("      files: [test_data.csv]\n", ""), r"source_spec\.test\[0\]\.files: field required"),
-        (replaced("files: [test_data.csv]", "files: [a]\n      num_rows: many"), r"num_rows is 'many'"),
         (replaced("  test:\n    - type: csv", "  test:\n      type: csv"),
          r"source_spec\.test is .*: input should be a valid array"),
         (replaced("cardinality: 2655", "cardinality: auto"),
          r"feature_spec\.user_id\.cardinality is 'auto': input should be a valid integer"),
         (replaced("dtype: torch.int32", "dtype: torch.bfloat16"), r"user_id\.dtype is 'torch.bfloat16', expected a n"),
-        (replaced("    dtype: torch.int32\n", ""), r"feature_spec\.user_id\.dtype is None"),
-        (replaced("cardinality: 2655", "dimensions: 7"),
-         r"feature_spec\.user_id\.dimensions is 7: input should be a valid"),
         (replaced("cardinality: 2655", "dimensions: [0]"), "'user_id': max_length is 0"),
-        (replaced("cardinality: 2655", "null_fill: none"),
-         r"user_id\.null_fill.* is 'none': input should be a valid number"),
+        (replaced("cardinality: 2655", "null_fill: none"), r"user_id\.null_fill.* is 'none'"),
         (replaced("  user_id:\n", "  7:\n"), "feature_spec has the key 7, which is not text. Put it in quotes"),
         (replaced("  user_id:\n", "  user_age:\n"), r"^line 8: not YAML: 'user_age' appears twice"),
         (replaced("user_gender:", "user_gender: ]"), r"^line 3: not YAML"),
         ("a: \x00", "not YAML"),
         ("[1, 2]", r"the file is \[1, 2\], expected names with their values"),
         ("feature_spec: {a: {dtype: int64}}", "channel_spec: field required"),
-        ("feature_specs: {}", "feature_spec: field required|feature_specs"),
         ("feature_spec: {}\nchannel_spec: {}\nmetadata: {d: 2001-99-99}", "not YAML: month must be"),
     ],
 )  # fmt: skip
-def test_what_contradicts_itself_is_refused_with_the_place(text: str, message: str) -> None:
+def test_contradiction_in_a_spec_file_is_refused_with_its_place(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         SpecFile.from_yaml(text)
 
