@@ -74,7 +74,7 @@ def test_every_variable_has_one_default_and_is_documented() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_has_no_rights_that_it_does_not_need(name: str) -> None:
+def test_service_has_no_rights_that_it_does_not_need(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -123,7 +123,7 @@ def test_only_mlflow_reaches_the_database() -> None:
 
 
 @pytest.mark.parametrize("missing", GIVEN)
-def test_what_must_be_given_has_no_default(missing: str) -> None:
+def test_required_variable_has_no_default(missing: str) -> None:
     name = FILES["TLS" in missing]
     with pytest.raises(KeyError, match=missing):
         compose(name, **{variable: value for variable, value in GIVEN.items() if variable != missing})
@@ -154,7 +154,7 @@ def test_images_are_pinned() -> None:
     assert bases["PYTHON_IMAGE"].startswith("python:3.13.")
 
 
-def test_the_context_has_what_is_copied_and_imported_and_no_more() -> None:
+def test_context_has_what_is_copied_and_imported_and_no_more() -> None:
     files, _ = needed_files()
     assert allowed_files() == files, "renew it: python -m tests.harness.containers.deployment"
     dockerfile = (CONTAINER / "Dockerfile").read_text(encoding="utf-8")

@@ -50,7 +50,7 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["base", "ingress", "baked"])
-def test_the_manifests_follow_the_schemas_of_kubernetes(name: str, version: str) -> None:
+def test_manifests_follow_the_schemas_of_kubernetes(name: str, version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     made = render(name)
     for definition in made.values():
@@ -96,7 +96,7 @@ def test_kserve_runs_what_the_base_runs(objects: Objects, container: dict[str, A
 # As the container stack
 
 
-def test_the_server_is_that_of_the_container_stack(container: dict[str, Any], pod: dict[str, Any]) -> None:
+def test_server_is_that_of_the_container_stack(container: dict[str, Any], pod: dict[str, Any]) -> None:
     assert container["image"].partition(":")[0] == COMPOSED["image"]
     added = [argument for argument in container["args"] if argument not in COMPOSED["command"]]
     ages = ["--grpc-max-connection-age", "--grpc-max-connection-age-grace"]
@@ -160,7 +160,7 @@ def test_all_selectors_mean_the_same_pods(objects: Objects) -> None:
 # What the autoscaler goes by
 
 
-def test_the_queue_time_is_what_a_request_waited_for_all_models(objects: Objects, tmp_path: Path) -> None:
+def test_queue_time_is_what_a_request_waited_for_all_models(objects: Objects, tmp_path: Path) -> None:
     """100 requests a second, each of which waits 1 ms for one step and 2 ms for the other."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool was not found: apt-get install prometheus (or scripts/system-packages.sh)")

@@ -76,7 +76,7 @@ def url() -> Iterator[str]:
         thread.join()
 
 
-def test_a_turn_is_counted_and_its_answers_are_kept(url: str) -> None:
+def test_turn_is_counted_and_its_answers_are_kept(url: str) -> None:
     with Workers(2) as workers:
         run, outcome = keep_in_flight(
             "echo",
@@ -94,6 +94,6 @@ def test_a_turn_is_counted_and_its_answers_are_kept(url: str) -> None:
     assert {body for _, message, body in outcome.samples if message == 0} == {b"one"}
 
 
-def test_a_request_that_fails_fails_the_turn(url: str) -> None:
+def test_request_that_fails_fails_the_turn(url: str) -> None:
     with Workers(1) as workers, pytest.raises(ServingError, match=r"echo failed under load: \{'UNKNOWN': \d+\}"):
         keep_in_flight("echo", workers, partial(Http1Connection, url), [b"busy"], LOAD, turn_s=0.5, warmup_s=0.25)

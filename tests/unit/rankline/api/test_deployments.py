@@ -62,7 +62,7 @@ def refused(result: Result) -> str:
     return result.output
 
 
-def test_a_registered_version_is_deployed_updated_described_and_asked(typed: Typed, tmp_path: Path) -> None:
+def test_registered_version_is_deployed_updated_described_and_asked(typed: Typed, tmp_path: Path) -> None:
     path = tmp_path / "elsewhere" / NAME
     assert f"{NAME} is created" in said(typed("create", "--name", NAME, "-m", f"models:/{NAME}/1"))
     assert active_version(path, NAME) == 1
@@ -86,14 +86,14 @@ def test_a_registered_version_is_deployed_updated_described_and_asked(typed: Typ
     assert timed.to_dict("records") == [{"x": "1970-01-01T00:00:00.000003Z", "score": 23}]
 
 
-def test_an_empty_directory_holds_no_deployments_and_a_path_is_no_name(typed: Typed, tmp_path: Path) -> None:
+def test_empty_directory_holds_no_deployments_and_a_path_is_no_name(typed: Typed, tmp_path: Path) -> None:
     assert "[]" in said(typed("list"))
     for name in ("", ".", "..", "a/b"):
         assert f"the name is {name!r}" in refused(typed("create", "--name", name, "-m", f"models:/{NAME}/1"))
         assert f"has no ensemble {name!r}" in refused(typed("get", "--name", name))
 
 
-def test_the_export_of_a_run_is_deployed_and_a_server_is_asked(typed: Typed, origin: Path) -> None:
+def test_export_of_a_run_is_deployed_and_a_server_is_asked(typed: Typed, origin: Path) -> None:
     first = ExportedEnsemble.load(origin, 1)
     target = f"rankline:{origin.parent}"
     said(typed("update", "--name", NAME, "-m", f"runs:/{first.run_id}/model", target=target))
@@ -104,7 +104,7 @@ def test_the_export_of_a_run_is_deployed_and_a_server_is_asked(typed: Typed, ori
     assert list(scored["score"]) == [12]
 
 
-def test_a_deployment_is_served_from_mlflow_until_ctrl_c(origin: Path, store: Store, tmp_path: Path) -> None:
+def test_deployment_is_served_from_mlflow_until_ctrl_c(origin: Path, store: Store, tmp_path: Path) -> None:
     program = (
         "import signal; from mlflow.cli import cli\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what a shell starts in the background ignores it
@@ -132,7 +132,7 @@ def test_a_deployment_is_served_from_mlflow_until_ctrl_c(origin: Path, store: St
     wait_until_ended(servers)
 
 
-def test_what_cannot_be_deployed_is_told_and_what_answers_stays(typed: Typed, origin: Path, tmp_path: Path) -> None:
+def test_undeployable_model_is_refused_and_the_active_version_stays(typed: Typed, origin: Path, tmp_path: Path) -> None:
     create = ("create", "--name", NAME, "-m")
     assert "expected models:/NAME/VERSION or runs:/RUN_ID" in refused(typed(*create, "s3://bucket/model"))
     assert f"expected models:/{NAME}/VERSION" in refused(typed(*create, "models:/other/1"))

@@ -60,7 +60,7 @@ def test_importing_it_imports_nothing_heavy() -> None:
     assert {"pandas", "numpy", "pyarrow", "tensorflow", "nvtabular", "typer"} & set(done.stdout.split()) == set()
 
 
-def test_what_it_has_is_listed_and_there() -> None:
+def test_public_names_are_listed_and_there() -> None:
     assert set(rankline.__all__) <= set(dir(rankline))
     assert all(getattr(rankline, name).__doc__ for name in rankline.__all__)
     assert rankline.RanklineError is RanklineError
@@ -82,7 +82,7 @@ SOURCES: dict[str, Callable[[pd.DataFrame], Any]] = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_dataset_is_made_of_rows_in_any_form(source: str) -> None:
+def test_dataset_is_made_of_rows_in_any_form(source: str) -> None:
     data = rankline.Dataset(SOURCES[source](FRAME), label="clicked", name="click-log")
     assert list(data.columns["column"]) == ["clicked", "city", "age"]
     assert list(data.columns["role"]) == ["label", "categorical", "numeric"]
@@ -94,7 +94,7 @@ def test_a_dataset_is_made_of_rows_in_any_form(source: str) -> None:
     assert rankline.load_recipe(data.file).name == data.recipe.name == "click-log"
 
 
-def test_a_name_that_yaml_takes_for_something_else_stays_a_name() -> None:
+def test_name_that_yaml_takes_for_something_else_stays_a_name() -> None:
     assert rankline.Dataset(FRAME, label="clicked", name="2024").recipe.name == "2024"
     FRAME.to_csv("2024-01-01.csv", index=False)
     assert rankline.Dataset("2024-01-01.csv", label="clicked", name="churn").recipe.name == "churn"
@@ -133,14 +133,14 @@ BAD_CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], 
 
 
 @pytest.mark.parametrize("case", BAD_CALLS)
-def test_a_call_that_cannot_be_done_says_what_to_give(case: str) -> None:
+def test_call_that_cannot_be_done_says_what_to_give(case: str) -> None:
     function, arguments, options, error, message = BAD_CALLS[case]
     with pytest.raises(error, match=message):
         function(*arguments, **options)
     assert not Path("model_repository").exists()
 
 
-def test_a_run_is_named_by_the_choices_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_named_by_the_choices_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     monkeypatch.setattr(PreparedData, "load", lambda *_: None)
     monkeypatch.setattr("rankline.api.pipeline.train", lambda recipe, *_, **__: [names.append(recipe.run_name)])
@@ -176,7 +176,7 @@ def test_records_rows_and_columns_are_scored_as_a_frame_is(ensemble: ExportedEns
     assert batch.column("score").to_pylist() == scores
 
 
-def test_an_ensemble_goes_by_its_name(ensemble: ExportedEnsemble) -> None:
+def test_ensemble_goes_by_its_name(ensemble: ExportedEnsemble) -> None:
     scored = rankline.predict("mine", FRAME.head(2), repository=ensemble.path.parent)
     assert scored.equals(rankline.predict(ensemble, FRAME.head(2)))
 
@@ -203,7 +203,7 @@ def caught() -> Iterator[list[warnings.WarningMessage]]:
         yield found
 
 
-def test_the_warnings_of_who_calls_come_as_before(
+def test_warnings_of_who_calls_come_as_before(
     ensemble: ExportedEnsemble, caught: list[warnings.WarningMessage]
 ) -> None:
     rankline.predict(ensemble, FRAME.head(1))
@@ -211,7 +211,7 @@ def test_the_warnings_of_who_calls_come_as_before(
     assert [str(warning.message) for warning in caught] == ["mine"]
 
 
-def test_a_graph_of_merlin_systems_is_exported_as_it_is(tmp_path: Path) -> None:
+def test_graph_of_merlin_systems_is_exported_as_it_is(tmp_path: Path) -> None:
     from rankline.serving.engines.merlin_operators import TransformWorkflow, merlin_operator
 
     rows = pd.DataFrame({"user": [3, 1, 2, 3] * 5, "price": np.linspace(0, 4, 20)})

@@ -68,7 +68,7 @@ def test_runs_are_offered_by_as_many_digits_as_are_typed(place: Path, store: Sto
 
 
 @pytest.mark.parametrize("typed", ["rankline compare 0", "rankline runs --work-dir work x", "rankline promote --to "])
-def test_a_directory_that_cannot_be_read_offers_nothing(
+def test_directory_that_cannot_be_read_offers_nothing(
     typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -29,7 +29,7 @@ def ages(batches: Any) -> list[list[float]]:
     return [inputs["age"].numpy()[:, 0].tolist() for inputs, _ in batches]
 
 
-def test_an_epoch_of_several_passes_has_the_orders_of_as_many_epochs(prepared: Path) -> None:
+def test_epoch_of_several_passes_has_the_orders_of_as_many_epochs(prepared: Path) -> None:
     plain, twice = loader(prepared), repeated(loader(prepared), 2)
     assert (twice.num_rows, len(twice)) == (2 * NUM_ROWS, 2 * len(plain))
     epochs = [ages(plain) for _ in range(4)]
@@ -39,7 +39,7 @@ def test_an_epoch_of_several_passes_has_the_orders_of_as_many_epochs(prepared: P
 
 
 @pytest.mark.parametrize("batch", [0, 1, 5, 6, 7, 11])
-def test_an_epoch_of_several_passes_goes_on_at_any_batch(prepared: Path, batch: int) -> None:
+def test_epoch_of_several_passes_goes_on_at_any_batch(prepared: Path, batch: int) -> None:
     straight = repeated(loader(prepared), 2)
     expected = [*ages(straight), *ages(straight)][12 + batch :] + ages(straight)
     reader = Reader(repeated(loader(prepared), 2))
@@ -47,7 +47,7 @@ def test_an_epoch_of_several_passes_goes_on_at_any_batch(prepared: Path, batch: 
     assert ages(reader) + ages(reader) == expected
 
 
-def test_a_position_that_was_saved_while_reading_is_the_one_to_go_on_at(prepared: Path) -> None:
+def test_position_that_was_saved_while_reading_is_the_one_to_go_on_at(prepared: Path) -> None:
     straight: Any = repeated(loader(prepared), 3)
     passing = iter(straight)
     for _ in range(8):
@@ -60,7 +60,7 @@ def test_a_position_that_was_saved_while_reading_is_the_one_to_go_on_at(prepared
         repeated(loader(prepared), 2).load_state_dict(state)  # type: ignore[attr-defined]
 
 
-def test_a_loader_without_a_position_is_read_again_up_to_it(prepared: Path, tmp_path: Path) -> None:
+def test_loader_without_a_position_is_read_again_up_to_it(prepared: Path, tmp_path: Path) -> None:
     spec = FeatureSpec.read(prepared)
     files = write_tfrecords([prepared / "train" / "part_0.parquet"], spec, tmp_path)
 
@@ -113,7 +113,7 @@ def test_batches_that_do_not_fit_are_read_in_each_pass() -> None:
     assert counted.passes == 3
 
 
-def test_a_pass_that_is_left_early_keeps_nothing() -> None:
+def test_pass_that_is_left_early_keeps_nothing() -> None:
     counted = Counted()
     kept = CachedBatches(counted)
     assert float(next(iter(kept))[0]["x"][0, 0]) == 0.0

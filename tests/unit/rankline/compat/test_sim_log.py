@@ -33,7 +33,7 @@ def take(log: TrainingLog, clock: Clock, steps: range, *, step_s: float = 0.5, n
         log.after_look(step, LOOKED)
 
 
-def test_a_line_has_what_dllogger_writes(tmp_path: Path) -> None:
+def test_line_has_what_dllogger_writes(tmp_path: Path) -> None:
     began = datetime(2026, 11, 20, 12, 30)
     times = iter([began, began + timedelta(seconds=1.5), began + timedelta(seconds=61)])
     with SimLog(tmp_path / "results" / "log.json", now=lambda: next(times)) as log:
@@ -59,7 +59,7 @@ def test_a_line_has_what_dllogger_writes(tmp_path: Path) -> None:
     ]
 
 
-def test_a_line_is_there_as_soon_as_it_is_written_and_a_new_log_replaces_or_goes_on(tmp_path: Path) -> None:
+def test_line_is_there_as_soon_as_it_is_written_and_a_new_log_replaces_or_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     for append, expected in ((False, [1]), (True, [1, 2]), (False, [3])):
         with SimLog(path, append=append) as log:
@@ -67,7 +67,7 @@ def test_a_line_is_there_as_soon_as_it_is_written_and_a_new_log_replaces_or_goes
             assert [line["step"] for line in lines_of(path)] == [[number] for number in expected]
 
 
-def test_a_run_has_a_line_for_each_step_each_epoch_and_itself(tmp_path: Path) -> None:
+def test_run_has_a_line_for_each_step_each_epoch_and_itself(tmp_path: Path) -> None:
     clock, metrics = Clock(), MetricRecord()
     with SimLog(tmp_path / "log.json") as lines:
         log = TrainingLog(lines, metrics, steps_per_epoch=3, clock=clock)
@@ -108,7 +108,7 @@ def test_steps_are_in_mlflow_every_few_seconds(tmp_path: Path) -> None:
     }
 
 
-def test_the_warm_up_is_of_the_first_epoch_only(tmp_path: Path) -> None:
+def test_warm_up_is_of_the_first_epoch_only(tmp_path: Path) -> None:
     clock = Clock()
     with SimLog(tmp_path / "log.json") as lines:
         log = TrainingLog(lines, MetricRecord(), steps_per_epoch=4, warmup_steps=2, clock=clock)
@@ -120,7 +120,7 @@ def test_the_warm_up_is_of_the_first_epoch_only(tmp_path: Path) -> None:
     assert [data["latency_mean"] for data in epochs] == pytest.approx([1_000.0, 5_500.0])
 
 
-def test_a_run_that_goes_on_counts_from_where_it_was(tmp_path: Path) -> None:
+def test_run_that_goes_on_counts_from_where_it_was(tmp_path: Path) -> None:
     clock, metrics = Clock(), MetricRecord()
     with SimLog(tmp_path / "log.json") as lines:
         log = TrainingLog(lines, metrics, steps_per_epoch=3, clock=clock)
@@ -130,7 +130,7 @@ def test_a_run_that_goes_on_counts_from_where_it_was(tmp_path: Path) -> None:
     assert metrics.points[-1][0] == 3
 
 
-def test_a_run_with_nothing_left_to_learn_tells_what_the_model_is_known_to_do(tmp_path: Path) -> None:
+def test_run_with_nothing_left_to_learn_tells_what_the_model_is_known_to_do(tmp_path: Path) -> None:
     with SimLog(tmp_path / "log.json") as lines:
         TrainingLog(lines, MetricRecord(), steps_per_epoch=3, clock=Clock()).end({"valid_auc": 0.7, "epoch": 3.0})
     assert lines_of(tmp_path / "log.json")[0]["data"] == {"time_to_train": 0.0, "test_auc": 0.7}
@@ -188,7 +188,7 @@ def test_warmup_steps_count_where_there_are_no_others(num_steps: int) -> None:
     assert figures["latency_p95"] == pytest.approx(250.0)
 
 
-def test_a_step_is_timed_with_the_wait_for_its_batch() -> None:
+def test_step_is_timed_with_the_wait_for_its_batch() -> None:
     clock = Clock()
     batches = Batches(clock, [4, 4, 2], load_s=0.5)
     told: list[tuple[int, float]] = []
@@ -203,7 +203,7 @@ def test_a_step_is_timed_with_the_wait_for_its_batch() -> None:
     assert batches.passes == 1
 
 
-def test_a_benchmark_takes_as_many_passes_as_its_steps_need() -> None:
+def test_benchmark_takes_as_many_passes_as_its_steps_need() -> None:
     clock = Clock()
     batches = Batches(clock, [4, 4, 2])
     numbers: list[int] = []

@@ -95,7 +95,7 @@ def trained(prepared: Path, batches: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("model", ["din", "sim"])
-def test_a_saved_model_scores_rows_without_negatives(
+def test_saved_model_scores_rows_without_negatives(
     model: str, trained: Any, batches: list[Any], tmp_path: Path
 ) -> None:
     assert not any("neg" in name for inputs in batches for name in inputs)
@@ -105,7 +105,7 @@ def test_a_saved_model_scores_rows_without_negatives(
         np.testing.assert_allclose(score(inputs), expected, atol=1e-5)
 
 
-def test_a_checkpoint_of_a_run_that_learnt_from_negatives_scores_without_them(
+def test_checkpoint_of_a_run_that_learnt_from_negatives_scores_without_them(
     prepared: Path, trained: Any, batches: list[Any]
 ) -> None:
     score = from_checkpoint(trained("dien").checkpoint, FeatureSpec.read(prepared), precision="float32", xla=False)
@@ -119,7 +119,7 @@ def test_a_checkpoint_of_a_run_that_learnt_from_negatives_scores_without_them(
     ("options", "tolerance"),
     [({"precision": "float32", "xla": True}, 1e-5), ({"precision": "bfloat16", "xla": False}, 0.02)],
 )
-def test_a_checkpoint_scores_with_its_averages_and_as_it_is_asked_to(
+def test_checkpoint_scores_with_its_averages_and_as_it_is_asked_to(
     options: dict[str, Any], tolerance: float, prepared: Path, trained: Any, batches: list[Any]
 ) -> None:
     averaged = trained("din", weight_averaging=True)
@@ -130,7 +130,7 @@ def test_a_checkpoint_scores_with_its_averages_and_as_it_is_asked_to(
         assert np.abs(found - averaged.scores[0]).max() > 1e-6
 
 
-def test_a_checkpoint_of_another_model_is_refused(prepared: Path, trained: Any) -> None:
+def test_checkpoint_of_another_model_is_refused(prepared: Path, trained: Any) -> None:
     checkpoint, spec = trained("din").checkpoint, FeatureSpec.read(prepared)
     other = {**checkpoint.config, "hidden": [9]}
     with pytest.raises(ArtifactError, match="another model"):
@@ -140,13 +140,13 @@ def test_a_checkpoint_of_another_model_is_refused(prepared: Path, trained: Any) 
         from_checkpoint(foreign, spec, precision="float32", xla=False)
 
 
-def test_nobody_mistakes_random_weights_for_learnt_ones(prepared: Path, trained: Any, batches: list[Any]) -> None:
+def test_untrained_scorer_differs_from_a_trained_one(prepared: Path, trained: Any, batches: list[Any]) -> None:
     score = untrained(FeatureSpec.read(prepared), config_of("din"))
     assert score(batches[0]).shape == (BATCH_SIZE, 1)
     assert np.abs(score(batches[0]) - trained("din").scores[0]).max() > 1e-3
 
 
-def test_what_is_no_saved_model_or_one_of_other_features_is_refused(tmp_path: Path, trained: Any) -> None:
+def test_saved_model_that_is_missing_or_of_other_features_is_refused(tmp_path: Path, trained: Any) -> None:
     with pytest.raises(ArtifactError, match="cannot be loaded as a SavedModel"):
         saved(tmp_path / "absent", make_spec())
     trained("din").export(tmp_path / "din")
@@ -156,7 +156,7 @@ def test_what_is_no_saved_model_or_one_of_other_features_is_refused(tmp_path: Pa
         saved(tmp_path / "din", ratings.make_spec())
 
 
-def test_a_batch_of_each_size_is_scored_once(prepared: Path) -> None:
+def test_batch_of_each_size_is_scored_once(prepared: Path) -> None:
     spec = FeatureSpec.read(prepared).for_scoring
     loader = tensorflow_loader(prepared, spec, "valid", BATCH_SIZE, shuffle=False, seed=0)
     seen: list[int] = []

@@ -31,7 +31,7 @@ class Hosts:
             assert self.asked.wait(_LIMIT_S)
 
 
-def test_a_generation_ends_at_its_next_checkpoint_where_hosts_join_that_can_be_reached() -> None:
+def test_generation_ends_at_its_next_checkpoint_where_hosts_join_that_can_be_reached() -> None:
     hosts, ended = Hosts({"localhost": 1}), Event()
     watch = HostWatch({"localhost": 1}, hosts.find, max_workers=2)
     with watch.during(ended.set):
@@ -48,7 +48,7 @@ def test_a_generation_ends_at_its_next_checkpoint_where_hosts_join_that_can_be_r
     assert watch.stop_reason == "more hosts joined."
 
 
-def test_a_generation_with_as_many_workers_as_there_may_be_goes_on_when_hosts_join() -> None:
+def test_generation_with_as_many_workers_as_there_may_be_goes_on_when_hosts_join() -> None:
     hosts, ended = Hosts({"localhost": 1, "127.0.0.1": 1}), Event()
     watch = HostWatch({"localhost": 1}, hosts.find, max_workers=1)
     with watch.during(ended.set):
@@ -57,7 +57,7 @@ def test_a_generation_with_as_many_workers_as_there_may_be_goes_on_when_hosts_jo
     assert not ended.is_set()
 
 
-def test_a_generation_ends_at_once_where_a_host_is_named_no_more() -> None:
+def test_generation_ends_at_once_where_a_host_is_named_no_more() -> None:
     hosts, ended = Hosts({"a": 1}), Event()
     watch = HostWatch({"a": 1, "b": 1}, hosts.find, max_workers=2)
     with watch.during(ended.set):

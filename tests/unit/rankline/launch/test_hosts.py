@@ -26,19 +26,19 @@ def test_hosts_have_room_for_one_worker_unless_they_say_so() -> None:
 @pytest.mark.parametrize(
     "text", ["", "a:0", "a:x", "a:two", ":2", "a:1,a:2", "a:1:2", "-oProxyCommand=id", "a;id", "$(id)", "a b"]
 )
-def test_what_is_no_host_is_refused(text: str) -> None:
+def test_text_that_is_no_host_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected NAME:NUMBER, each name once"):
         parse_hosts(text.split(","))
 
 
-def test_a_script_is_asked_again_each_time(tmp_path: Path) -> None:
+def test_script_is_asked_again_each_time(tmp_path: Path) -> None:
     hosts = script(tmp_path / "hosts", 'cat "$(dirname "$0")/list"')
     for text, places in (("a:2\nb\n", {"a": 2, "b": 1}), ("b\n", {"b": 1}), ("", {})):
         (tmp_path / "list").write_text(text)
         assert discover_hosts(hosts) == places
 
 
-def test_a_script_that_fails_or_is_none_is_refused(tmp_path: Path) -> None:
+def test_script_that_fails_or_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="broken failed: .*exit status 3.*prints a line HOST:NUMBER"):
         discover_hosts(script(tmp_path / "broken", "exit 3"))
     (tmp_path / "notes.txt").write_text("a:2")
@@ -47,7 +47,7 @@ def test_a_script_that_fails_or_is_none_is_refused(tmp_path: Path) -> None:
 
 
 @given(hosts=st.dictionaries(st.text(min_size=1), st.integers(1, 9)), number=st.integers(0, 40))
-def test_the_first_hosts_are_filled_first(hosts: dict[str, int], number: int) -> None:
+def test_first_hosts_are_filled_first(hosts: dict[str, int], number: int) -> None:
     places = first_places(hosts, number)
     assert sum(places.values()) == min(number, sum(hosts.values()))
     assert list(places) == list(hosts)[: len(places)]
@@ -89,7 +89,7 @@ def test_one_process_is_enough_for_one_worker_here_that_nothing_replaces(
     assert options.is_asked_for(config) is is_asked_for
 
 
-def test_an_elastic_run_starts_with_as_many_as_the_hosts_take_and_the_run_wants() -> None:
+def test_elastic_run_starts_with_as_many_as_the_hosts_take_and_the_run_wants() -> None:
     config = WorkersConfig(min_workers=1, max_workers=4)
     assert LaunchConfig(hosts="a:4,b:4").num_workers(config) == 4
     assert LaunchConfig(hosts="a,b").num_workers(config) == 2
@@ -106,7 +106,7 @@ def test_workers_run_here_unless_hosts_are_named(tmp_path: Path) -> None:
     assert LaunchConfig(host_discovery_script=str(script)).find_hosts(config) == {"c": 3}
 
 
-def test_a_script_that_nobody_would_ask_is_refused() -> None:
+def test_script_that_nobody_would_ask_is_refused() -> None:
     with pytest.raises(ConfigError, match="--min-workers and --max-workers"):
         LaunchConfig(host_discovery_script="hosts.sh").is_asked_for(WorkersConfig(workers=2))
 

@@ -57,7 +57,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **VALUES, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
 
-def test_a_remote_worker_has_the_secrets_and_no_command_line_does(environment: dict[str, str], tmp_path: Path) -> None:
+def test_remote_worker_has_the_secrets_and_no_command_line_does(environment: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("horovod")
     wanted = shlex.quote("cd / > /dev/null 2>&1 ; env HERE=1 env")
     made = subprocess.run(
@@ -84,9 +84,7 @@ def test_horovodrun_writes_no_secret_into_the_commands_of_workers(environment: d
     assert not [name for name in SECRETS if f"'{name}'" in made.stdout]
 
 
-def test_what_looks_for_interfaces_has_its_key_and_no_command_line_does(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_interface_search_has_its_key_and_no_command_line_does(environment: dict[str, str], tmp_path: Path) -> None:
     """One host is this machine, the other one is behind what stands in the place of ssh."""
     pytest.importorskip("horovod")
     made = subprocess.run(
@@ -102,7 +100,7 @@ def test_what_looks_for_interfaces_has_its_key_and_no_command_line_does(
     assert not [pickle for pickle in pickles if KEY in pickle]
 
 
-def test_a_store_of_workers_is_bounded_and_talks_to_members_only() -> None:
+def test_store_of_workers_is_bounded_and_talks_to_members_only() -> None:
     pytest.importorskip("horovod")
     from rankline.launch import horovodrun_patches as patched
 
@@ -134,7 +132,7 @@ def test_a_store_of_workers_is_bounded_and_talks_to_members_only() -> None:
         store._httpd.server_close()
 
 
-def test_a_secret_that_is_not_there_is_not_sent(environment: dict[str, str]) -> None:
+def test_secret_that_is_not_there_is_not_sent(environment: dict[str, str]) -> None:
     for name in SECRETS[1:]:
         del environment[name]
     program = with_secrets.__file__

@@ -21,7 +21,7 @@ _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False
 
 
 @given(facts=st.dictionaries(st.text(), _SCALARS, min_size=1))
-def test_a_record_is_one_line_and_comes_back_as_it_was(facts: dict[str, object]) -> None:
+def test_record_is_one_line_and_comes_back_as_it_was(facts: dict[str, object]) -> None:
     output = io.StringIO()
     with redirect_stdout(output):
         report(**{f"fact {name}": value for name, value in facts.items()})
@@ -31,17 +31,17 @@ def test_a_record_is_one_line_and_comes_back_as_it_was(facts: dict[str, object])
 
 
 @given(line=st.text(alphabet=st.characters(exclude_characters="\x1e")))
-def test_what_is_only_printed_is_no_record(line: str) -> None:
+def test_printed_text_is_no_record(line: str) -> None:
     assert parse_record(line) is None
 
 
-def test_a_record_is_found_behind_a_line_without_an_end_and_a_torn_one_is_none() -> None:
+def test_record_is_found_behind_a_line_without_an_end_and_a_torn_one_is_none() -> None:
     assert parse_record('epoch 1\x1e{"done": 1}\n') == {"done": 1}
     assert parse_record('\x1e{"done": ') is None
     assert parse_record("\x1e7\n") is None
 
 
-def test_a_process_that_nobody_started_as_one_of_several_is_alone() -> None:
+def test_process_that_nobody_started_as_one_of_several_is_alone() -> None:
     assert Worker.from_environment({}) == Worker(rank=0, local_size=1, is_alone=True, is_launched=False)
     with Worker().in_world(WorkersConfig()) as world:
         assert (world.rank, world.size) == (0, 1)
@@ -96,7 +96,7 @@ print(pyarrow.cpu_count(), os.environ.get("TF_NUM_INTRAOP_THREADS"), os.environ.
         (0, 1, "5", "5 None None"),  # one process has all
     ],
 )
-def test_a_process_computes_and_reads_on_its_share_of_the_cores(
+def test_process_computes_and_reads_on_its_share_of_the_cores(
     threads: int, num_processes: int, given: str | None, expected: str
 ) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
@@ -133,7 +133,7 @@ def test_workers_of_a_machine_share_its_cores_out() -> None:
 
 
 @pytest.mark.parametrize("local_size", [0, 1, 100_000])
-def test_a_worker_alone_and_one_of_more_than_there_are_cores_may_use_any(local_size: int) -> None:
+def test_worker_alone_and_one_of_more_than_there_are_cores_may_use_any(local_size: int) -> None:
     assert cores_taken(0, local_size) == set(map(str, os.sched_getaffinity(0)))
 
 

@@ -40,16 +40,14 @@ RULE = "-" * 74
 OTHERS = "Terminating remaining workers after failure of Process 1.\n"
 
 
-def test_what_worker_0_reports_is_shown_and_what_it_made_is_the_result(
-    listener: Listener, seen: ProgressRecord
-) -> None:
+def test_reports_of_worker_0_are_shown_and_its_model_is_the_result(listener: Listener, seen: ProgressRecord) -> None:
     for line in (_record(0, done=1, total=4, note="epoch 1"), _record(0, model=MODEL)):
         assert not listener.take(line)
     assert seen.reports == [(1, 4, "epoch 1")]
     assert listener.result(0) == MODEL
 
 
-def test_the_run_and_its_checkpoints_are_known(logs: Path, seen: ProgressRecord) -> None:
+def test_run_and_its_checkpoints_are_known(logs: Path, seen: ProgressRecord) -> None:
     clear_logs(logs)
     steps: list[int] = []
     with Listener(logs, seen, mpi=False, after_checkpoint=lambda: steps.append(listener.num_checkpoints)) as listener:

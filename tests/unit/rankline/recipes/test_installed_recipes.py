@@ -71,7 +71,7 @@ def cli(site: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return run(site, f"sys.argv[1:] = {list(arguments)!r}; from rankline.cli.main import main; main()")
 
 
-def test_a_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: Path) -> None:
+def test_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: Path) -> None:
     prepared = cli(site, "prepare", "shop", "--data-dir", "data", "--valid-share", "0.25")
     assert prepared.returncode == 0, prepared.stderr
     assert "package broken: its recipes 'no_such_module.recipes' are left out (ModuleNotFoundError" in prepared.stderr
@@ -79,7 +79,7 @@ def test_a_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: 
     assert compiled.returncode == 0, compiled.stderr
 
 
-def test_an_operator_that_cannot_be_served_is_refused_before_anything_is_trained(site: Path) -> None:
+def test_operator_that_cannot_be_served_is_refused_before_anything_is_trained(site: Path) -> None:
     file = site / "shop/operators.py"
     file.write_text(file.read_text().replace("def lower(", "def unused("))
     done = cli(site, "run", "shop", "--data-dir", "data", "--valid-share", "0.25")
@@ -90,7 +90,7 @@ def test_an_operator_that_cannot_be_served_is_refused_before_anything_is_trained
     assert {path.name for path in (site / "work/shop").iterdir()} == {"prepared"}
 
 
-def test_an_operator_that_no_package_names_is_refused_before_anything_is_fitted(site: Path) -> None:
+def test_operator_that_no_package_names_is_refused_before_anything_is_fitted(site: Path) -> None:
     file = site / "shop-1.0.dist-info/entry_points.txt"
     file.write_text(re.sub(r"\[rankline\.operators\]\n.*\n", "", file.read_text()))
     done = cli(site, "prepare", "shop", "--data-dir", "data", "--valid-share", "0.25")
@@ -117,9 +117,7 @@ def test_data_that_nothing_generates_must_be_given(site: Path) -> None:
         ("shop.recipes:NONE", "AttributeError"),
     ],
 )
-def test_an_entry_point_that_brings_no_new_recipe_is_named_and_costs_no_other(
-    site: Path, value: str, reason: str
-) -> None:
+def test_entry_point_that_brings_no_new_recipe_is_named_and_costs_no_other(site: Path, value: str, reason: str) -> None:
     (site / "shop/copies.py").write_text("from rankline.recipes.movielens import MLP\n", encoding="utf-8")
     (site / "broken-2.0.dist-info/entry_points.txt").write_text(
         f"[rankline.recipes]\nother = {value}\n", encoding="utf-8"

@@ -23,9 +23,7 @@ def report() -> BenchmarkReport:
     return report_of(result_of(Load(batch_size=4, concurrency=8)))
 
 
-def test_a_report_is_on_disk_and_in_the_run_and_read_back(
-    store: Store, report: BenchmarkReport, tmp_path: Path
-) -> None:
+def test_report_is_on_disk_and_in_the_run_and_read_back(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
     run_id = store.run()
     (tmp_path / "histograms").mkdir()
     (tmp_path / "histograms" / "of_an_earlier_report.hdr").touch()
@@ -38,7 +36,7 @@ def test_a_report_is_on_disk_and_in_the_run_and_read_back(
     assert read_report(store.reader, run_id) == report
 
 
-def test_a_file_that_cannot_be_written_costs_no_other(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
+def test_file_that_cannot_be_written_costs_no_other(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
     run_id = store.run()
     (tmp_path / "bench.csv" / "in_the_way").mkdir(parents=True)
     with pytest.raises(match=r"bench\.csv cannot be written to .*: Is a directory"):
@@ -48,7 +46,7 @@ def test_a_file_that_cannot_be_written_costs_no_other(store: Store, report: Benc
     assert files(store, run_id) == FILES  # where there was room, all of it
 
 
-def test_a_picture_that_cannot_be_drawn_costs_no_figure(
+def test_picture_that_cannot_be_drawn_costs_no_figure(
     store: Store, report: BenchmarkReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(**_: object) -> None:
@@ -79,7 +77,7 @@ def test_without_a_directory_the_run_still_gets_the_report(
     assert read_report(store.reader, run_id) == report
 
 
-def test_a_deleted_run_costs_no_file(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
+def test_deleted_run_costs_no_file(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
     run_id = store.run()
     store.client.delete_run(run_id)
     with pytest.raises(match=f"MLflow run {run_id} in sqlite:.* refused it"):
@@ -87,7 +85,7 @@ def test_a_deleted_run_costs_no_file(store: Store, report: BenchmarkReport, tmp_
     assert {path.name for path in tmp_path.iterdir()} == FILES
 
 
-def test_a_run_without_a_report_and_no_run_are_told(store: Store, tmp_path: Path) -> None:
+def test_run_without_a_report_and_no_run_are_told(store: Store, tmp_path: Path) -> None:
     for run_id in (store.run(), "0" * 32):
         with pytest.raises(ArtifactError, match=f"bench/bench.json of MLflow run {run_id} in .* cannot be read"):
             read_report(store.reader, run_id)
@@ -98,7 +96,7 @@ def test_a_run_without_a_report_and_no_run_are_told(store: Store, tmp_path: Path
         read_report(store.reader, run_id)
 
 
-def test_a_report_is_found_by_its_file_or_its_run(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
+def test_report_is_found_by_its_file_or_its_run(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
     run_id = store.run()
     log_report(report, store.uri, run_id, tmp_path)
     assert find_report(str(tmp_path / "bench.json"), store.uri) == find_report(run_id, store.uri) == report

@@ -40,7 +40,7 @@ def compared(
     return compare_runs(store.reader, runs[0], runs[1])
 
 
-def test_the_better_run_is_named_with_how_sure_that_is(store: Store) -> None:
+def test_better_run_is_named_with_how_sure_that_is(store: Store) -> None:
     found = compared(store, (LABELS, scores(1.0)), (LABELS, scores(1.2)))
     assert found.is_paired
     assert [one.title for one in found.quality] == ["AUC", "logloss"]
@@ -51,13 +51,13 @@ def test_the_better_run_is_named_with_how_sure_that_is(store: Store) -> None:
     assert "is worse than" in worse.verdict
 
 
-def test_a_difference_that_may_be_chance_is_none(store: Store) -> None:
+def test_difference_that_may_be_chance_is_none(store: Store) -> None:
     shaken = scores(1.0) + RNG.normal(size=NUM_ROWS) * 0.02
     found = compared(store, (LABELS, scores(1.0)), (LABELS, np.clip(shaken, 0, 1)))
     assert f"is as good as {found.before.short_id}: no difference that 4,000 rows can show" in found.verdict
 
 
-def test_what_is_surely_otherwise_with_another_figure_is_in_the_verdict(store: Store) -> None:
+def test_verdict_names_a_significant_change_of_another_figure(store: Store) -> None:
     found = compared(store, (LABELS, scores(1.0)), (LABELS, scores(1.0) ** 3))  # the same order
     assert "is as good as" in found.verdict
     assert "; but surely worse: logloss +" in found.verdict
@@ -85,7 +85,7 @@ def test_speed_is_compared_where_both_were_measured(store: Store) -> None:
     assert f"run {lacking.after.short_id} has no latency, {remedy}" in lacking.remarks
 
 
-def test_a_run_without_scores_costs_only_that_comparison(store: Store) -> None:
+def test_run_without_scores_costs_only_that_comparison(store: Store) -> None:
     found = compared(store, None, (LABELS, scores(1.0)), params=({"epochs": 1}, {"epochs": 2}))
     assert "quality was not compared" in found.verdict
     assert any(f"run {found.before.short_id} keeps no scores" in remark for remark in found.remarks)
@@ -98,7 +98,7 @@ def test_labels_of_one_class_are_not_compared(store: Store) -> None:
     assert any("both classes" in remark for remark in found.remarks)
 
 
-def test_a_run_is_not_compared_with_itself(store: Store) -> None:
+def test_run_is_not_compared_with_itself(store: Store) -> None:
     run = find_run(store.reader, store.trained("r", {}))
     with pytest.raises(ConfigError, match="given twice"):
         compare_runs(store.reader, run, run)

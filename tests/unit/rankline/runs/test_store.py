@@ -45,7 +45,7 @@ def refusing() -> Iterator[str]:
     ("status", "remedy"),
     [(401, "MLFLOW_TRACKING_PASSWORD"), (403, "MLFLOW_TRACKING_TOKEN"), (404, "check the path of MLFLOW_TRACKING_URI")],
 )
-def test_a_server_that_refuses_is_told_in_a_line(
+def test_server_that_refuses_is_told_in_a_line(
     refusing: str, status: int, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:s3cret@{refusing}/{status}")
@@ -56,11 +56,11 @@ def test_a_server_that_refuses_is_told_in_a_line(
 
 
 @pytest.mark.parametrize("status", [200, 302, 500])
-def test_a_server_in_trouble_keeps_nobody_from_training(refusing: str, status: int) -> None:
+def test_server_in_trouble_keeps_nobody_from_training(refusing: str, status: int) -> None:
     check_store(f"http://{refusing}/{status}")
 
 
-def test_a_server_that_is_away_keeps_nobody_from_training() -> None:
+def test_server_that_is_away_keeps_nobody_from_training() -> None:
     check_store("http://127.0.0.1:1")
 
 
@@ -68,7 +68,7 @@ def test_a_server_that_is_away_keeps_nobody_from_training() -> None:
     "uri",
     ["file:///tmp/mlruns", "./mlruns", "/abs/mlruns", "127.0.0.1:5000", "localhost:5000", "nonsense://x", " ", "uc:x"],
 )
-def test_what_is_no_store_is_told_in_a_line(uri: str) -> None:
+def test_uri_that_is_no_store_is_refused_in_a_line(uri: str) -> None:
     with pytest.raises(ConfigError, match=r"MLflow cannot open the store .*MLFLOW_TRACKING_URI takes http") as refused:
         check_store(uri)
     assert "\n" not in str(refused.value)
@@ -79,7 +79,7 @@ def test_what_is_no_store_is_told_in_a_line(uri: str) -> None:
     [["run", "movielens"], ["tune", "movielens"], ["runs"], ["compare", "0" * 32, "1" * 32], ["ui"]],
     ids=" ".join,
 )
-def test_a_verb_is_refused_before_its_work(
+def test_verb_is_refused_before_its_work(
     refusing: str, tmp_path: Path, verb: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{refusing}/401")
@@ -90,7 +90,7 @@ def test_a_verb_is_refused_before_its_work(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_doctor_reports_a_store_that_mlflow_cannot_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_store_that_mlflow_cannot_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a%41").mkdir()
     monkeypatch.chdir(tmp_path / "a%41")
     check = doctor._store()
@@ -98,7 +98,7 @@ def test_the_doctor_reports_a_store_that_mlflow_cannot_open(tmp_path: Path, monk
     assert "contains '%41', which MLflow cannot open" in check.detail
 
 
-def test_the_store_of_a_run_is_that_of_its_artifact_or_of_the_work_directory(tmp_path: Path) -> None:
+def test_store_of_a_run_is_that_of_its_artifact_or_of_the_work_directory(tmp_path: Path) -> None:
     there, gone = (f"sqlite:///{tmp_path / name / 'mlflow.db'}" for name in ("there", "gone"))
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mlflow.db").touch()

@@ -26,7 +26,7 @@ from tests.unit.rankline.conftest import Store
 SCORED = np.array([0.0, 1, 1]), np.array([0.25, 0.5, 0.75])
 
 
-def test_a_run_says_how_good_how_fast_and_what_became_of_it(store: Store) -> None:
+def test_run_says_how_good_how_fast_and_what_became_of_it(store: Store) -> None:
     run_id = store.trained(
         "mlp, seed 0",
         {"auc": 0.75, "logloss": 0.5},
@@ -60,7 +60,7 @@ def test_runs_are_listed_latest_first_of_one_recipe_or_of_all(store: Store) -> N
         runs_in(store.reader, "shoes")
 
 
-def test_a_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
+def test_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
     run_id = store.trained("mlp", {})
     assert find_run(store.reader, run_id[:12]).run_id == run_id
     assert find_run(store.reader, run_id[:12]).objective is None
@@ -71,14 +71,14 @@ def test_a_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
         find_run(store.reader, "0" * 32)
 
 
-def test_a_run_that_began_without_the_store_is_found_by_its_own_id(store: Store) -> None:
+def test_run_that_began_without_the_store_is_found_by_its_own_id(store: Store) -> None:
     run_id, own_id = store.trained("mlp", {}), "c" * 32
     store.client.set_tag(run_id, OWN_ID, own_id)
     for reader in (store.reader, _Server(store.reader.uri)):
         assert find_run(reader, own_id).run_id == run_id
 
 
-def test_what_is_asked_of_a_store_does_not_grow_with_its_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_queries_does_not_grow_with_the_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(30):
         run_id = store.run()
     connect, statements = sqlite3.connect, list[str]()
@@ -95,7 +95,7 @@ def test_what_is_asked_of_a_store_does_not_grow_with_its_runs(store: Store, monk
         assert len(statements) == 5  # where artifacts are, runs, and their metrics, parameters and tags
 
 
-def test_a_store_in_a_file_says_without_mlflow_what_mlflow_says_of_it(store: Store) -> None:
+def test_store_in_a_file_says_without_mlflow_what_mlflow_says_of_it(store: Store) -> None:
     run_id = store.trained("odd", {"auc": float("nan"), "logloss": 0.5}, params={"epochs": 2}, engine="onnx")
     for number in (1, 2):
         store.client.log_metric(run_id, "again", number, step=number)
@@ -141,13 +141,13 @@ def test_scores_of_validation_rows_are_read_back_where_there_are_some(store: Sto
     assert validation_of(store.reader, find_run(store.reader, store.trained("mlp", {}))) is None
 
 
-def test_what_differs_is_told_and_nothing_else(store: Store) -> None:
+def test_differences_of_runs_are_only_those(store: Store) -> None:
     given = [{"epochs": 2, "model": "mlp"}, {"epochs": 3, "model": "mlp", "cross_layers": 2}]
     runs = [find_run(store.reader, store.trained("r", {}, params=params)) for params in given]
     assert differences(runs) == {"epochs": ["2", "3"], "cross_layers": ["–", "2"]}
 
 
-def test_a_work_directory_without_runs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_directory_without_runs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ArtifactError, match=r"there are no runs: .*work/mlflow.db does not exist"):
         open_store(uri_of(tmp_path / "work"))
@@ -166,7 +166,7 @@ def exported(path: Path, run_id: str, uri: str, version: int = 4) -> ExportedEns
     return ExportedEnsemble(path=path, name="shop", version=version, steps=(step.parent.name,), manifest=manifest)
 
 
-def test_a_run_says_what_it_was_exported_as(store: Store, tmp_path: Path) -> None:
+def test_run_says_what_it_was_exported_as(store: Store, tmp_path: Path) -> None:
     run_id = store.trained("mlp", {"auc": 0.7})
     for version in (3, 4):
         record_export(exported(tmp_path, run_id, store.uri, version), tmp_path)
@@ -174,7 +174,7 @@ def test_a_run_says_what_it_was_exported_as(store: Store, tmp_path: Path) -> Non
     assert (run.version, run.engine, run.serving) == ("shop 4", "onnx", {"megabytes": 2.5})
 
 
-def test_a_run_that_is_gone_is_told_and_what_was_trained_elsewhere_has_none(store: Store, tmp_path: Path) -> None:
+def test_run_that_is_gone_is_told_and_what_was_trained_elsewhere_has_none(store: Store, tmp_path: Path) -> None:
     with pytest.raises(
         ArtifactError, match=r"does not say that it was exported as version 4: .* The ensemble is whole"
     ):

@@ -50,7 +50,7 @@ def predict(repository: Path, *arguments: object) -> Result:
         (["--x", "null"], "'x' has 1 nulls, and INT64 cannot hold them"),
     ],
 )
-def test_a_row_that_does_not_fit_is_refused_before_the_model_is_loaded(
+def test_row_that_does_not_fit_is_refused_before_the_model_is_loaded(
     repository: Path, row: list[str], message: str
 ) -> None:
     done = predict(repository, *row)
@@ -58,7 +58,7 @@ def test_a_row_that_does_not_fit_is_refused_before_the_model_is_loaded(
     assert message in done.output
 
 
-def test_a_file_that_does_not_fit_is_refused_before_the_model_is_loaded(repository: Path, tmp_path: Path) -> None:
+def test_file_that_does_not_fit_is_refused_before_the_model_is_loaded(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("X,label\n1,0\n")
     output = predict(repository, "--input", tmp_path / "rows.csv").output
     assert "the rows lack ['x']. Expected ['x'], got ['X', 'label']. Did you mean 'x' by 'X'?" in output
@@ -93,7 +93,7 @@ def test_rows_of_any_number_are_scored_in_this_process(
 
 
 @pytest.mark.parametrize(("rows", "warns"), [("7\n-1\n8\n", True), ("7\n3\n", False), ("3\n", False)])
-def test_a_file_of_values_that_training_never_saw_is_scored_with_a_warning(
+def test_file_of_values_that_training_never_saw_is_scored_with_a_warning(
     repository: Path, tmp_path: Path, rows: str, warns: bool
 ) -> None:
     (tmp_path / "rows.csv").write_text(f"x\n{rows}")
@@ -102,7 +102,7 @@ def test_a_file_of_values_that_training_never_saw_is_scored_with_a_warning(
     assert ("Warning: in the first rows, 100% of 'x' are values that training never saw" in done.stderr) == warns
 
 
-def test_a_score_that_is_no_number_is_null_in_json_and_named(repository: Path, tmp_path: Path) -> None:
+def test_score_that_is_no_number_is_null_in_json_and_named(repository: Path, tmp_path: Path) -> None:
     publish_tiny(repository / "movielens", float("nan"))
     (tmp_path / "rows.csv").write_text("x,y\n7,1\n3,inf\n4,2\n")
     done = predict(repository, "--input", tmp_path / "rows.csv", "--format", "jsonl")
@@ -149,7 +149,7 @@ def test_blocks_are_not_read_far_ahead_of_those_that_are_taken(repository: Path)
         scored.close()  # type: ignore[attr-defined]  # a generator, which would wait for its threads at the end
 
 
-def test_a_column_of_few_categories_that_are_new_to_most_validation_rows_is_named(tmp_path: Path) -> None:
+def test_column_of_few_categories_that_are_new_to_most_validation_rows_is_named(tmp_path: Path) -> None:
     rows = {"C0": [2, 2, 2, 3], "C1": [2, 2, 3, 3], "C2": [2, 2, 2, 2]}
     pq.write_table(pa.table(rows), tmp_path / "valid.parquet")
     source = Source(files=("valid.parquet",), num_rows=4)

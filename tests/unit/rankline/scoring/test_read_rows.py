@@ -61,7 +61,7 @@ def test_options_become_one_row_with_json_values() -> None:
     assert typed_row(texts, ["name"]).to_pylist() == [{"userId": 1, "name": "Zoë", "tags": [1, 2]}]
 
 
-def test_a_date_is_shown_as_it_was_typed() -> None:
+def test_date_is_shown_as_it_was_typed() -> None:
     sent = pa.table({"when": [1717027200000000], "user": [7], "paid": [True], "gone": pa.array([None], pa.int64())})
     texts = {"when": "2024-05-30", "user": "7", "paid": "yes", "gone": ""}
     assert as_typed(sent, texts).to_pylist() == [{"when": "2024-05-30", "user": 7, "paid": True, "gone": None}]
@@ -73,7 +73,7 @@ def test_null_is_a_missing_value() -> None:
 
 
 @pytest.mark.parametrize("text", ["00123456", "12345678", "5e104321", "true", "NA", '"a"'])
-def test_a_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
+def test_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
     assert typed_row({"C1": text}, ["C1"]).to_pylist() == [{"C1": text}]
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         python_csv.writer(file).writerows([["C1", "I1"], [text, "1"], ["", ""]])
@@ -82,17 +82,17 @@ def test_a_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["userId", "1"], ["--userId"], ["--", "1"]])
-def test_an_option_without_a_value_is_refused_with_an_example(arguments: list[str]) -> None:
+def test_option_without_a_value_is_refused_with_an_example(arguments: list[str]) -> None:
     with pytest.raises(ConfigError, match="not a column with a value. Example: --userId 1"):
         from_options(arguments)
 
 
-def test_a_column_given_twice_is_refused() -> None:
+def test_column_given_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="--item is given twice: '1' and '2'"):
         from_options(["--item", "1", "--item=2"])
 
 
-def test_a_number_that_no_column_holds_is_refused() -> None:
+def test_number_that_no_column_holds_is_refused() -> None:
     with pytest.raises(DataError, match="cannot be sent as a row"):
         typed_row({"userId": "99999999999999999999"}, [])
 
@@ -134,7 +134,7 @@ def test_stdin_holds_any_format_and_says_itself_which(
         assert read_rows(path, format_name) == ROWS
 
 
-def test_a_fault_in_stdin_is_not_told_of_a_file_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_in_stdin_is_not_told_of_a_file_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     stdin_holds(b"user\n1\n", monkeypatch)
     with pytest.raises(DataError, match=r"^stdin, row 1: not read$"), stdin_as_file("csv") as path:
         assert path.read_bytes() == b"user\n1\n"
@@ -142,26 +142,26 @@ def test_a_fault_in_stdin_is_not_told_of_a_file_that_nobody_knows(monkeypatch: p
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl", b"{"), ("a.csv", b"a,b\n1\n")])
-def test_a_file_that_cannot_be_read_is_named_with_its_format(tmp_path: Path, name: str, content: bytes) -> None:
+def test_file_that_cannot_be_read_is_named_with_its_format(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=f"{name} cannot be read as"):
         read_rows(tmp_path / name, format_of(str(tmp_path / name), None))
 
 
-def test_an_empty_file_is_told(tmp_path: Path) -> None:
+def test_empty_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").touch()
     with pytest.raises(DataError, match=r"a\.csv is empty\. Expected rows"):
         read_rows(tmp_path / "a.csv", "csv")
 
 
-def test_a_missing_file_and_an_unknown_format_are_told(tmp_path: Path) -> None:
+def test_missing_file_and_an_unknown_format_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"rows\.csv does not exist"):
         format_of(str(tmp_path / "rows.csv"), None)
     with pytest.raises(ConfigError, match="--format is 'xls'. Available: csv, parquet, jsonl"):
         format_of("rows.csv", "xls")
 
 
-def test_an_ending_names_the_format_where_there_is_one_and_the_option_where_not(tmp_path: Path) -> None:
+def test_ending_names_the_format_where_there_is_one_and_the_option_where_not(tmp_path: Path) -> None:
     write(tmp_path / "rows.parquet", "parquet")
     write(tmp_path / "rows", "csv")
     assert format_of(str(tmp_path / "rows.parquet"), "csv") == "parquet"
@@ -179,7 +179,7 @@ def test_parquet_does_not_go_to_a_terminal(tmp_path: Path, monkeypatch: pytest.M
     assert output_format_of(tmp_path / "out.parquet", None, "csv") == "parquet"
 
 
-def test_an_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:
+def test_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"format of 'out\.xlsx' is not known\. Give --format csv\|parquet\|jsonl"):
         output_format_of(Path("out.xlsx"), None, "csv")
     assert output_format_of(Path("out.txt"), "jsonl", "csv") == "jsonl"
@@ -195,7 +195,7 @@ def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:
         select(rows, schema_of("userId", "age"))
 
 
-def test_a_column_that_may_be_missing_is_not_missed_in_silence() -> None:
+def test_column_that_may_be_missing_is_not_missed_in_silence() -> None:
     assert missing_columns(["user", "age"], ["age"], ["user", "age", "note"]) == ""
     assert missing_columns(["user"], ["age"], ["user"]) == "scored as missing, for the rows have no 'age'"
     some = missing_columns([], [f"I{n}" for n in range(1, 9)], ["label"])
@@ -250,7 +250,7 @@ def test_rows_of_any_number_come_block_by_block(
     assert read_rows(tmp_path / f"scored.{format_name}", format_name, schema).drop(["score"]) == table
 
 
-def test_a_block_of_json_lines_may_have_other_types_than_the_first(
+def test_block_of_json_lines_may_have_other_types_than_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows_module, "_BLOCK_BYTES", 1)
@@ -259,7 +259,7 @@ def test_a_block_of_json_lines_may_have_other_types_than_the_first(
     assert [rows.to_pylist() for rows, _ in blocks] == [[{"x": 1}], [{"x": 1.5}], [{"x": None}]]
 
 
-def test_a_cell_of_several_lines_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cell_of_several_lines_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["one", "two\nlines", 'three\n"\nlines'] * 20
     with (tmp_path / "rows.csv").open("w", newline="") as file:
         python_csv.writer(file).writerows([["x", "text"], *enumerate(texts)])
@@ -271,7 +271,7 @@ def test_a_cell_of_several_lines_is_not_cut(tmp_path: Path, monkeypatch: pytest.
         }
 
 
-def test_a_header_without_rows_stays_one(tmp_path: Path) -> None:
+def test_header_without_rows_stays_one(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("x,y\n")
     ((rows, _),) = read_blocks(tmp_path / "rows.csv", "csv", schema_of("x", texts=["y"]))
     assert rows.num_rows == 0
@@ -315,12 +315,12 @@ def test_scores_stay_beside_their_rows_where_the_order_of_columns_changes(tmp_pa
         write(pa.table({"a": [1], "c": [1]}), {"score": np.zeros(1)})
 
 
-def test_a_score_does_not_overwrite_a_column() -> None:
+def test_score_does_not_overwrite_a_column() -> None:
     with pytest.raises(ConfigError, match="have a column 'score' already"):
         check_columns(pa.table({"x": [1], "score": [0.5]}), ["score"], "csv")
 
 
-def test_a_quote_that_swallows_rows_is_an_error(tmp_path: Path) -> None:
+def test_quote_that_swallows_rows_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('id,size\n1,"12\n' + "".join(f"{n},{n}\n" for n in range(2, 9)) + '9,7"\n')
     with pytest.raises(DataError, match=r"rows\.csv, line 2: a quote opens a cell of column 'size'"):
@@ -345,7 +345,7 @@ def test_csv_of_wide_characters_is_refused(tmp_path: Path) -> None:
         read_rows(path, "csv")
 
 
-def test_a_recipe_reads_a_file_without_a_suffix_in_the_format_that_is_given(tmp_path: Path) -> None:
+def test_recipe_reads_a_file_without_a_suffix_in_the_format_that_is_given(tmp_path: Path) -> None:
     columns, labels = {"x": ColumnConfig(type="int", role="id")}, {"y": LabelConfig(task="binary")}
     data = FilesConfig(files=("rows.csv",), format="csv")
     requests = TableRequests(TableConfig(data=data, columns=columns, labels=labels))
@@ -364,14 +364,14 @@ PLAIN = ["-5", "+1.5", "-1e-3", "a=b", "", "1-2", "'=1", None, "é"]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
-def test_a_spreadsheet_runs_no_text_of_a_csv(kind: pa.DataType) -> None:
+def test_spreadsheet_runs_no_text_of_a_csv(kind: pa.DataType) -> None:
     rows = pa.table({"=name": pa.array(FORMULAS + PLAIN).cast(kind)})
     shown = without_formulas(rows)
     assert shown.column_names == ["'=name"]
     assert shown.column(0).to_pylist() == [f"'{text}" for text in FORMULAS] + PLAIN
 
 
-def test_a_csv_of_scores_has_no_formula_and_its_numbers(tmp_path) -> None:
+def test_csv_of_scores_has_no_formula_and_its_numbers(tmp_path) -> None:
     rows = pa.table({"title": ["=1+1", "plain"], "x": [-1, 2]})
     with scores_to(tmp_path / "out.csv", "csv") as write:
         for _ in range(2):

@@ -118,7 +118,7 @@ def test_further_columns_come_from_the_catalogue_and_from_the_context(tmp_path: 
     assert [(row["item"], row["score"]) for row in best] == [(3, 10)]  # the context goes before the catalogue
 
 
-def test_what_a_user_has_is_offered_on_demand_only(tmp_path: Path) -> None:
+def test_known_items_are_recommended_on_demand_only(tmp_path: Path) -> None:
     owned = pa.table({"user": [7, 8], "item": [[2, 2], [1, 2, 3]]})
     prepared = prepared_at(tmp_path / "prepared", CATALOGUE, owned)
     client, _ = client_of({"user": "int64", "item": "int64"})
@@ -134,7 +134,7 @@ def test_what_a_user_has_is_offered_on_demand_only(tmp_path: Path) -> None:
     assert said == ["user 9 is not in the data: these are for a user without a history."]
 
 
-def test_what_comes_from_nowhere_is_asked_for(tmp_path: Path) -> None:
+def test_missing_context_is_asked_for(tmp_path: Path) -> None:
     prepared, (client, _) = prepared_at(tmp_path / "prepared", CATALOGUE), client_of(INPUTS)
     with pytest.raises(ConfigError, match=r"also takes \['country', 'hour'\].*Give --context country=… --context hour"):
         best_items(client, prepared, 7, 1)

@@ -21,7 +21,7 @@ def report(*results: LoadResult, **changes: Any) -> str:
     return printed(partial(print_report, report_of(*results, **changes)))
 
 
-def test_what_is_not_reported_is_a_dash_with_the_reason_and_all_fits_a_terminal() -> None:
+def test_figure_not_reported_is_a_dash_with_its_reason() -> None:
     text = report(*(result_of(Load(batch_size=size, concurrency=1), breakdown=BREAKDOWN) for size in (1, 64, 16384)))
     assert "one request at a time over gRPC" in text
     (line,) = (line for line in text.splitlines() if line.strip().startswith("16,384"))
@@ -60,7 +60,7 @@ def test_below_each_figure_is_how_far_its_interval_reaches() -> None:
         (Load(batch_size=1, rate_per_s=500.0, arrivals="poisson"), ["offered/s", "answered/s"]),
     ],
 )
-def test_the_load_is_a_column(load: Load, columns: list[str]) -> None:
+def test_load_is_a_column(load: Load, columns: list[str]) -> None:
     text = report(result_of(load), result_of(load, is_stable=False))
     assert all(column in text for column in columns)
     assert text.count("latency did not stabilise within the time limit") == 1
@@ -72,7 +72,7 @@ def compared(*results: LoadResult, max_regression: float = 0.1) -> str:
     return printed(partial(print_comparison, compare(before, now, max_regression)), 90)
 
 
-def test_a_comparison_shows_each_change_its_uncertainty_and_what_is_missing() -> None:
+def test_comparison_shows_each_change_its_uncertainty_and_what_is_missing() -> None:
     text = compared(result_of(), result_of(Load(batch_size=1, rate_per_s=5.0, arrivals="poisson")))
     (line,) = (line for line in text.splitlines() if "p50_ms" in line)
     cells = line.split()
@@ -85,7 +85,7 @@ def test_a_comparison_shows_each_change_its_uncertainty_and_what_is_missing() ->
     assert "no significant regression beyond 10%" in text
 
 
-def test_what_is_worse_is_marked_with_how_sure_that_is() -> None:
+def test_regression_is_marked_with_its_certainty() -> None:
     slow = result_of(latencies_ms=range(2, 802, 2))
     sure, unsure = compared(slow, max_regression=0.3), compared(slow, max_regression=0.95)
     assert {figure: verdict_of(sure, figure) for figure in ("p50_ms", "p99_ms")} == {

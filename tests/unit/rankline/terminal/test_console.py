@@ -34,7 +34,7 @@ def test_markup_in_cells_takes_no_room() -> None:
     assert printed(lambda console: print_table(console, columns), 30).count("a ") == 1
 
 
-def test_a_table_below_another_leaves_out_what_it_has_nothing_of() -> None:
+def test_table_below_another_leaves_out_what_it_has_nothing_of() -> None:
     columns = {"": ["auc", "rmse", "none"], "adult": ["0.91", "", ""], "a second one": ["", "38.5", ""]}
     text = printed(lambda console: print_table(console, columns), 24)
     assert text.split() == ["adult", "auc", "0.91", "a", "second", "one", "rmse", "38.5"]
@@ -44,7 +44,7 @@ def test_a_table_below_another_leaves_out_what_it_has_nothing_of() -> None:
     ("every_s", "quiet", "told"),
     [(0.0, False, [" 25%  epoch 1", " 50%  epoch 1", "100%  AUC 0.75"]), (1e6, False, []), (0.0, True, [])],
 )
-def test_a_log_is_told_how_far_a_long_stage_is(
+def test_log_is_told_how_far_a_long_stage_is(
     every_s: float, quiet: bool, told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(display, "SAID_EVERY_S", every_s)
@@ -68,7 +68,7 @@ def test_notices_go_and_all_else_stays(capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr().err == "E0000 it is broken\nand so is this\nlater\n"
 
 
-def test_what_was_written_before_an_error_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_before_an_error_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ImportError), without_notices():
         os.write(2, b"the reason\n")
         raise ImportError("libcudart.so is missing")

@@ -52,7 +52,7 @@ def report() -> BenchmarkReport:
     return report_of(result_of(counts={"errors": Counter({"UNAVAILABLE": 3})}))
 
 
-def test_it_is_measured_written_and_read_back(report: BenchmarkReport, tmp_path: Path) -> None:
+def test_new_metric_is_measured_written_and_read_back(report: BenchmarkReport, tmp_path: Path) -> None:
     (tmp_path / "bench.json").write_text(report.to_json())
     assert BenchmarkReport.read(tmp_path / "bench.json") == report
     entry = json.loads(report.to_json())["bench"][0]
@@ -62,7 +62,7 @@ def test_it_is_measured_written_and_read_back(report: BenchmarkReport, tmp_path:
     assert (float(line["p75_low_ms"]), float(line["p75_high_ms"])) == (low, high)
 
 
-def test_it_is_on_the_terminal_on_the_page_and_in_the_pictures(report: BenchmarkReport, tmp_path: Path) -> None:
+def test_new_metric_is_on_the_terminal_the_page_and_the_pictures(report: BenchmarkReport, tmp_path: Path) -> None:
     lines = printed(partial(print_report, report), 110).splitlines()
     begin = next(number for number, line in enumerate(lines) if "p75 ms" in line)
     titles, figures = (re.split(r"\s{2,}", line.strip()) for line in lines[begin : begin + 2])
@@ -73,14 +73,14 @@ def test_it_is_on_the_terminal_on_the_page_and_in_the_pictures(report: Benchmark
     assert ">p75<" in (tmp_path / "bench.svg").read_text()
 
 
-def test_it_is_compared_and_can_be_the_bound_of_a_search(report: BenchmarkReport) -> None:
+def test_new_metric_is_compared_and_can_be_the_bound_of_a_search(report: BenchmarkReport) -> None:
     text = printed(partial(print_comparison, compare(report, report, 0.1)))
     assert re.search(r"rows_1 +p75_ms", text)
     assert "errors_per_s" not in text
     assert Slo.parse("p75=5ms") == Slo(metric="p75_ms", level=0.75, bound_ms=5)
 
 
-def test_an_earlier_report_is_compared_by_what_it_has(report: BenchmarkReport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_report_is_compared_by_what_it_has(report: BenchmarkReport, monkeypatch: pytest.MonkeyPatch) -> None:
     document = json.loads(report.to_json())
     for entry in document["bench"]:
         del entry["p75_ms"], entry["intervals_ms"]["p75"]
@@ -93,7 +93,7 @@ def test_an_earlier_report_is_compared_by_what_it_has(report: BenchmarkReport, m
     assert BenchmarkReport.from_dict(later, "a later report").bench[0].value("p50_ms") is not None
 
 
-def test_it_is_tracked(report: BenchmarkReport, tmp_path: Path) -> None:
+def test_new_metric_is_tracked(report: BenchmarkReport, tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     client = MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("e", artifact_location=(tmp_path / "artifacts").as_uri())
@@ -108,7 +108,7 @@ def brier(rows: ScoredRows) -> float:
     return rows.mean((rows.scores - rows.labels) ** 2)
 
 
-def test_a_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(model_metrics.METRICS, "brier", BRIER)
     found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
     assert (found["brier"], found["auc"]) == ((0.25 + 0.0625) / 2, 1.0)
@@ -138,7 +138,7 @@ def install(site: Path, name: str, attribute: str) -> None:
     leave_installed(site, "brier-score", f"[rankline.metrics]\n{name} = {__name__}:{attribute}\n")
 
 
-def test_a_metric_of_an_installed_package_is_measured(site: Path) -> None:
+def test_metric_of_an_installed_package_is_measured(site: Path) -> None:
     install(site, "brier", "BRIER")
     found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
     assert found["brier"] == (0.25 + 0.0625) / 2
@@ -159,7 +159,7 @@ def test_one_that_fails_is_named(site: Path) -> None:
         ("brier", "brier", "entry point 'brier' of rankline.metrics leads to function, expected Metric"),
     ],
 )
-def test_what_is_no_new_metric_is_refused(site: Path, name: str, attribute: str, message: str) -> None:
+def test_entry_point_that_is_no_new_metric_is_refused(site: Path, name: str, attribute: str, message: str) -> None:
     install(site, name, attribute)
     with pytest.raises(ConfigError, match=message):
         model_metrics.all_metrics()

@@ -115,7 +115,7 @@ def test_trials_are_runs_of_a_search_and_the_best_is_no_worse_than_the_recipe(
     assert [run.run_id for run in listed] == [tuned.run_id]  # not each trial
 
 
-def test_what_won_is_what_was_tried(workplace: Workplace, tuned: Tuned) -> None:
+def test_choices_that_won_are_those_of_the_best_trial(workplace: Workplace, tuned: Tuned) -> None:
     best = max(workplace.trials(tuned.run_id), key=lambda run: run.data.metrics["inner_auc"])
     for name, value in tuned.choices.items():
         assert best.data.params[name] == str(value)
@@ -123,7 +123,7 @@ def test_what_won_is_what_was_tried(workplace: Workplace, tuned: Tuned) -> None:
     assert json.loads((workplace.journal.parent / "tuned.json").read_text())["command"] == tuned.command
 
 
-def test_a_search_goes_on_and_a_trial_that_was_cut_off_is_tried_anew(workplace: Workplace, tuned: Tuned) -> None:
+def test_search_goes_on_and_a_trial_that_was_cut_off_is_tried_anew(workplace: Workplace, tuned: Tuned) -> None:
     (study,) = workplace.studies
     study.ask()  # a process that was killed
     again = workplace.tune(4)
@@ -153,7 +153,7 @@ def test_two_searches_at_once_are_refused(workplace: Workplace, tuned: Tuned) ->
         workplace.tune(tuned.num_trials)
 
 
-def test_a_trial_that_is_ended_early_has_no_figure_and_says_so(workplace: Workplace) -> None:
+def test_trial_that_is_ended_early_has_no_figure_and_says_so(workplace: Workplace) -> None:
     class Impatient(Observer):
         def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
             assert figures["inner_auc"] > 0
@@ -168,7 +168,7 @@ def test_a_trial_that_is_ended_early_has_no_figure_and_says_so(workplace: Workpl
     assert (run.info.run_name, run.info.status, run.data.tags["pruned"]) == (name, "FINISHED", "true")
 
 
-def test_a_trial_that_does_worse_than_most_is_ended_early(workplace: Workplace) -> None:
+def test_trial_that_does_worse_than_most_is_ended_early(workplace: Workplace) -> None:
     learning_rates = (0.0002, 0.0005, 0.0008, 0.001, 0.00001)  # the last one learns next to nothing
     train = replace(TRAIN, seed=4)
     first = workplace.tune(1, train=train, only=("learning_rate",))
@@ -204,7 +204,7 @@ def test_every_value_of_every_model_is_one_that_it_takes_and_its_own_is_among_th
             config.with_choices(**{name: value})
 
 
-def test_a_range_reaches_to_the_recipes_own_value() -> None:
+def test_range_reaches_to_the_recipes_own_value() -> None:
     space = search_space(TrainConfig(model=DLRMConfig(dropout=0.6), learning_rate=0.5))
     assert space["dropout"] == Range(low=0.0, high=0.6)
     assert space["learning_rate"] == Range(low=0.05, high=5.0, is_log=True)

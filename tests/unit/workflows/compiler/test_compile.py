@@ -60,7 +60,7 @@ def assert_same(workflow: nvt.Workflow, plan: TransformPlan, request: pd.DataFra
 
 @examples(1 / 4)
 @given(st.data())
-def test_a_plan_equals_nvtabular_on_joins_lists_thresholds_and_buckets(
+def test_plan_equals_nvtabular_on_joins_lists_thresholds_and_buckets(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     items = data.draw(st.lists(KEYS, min_size=1, max_size=8, unique=True), label="items")
@@ -98,7 +98,7 @@ def brands() -> Any:
     return ["a"] >> ops.JoinExternal(BRANDS, on=["a"])
 
 
-def test_a_scalar_column_that_was_joined_is_encoded_with_null_for_unknown_keys(tmp_path: Path) -> None:
+def test_scalar_column_that_was_joined_is_encoded_with_null_for_unknown_keys(tmp_path: Path) -> None:
     workflow = fitted(lambda: brands()["brand"] >> ops.Categorify(), ROWS, tmp_path)
     assert_same(workflow, compile_workflow(workflow), pd.DataFrame({"a": [1, 2, 9]}))
 
@@ -120,7 +120,7 @@ def test_columns_of_one_join_share_an_index(tmp_path: Path) -> None:
     assert (len(plan.indexes), plan.steps) == (1, ())
 
 
-def test_what_needs_two_keys_or_a_raw_number_is_computed_per_request(tmp_path: Path) -> None:
+def test_two_keys_and_raw_numbers_are_computed_per_request(tmp_path: Path) -> None:
     workflow = fitted(
         lambda: ([["a", "b"]] >> ops.Categorify(encode_type="combo")) + (["x"] >> ops.LogOp()), ROWS, tmp_path
     )
@@ -178,13 +178,13 @@ def test_columns_below_a_cardinality_are_left_out(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_by_name(tmp_path: Path, graph: Any, message: str) -> None:
+def test_operator_that_cannot_be_compiled_is_refused_by_name(tmp_path: Path, graph: Any, message: str) -> None:
     workflow = fitted(graph, ROWS, tmp_path)
     with pytest.raises(LoweringError, match=message):
         compile_workflow(workflow)
 
 
-def test_a_subgraph_that_loops_is_refused() -> None:
+def test_subgraph_that_loops_is_refused() -> None:
     with quiet_nvtabular():
         loop = Subgraph("inner", ["x"] >> ops.LogOp(), loop_until=len)
         workflow = nvt.Workflow(["x"] >> loop).fit_schema(nvt.Dataset(ROWS).schema)
@@ -229,7 +229,7 @@ def test_tables_with_more_than_a_model_takes_are_refused_by_name(tmp_path: Path)
     assert made["tags"].values.shape == (2, 4)
 
 
-def test_what_runs_through_nvtabular_refuses_what_a_model_does_not_take(tmp_path: Path) -> None:
+def test_uncompiled_transform_refuses_values_that_do_not_fit_the_model(tmp_path: Path) -> None:
     rows = pd.DataFrame({"id": [1, 2], "tags": [[1, 2], [3]]})
     workflow = fitted(lambda: ["id", "tags"] >> ops.AddMetadata(), rows, tmp_path)
     transform = UncompiledTransform.of(workflow, input_specs(workflow), {"id": "int8", "tags": "int32"}, {"tags": 3})
@@ -287,6 +287,6 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> TransformPlan:
         ({"id0": [1, 2, 4], "id4": [2**40 + 1, 5, 6], "id3": [1, 2, 3]}, ["id0", "id4"]),
     ],
 )
-def test_a_column_of_unknown_values_is_found(plan: TransformPlan, changed: dict[str, Any], expected: list[str]) -> None:
+def test_column_of_unknown_values_is_found(plan: TransformPlan, changed: dict[str, Any], expected: list[str]) -> None:
     request = pd.DataFrame(KNOWN | changed)
     assert unknown_columns(plan, wire_tensors(plan, request)) == expected

@@ -83,7 +83,7 @@ def test_rows_with_several_candidates_are_compared_with_each_alone(tmp_path: Pat
         (OnePerRow, "gives 3 scores for 3 rows with 3 candidates each, expected 9: its output is not one score per"),
     ],
 )
-def test_a_model_that_scores_candidates_otherwise_is_refused(tmp_path: Path, model: Any, message: str) -> None:
+def test_model_that_scores_candidates_otherwise_is_refused(tmp_path: Path, model: Any, message: str) -> None:
     assert checked(tmp_path / "one", model(), ()).num_candidates == 0
     with pytest.raises(ParityError, match=message):
         checked(tmp_path / "several", model(), ("item",))

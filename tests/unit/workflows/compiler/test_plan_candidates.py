@@ -125,7 +125,7 @@ class Counting(Step):
         return columns[0]
 
 
-def test_the_history_is_transformed_once_per_row_and_not_per_candidate() -> None:
+def test_history_is_transformed_once_per_row_and_not_per_candidate() -> None:
     counting = Counting()
     steps = (*plan().steps[:3], StepCall(step=counting, inputs=("history",)), *plan().steps[4:])
     split = CandidatePlan.of(replace(plan(), steps=steps), CANDIDATES)
@@ -154,7 +154,7 @@ def _flat(column: Any) -> Any:
     return column.reshape(-1) if isinstance(column, np.ndarray) else column
 
 
-def test_the_columns_of_candidates_are_known() -> None:
+def test_columns_of_candidates_are_known() -> None:
     assert CandidatePlan.of(plan(), CANDIDATES).made_of_candidates == ("log_price", "item")
 
 
@@ -175,7 +175,7 @@ def test_only_candidates_and_no_candidate_columns_are_plans_too() -> None:
         ((), ["items"], r"candidates \['items'\] are not raw columns"),
     ],
 )
-def test_what_cannot_be_made_per_candidate_is_refused_by_name(
+def test_column_that_cannot_be_made_per_candidate_is_refused_by_name(
     columns: Sequence[Any], candidates: list[str], message: str
 ) -> None:
     with pytest.raises(LoweringError, match=message):
@@ -195,18 +195,18 @@ def test_what_cannot_be_made_per_candidate_is_refused_by_name(
         ({"price": np.ones((1, 3))}, "'price' is float64, expected float32"),
     ],
 )
-def test_a_request_that_does_not_fit_is_refused(changed: dict[str, Any], message: str) -> None:
+def test_request_that_does_not_fit_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         CandidatePlan.of(plan(), CANDIDATES).run(request(3) | changed)
 
 
-def test_a_missing_column_is_named() -> None:
+def test_missing_column_is_named() -> None:
     without = {name: column for name, column in request(2).items() if name != "item"}
     with pytest.raises(RequestError, match="input 'item' is missing"):
         CandidatePlan.of(plan(), CANDIDATES).run(without)
 
 
-def test_a_workflow_that_mixes_candidates_with_others_is_refused_when_it_is_compiled(tmp_path: Path) -> None:
+def test_workflow_that_mixes_candidates_with_others_is_refused_when_it_is_compiled(tmp_path: Path) -> None:
     rows = pd.DataFrame({"user": [1, 2, 1], "item": [5, 6, 6]})
     workflow = fitted(lambda: [["user", "item"]] >> ops.Categorify(encode_type="combo"), rows, tmp_path)
     compile_workflow(workflow)

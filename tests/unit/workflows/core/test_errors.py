@@ -22,12 +22,12 @@ from rankline.workflows.core.suggestions import did_you_mean
         ("two\nlines", "two\nlines"),
     ],
 )
-def test_what_a_library_said_is_quoted_as_a_person_would(message: str, shown: str) -> None:
+def test_message_of_a_library_is_quoted_cleanly(message: str, shown: str) -> None:
     assert str(DataError(message)) == shown
     assert str(pickle.loads(pickle.dumps(ArtifactError(message)))) == shown
 
 
-def test_a_missing_extra_crosses_a_process_boundary() -> None:
+def test_missing_extra_crosses_a_process_boundary() -> None:
     error = MissingExtraError("serving", "cpu")
     copied = pickle.loads(pickle.dumps(error))
     assert (str(copied), copied.extra) == (str(error), "cpu")
@@ -37,7 +37,7 @@ def test_a_missing_extra_crosses_a_process_boundary() -> None:
     ("value", "sign", "text"),
     [(0.81234, "", "0.8123"), (-0.25, "+", "-0.2500"), (95258.1025, "", "95,258.1"), (120.5, "+", "+120.5")],
 )
-def test_a_metric_has_the_digits_that_are_read(value: float, sign: str, text: str) -> None:
+def test_metric_has_the_digits_that_are_read(value: float, sign: str, text: str) -> None:
     assert quality_figure(value, sign) == text
 
 
@@ -64,7 +64,7 @@ MEANT = {
 
 
 @pytest.mark.parametrize("wrong", MEANT)
-def test_a_slip_is_met(wrong: str) -> None:
+def test_slip_is_met(wrong: str) -> None:
     assert did_you_mean([wrong], NAMES) == f" Did you mean {MEANT[wrong]!r} by {wrong!r}?"
 
 
@@ -79,7 +79,7 @@ def test_all_that_are_alike_are_named() -> None:
     )
 
 
-def test_the_closest_is_meant() -> None:
+def test_closest_is_meant() -> None:
     assert did_you_mean(["movielen"], ["movielens2", "movielens", "movieless"]) == (
         " Did you mean 'movielens' by 'movielen'?"
     )

@@ -20,7 +20,7 @@ QUIET = (1000, 0, 100, 9000, 0, 0, 0, 0)
         ((0, 0, 0, 50, 50, 0, 0, 0), ""),  # waiting for a disk
     ],
 )
-def test_what_others_take_while_we_wait_is_said(tmp_path: Path, spent: tuple[int, ...], said: str) -> None:
+def test_busyness_names_what_others_take(tmp_path: Path, spent: tuple[int, ...], said: str) -> None:
     state = tmp_path / "stat"
 
     def write(ticks: tuple[int, ...]) -> None:
@@ -31,7 +31,7 @@ def test_what_others_take_while_we_wait_is_said(tmp_path: Path, spent: tuple[int
     assert busyness(state, sleep=lambda _: write(later), load=lambda: (4.2, 1.0, 1.0)) == said
 
 
-def test_a_system_without_counters_is_taken_for_quiet(tmp_path: Path) -> None:
+def test_system_without_counters_is_taken_for_quiet(tmp_path: Path) -> None:
     assert busyness(tmp_path / "stat", sleep=lambda _: None) == ""
 
 
@@ -64,7 +64,7 @@ def _faults_and_kept_bytes(*args: str) -> tuple[int, int]:
     return faults, kept
 
 
-def test_the_next_batch_uses_the_same_memory() -> None:
+def test_next_batch_uses_the_same_memory() -> None:
     without, given_back = _faults_and_kept_bytes()
     for_good, kept = _faults_and_kept_bytes("keep")
     in_block, after_block = _faults_and_kept_bytes("block")

@@ -34,7 +34,7 @@ def test_pinned_packages_are_those_of_the_dependency_group() -> None:
     assert tuple(re.findall(r'^\s*"([^"]+)"', group, re.MULTILINE)) == PINNED_PACKAGES
 
 
-def test_an_extra_that_is_there_is_no_obstacle_and_is_not_imported() -> None:
+def test_extra_that_is_there_is_no_obstacle_and_is_not_imported() -> None:
     require("this", feature="training", extra="cpu")
     assert "this" not in sys.modules
 
@@ -70,7 +70,7 @@ def test_another_tensorflow_is_told_before_it_is_imported(
     assert any(line.startswith(f"tensorflow-cpu=={found[1]};") for line in requires("rankline") or ())
 
 
-def test_the_tensorflow_of_the_pins_will_do() -> None:
+def test_tensorflow_of_the_pins_will_do() -> None:
     pytest.importorskip("tensorflow")
     assert tensorflow_problem("cpu") is None
     require("tensorflow", feature="training", extra="cpu")
@@ -87,7 +87,7 @@ def module_of_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, NAME, raising=False)
 
 
-def test_a_hook_loads_its_modules_once_however_often_it_is_installed() -> None:
+def test_hook_loads_its_modules_once_however_often_it_is_installed() -> None:
     seen = []
 
     def load(as_it_is: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -103,14 +103,14 @@ def test_a_hook_loads_its_modules_once_however_often_it_is_installed() -> None:
     assert seen == [(NAME, "true")]
 
 
-def test_a_stand_in_is_gone_after_the_block_also_where_that_fails() -> None:
+def test_stand_in_is_gone_after_the_block_also_where_that_fails() -> None:
     with pytest.raises(ZeroDivisionError), stand_ins({NAME: {"value": "other"}}):
         assert importlib.import_module(NAME).value == "other"
         raise ZeroDivisionError
     assert importlib.import_module(NAME).value == "true"
 
 
-def test_what_was_imported_has_no_stand_in() -> None:
+def test_imported_module_has_no_stand_in() -> None:
     module = importlib.import_module(NAME)
     with stand_ins({NAME: {"value": "other"}}):
         assert importlib.import_module(NAME) is module

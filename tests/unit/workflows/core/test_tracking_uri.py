@@ -42,7 +42,7 @@ def test_credentials_are_not_shown_and_used_where_the_environment_has_them(
 
 
 @pytest.mark.parametrize("artifact", ["work/t/model", "model_repository/t", "."])
-def test_an_artifact_finds_the_store_of_its_own_project(tmp_path: Path, artifact: str) -> None:
+def test_artifact_finds_the_store_of_its_own_project(tmp_path: Path, artifact: str) -> None:
     for project in ("a", "b c#d"):
         (tmp_path / project / artifact).mkdir(parents=True, exist_ok=True)
         (tmp_path / project / "work").mkdir(exist_ok=True)
@@ -58,12 +58,12 @@ def test_an_artifact_finds_the_store_of_its_own_project(tmp_path: Path, artifact
     assert file_of(copied) == tmp_path / "b c#d" / "work" / "mlflow.db"
 
 
-def test_what_has_no_store_keeps_none(tmp_path: Path) -> None:
+def test_artifact_without_a_store_keeps_none(tmp_path: Path) -> None:
     assert kept_uri("", tmp_path) == found_uri("", tmp_path) == ""
 
 
 @pytest.mark.parametrize("name", ["a%41", "x?y", "%2e"])
-def test_a_path_that_mlflow_reads_otherwise_is_refused(tmp_path: Path, name: str) -> None:
+def test_path_that_mlflow_reads_otherwise_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"which MLflow cannot open\. Rename the directory"):
         uri_of_file(tmp_path / name / "mlflow.db")
     assert file_of(uri_of_file(tmp_path / "100% a&b" / "mlflow.db")) == tmp_path / "100% a&b" / "mlflow.db"

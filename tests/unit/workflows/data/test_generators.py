@@ -212,7 +212,7 @@ def test_equals_the_share_of_pairs_in_the_right_order_with_ties_as_half(rows):
         assert exact_auc(labels, scores) == pytest.approx(auc_by_definition(labels, scores), abs=1e-12)
 
 
-def test_the_order_of_the_rows_does_not_matter():
+def test_order_of_the_rows_does_not_matter():
     labels, scores = [1, 0, 1, 0, 1], [0.1, 0.1, 0.7, 0.9, 0.7]
     assert exact_auc(labels, scores) == exact_auc(labels[::-1], scores[::-1])
 

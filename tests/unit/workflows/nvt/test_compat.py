@@ -10,7 +10,7 @@ from rankline.workflows.nvt.compat import quiet_nvtabular
 
 
 @pytest.mark.parametrize("leaves_first", [0, 1])
-def test_who_leaves_first_keeps_it_quiet_for_who_is_still_inside(leaves_first: int) -> None:
+def test_quiet_blocks_may_end_in_any_order(leaves_first: int) -> None:
     """As threads do, which share the filters."""
     before = list(warnings.filters)
     blocks = ExitStack(), ExitStack()

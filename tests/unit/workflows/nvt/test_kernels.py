@@ -37,7 +37,7 @@ def test_hash_is_splitmix64s_finaliser(ids: list[int]) -> None:
 
 
 @given(st.lists(INT64, min_size=1, max_size=20), st.integers(1, 1000))
-def test_a_bucket_depends_on_the_value_alone_and_is_in_range(ids: list[int], num_buckets: int) -> None:
+def test_bucket_depends_on_the_value_alone_and_is_in_range(ids: list[int], num_buckets: int) -> None:
     together = bucket_of(np.array(ids), num_buckets)
     alone = [int(bucket_of(np.array([value]), num_buckets)[0]) for value in ids]
     assert together.tolist() == alone
@@ -77,7 +77,7 @@ def test_hashes_of_many_strings_are_all_different_and_spread_evenly() -> None:
 
 
 @given(st.lists(st.integers(-(2**53), 2**53), max_size=10))
-def test_a_whole_number_has_one_hash_as_integer_and_as_float(values: list[int]) -> None:
+def test_whole_number_has_one_hash_as_integer_and_as_float(values: list[int]) -> None:
     assert hash_values(np.array(values, dtype=np.int64)).tolist() == hash_values(np.array(values, np.float64)).tolist()
 
 
@@ -154,6 +154,6 @@ def test_up_to_13_digits_are_exact(values: list[int]) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 65, 200])
-def test_a_slice_is_read_from_its_own_beginning(size: int) -> None:
+def test_slice_is_read_from_its_own_beginning(size: int) -> None:
     values = [b"%x" % value for value in range(1, 400)]
     assert numbers_of_hex(strings(values).slice(7, size)).tolist() == list(range(8, 8 + size))

@@ -121,7 +121,7 @@ def test_any_request_gets_the_same_answer_from_both(data: st.DataObject, rows: i
     ],
     ids=["too long", "below missing", "more rows", "two lengths", "two values"],
 )
-def test_what_contradicts_itself_is_refused_by_both(changed: dict[str, Any]) -> None:
+def test_contradictory_request_is_refused_by_both(changed: dict[str, Any]) -> None:
     request = REQUEST | changed
     with pytest.raises(RequestError):
         tensor_call(PLAN)(request)
@@ -129,7 +129,7 @@ def test_what_contradicts_itself_is_refused_by_both(changed: dict[str, Any]) -> 
         native_of(PLAN)(request)
 
 
-def test_what_is_missing_and_not_filled_is_refused_with_the_same_words() -> None:
+def test_missing_value_is_refused_with_the_same_words() -> None:
     history = {"history__nnzs": np.array([[2], [MISSING_LIST]], np.int32)}
     raw = plan(
         Computed(name="cost", source="price", dtype="float32"), Computed(name="user", source="user", dtype="int64")
@@ -140,7 +140,7 @@ def test_what_is_missing_and_not_filled_is_refused_with_the_same_words() -> None
 
 
 @given(st.lists(INT64 | st.integers(-1, 300), min_size=1, max_size=3), st.data())
-def test_what_is_too_large_for_a_model_is_refused_with_the_same_words(values: list[int], data: st.DataObject) -> None:
+def test_value_too_large_for_a_model_is_refused_with_the_same_words(values: list[int], data: st.DataObject) -> None:
     dtypes = ("bool", "int8", "uint8", "int16", "int32", "uint32", "uint64")
     if not _narrow:
         steps = [StepCall(step=Narrow(column=dtype, dtype=dtype), inputs=(dtype,)) for dtype in dtypes]
@@ -221,7 +221,7 @@ def test_vectors_have_one_length_in_both(dtype: str) -> None:
         native_of(one)(request | {"emb__nnzs": np.array([[2], [1], [0]], np.int32)})
 
 
-def test_a_plan_that_mixes_candidates_with_their_row_is_refused() -> None:
+def test_plan_that_mixes_candidates_with_their_row_is_refused() -> None:
     mixed = plan(Column(name="tags", index=1, values=np.zeros((5, 2)), lengths=np.zeros(5, np.int32)))
     with pytest.raises(ArtifactError, match="column 'tags' cannot be made for several candidates"):
         natively(mixed, ("item",))
@@ -316,7 +316,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_plan_is_refused_when_it_is_loaded(damage: str, tmp_path: Path) -> None:
+def test_damaged_plan_is_refused_when_it_is_loaded(damage: str, tmp_path: Path) -> None:
     change, said = DAMAGES[damage]
     PLAN.save(tmp_path / "plan")
     change(tmp_path / "plan")
@@ -325,7 +325,7 @@ def test_a_damaged_plan_is_refused_when_it_is_loaded(damage: str, tmp_path: Path
     assert said in str(error.value)
 
 
-def test_a_row_that_a_table_does_not_have_is_an_error_and_no_read_past_its_end(tmp_path: Path) -> None:
+def test_row_that_a_table_does_not_have_is_an_error_and_no_read_past_its_end(tmp_path: Path) -> None:
     plan(Column(name="user", index=0, values=np.arange(2))).save(tmp_path / "plan")
     with pytest.raises(ArtifactError, match="leads to rows 0 to 6 of 2 of column 'user'"):
         TransformPlan.load(tmp_path / "plan")

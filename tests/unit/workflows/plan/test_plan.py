@@ -32,7 +32,7 @@ def strings(values: list[bytes]) -> pa.LargeBinaryArray:
     st.lists(NEAR | INT64, max_size=20),
     st.sampled_from([1, 2, 7]),
 )
-def test_an_index_finds_known_keys_and_deals_out_unknown_ones(
+def test_index_finds_known_keys_and_deals_out_unknown_ones(
     known: list[int], asked: list[int], num_unknown: int
 ) -> None:
     index = KeyIndex.build("key", np.array(known, dtype=np.int64), num_unknown)
@@ -46,7 +46,7 @@ def test_an_index_finds_known_keys_and_deals_out_unknown_ones(
 
 
 @given(st.lists(WORDS, max_size=20, unique=True), st.lists(WORDS, max_size=20), st.sampled_from([1, 3]))
-def test_an_index_of_strings_finds_them_byte_by_byte(known: list[bytes], asked: list[bytes], num_unknown: int) -> None:
+def test_index_of_strings_finds_them_byte_by_byte(known: list[bytes], asked: list[bytes], num_unknown: int) -> None:
     index = KeyIndex.build("key", strings(known), num_unknown)
     asked = asked + known
     expected = [
@@ -57,14 +57,14 @@ def test_an_index_of_strings_finds_them_byte_by_byte(known: list[bytes], asked: 
 
 
 @given(st.lists(st.floats(allow_nan=False), max_size=20, unique=True), st.lists(st.floats(), max_size=20))
-def test_an_index_of_floats_knows_one_zero_and_takes_nan_for_missing(known: list[float], asked: list[float]) -> None:
+def test_index_of_floats_knows_one_zero_and_takes_nan_for_missing(known: list[float], asked: list[float]) -> None:
     index = KeyIndex.build("key", np.array(known), 1, missing_row=99)
     asked = [*asked, *known, 0.0, -0.0, float("nan")]
     expected = [99 if key != key else known.index(key) + 1 if key in known else 0 for key in asked]
     assert index.rows_of(np.array(asked)).tolist() == expected
 
 
-def test_a_string_that_shares_the_hash_of_a_known_one_stays_unknown() -> None:
+def test_string_that_shares_the_hash_of_a_known_one_stays_unknown() -> None:
     index = KeyIndex.build("key", strings([b"a", b"b"]))
     renamed = KeyIndex(**{**vars(index), "strings": strings([b"a", b"c"])})
     assert renamed.rows_of(strings([b"a", b"b"])).tolist() == [1, 0]
@@ -81,7 +81,7 @@ def test_sparse_keys_are_found_in_large_indexes(num_keys: int, seed: int) -> Non
 
 
 @pytest.mark.parametrize(("keys", "dense"), [([1, 2, 5], True), ([0, 2**40], False), ([], True), ([-(2**63)], True)])
-def test_an_index_is_dense_where_the_keys_are(keys: list[int], dense: bool) -> None:
+def test_index_is_dense_where_the_keys_are(keys: list[int], dense: bool) -> None:
     index = KeyIndex.build("key", np.array(keys, dtype=np.int64))
     assert (index.hashes is None) == dense
     assert index.rows_of(np.array([2**63 - 1, -(2**63)])).tolist() == [0, 1 if keys == [-(2**63)] else 0]
@@ -156,7 +156,7 @@ def plain(columns: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_a_plan_looks_up_and_computes_every_column() -> None:
+def test_plan_looks_up_and_computes_every_column() -> None:
     columns = plain(small_plan().run(REQUEST))
     assert columns.pop("price") == pytest.approx([0.0, np.log(1.5), np.nan], nan_ok=True)
     unseen = 2 + int(bucket_of(strings([b"zz"]), 3)[0])
@@ -193,12 +193,12 @@ def test_none_is_a_missing_string_and_a_masked_list_is_as_good_as_not_sent() -> 
 
 
 @pytest.mark.parametrize("name", ["age", "seen"])
-def test_what_is_missing_and_not_filled_does_not_reach_the_model(name: str) -> None:
+def test_missing_value_that_is_not_filled_is_refused(name: str) -> None:
     with pytest.raises(RequestError, match=r"column '(age|history)' is missing, first in row 2.*FillMissing"):
         small_plan().run(REQUEST, {name: np.array([True, True, False])})
 
 
-def test_a_saved_plan_gives_the_same_after_loading(tmp_path: Path) -> None:
+def test_saved_plan_gives_the_same_after_loading(tmp_path: Path) -> None:
     small_plan().save(tmp_path / "plan")
     loaded = TransformPlan.load(tmp_path / "plan")
     np.testing.assert_equal(plain(loaded.run(REQUEST)), plain(small_plan().run(REQUEST)))
@@ -217,7 +217,7 @@ def test_zero_rows_give_zero_rows_of_the_right_dtypes() -> None:
     assert columns["tags"].values.shape == (0, 2)  # type: ignore[union-attr]
 
 
-def test_a_row_of_zeros_can_be_run_to_warm_up() -> None:
+def test_row_of_zeros_can_be_run_to_warm_up() -> None:
     plan = small_plan()
     assert plain(plan.run({spec.name: spec.zeros(1) for spec in plan.inputs}))["seen"] == [[]]
 
@@ -248,7 +248,7 @@ def test_a_row_of_zeros_can_be_run_to_warm_up() -> None:
         (REQUEST, {"nobody": np.array([True, True, True])}, r"valid names \['nobody'\], which are no inputs"),
     ],
 )
-def test_a_bad_request_is_refused_by_name(request_: dict[str, Any], valid: dict[str, Any], message: str) -> None:
+def test_bad_request_is_refused_by_name(request_: dict[str, Any], valid: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         small_plan().run(request_, valid)
 
@@ -274,7 +274,7 @@ def test_damage_is_told_with_the_remedy(tmp_path: Path) -> None:
         ('"source": 7', '"source": 8', "8 is neither one of the inputs .* nor an earlier result"),
     ],
 )
-def test_a_plan_that_was_tampered_with_is_refused(tmp_path: Path, before: str, after: str, message: str) -> None:
+def test_plan_that_was_tampered_with_is_refused(tmp_path: Path, before: str, after: str, message: str) -> None:
     small_plan().save(tmp_path / "plan")
     document = tmp_path / "plan" / "plan.json"
     assert before in document.read_text()
@@ -305,7 +305,7 @@ def test_strings_that_end_beyond_their_bytes_are_refused(tmp_path: Path) -> None
         (None, None, "it is not a regular file"),
     ],
 )
-def test_an_array_that_takes_more_memory_than_its_file_is_refused(
+def test_array_that_takes_more_memory_than_its_file_is_refused(
     tmp_path: Path, array: pa.Array | None, codec: str | None, message: str
 ) -> None:
     small_plan().save(tmp_path / "plan")

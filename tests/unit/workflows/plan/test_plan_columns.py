@@ -55,7 +55,7 @@ ROWS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("kind", ROWS)
-def test_an_arrow_array_is_a_column_of_the_same_rows(kind: str) -> None:
+def test_arrow_array_is_a_column_of_the_same_rows(kind: str) -> None:
     column = columns()[kind]
     assert listed(column) == ROWS[kind]
     assert num_rows_of(column) == 3
@@ -80,7 +80,7 @@ def test_an_arrow_array_is_a_column_of_the_same_rows(kind: str) -> None:
         (pa.array([[1], [2, 3]]), [[1], [2, 3]]),
     ],
 )
-def test_what_arrow_has_besides_is_read_too(array: pa.Array, rows: list[Any]) -> None:
+def test_other_arrow_types_are_read(array: pa.Array, rows: list[Any]) -> None:
     column = from_arrow(array)
     assert listed(column) == rows
     assert (column.valid is None) == (None not in rows)
@@ -101,14 +101,14 @@ def test_rows_are_taken_with_what_is_missing(kind: str) -> None:
     assert listed(take_or_missing(take(column, np.array([2, 0])), np.array([1, -1]))) == [rows[0], None]
 
 
-def test_a_width_is_kept_where_rows_are_taken() -> None:
+def test_width_is_kept_where_rows_are_taken() -> None:
     column = columns()["lists"]._replace(width=4)
     for found in (take(column, np.array([2])), take_or_missing(column, np.array([2]))):
         assert found.width == 4
 
 
 @pytest.mark.parametrize(("kind", "value"), [("strings", "z"), ("numbers", 9.0), ("floats", NAN)])
-def test_a_value_can_stand_at_the_end(kind: str, value: Any) -> None:
+def test_value_can_stand_at_the_end(kind: str, value: Any) -> None:
     column = columns()[kind]
     assert isinstance(column, Vector)
     longer = with_one_more(column, value)
@@ -118,7 +118,7 @@ def test_a_value_can_stand_at_the_end(kind: str, value: Any) -> None:
     assert whole.valid is None
 
 
-def test_a_mask_is_there_where_something_is_missing() -> None:
+def test_mask_is_there_where_something_is_missing() -> None:
     assert mask_of(np.array([True, True])) is None
     assert mask_of(YES_NO) is YES_NO
 
@@ -136,7 +136,7 @@ def test_a_mask_is_there_where_something_is_missing() -> None:
         (pa.array([b"a", b"b"], pa.large_binary()), YES_NO, [b"a", None]),
     ],
 )
-def test_an_array_and_its_mask_are_a_vector(values: Any, valid: Any, rows: list[Any]) -> None:
+def test_array_and_its_mask_are_a_vector(values: Any, valid: Any, rows: list[Any]) -> None:
     vector = vector_of(values, valid)
     assert listed(vector) == rows
     assert is_string(vector) or vector.values.dtype == values.dtype
@@ -158,7 +158,7 @@ def test_padded_lists_become_flat_ones_and_flat_ones_padded() -> None:
     assert padded_of(empty).values.shape == (0, 1)
 
 
-def test_what_cannot_be_missing_is_there() -> None:
+def test_is_missing_of_each_kind_of_column() -> None:
     assert is_missing(Vector(np.array([1, 2]))).tolist() == [False, False]
     assert is_missing(Vector(np.array([1.0, NAN]))).tolist() == [False, True]
     assert is_missing(lists_of(Padded(np.zeros((2, 1)), np.zeros(2, np.int32)))).tolist() == [False, False]

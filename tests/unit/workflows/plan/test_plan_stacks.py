@@ -37,7 +37,7 @@ def request_and_answer(plans: Path, case: str) -> tuple[dict[str, Any], dict[str
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("runtime", ["python", "native"])
-def test_a_stacked_plan_gives_the_scores_of_when_it_was_saved(plans: Path, case: str, runtime: str) -> None:
+def test_stacked_plan_gives_the_scores_of_when_it_was_saved(plans: Path, case: str, runtime: str) -> None:
     request, answer = request_and_answer(plans, case)
     call = open_native(plans / case) if runtime == "native" else tensor_call(TransformPlan.load(plans / case))
     made = call(request)
@@ -80,13 +80,13 @@ def damaged(plans: Path, target: Path, case: str, change: Any) -> Path:
         ),
     ],
 )
-def test_a_damaged_stack_is_refused_in_cpp(plans: Path, tmp_path: Path, change: Any, message: str) -> None:
+def test_damaged_stack_is_refused_in_cpp(plans: Path, tmp_path: Path, change: Any, message: str) -> None:
     whole = TransformPlan.load(plans / "criteo")
     with pytest.raises(ArtifactError, match=rf"plan.json cannot be read \(.*{message}.*Export again"):
         open_native(damaged(plans, tmp_path, "criteo", change), plan=whole)
 
 
-def test_a_similarity_of_before_is_refused_with_what_to_do(plans: Path, tmp_path: Path) -> None:
+def test_similarity_of_before_is_refused_with_what_to_do(plans: Path, tmp_path: Path) -> None:
     def change(plan: dict[str, Any]) -> None:
         plan["steps"] = [{"kind": "StepCall", "step": {"kind": "Similarity"}, "inputs": ["I0", "I1"]}]
 

@@ -115,14 +115,14 @@ def test_digits_become_numbers_and_what_is_none_is_missing() -> None:
     assert listed(HexToInt().run(vector([b"0f", None, b"FF"], "string"))) == [15.0, None, 255.0]
 
 
-def test_a_part_of_a_time_is_missing_where_the_time_is() -> None:
+def test_part_of_a_time_is_missing_where_the_time_is() -> None:
     days = np.array(["2021-02-03", "1969-12-31"], "datetime64[us]").astype(np.int64).tolist()
     assert listed(DatePart(part="day").run(vector(days))) == [3.0, 31.0]
     assert listed(DatePart(part="year").run(vector([days[0], None, days[1]]))) == [2021.0, None, 1969.0]
     assert listed(DatePart(part="month").run(vector([NAN, days[1]], "float64"))) == [None, 12.0]
 
 
-def test_a_function_takes_columns_and_a_number_in_their_order() -> None:
+def test_function_takes_columns_and_a_number_in_their_order() -> None:
     left, right = vector([7, 9]), vector([2, 4])
     assert listed(Arithmetic(function="subtract").run(left, right)) == [5, 5]
     assert listed(Arithmetic(function="divide", operand=2).run(left)) == [3.5, 4.5]
@@ -146,14 +146,14 @@ def test_a_function_takes_columns_and_a_number_in_their_order() -> None:
         (vector([NAN, 2.5], "float32"), 0.1, [float(np.float32(0.1)), 2.5]),
     ],
 )
-def test_a_value_takes_the_place_of_what_is_missing(column: Vector, value: Any, expected: list[Any]) -> None:
+def test_value_takes_the_place_of_what_is_missing(column: Vector, value: Any, expected: list[Any]) -> None:
     filled = Fill(value=value).run(column)
     assert isinstance(filled, Vector)
     assert (listed(filled), filled.valid) == (expected, None)
     assert is_string(filled) or filled.values.dtype == column.values.dtype
 
 
-def test_what_is_missing_can_be_told() -> None:
+def test_missing_values_become_a_flag() -> None:
     assert listed(IsMissing().run(vector([1, None]))) == [False, True]
     assert listed(IsMissing().run(lists([[NAN], [1.0]], "float32"))) == [[True], [False]]
 
@@ -167,7 +167,7 @@ def test_numbers_beyond_the_bounds_become_them_and_the_request_stays_as_it_was()
     assert listed(Clip(lowest=-1, highest=3).run(vector([NAN, 4.5], "float64"))) == [None, 3.0]
 
 
-def test_a_bin_is_how_many_boundaries_are_at_most_the_value() -> None:
+def test_bin_is_how_many_boundaries_are_at_most_the_value() -> None:
     column = vector([-1.0, 0.0, 1.5, 2.0, NAN], "float64")
     up, down = (Digitize(boundaries=np.array([0, 1.5, 9]), descending=is_so).run(column) for is_so in (False, True))
     assert isinstance(up, Vector)
@@ -183,7 +183,7 @@ def test_rows_of_several_indexes_are_the_digits_of_one_key() -> None:
         Combine(sizes=(3, 5)).run(*columns)
 
 
-def test_a_bucket_is_that_of_the_hash_and_what_is_missing_hashes_to_0() -> None:
+def test_bucket_is_that_of_the_hash_and_what_is_missing_hashes_to_0() -> None:
     column, words = vector([3, None, 5]), vector([b"a", b"b", None], "string")
     buckets = Bucket(num_buckets=7).run(column)
     assert isinstance(buckets, Vector)
@@ -195,7 +195,7 @@ def test_a_bucket_is_that_of_the_hash_and_what_is_missing_hashes_to_0() -> None:
 
 
 @given(ROWS, st.integers(-6, 6), st.integers(-6, 6))
-def test_a_slice_of_each_list_is_that_of_python(rows: list[list[int]], start: int, end: int) -> None:
+def test_slice_of_each_list_is_that_of_python(rows: list[list[int]], start: int, end: int) -> None:
     column = lists(rows)
     sliced = Slice(start=start, end=end, width=5).run(column)
     assert isinstance(sliced, Lists)
@@ -221,7 +221,7 @@ def test_missing_lists_stay_missing_unless_they_are_to_be_empty(step: Step) -> N
 
 
 @given(ROWS, st.data())
-def test_the_latest_values_take_the_lengths_of_another_column(rows: list[list[int]], data: Any) -> None:
+def test_latest_values_take_the_lengths_of_another_column(rows: list[list[int]], data: Any) -> None:
     lengths = data.draw(st.lists(st.integers(0, 5), min_size=len(rows), max_size=len(rows)))
     for like in (lengths, [len(row) for row in rows]):
         cut = SameLengths().run(lists(rows, width=9), lists([[0] * length for length in like], width=7))

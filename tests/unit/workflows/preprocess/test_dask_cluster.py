@@ -82,7 +82,7 @@ def test_forms_of_clusters(form: str) -> None:
         ({"dask_timeout_s": 0}, "dask_timeout_s is 0, expected a finite number above 0"),
     ],
 )
-def test_a_choice_out_of_range_is_refused(choice: dict[str, object], message: str) -> None:
+def test_choice_out_of_range_is_refused(choice: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DaskConfig(**choice)  # type: ignore[arg-type]
 
@@ -94,7 +94,7 @@ def test_results_come_in_the_order_of_the_tasks_and_the_share_rises_to_one(pool:
     assert shares[-1] == 1.0
 
 
-def test_a_collection_is_computed_and_what_is_not_lazy_stays(pool: Pool) -> None:
+def test_collection_is_computed_and_what_is_not_lazy_stays(pool: Pool) -> None:
     parts = [dask.delayed(pow)(number, 2) for number in range(10)]  # type: ignore[attr-defined]
     shares: list[float] = []
     assert pool.compute(dask.delayed(sum)(parts), shares.append) == 285  # type: ignore[attr-defined]
@@ -102,14 +102,14 @@ def test_a_collection_is_computed_and_what_is_not_lazy_stays(pool: Pool) -> None
     assert pool.compute(None, shares.append) is None
 
 
-def test_a_worker_computes_with_what_nvtabular_needs_of_newer_packages(tmp_path: Path) -> None:
+def test_worker_computes_with_what_nvtabular_needs_of_newer_packages(tmp_path: Path) -> None:
     """Whether the first task that it is given is one of ours or one of NVTabular's own."""
     with open_pool(DaskConfig(dask="local:1"), tmp_path) as pool:
         is_imported = dask.delayed(lambda: "rankline.workflows.nvt.compat" in sys.modules)()  # type: ignore[attr-defined]
         assert pool.compute(is_imported, lambda _: None)
 
 
-def test_nobody_else_talks_to_the_workers_of_this_machine(tmp_path: Path) -> None:
+def test_workers_of_this_machine_require_the_certificate(tmp_path: Path) -> None:
     """Who may could run code: other users of the machine reach the port, and do not have this run's certificate."""
     with open_pool(DaskConfig(dask="local:1"), tmp_path) as pool:
         address = pool._client.scheduler.address  # type: ignore[attr-defined]
@@ -121,7 +121,7 @@ def test_nobody_else_talks_to_the_workers_of_this_machine(tmp_path: Path) -> Non
         assert pool.map(double, [1, 2], lambda _: None) == [2, 4]
 
 
-def test_what_a_task_raises_is_raised_and_no_task_is_at_work_then(pool: Pool, tmp_path: Path) -> None:
+def test_error_of_a_task_is_raised_once_no_task_runs(pool: Pool, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 7 is no row"):
         pool.map(begin, [(tmp_path, number) for number in range(50)], lambda _: None)
     left = {path.name for path in tmp_path.iterdir()}
@@ -130,12 +130,12 @@ def test_what_a_task_raises_is_raised_and_no_task_is_at_work_then(pool: Pool, tm
     assert len(begun) < 50
 
 
-def test_a_task_that_ran_into_a_timeout_of_its_own_ends_the_work(pool: Pool) -> None:
+def test_task_that_ran_into_a_timeout_of_its_own_ends_the_work(pool: Pool) -> None:
     with pytest.raises(TimeoutError, match="^disk$"):
         pool.map(time_out, range(4), lambda _: None)
 
 
-def test_a_scheduler_that_does_not_answer_is_named_after_a_bounded_wait(tmp_path: Path) -> None:
+def test_scheduler_that_does_not_answer_is_named_after_a_bounded_wait(tmp_path: Path) -> None:
     with (
         pytest.raises(
             ClusterError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1 within 0\.5 s .*Start one"
@@ -145,7 +145,7 @@ def test_a_scheduler_that_does_not_answer_is_named_after_a_bounded_wait(tmp_path
         raise AssertionError
 
 
-def test_a_scheduler_that_ends_ends_the_wait_for_its_answer(tmp_path: Path) -> None:
+def test_scheduler_that_ends_ends_the_wait_for_its_answer(tmp_path: Path) -> None:
     with cluster_of(1) as cluster:
         config = DaskConfig(dask=cluster.scheduler_address, dask_timeout_s=3600)
         with open_pool(config, tmp_path) as pool:
@@ -156,7 +156,7 @@ def test_a_scheduler_that_ends_ends_the_wait_for_its_answer(tmp_path: Path) -> N
             end.join()
 
 
-def test_a_scheduler_without_workers_is_named_after_a_bounded_wait(tmp_path: Path) -> None:
+def test_scheduler_without_workers_is_named_after_a_bounded_wait(tmp_path: Path) -> None:
     with cluster_of(0) as cluster:
         config = DaskConfig(dask=cluster.scheduler_address, dask_timeout_s=3)
         message = rf"{config.dask} had no workers for 3 s\. Start some with `dask worker {config.dask} --nthreads 1`"

@@ -55,7 +55,7 @@ def split(prepared: PreparedData, name: str) -> pd.DataFrame:
     return pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
 
 
-def test_the_last_fifth_of_the_seeded_permutation_validates_in_its_order(prepared: PreparedData, raw: RawData) -> None:
+def test_last_fifth_of_the_seeded_permutation_validates_in_its_order(prepared: PreparedData, raw: RawData) -> None:
     order = np.random.default_rng(42).permutation(len(raw.rows))
     expected = raw.rows.take(pa.array(order[-len(raw.rows) // 5 :]))
     heldout = prepared.heldout()
@@ -64,7 +64,7 @@ def test_the_last_fifth_of_the_seeded_permutation_validates_in_its_order(prepare
     assert split(prepared, "valid")["rating"].tolist() == heldout["rating"].to_pylist()
 
 
-def test_the_saved_workflow_encodes_heldout_rows_as_the_files_have_them(prepared: PreparedData) -> None:
+def test_saved_workflow_encodes_heldout_rows_as_the_files_have_them(prepared: PreparedData) -> None:
     with quiet_nvtabular():
         encoded = prepared.workflow().transform(prepared.heldout().to_pandas())
     valid = split(prepared, "valid")
@@ -82,7 +82,7 @@ def test_splits_come_as_several_files_of_several_row_groups_and_no_row_is_lost(p
     assert pq.ParquetFile(prepared.path / "train/part-000.parquet").metadata.num_row_groups > 1
 
 
-def test_the_spec_says_what_the_files_hold(prepared: PreparedData) -> None:
+def test_spec_says_what_the_files_hold(prepared: PreparedData) -> None:
     train = split(prepared, "train")
     for feature in prepared.spec.categorical:
         values = np.concatenate(train[feature.name]) if feature.is_list else train[feature.name].to_numpy()
@@ -108,7 +108,7 @@ def test_rows_that_fill_many_partitions_become_more_files_and_are_the_same(
     assert again.heldout().equals(prepared.heldout())
 
 
-def test_the_time_split_validates_on_the_latest(raw: RawData, tmp_path: Path) -> None:
+def test_time_split_validates_on_the_latest(raw: RawData, tmp_path: Path) -> None:
     prepared = prepare(MOVIELENS, raw, tmp_path / "prepared", encoding=RowsConfig(split="time", valid_share=0.1))
     latest = raw.rows.sort_by("timestamp").slice(len(raw.rows) - 900)
     assert sorted(prepared.heldout()["userId"].to_pylist()) == sorted(latest["userId"].to_pylist())
@@ -123,7 +123,7 @@ def test_rare_and_unseen_ids_go_to_the_hash_buckets(raw: RawData, tmp_path: Path
     assert prepared.spec["movieId"].cardinality == 2 + 7 + (counts >= 5).sum()
 
 
-def test_a_rating_of_an_unknown_movie_is_kept_without_genres(raw: RawData, tmp_path: Path) -> None:
+def test_rating_of_an_unknown_movie_is_kept_without_genres(raw: RawData, tmp_path: Path) -> None:
     unknown = raw.catalog["movieId"][0].as_py()
     catalog = raw.catalog.slice(1)
     prepared = prepare(MOVIELENS, replace(raw, catalog=catalog), tmp_path / "prepared")
@@ -173,7 +173,7 @@ def test_nothing_is_written_beside_the_artifact(prepared: PreparedData) -> None:
     assert [path.name for path in prepared.path.parent.iterdir()] == ["prepared"]
 
 
-def test_a_truncated_parquet_is_found_on_loading(copied: PreparedData) -> None:
+def test_truncated_parquet_is_found_on_loading(copied: PreparedData) -> None:
     damaged = copied.path / "train" / "part-001.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-100])
     with pytest.raises(ArtifactError, match=r"part-001\.parquet has \d+ bytes, expected \d+"):
@@ -188,7 +188,7 @@ def test_a_truncated_parquet_is_found_on_loading(copied: PreparedData) -> None:
         ({"frequency_threshold": -1}, "frequency_threshold is -1, expected a whole number of at least 0"),
     ],
 )
-def test_a_choice_out_of_range_is_refused(choice: dict[str, object], message: str) -> None:
+def test_choice_out_of_range_is_refused(choice: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         (PrepareConfig if "frequency_threshold" in choice else RowsConfig)(**choice)  # type: ignore[arg-type]
 

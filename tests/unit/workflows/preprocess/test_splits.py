@@ -53,20 +53,20 @@ def test_time_split_validates_on_the_latest_rows_and_keeps_the_order_of_ties(tim
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5, math.nan])
-def test_a_share_outside_0_to_1_is_refused(share):
+def test_share_outside_0_to_1_is_refused(share):
     with pytest.raises(ConfigError, match="expected a number between 0 and 1"):
         random_split(100, share, 1)
 
 
 @pytest.mark.parametrize(("num_rows", "share"), [(0, 0.2), (1, 0.2), (3, 0.9)])
-def test_an_empty_part_is_refused(num_rows, share):
+def test_empty_part_is_refused(num_rows, share):
     with pytest.raises(ConfigError, match="expected rows in both parts"):
         random_split(num_rows, share, 1)
     with pytest.raises(ConfigError, match="expected rows in both parts"):
         time_split(list(range(num_rows)), share)
 
 
-def test_a_negative_seed_is_refused():
+def test_negative_seed_is_refused():
     with pytest.raises(ConfigError, match="seed is -1"):
         random_split(100, 0.2, -1)
 
@@ -98,7 +98,7 @@ PERIODS = st.lists(st.integers(1, 50), min_size=1, max_size=6)
 
 
 @given(periods=PERIODS, share=SHARES, batch_size=st.integers(1, 60))
-def test_a_stream_split_by_time_validates_on_the_fewest_whole_last_periods(periods, share, batch_size):
+def test_stream_split_by_time_validates_on_the_fewest_whole_last_periods(periods, share, batch_size):
     num_rows, wanted = sum(periods), sum(periods) * share
     if len(periods) > 1:
         num_last = next(n for n in range(1, len(periods) + 1) if sum(periods[-n:]) >= wanted - 1e-6)
@@ -124,7 +124,7 @@ def test_one_period_of_8000_rows_trains_on_the_first_6400():
     seed=st.integers(0, 99),
     sizes=st.tuples(*[st.integers(1, 60)] * 2),
 )
-def test_a_stream_split_at_random_does_not_depend_on_its_batches(periods, seed, sizes):
+def test_stream_split_at_random_does_not_depend_on_its_batches(periods, seed, sizes):
     one, other = (split_streamed(periods, size, split="random", valid_share=0.3, split_seed=seed) for size in sizes)
     assert one == other
     expected = np.random.default_rng(seed).random(sum(periods)) < 0.3
@@ -132,7 +132,7 @@ def test_a_stream_split_at_random_does_not_depend_on_its_batches(periods, seed, 
     assert one[0] == np.flatnonzero(~expected).tolist()
 
 
-def test_a_table_without_time_is_split_at_random_only():
+def test_table_without_time_is_split_at_random_only():
     rows = pa.table({"row": range(10)})
     with pytest.raises(ConfigError, match="the rows have no time"):
         list(split_rows(rows, RowsConfig(split="time"), None))
@@ -177,7 +177,7 @@ def test_rows_without_groups_cannot_be_split_by_them():
         split_by_column(pa.table({"row": [1, 2]}), RowsConfig(split="group"), None, None)
 
 
-def test_a_stream_in_any_order_is_split_by_its_times():
+def test_stream_in_any_order_is_split_by_its_times():
     times = np.random.default_rng(0).permutation(1_000)
     table = pa.table({"time": pa.array(times, mask=times < 5)})
     parts = parts_of(stream_of(table), RowsConfig(split="time", valid_share=0.3), time="time")
@@ -221,7 +221,7 @@ def test_rows_keep_their_order_whatever_they_are_written_in(
 
 
 @pytest.mark.parametrize(("num_rows", "num_files"), [(8, 4), (10_000, 4), (100_000, 10)])
-def test_a_split_has_as_many_files_as_its_rows_need(tmp_path: Path, num_rows: int, num_files: int) -> None:
+def test_split_has_as_many_files_as_its_rows_need(tmp_path: Path, num_rows: int, num_files: int) -> None:
     writer = FilesWriter.of_split(tmp_path, "train", num_rows, max_file_rows=10_000, max_group_rows=2_000)
     writer.write(pa.table({"id": range(num_rows)}))
     files = writer.close()
@@ -246,7 +246,7 @@ def test_keeps_the_latest_row_of_each_pair_and_at_equal_times_the_last(rows):
     assert sorted(np.flatnonzero(keep)) == sorted(number for _, number in best.values())
 
 
-def test_the_fingerprint_depends_on_the_bytes_and_not_on_the_place(tmp_path):
+def test_fingerprint_depends_on_the_bytes_and_not_on_the_place(tmp_path):
     for name, content in {"a": b"1", "b": b"1", "c": b"2"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "rows.csv").write_bytes(content)

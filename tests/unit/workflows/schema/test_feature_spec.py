@@ -122,12 +122,12 @@ def test_models_take_wide_ids_and_short_numbers_whatever_the_files_hold() -> Non
         ),
     ],
 )
-def test_a_contradiction_is_refused_by_name(make: object, message: str) -> None:
+def test_contradiction_is_refused_by_name(make: object, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         make()  # type: ignore[operator]
 
 
-def test_a_missing_file_and_split_are_named(tmp_path: Path) -> None:
+def test_missing_file_and_split_are_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"feature_spec\.yaml does not exist"):
         FeatureSpec.read(tmp_path)
     spec = FeatureSpec(features=(LABELS,), channels={LABEL: ("y",)})
@@ -154,7 +154,7 @@ channel_spec:
 """
 
 
-def test_the_file_has_the_layout_of_nvidias_examples() -> None:
+def test_file_has_the_layout_of_nvidias_examples() -> None:
     spec = FeatureSpec.from_yaml(DOCUMENT)
     assert spec["item_id_pos"].max_length == 100
     assert spec.source("train") == Source(files=("train/a.parquet",), num_rows=3)
@@ -169,7 +169,7 @@ def test_the_file_has_the_layout_of_nvidias_examples() -> None:
         (", num_rows: 3", "", r"train\[0\] lacks 'num_rows'"),
     ],
 )
-def test_what_no_loader_reads_is_sent_to_import(old: str, new: str, message: str) -> None:
+def test_spec_that_no_loader_reads_is_sent_to_import(old: str, new: str, message: str) -> None:
     assert old in DOCUMENT
     with pytest.raises(
         SpecError, match=rf"source_spec\.{message}, and loaders read .*rankline import RECIPE DIRECTORY"

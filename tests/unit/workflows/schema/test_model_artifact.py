@@ -15,17 +15,17 @@ def artifact(path: Path, **details: str) -> Path:
     return path
 
 
-def test_it_says_which_format_it_has_and_where_the_model_is(tmp_path: Path) -> None:
+def test_model_artifact_names_its_format_and_path(tmp_path: Path) -> None:
     model = TrainedModel.load(artifact(tmp_path / "m", format=TORCH_SCRIPT))
     assert (model.format, model.model_path) == ("model.pt", tmp_path / "m" / "model.pt")
     with pytest.raises(ArtifactError, match=r"holds model\.pt, expected model\.savedmodel"):
         _ = model.saved_model
 
 
-def test_a_format_of_another_package_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_format_of_another_package_is_taken_as_it_is(tmp_path: Path) -> None:
     assert TrainedModel.load(artifact(tmp_path / "m", format="model.jax")).format == "model.jax"
 
 
-def test_a_manifest_without_its_details_is_refused(tmp_path: Path) -> None:
+def test_manifest_without_its_details_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"manifest\.json lacks format\. Train the model again"):
         TrainedModel.load(artifact(tmp_path / "m"))

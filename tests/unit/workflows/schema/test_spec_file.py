@@ -201,7 +201,7 @@ def test_chunks_that_were_counted_differently_are_refused() -> None:
         SpecFile(features=(a, a))
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     with pytest.raises(SpecError, match=r"mine\.yaml does not exist"):
         SpecFile.read(path)

@@ -33,7 +33,7 @@ def test_one_binary_head_keeps_the_name_of_its_output() -> None:
     assert output_names([Head("click"), Head("price", REGRESSION)]) == ("click", "price")
 
 
-def test_an_output_is_as_wide_as_there_are_classes() -> None:
+def test_output_is_as_wide_as_there_are_classes() -> None:
     assert [Head("a").width, Head("b", REGRESSION).width, Head("c", MULTICLASS, ("x", "y", "z")).width] == [1, 1, 3]
 
 
@@ -56,7 +56,7 @@ def test_choices_that_do_not_go_together_are_refused(choices: dict[str, Any], me
 
 
 @pytest.mark.parametrize("entry", [{"task": BINARY}, "y", {"column": "y", "kind": 1}, {"column": "y", "weight": "1"}])
-def test_a_file_that_says_something_else_is_refused(entry: Any) -> None:
+def test_file_that_says_something_else_is_refused(entry: Any) -> None:
     with pytest.raises(SpecError, match="head"):
         Head.from_entry(entry)
 
@@ -74,7 +74,7 @@ def test_parts_together_are_the_whole(parts: list[list[float]]) -> None:
     assert added.squares == pytest.approx(whole.squares, rel=1e-9, abs=1e-3)
 
 
-def test_a_regression_head_gets_mean_and_deviation() -> None:
+def test_regression_head_gets_mean_and_deviation() -> None:
     head = Labels.of(PRICE, np.array([1.0, 3.0, np.nan]), may_lack=True).fitted(PRICE)
     assert (head.mean, head.deviation) == (2.0, 1.0)
     assert Labels.of(KIND, np.array([0, 2]), may_lack=False).fitted(KIND) == KIND
@@ -92,12 +92,12 @@ def test_a_regression_head_gets_mean_and_deviation() -> None:
         (PRICE, [1.0, 1e39], "'price' is 1e[+]39"),
     ],
 )
-def test_a_label_that_does_not_fit_its_task_is_refused(head: Head, labels: list[float], message: str) -> None:
+def test_label_that_does_not_fit_its_task_is_refused(head: Head, labels: list[float], message: str) -> None:
     with pytest.raises(DataError, match=message):
         Labels.of(head, np.asarray(labels, float), may_lack=False)
 
 
-def test_a_label_may_be_missing_where_there_are_others() -> None:
+def test_label_may_be_missing_where_there_are_others() -> None:
     assert Labels.of(Head("y"), np.array([0, np.nan, 1]), may_lack=True).num_rows == 2
 
 
@@ -110,6 +110,6 @@ def test_a_label_may_be_missing_where_there_are_others() -> None:
         (PRICE, [np.nan], "no valid row has the label 'price'"),
     ],
 )
-def test_a_split_that_shows_nothing_is_refused(head: Head, labels: list[float], message: str) -> None:
+def test_split_that_shows_nothing_is_refused(head: Head, labels: list[float], message: str) -> None:
     with pytest.raises(DataError, match=message):
         Labels.of(head, np.asarray(labels, float), may_lack=True).check_split(head, "valid")

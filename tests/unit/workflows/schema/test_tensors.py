@@ -32,7 +32,7 @@ def test_every_type_of_triton_is_told_apart_and_has_its_names(data_type: str) ->
     assert (tensor.dims, tensor.is_scalar) == ((-1, 2), False)
 
 
-def test_a_type_that_numpy_lacks_is_refused() -> None:
+def test_type_that_numpy_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match="'x' is of type BF16, which NumPy does not have"):
         Tensor.from_config("x", "TYPE_BF16", [1])
 
@@ -52,7 +52,7 @@ def test_ordinary_names_are_those_of_arguments() -> None:
 @pytest.mark.parametrize(
     "name", ["class", "None", "self", "torch", "inf", "int", "match", "_", "", "1st", "a b", "价格", "as_hex_41"]
 )
-def test_a_name_that_no_argument_can_have_is_written_in_hexadecimal(name: str) -> None:
+def test_name_that_no_argument_can_have_is_written_in_hexadecimal(name: str) -> None:
     argument = argument_names([name, "other"])[name]
     assert argument.isidentifier()
     assert argument != name
@@ -125,7 +125,7 @@ def test_many_lists_keep_their_type_and_order(dtype: type) -> None:
     assert rows_of(Padded(padded, np.maximum(lengths, 0)).ragged()) == lists
 
 
-def test_a_missing_list_is_all_padding() -> None:
+def test_missing_list_is_all_padding() -> None:
     assert pad(np.array([7, 8]), np.array([-1, 2, 0]), 3).tolist() == [[0, 0, 0], [7, 8, 0], [0, 0, 0]]
 
 

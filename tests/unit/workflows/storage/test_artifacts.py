@@ -27,14 +27,14 @@ def make(target: Path, text: str = "one", **kwargs: str) -> Manifest:
     return load_manifest(target, "thing")
 
 
-def test_a_published_artifact_loads_with_its_files_and_origin(tmp_path: Path) -> None:
+def test_published_artifact_loads_with_its_files_and_origin(tmp_path: Path) -> None:
     manifest = make(tmp_path / "a", source="abc")
     assert manifest.made_from == {"source": "abc"}
     assert manifest.files["sub/file.txt"].num_bytes == 3
     assert manifest.versions["python"]
 
 
-def test_a_deeply_nested_file_of_a_long_path_loads(tmp_path: Path) -> None:
+def test_deeply_nested_file_of_a_long_path_loads(tmp_path: Path) -> None:
     folders = "/".join(["f" * 60] * 6)
     with publish(tmp_path / "deep", "thing") as staging:
         (staging / folders).mkdir(parents=True)
@@ -49,7 +49,7 @@ def test_equal_contents_have_equal_fingerprints_and_others_do_not(tmp_path: Path
     assert make(tmp_path / "d", source="abc").fingerprint != first.fingerprint
 
 
-def test_a_failed_stage_leaves_the_old_artifact_and_nothing_else(tmp_path: Path) -> None:
+def test_failed_stage_leaves_the_old_artifact_and_nothing_else(tmp_path: Path) -> None:
     old = make(tmp_path / "a")
     with pytest.raises(KeyboardInterrupt), publish(tmp_path / "a", "thing") as directory:
         (directory / "half.txt").write_text("half")
@@ -80,7 +80,7 @@ def test_replacing_swaps_with_and_without_help_of_the_file_system(
 
 
 @pytest.mark.parametrize("content", ["directory", "file"])
-def test_what_is_no_artifact_is_never_overwritten(tmp_path: Path, content: str) -> None:
+def test_target_that_is_no_artifact_is_never_overwritten(tmp_path: Path, content: str) -> None:
     target = tmp_path / "precious"
     if content == "file":
         target.write_text("mine")
@@ -102,7 +102,7 @@ def test_another_kind_or_a_manifest_of_somebody_else_is_never_overwritten(tmp_pa
     assert (tmp_path / "a/sub/file.txt").read_text() == "one"
 
 
-def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+def test_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     make(tmp_path / "real")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     make(tmp_path / "link", "two")
@@ -111,7 +111,7 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 
-def test_a_file_that_is_not_of_the_artifact_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_of_the_artifact_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "a")
     (tmp_path / "a" / "extra").mkdir()
     (tmp_path / "a" / "extra" / "model.py").touch()
@@ -132,7 +132,7 @@ def test_links_in_an_artifact_are_refused(tmp_path: Path, place: str) -> None:
 
 
 @pytest.mark.parametrize("place", [MANIFEST, "sub/file.txt", "more"])
-def test_what_is_no_file_in_an_artifact_is_refused_at_once(tmp_path: Path, place: str) -> None:
+def test_fifo_in_an_artifact_is_refused_at_once(tmp_path: Path, place: str) -> None:
     make(tmp_path / "a")
     (tmp_path / "a" / place).unlink(missing_ok=True)
     os.mkfifo(tmp_path / "a" / place)
@@ -140,7 +140,7 @@ def test_what_is_no_file_in_an_artifact_is_refused_at_once(tmp_path: Path, place
         load_manifest(tmp_path / "a", "thing")
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_whole(tmp_path / "deep" / "a.json", b"one")
     write_whole(tmp_path / "deep" / "a.json", b"two")
     assert (tmp_path / "deep" / "a.json").read_bytes() == b"two"
@@ -150,7 +150,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["a.json", "directory"]
 
 
-def test_an_empty_directory_may_be_filled(tmp_path: Path) -> None:
+def test_empty_directory_may_be_filled(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert make(tmp_path / "a").kind == "thing"
 
@@ -170,7 +170,7 @@ def test_any_changed_byte_is_found(
         load_manifest(target, "thing")
 
 
-def test_a_missing_or_shorter_file_is_named(tmp_path: Path) -> None:
+def test_missing_or_shorter_file_is_named(tmp_path: Path) -> None:
     make(tmp_path / "a")
     (tmp_path / "a/sub/file.txt").write_text("on")
     with pytest.raises(ArtifactError, match=r"file\.txt has 2 bytes, expected 3"):
@@ -180,7 +180,7 @@ def test_a_missing_or_shorter_file_is_named(tmp_path: Path) -> None:
         load_manifest(tmp_path / "a", "thing")
 
 
-def test_a_wrong_kind_names_both_kinds(tmp_path: Path) -> None:
+def test_wrong_kind_names_both_kinds(tmp_path: Path) -> None:
     make(tmp_path / "a")
     with pytest.raises(ArtifactError, match="holds thing, expected other"):
         load_manifest(tmp_path / "a", "other")
@@ -198,13 +198,13 @@ def test_a_wrong_kind_names_both_kinds(tmp_path: Path) -> None:
         (" " * (9 << 20), "it has more than 8388608 bytes"),
     ],
 )
-def test_an_unreadable_manifest_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_unreadable_manifest_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / MANIFEST).write_text(text)
     with pytest.raises(ArtifactError, match=message):
         load_manifest(tmp_path, "thing")
 
 
-def test_a_missing_directory_says_which_stage_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_directory_says_which_stage_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts, "CALLED", {})
     with pytest.raises(ArtifactError, match=r"shop does not exist.*make it with: rankline export shop --repository /"):
         load_manifest(tmp_path / "shop", "ensemble")
@@ -221,7 +221,7 @@ def fill(target: Path) -> None:
         (directory / "sub" / "file.txt").write_text("one")
 
 
-def test_an_artifact_is_on_the_disk_before_its_name_and_its_name_before_the_old_one_goes(
+def test_artifact_is_on_the_disk_before_its_name_and_its_name_before_the_old_one_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path / "a")
@@ -233,7 +233,7 @@ def test_an_artifact_is_on_the_disk_before_its_name_and_its_name_before_the_old_
     assert calls.synced(calls.index("rename"), calls.index("remove")) == {str(tmp_path)}
 
 
-def test_a_file_is_on_the_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_on_the_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = DiskCalls(monkeypatch)
     write_whole(tmp_path / "a", b"one")
     staging = calls.made[calls.index("rename")][1]
@@ -253,7 +253,7 @@ with publish(Path(sys.argv[1]), "thing") as directory:
 """
 
 
-def test_what_a_killed_publisher_left_goes_at_the_next_publish_but_not_what_another_one_fills(tmp_path: Path) -> None:
+def test_next_publish_removes_the_staging_of_a_killed_one_only(tmp_path: Path) -> None:
     target = tmp_path / "[a]"  # a name that a pattern would take for another
     killed = subprocess.run([sys.executable, "-c", _PUBLISHER, target, "killed"], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -273,7 +273,7 @@ def test_what_a_killed_publisher_left_goes_at_the_next_publish_but_not_what_anot
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_removal_that_is_cut_off_leaves_nothing_that_anybody_sees(
+def test_removal_that_is_cut_off_leaves_nothing_that_anybody_sees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path / "a")

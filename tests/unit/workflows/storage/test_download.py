@@ -107,7 +107,7 @@ def test_fetches_checks_and_unpacks_and_the_second_call_asks_nothing(site, archi
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_cut_connection_is_refused_and_leaves_nothing(site, archive, tmp_path, chunked):
+def test_cut_connection_is_refused_and_leaves_nothing(site, archive, tmp_path, chunked):
     site.chunked, site.cuts = chunked, [1000]
     with pytest.raises(DownloadError, match="broke off .*Run it again"):
         download(archive, tmp_path)
@@ -116,14 +116,14 @@ def test_a_cut_connection_is_refused_and_leaves_nothing(site, archive, tmp_path,
     assert_whole(tmp_path)
 
 
-def test_a_wrong_checksum_removes_the_file(site, archive, tmp_path):
+def test_wrong_checksum_removes_the_file(site, archive, tmp_path):
     site.files["ml.zip"] = zipped(**{"ml/ratings.csv": b"other"})
     with pytest.raises(DownloadError, match=f"came with MD5 [0-9a-f]{{32}}, expected {MD5}"):
         download(archive, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_would_fill_the_disk_is_not_unpacked(site, tmp_path):
+def test_archive_that_would_fill_the_disk_is_not_unpacked(site, tmp_path):
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("ml/ratings.csv", b"0" * 10_000_000)
@@ -160,7 +160,7 @@ def test_without_any_checksum_the_zip_must_be_whole(site, archive, tmp_path):
 @pytest.mark.parametrize(
     ("place", "value", "reason"), [(6, 1, "is encrypted, password required"), (8, 97, "compression method is not supp")]
 )
-def test_a_zip_that_python_cannot_unpack_is_refused(site, tmp_path, place, value, reason):
+def test_zip_that_python_cannot_unpack_is_refused(site, tmp_path, place, value, reason):
     content = bytearray(zipped(**{"ml/ratings.csv": RATINGS}))
     for entry, shift in ((content.index(b"PK\3\4"), 0), (content.index(b"PK\1\2"), 2)):
         content[entry + shift + place] = value
@@ -170,14 +170,14 @@ def test_a_zip_that_python_cannot_unpack_is_refused(site, tmp_path, place, value
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_archive_without_a_top_folder_becomes_one(site, archive, tmp_path):
+def test_archive_without_a_top_folder_becomes_one(site, archive, tmp_path):
     site.files["ml.zip"] = zipped(**{"ratings.csv": RATINGS, "movies.csv": b"movieId\n"})
     download(Archive(name="ml", url=archive.url), tmp_path)
     assert_whole(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../evil.txt", "/evil.txt", "ml/../../evil.txt", "..\\evil.txt"])
-def test_a_member_outside_its_folder_is_refused(site, archive, tmp_path, name):
+def test_member_outside_its_folder_is_refused(site, archive, tmp_path, name):
     site.files["ml.zip"] = zipped(**{"ml/ratings.csv": b"1", name: b"evil"})
     with pytest.raises(DownloadError, match="would lie outside its folder. Not unpacked"):
         download(Archive(name="ml", url=archive.url), tmp_path / "data")
@@ -185,13 +185,13 @@ def test_a_member_outside_its_folder_is_refused(site, archive, tmp_path, name):
     assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
 
 
-def test_a_missing_file_is_told_with_its_address_and_the_way_out(site, tmp_path):
+def test_missing_file_is_told_with_its_address_and_the_way_out(site, tmp_path):
     with pytest.raises(DownloadError, match="nothing.zip answered 404 Not Found.*--data-dir DIR"):
         download(Archive(name="ml", url=site.url("nothing.zip"), md5=MD5), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unreachable_server_is_told_in_one_line_with_the_way_out(tmp_path):
+def test_unreachable_server_is_told_in_one_line_with_the_way_out(tmp_path):
     with socket.socket() as bound:  # bound and not listening: nobody else takes the port, and it refuses
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/ml.zip"
@@ -203,7 +203,7 @@ def test_an_unreachable_server_is_told_in_one_line_with_the_way_out(tmp_path):
     assert len(message.splitlines()) == 1
 
 
-def test_a_silent_server_is_not_waited_for_longer_than_the_timeout(tmp_path):
+def test_silent_server_is_not_waited_for_longer_than_the_timeout(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/ml.zip"
         with pytest.raises(DownloadError, match="could not be reached .*timed out"):

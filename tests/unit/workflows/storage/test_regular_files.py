@@ -16,13 +16,13 @@ from rankline.workflows.storage.safe_yaml import compose
     [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to(path.name)],
     ids=["a FIFO", "a directory", "a device", "a link to itself"],
 )
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_path_that_is_no_regular_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], object]) -> None:
     make(tmp_path / "file")
     with pytest.raises(OSError, match="file"):
         read_regular(tmp_path / "file", 100)
 
 
-def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+def test_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     (tmp_path / "link").symlink_to(path)
@@ -45,7 +45,7 @@ LAUGHS = "\n".join(["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}']
         ("a:\n" * 100_001, "more than 100000 lines and values"),
     ],
 )
-def test_what_takes_long_or_stands_for_too_much_is_refused(text: str, reason: str) -> None:
+def test_yaml_that_expands_to_too_much_is_refused(text: str, reason: str) -> None:
     with pytest.raises(yaml.YAMLError, match=reason):
         compose(text)
 

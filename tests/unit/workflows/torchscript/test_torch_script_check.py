@@ -55,7 +55,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_what_computes_is_loaded(name: str, tmp_path: Path) -> None:
+def test_program_that_only_computes_is_loaded(name: str, tmp_path: Path) -> None:
     make, shape = MODULES[name]
     module = torch.jit.script(make().eval())
     module.save(str(tmp_path / "model.pt"), _extra_files={OUTPUTS: '["a", "b"]'})
@@ -67,7 +67,7 @@ def test_what_computes_is_loaded(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_an_archive_of_another_tool_is_loaded(compression: int, tmp_path: Path) -> None:
+def test_archive_of_another_tool_is_loaded(compression: int, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(archive(forward("return torch.neg(x)"), compression=compression))
     loaded, outputs = load_torch_script(path, torch, remedy="Train again.")
@@ -165,7 +165,9 @@ def hostile() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_more_is_refused_with_its_reason(name: str, hostile: dict[str, bytes], tmp_path: Path) -> None:
+def test_program_that_does_more_is_refused_with_its_reason(
+    name: str, hostile: dict[str, bytes], tmp_path: Path
+) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(hostile[name])
     with pytest.raises(ArtifactError, match=REFUSED[name]) as caught:
@@ -183,7 +185,7 @@ def test_compiling_may_not_take_memory_without_end(hostile: dict[str, bytes], tm
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a model", None])
-def test_what_is_no_torchscript_is_refused(content: bytes | None, tmp_path: Path) -> None:
+def test_file_that_is_no_torchscript_is_refused(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     if content is not None:
         path.write_bytes(content)

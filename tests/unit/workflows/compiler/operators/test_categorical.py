@@ -80,7 +80,7 @@ def test_rows_of_training_get_their_ids(case: tuple[nvt.Workflow, TransformPlan]
     assert_zero_rows(plan)
 
 
-def test_a_missing_integer_is_null_though_the_vocabulary_had_none(tmp_path: Any) -> None:
+def test_missing_integer_is_null_though_the_vocabulary_had_none(tmp_path: Any) -> None:
     _, plan = fitted(tmp_path, training_rows(), lambda: ["maybe", "narrow"] >> ops.Categorify())
     request = pd.DataFrame({"maybe": [1.0, np.nan], "narrow": [1.0, np.nan]})
     assert served(plan, request)["maybe"].tolist()[1] == 1
@@ -88,7 +88,7 @@ def test_a_missing_integer_is_null_though_the_vocabulary_had_none(tmp_path: Any)
     assert served(plan, request)["maybe"].tolist()[0] > 2
 
 
-def test_a_batch_that_is_missing_whole_is_null(tmp_path: Any) -> None:
+def test_batch_that_is_missing_whole_is_null(tmp_path: Any) -> None:
     workflow, plan = fitted(tmp_path, training_rows(), lambda: ["word", "float"] >> Categorify())
     request = pd.DataFrame({"word": [None, None], "float": [np.nan, np.nan]})
     answer = served(plan, request)
@@ -105,7 +105,7 @@ def test_unseen_values_spread_over_buckets_and_one_value_keeps_its_own(tmp_path:
     assert ids.tolist() == alone
 
 
-def test_a_vocabulary_that_was_given_is_looked_up(tmp_path: Any) -> None:
+def test_vocabulary_that_was_given_is_looked_up(tmp_path: Any) -> None:
     vocabs = {"other": pd.Series(["é", "b"]), "small": pd.Series([3, 1])}
     workflow, plan = fitted(
         tmp_path, training_rows(), lambda: ["other", "small"] >> ops.Categorify(vocabs=vocabs, out_path=str(tmp_path))

@@ -82,7 +82,7 @@ def test_rows_of_training_get_their_ids_however_many(case: tuple[nvt.Workflow, T
     assert_same(workflow, plan, training_rows()[workflow.input_schema.column_names])
 
 
-def test_what_is_missing_is_named(tmp_path: Any) -> None:
+def test_missing_value_is_named(tmp_path: Any) -> None:
     _workflow, plan = fitted(tmp_path, training_rows(), lambda: NUMBERS >> ops.Clip(min_value=0))
     request = {name: np.array([1, 2]) for name in NUMBERS}
     assert plan.run(request, {"I3": np.array([True, True])})["I3"].tolist() == [1, 2]
@@ -90,7 +90,7 @@ def test_what_is_missing_is_named(tmp_path: Any) -> None:
         plan.run(request, {"I3": np.array([True, False])})
 
 
-def test_what_is_no_string_is_named(tmp_path: Any) -> None:
+def test_value_that_is_no_string_is_named(tmp_path: Any) -> None:
     _, plan = fitted(tmp_path, training_rows(), lambda: CODES >> HexToInt())
     request = {name: np.array([b"0f"], dtype=object) for name in CODES}
     assert {name: column.tolist() for name, column in plan.run(request).items()} == {key: [15.0] for key in CODES}

@@ -91,12 +91,12 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("graph", "message"), REFUSED)
-def test_what_would_change_the_dtype_is_refused(tmp_path: Any, graph: Any, message: str) -> None:
+def test_fill_that_would_change_the_dtype_is_refused(tmp_path: Any, graph: Any, message: str) -> None:
     with pytest.raises(LoweringError, match=message):
         fitted(tmp_path, training_rows(), graph)
 
 
-def test_a_served_column_keeps_its_dtype(tmp_path: Any) -> None:
+def test_served_column_keeps_its_dtype(tmp_path: Any) -> None:
     _, plan = fitted(tmp_path, training_rows(), lambda: ["maybe", "float32"] >> ops.FillMissing(3))
     answer = plan.run(
         {"maybe": np.array([1, 2]), "float32": np.array([1, np.nan], dtype=np.float32)},

@@ -60,7 +60,7 @@ def directory(name: str, made: dict[str, Path]) -> Path:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_graph_learns_and_makes_what_it_made(name: str, files: Path, directory: Path, tmp_path: Path) -> None:
+def test_graph_learns_and_makes_what_it_made(name: str, files: Path, directory: Path, tmp_path: Path) -> None:
     if name in LOADED_ONLY:
         pytest.skip("its operator is only loaded")
     graph = GRAPHS[name]
@@ -70,7 +70,7 @@ def test_a_graph_learns_and_makes_what_it_made(name: str, files: Path, directory
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_saved_workflow_makes_what_it_made(name: str, files: Path, directory: Path, tmp_path: Path) -> None:
+def test_saved_workflow_makes_what_it_made(name: str, files: Path, directory: Path, tmp_path: Path) -> None:
     graph = GRAPHS[name]
     if (saved := directory / "workflow").exists():
         assert_as_made(load_workflow(saved), graph, files, directory)

@@ -101,7 +101,7 @@ def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Wo
 
 @EXAMPLES
 @given(st.data())
-def test_what_was_joined_equals_nvtabular(case: tuple[nvt.Workflow, TransformPlan, bool], data: st.DataObject) -> None:
+def test_joins_equal_nvtabular(case: tuple[nvt.Workflow, TransformPlan, bool], data: st.DataObject) -> None:
     workflow, plan, widened = case
     assert_same(workflow, plan, data.draw(requests(workflow)), widened=widened)
 
@@ -116,7 +116,7 @@ def test_whatever_is_done_to_a_joined_column_costs_one_lookup(tmp_path: Any) -> 
     assert isinstance(plan.columns[0], Column)
 
 
-def test_an_unknown_group_was_counted_zero_times(tmp_path: Any) -> None:
+def test_unknown_group_was_counted_zero_times(tmp_path: Any) -> None:
     _, plan = fitted(
         tmp_path, training_rows(), lambda: ["other"] >> ops.JoinGroupby(cont_cols=["price"], stats=["count", "mean"])
     )

@@ -74,7 +74,7 @@ def test_zero_rows(case: tuple[nvt.Workflow, TransformPlan]) -> None:
         (lambda: ["keys"] >> ops.Categorify(), ANY_WIDTH),
     ],
 )
-def test_the_width_of_a_sliced_list_is_known_before_a_request(tmp_path: Any, graph: Any, width: int) -> None:
+def test_width_of_a_sliced_list_is_known_before_a_request(tmp_path: Any, graph: Any, width: int) -> None:
     _, plan = fitted(tmp_path, training_rows(), graph)
     assert plan.columns[0].spec.width == width
     wide = plan.run({"keys": padded([[1, 2, 3, 1, 2, 3, 1]], "int64")})["keys"]
@@ -91,7 +91,7 @@ def test_missing_lists_become_empty_before_or_after_they_are_encoded(tmp_path: A
         assert [len(row) for row in served(plan, request)["keys"]] == [1, 0]
 
 
-def test_a_vector_of_another_length_is_refused(tmp_path: Any) -> None:
+def test_vector_of_another_length_is_refused(tmp_path: Any) -> None:
     rows = pd.DataFrame({"keys": pd.Series([[1, 2], [3, 4], []], dtype=object)})
     operator = VectorElements({"keys": 2})
     _, plan = fitted(tmp_path, rows, lambda: ["keys"] >> operator >> ops.FillMissing(0))
@@ -110,7 +110,7 @@ def test_a_vector_of_another_length_is_refused(tmp_path: Any) -> None:
         (lambda: ["keys"] >> ops.Bucketize([1]), "Bucketize on 'keys': it holds lists, expected numbers"),
     ],
 )
-def test_what_cannot_be_done_to_lists_is_refused_by_name(tmp_path: Any, graph: Any, message: str) -> None:
+def test_operators_that_take_no_lists_are_refused_by_name(tmp_path: Any, graph: Any, message: str) -> None:
     with pytest.raises(LoweringError, match=message):
         schema_only(graph)
 

@@ -29,7 +29,7 @@ def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Wo
 
 @EXAMPLES
 @given(data=st.data())
-def test_they_are_the_same(case: tuple[nvt.Workflow, TransformPlan], data: st.DataObject) -> None:
+def test_dates_and_ordered_ids_equal_nvtabular(case: tuple[nvt.Workflow, TransformPlan], data: st.DataObject) -> None:
     workflow, plan = case
     assert_same(workflow, plan, data.draw(requests(workflow)))
 

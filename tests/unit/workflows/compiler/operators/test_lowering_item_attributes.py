@@ -90,7 +90,7 @@ def test_all_attributes_of_an_item_cost_one_lookup_with_their_ids_in_the_tables(
     assert plan.steps == ()
 
 
-def test_a_missing_history_has_no_attributes(tmp_path: Any) -> None:
+def test_missing_history_has_no_attributes(tmp_path: Any) -> None:
     request = pd.DataFrame({"keys": pd.Series([[1, 77], None], dtype=object)})
     _, plan = fitted(
         tmp_path,

@@ -65,7 +65,7 @@ def test_all_features_of_a_history_are_as_long_as_the_first(tmp_path: Any) -> No
     assert [row.tolist() for row in served(plan, alike)["floats"]] == [[2.0], []]
 
 
-def test_a_missing_id_is_padding_whatever_stands_for_it() -> None:
+def test_missing_id_is_padding_whatever_stands_for_it() -> None:
     frame = pd.DataFrame({"a": [1.0, np.nan, 9.0], "b": pd.Series([2, None, 3], dtype=object)})
     made = KnownIds({"a": 5, "b": 3}).transform(nvt.ColumnSelector(["a", "b"]), frame)
     assert made.to_dict("list") == {"a": [1, 0, 0], "b": [2, 0, 0]}

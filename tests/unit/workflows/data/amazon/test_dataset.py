@@ -92,7 +92,7 @@ def _as_lists(column: Any) -> list[Any]:
         ("all", ["item_id", "brand_id", "category_id"]),
     ],
 )
-def test_an_item_and_the_history_have_the_same_features_the_category_last(
+def test_item_and_the_history_have_the_same_features_the_category_last(
     tmp_path: Any, attributes: str, names: list[str]
 ) -> None:
     schemas = fitted(tmp_path, attributes=attributes).output_schema.column_schemas
@@ -116,7 +116,7 @@ def test_items_have_the_same_ids_alone_and_in_a_history_and_the_latest_are_kept(
         assert made[f"{name}_pos"] == [[ids[item] for item in row[-4:]] for row in requests["history"]]
 
 
-def test_what_is_new_is_unseen_and_has_no_category(workflow: nvt.Workflow, requests: pd.DataFrame) -> None:
+def test_new_items_are_unseen_and_have_no_category(workflow: nvt.Workflow, requests: pd.DataFrame) -> None:
     made = transformed(workflow, requests)
     assert made["user_id"][2:4] == [2, 1]
     assert made["item_id_trgt"][2] == 2
@@ -127,7 +127,7 @@ def test_what_is_new_is_unseen_and_has_no_category(workflow: nvt.Workflow, reque
     assert never == known != unknown == 2
 
 
-def test_the_compiled_plan_gives_the_same_bits_in_lists_as_wide_as_the_longest_history(
+def test_compiled_plan_gives_the_same_bits_in_lists_as_wide_as_the_longest_history(
     workflow: nvt.Workflow, requests: pd.DataFrame, tmp_path: Any
 ) -> None:
     compile_workflow(workflow).save(tmp_path / "plan")

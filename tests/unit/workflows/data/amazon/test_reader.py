@@ -51,7 +51,7 @@ def test_reviews_are_sorted_by_user_then_time_then_item_and_the_same_again_is_ke
     assert (raw.dropped, raw.noticed) == ({}, {})
 
 
-def test_the_category_is_the_last_of_the_first_path_and_has_one_above(tmp_path: Path) -> None:
+def test_category_is_the_last_of_the_first_path_and_has_one_above(tmp_path: Path) -> None:
     raw = read_amazon(write(tmp_path, {"reviews.json": REVIEWS, "meta.json": ITEMS}))
     assert raw.catalog is not None
     nothing = {"brand": None, "parent": None}
@@ -65,14 +65,14 @@ def test_the_category_is_the_last_of_the_first_path_and_has_one_above(tmp_path: 
 
 
 @pytest.mark.parametrize("categories", [None, [], [[]], [[""]], [["Books", " "]]])
-def test_an_item_without_a_category_has_no_category(tmp_path: Path, categories: Any) -> None:
+def test_item_without_a_category_has_no_category(tmp_path: Path, categories: Any) -> None:
     metadata = json.dumps({"asin": "x", "categories": categories}) + "\n" + json.dumps({"asin": "y"}) + "\n"
     raw = read_amazon(write(tmp_path, {"reviews.json": REVIEWS, "meta.json": metadata}))
     assert raw.catalog is not None
     assert set(raw.catalog["category"].to_pylist()) == {"no_category"}
 
 
-def test_a_brand_that_is_no_text_is_none(tmp_path: Path) -> None:
+def test_brand_that_is_no_text_is_none(tmp_path: Path) -> None:
     metadata = item("x", ["Books"], brand=["A"]) + item("y", ["Books"], brand="B") + item("z", brand=" ")
     raw = read_amazon(write(tmp_path, {"reviews.json": REVIEWS, "meta.json": metadata}))
     assert raw.catalog is not None
@@ -147,7 +147,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize(("line", "fault"), BAD_LINES.values(), ids=BAD_LINES)
-def test_a_malformed_line_is_left_out_counted_and_named(tmp_path: Path, line: str | bytes, fault: str) -> None:
+def test_malformed_line_is_left_out_counted_and_named(tmp_path: Path, line: str | bytes, fault: str) -> None:
     data = line if isinstance(line, bytes) else line.encode()
     raw = read_amazon(
         write(tmp_path, {"reviews.json": REVIEWS.encode() + data.rstrip(b"\n") + b"\n" + REVIEWS.encode()})
@@ -192,7 +192,7 @@ def test_reviews_without_a_time_are_the_oldest_of_their_user(tmp_path: Path) -> 
     assert refusal(tmp_path).startswith("DIR/reviews.json: no review has a unixReviewTime")
 
 
-def test_an_item_that_is_described_again_keeps_its_first_category(tmp_path: Path) -> None:
+def test_item_that_is_described_again_keeps_its_first_category(tmp_path: Path) -> None:
     raw = read_amazon(write(tmp_path, {"reviews.json": REVIEWS, "meta.json": ITEMS + item("x", ["Other"]) + item("z")}))
     assert raw.catalog is not None
     assert raw.catalog["category"].to_pylist() == ["Art", "Prints", "no_category", "no_category"]
@@ -259,11 +259,11 @@ def test_lines_that_are_no_sequence_are_malformed(tmp_path: Path) -> None:
         ({"sequences.txt": "1 2", "item2attributes.json": '{"1": 5}'}, "item '1' has '5', expected whole numbers"),
     ],
 )
-def test_what_holds_no_reviews_is_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
+def test_unusable_files_are_named(tmp_path: Path, files: dict[str, str], message: str) -> None:
     assert message in refusal(write(tmp_path, files))
 
 
-def test_a_file_that_is_cut_off_or_not_what_it_says_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_cut_off_or_not_what_it_says_is_refused(tmp_path: Path) -> None:
     whole = gzip.compress((REVIEWS * 1000).encode())
     (tmp_path / "reviews.json.gz").write_bytes(whole[: len(whole) // 2])
     assert refusal(tmp_path).startswith("DIR/reviews.json.gz: the gzip data is cut off")
@@ -274,7 +274,7 @@ def test_a_file_that_is_cut_off_or_not_what_it_says_is_refused(tmp_path: Path) -
     assert refusal(tmp_path / "nowhere") == "DIR is neither a directory nor a file. Expected Amazon reviews."
 
 
-def test_a_document_that_is_one_line_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+def test_document_that_is_one_line_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
     with (tmp_path / "reviews.json").open("wb") as stream:
         stream.truncate(80 << 20)
     assert "line 1 is longer than 64 MiB" in refusal(tmp_path)

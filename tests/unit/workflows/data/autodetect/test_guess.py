@@ -125,7 +125,7 @@ CASES: dict[str, tuple[list[Any], str, str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_column_is_taken_for_what_it_looks_like(tmp_path: Path, case: str) -> None:
+def test_column_is_taken_for_what_it_looks_like(tmp_path: Path, case: str) -> None:
     values, name, expected, why = CASES[case]
     kind, role, said = guessed(tmp_path, [None if v is None else str(v) for v in values], name)
     assert f"{kind} {role}" == expected, said
@@ -207,7 +207,7 @@ def test_json_is_taken_for_what_it_looks_like(tmp_path: Path, values: list[Any],
     assert f"{config.type} {config.role}" == expected
 
 
-def test_a_sample_of_the_rows_is_enough(tmp_path: Path) -> None:
+def test_sample_of_the_rows_is_enough(tmp_path: Path) -> None:
     rows = 40_000
     columns = {
         "user": [f"u{n // 8}" for n in range(rows)],  # rows of a user follow each other
@@ -267,16 +267,14 @@ def label_of(tmp_path: Path, values: list[Any], name: str = "label", *, given: t
         ([("1", "1.0", "2", "3")[n % 4] for n in range(N)], "kind", LabelConfig(task="regression")),
     ],
 )
-def test_the_label_and_its_task_are_guessed(
-    tmp_path: Path, values: list[Any], name: str, expected: LabelConfig
-) -> None:
+def test_label_and_its_task_are_guessed(tmp_path: Path, values: list[Any], name: str, expected: LabelConfig) -> None:
     columns = {"x": RNG.normal(size=N).tolist(), name: [str(value) for value in values]}
     made = first_recipe([str(file_of(columns, tmp_path, "csv"))], [name], tmp_path)
     assert made.guesses.labels == {name: expected}
     assert made.contradiction is None
 
 
-def test_a_label_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> None:
+def test_label_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the label 'label' is '1' in all rows"):
         label_of(tmp_path, ["1"] * N)
     with pytest.raises(DataError, match="has about 2,000 distinct texts|has 2,000 distinct texts"):
@@ -318,7 +316,7 @@ def test_times_and_users_order_and_group_the_rows(tmp_path: Path) -> None:
         (3, " 07:30:00", ("hour", "weekday", "day", "month", "year")),
     ],
 )
-def test_a_month_is_left_out_where_those_to_come_are_new(
+def test_month_is_left_out_where_those_to_come_are_new(
     years: int, clock: str, parts: tuple[str, ...], tmp_path: Path
 ) -> None:
     times = [f"{2022 + n % years}-{1 + n % 12:02}-{1 + n % 28:02}{clock}" for n in range(N)]
@@ -333,7 +331,7 @@ def leaks_of(tmp_path: Path, columns: dict[str, Any]) -> dict[str, str]:
     return {name: why.removeprefix("a likely leak: ") for name, why in whys.items() if "a likely leak" in why}
 
 
-def test_what_gives_the_label_away_is_found(tmp_path: Path) -> None:
+def test_leak_of_the_label_is_found(tmp_path: Path) -> None:
     label = RNG.integers(0, 2, N)
     columns = {
         "honest": (label + RNG.normal(size=N)).tolist(),
@@ -354,7 +352,7 @@ def test_numbers_that_add_up_to_the_label_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lacks", ["label", "amount", "flag", "when"])
-def test_a_missing_cell_hides_no_leak(tmp_path: Path, lacks: str) -> None:
+def test_missing_cell_hides_no_leak(tmp_path: Path, lacks: str) -> None:
     label = RNG.integers(0, 2, 400)
     columns: dict[str, list[Any]] = {
         "x": RNG.normal(size=400).tolist(),
@@ -371,7 +369,7 @@ def test_a_missing_cell_hides_no_leak(tmp_path: Path, lacks: str) -> None:
     }
 
 
-def test_a_history_of_a_leak_is_a_list_of_its_own(tmp_path: Path) -> None:
+def test_history_of_a_leak_is_a_list_of_its_own(tmp_path: Path) -> None:
     columns = {
         "item_id": [f"i{n % 100}" for n in range(N)],
         "viewed": [f"i{n % 100}|i{n * 7 // 100 % 100}" for n in range(N)],

@@ -54,7 +54,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return prepared_at(tmp_path_factory.mktemp("odd") / "prepared", odd_raw())
 
 
-def test_a_row_has_its_ids_its_genres_and_a_year_and_a_request_its_ids(prepared: PreparedData) -> None:
+def test_row_has_its_ids_its_genres_and_a_year_and_a_request_its_ids(prepared: PreparedData) -> None:
     assert {name: set(members) for name, members in prepared.spec.channels.items()} == {
         "categorical": {"userId", "movieId", "genres", "year"},
         "continuous": set(),
@@ -64,7 +64,7 @@ def test_a_row_has_its_ids_its_genres_and_a_year_and_a_request_its_ids(prepared:
     assert (prepared.group_by, prepared.item) == ("userId", "movieId")
 
 
-def test_the_plan_looks_up_what_nvtabular_joins_whoever_asks_for_whatever(prepared: PreparedData) -> None:
+def test_plan_looks_up_what_nvtabular_joins_whoever_asks_for_whatever(prepared: PreparedData) -> None:
     workflow = _served(prepared)
     users = np.array([MANY, ONE, 3, NOBODY, MANY])
     movies = np.array([5, NO_TITLE, NO_YEAR, UNKNOWN_MOVIE, 4999])
@@ -122,7 +122,7 @@ def _as_lists(column: Any) -> list[Any]:
     return [lists.values[a:b].tolist() for a, b in pairwise(lists.offsets)]
 
 
-def test_which_movies_a_user_has_is_kept_beside_the_rows(prepared: PreparedData) -> None:
+def test_histories_of_users_are_kept_beside_the_rows(prepared: PreparedData) -> None:
     histories = prepared.histories()
     assert histories is not None
     owned = dict(zip(histories["userId"].to_pylist(), histories["movieId"].to_pylist(), strict=True))

@@ -121,7 +121,7 @@ def test_outputs_have_plain_names_and_a_request_those_of_the_files(prepared: Pre
     assert prepared.spec["item"].cardinality == prepared.spec["past_items"].cardinality
 
 
-def test_a_recipe_that_was_changed_since_needs_its_data_prepared_again(prepared: PreparedData) -> None:
+def test_recipe_that_was_changed_since_needs_its_data_prepared_again(prepared: PreparedData) -> None:
     assert PreparedData.load(prepared.path, table_dataset("shop", CONFIG, Path())).inputs == prepared.inputs
     changed = replace(CONFIG, columns={**COLUMNS, "kind": ColumnConfig(role="ignored")}, time=None)
     with pytest.raises(ArtifactError, match=r"before the recipe changed columns\.kind, time, or by .* prepare"):
@@ -130,7 +130,7 @@ def test_a_recipe_that_was_changed_since_needs_its_data_prepared_again(prepared:
     assert PreparedData.load(prepared.path, table_dataset("shop", unread, Path()))
 
 
-def test_the_raw_file_is_served_as_it_was_prepared(prepared: PreparedData, plan: TransformPlan, raw: Path) -> None:
+def test_raw_file_is_served_as_it_was_prepared(prepared: PreparedData, plan: TransformPlan, raw: Path) -> None:
     """The plan makes of all raw rows what `prepare` wrote, whichever split they are in."""
     sent = pa.concat_tables([rows for _, rows, _ in TableRequests(CONFIG).of_file(raw)])
     sent = sent.select([spec.name for spec in plan.inputs])
@@ -144,7 +144,7 @@ def test_the_raw_file_is_served_as_it_was_prepared(prepared: PreparedData, plan:
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39, -1e300])
-def test_a_number_beyond_float32_is_missing_in_a_request_as_in_a_file(plan: TransformPlan, value: float) -> None:
+def test_number_beyond_float32_is_missing_in_a_request_as_in_a_file(plan: TransformPlan, value: float) -> None:
     tensors = {t.name: t.zeros(2) for spec in plan.inputs for t in spec.tensors}
     tensors |= dict.fromkeys(("größe", "amount"), np.array([[value], [np.nan]]))
     served = tensor_call(plan)(tensors)
@@ -155,7 +155,7 @@ def test_a_number_beyond_float32_is_missing_in_a_request_as_in_a_file(plan: Tran
     assert typed_column(pa.array([str(value)]), column).to_pylist() == [None]
 
 
-def test_an_empty_text_is_missing_in_a_request_as_in_a_file(plan: TransformPlan) -> None:
+def test_empty_text_is_missing_in_a_request_as_in_a_file(plan: TransformPlan) -> None:
     tensors = {t.name: t.zeros(2) for spec in plan.inputs for t in spec.tensors}
     for name in ("kind", "item"):
         tensors[name] = np.array([[b""], [b"x"]], object)
@@ -191,7 +191,7 @@ def _listed(column: pa.ChunkedArray, like: Any) -> list[Any]:
     return values if isinstance(like, Padded) else [float(v) if like.dtype.kind == "f" else int(v) for v in values]
 
 
-def test_a_client_casts_raw_columns_as_the_reader_does(plan: TransformPlan, raw: Path) -> None:
+def test_client_casts_raw_columns_as_the_reader_does(plan: TransformPlan, raw: Path) -> None:
     rows = pq.read_table(raw)
     sent = pa.concat_tables([rows for _, rows, _ in TableRequests(CONFIG).of_file(raw)])
     for spec in plan.inputs:
@@ -210,7 +210,7 @@ def _flat(dense: Dense) -> list[Any]:
     return values.to_pylist() if isinstance(values, pa.Array) else np.nan_to_num(values, nan=-1e9).tolist()
 
 
-def test_a_split_by_time_validates_on_the_latest(raw: Path, tmp_path: Path) -> None:
+def test_split_by_time_validates_on_the_latest(raw: Path, tmp_path: Path) -> None:
     data = prepare_all(raw, tmp_path / "data", RowsConfig(split="time", valid_share=0.25))
     times = pc.cast(table()["seen.at"].combine_chunks(), pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
     latest = pc.min(data.heldout()["seen.at"]).as_py()
@@ -259,7 +259,7 @@ def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
     assert make().manifest.details["dropped"] == {"no label": 100}
 
 
-def test_a_label_of_one_class_and_a_column_of_nothing_are_refused(tmp_path: Path) -> None:
+def test_label_of_one_class_and_a_column_of_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("kind,empty,label\n" + "a,,1\n" * 50)
     kind, number = ColumnConfig(), ColumnConfig(type="float", role="numeric")
     for kept, message in (

@@ -105,7 +105,7 @@ STRAY = {
 
 
 @pytest.mark.parametrize("case", STRAY)
-def test_a_quote_that_is_not_closed_loses_no_rows(tmp_path: Path, case: str) -> None:
+def test_quote_that_is_not_closed_loses_no_rows(tmp_path: Path, case: str) -> None:
     content, message = STRAY[case]
     (tmp_path / "t.csv").write_text(content)
     with pytest.raises(DataError, match=rf"t\.csv.*{message}") as refusal:
@@ -132,7 +132,7 @@ def test_names_may_be_missing_or_hold_a_line_end(tmp_path: Path) -> None:
     assert rows == {"Amount\n(USD)": ["1.5", "2.5"], "column_2": ["a", None], "label": [1.0, 0.0]}
 
 
-def test_a_file_with_quotes_is_cut_if_no_cell_spans_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_with_quotes_is_cut_if_no_cell_spans_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_module, "_BLOCK_BYTES", 200)
     for end in ("\n", "\r\n", "\r"):
         (tmp_path / "t.csv").write_text(lines_of(['"a,b"', "pro"] * 50).replace("\n", end), newline="")
@@ -248,7 +248,7 @@ def test_files_come_in_natural_order_and_names_in_their_own(tmp_path: Path) -> N
     assert rows_in(tmp_path, config_of("day=2/part_10.csv", "day=2/part_2.csv"))["user"] == [10, 2]
 
 
-def test_a_name_that_is_there_is_no_pattern(tmp_path: Path) -> None:
+def test_name_that_is_there_is_no_pattern(tmp_path: Path) -> None:
     write_rows(tmp_path / "dir [x]" / "part-1.csv", [1])
     assert rows_in(tmp_path, config_of("dir [x]/part-*.csv"))["user"] == [1]
     assert rows_in(tmp_path, config_of("dir*/part-[1].csv"))["user"] == [1]
@@ -258,7 +258,7 @@ def test_a_name_that_is_there_is_no_pattern(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
-def test_a_column_that_a_file_lacks_is_missing_in_its_rows(tmp_path: Path, suffix: str) -> None:
+def test_column_that_a_file_lacks_is_missing_in_its_rows(tmp_path: Path, suffix: str) -> None:
     write_rows(tmp_path / "t" / f"a.{suffix}", [1, 2])
     write_rows(tmp_path / "t" / f"b.{suffix}", [3], fee=None)
     raw = read_table(config_of("t"), tmp_path)
@@ -270,7 +270,7 @@ def test_a_column_that_a_file_lacks_is_missing_in_its_rows(tmp_path: Path, suffi
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
-def test_a_type_that_changes_from_file_to_file_is_that_of_the_recipe(tmp_path: Path, suffix: str) -> None:
+def test_type_that_changes_from_file_to_file_is_that_of_the_recipe(tmp_path: Path, suffix: str) -> None:
     write_rows(tmp_path / "t" / f"a.{suffix}", [1])
     write_rows(tmp_path / "t" / f"b.{suffix}", [2], user=["2"], fee=["3.5"], label=["yes"])
     write_rows(tmp_path / "t" / f"c.{suffix}", [3], plan=[7], fee=[4])
@@ -281,7 +281,7 @@ def test_a_type_that_changes_from_file_to_file_is_that_of_the_recipe(tmp_path: P
         rows_in(tmp_path, config_of("t"))
 
 
-def test_a_key_of_json_may_come_late(tmp_path: Path) -> None:
+def test_key_of_json_may_come_late(tmp_path: Path) -> None:
     rows = [{"user": n, "fee": 1.5, "label": 0} for n in range(1_200)]
     rows.append({"user": 9, "late": 1, "mixed": [1, "a"], "fee": "2.5", "label": 1})
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -315,7 +315,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("case", PLAIN)
-def test_the_finer_types_of_arrow_are_read_as_plain_ones(tmp_path: Path, case: str) -> None:
+def test_finer_types_of_arrow_are_read_as_plain_ones(tmp_path: Path, case: str) -> None:
     values, choices, expected = PLAIN[case]
     pq.write_table(pa.table({"x": values, "label": [0, 1]}), tmp_path / "t.parquet")
     config = config_of("t.parquet", columns={"x": ColumnConfig(**choices)})

@@ -76,7 +76,7 @@ def test_each_format_gives_the_same_rows(tmp_path: Path, name: str, write: Calla
     assert done[-1] == 1
 
 
-def test_a_large_file_is_cut_at_ends_of_lines_and_read_alike(tmp_path: Path) -> None:
+def test_large_file_is_cut_at_ends_of_lines_and_read_alike(tmp_path: Path) -> None:
     lines = "".join(f"u{n},{n},{n % 2}\n" + "\n" * (n % 7 == 0) for n in range(5_000))
     (tmp_path / "rows.csv").write_text("id,n,label\n" + lines)
     config = with_format(FilesConfig(files=("rows.csv",)), [tmp_path / "rows.csv"])
@@ -151,9 +151,7 @@ NUMBER = ColumnConfig(type="float", role="numeric")
         ({"ts": replace(TIMES, role="ignored"), "ts_hour": NUMBER}, ["ts", "ts_hour", "y"]),
     ],
 )
-def test_what_a_column_is_taken_apart_into_has_no_name_of_another(
-    columns: dict[str, ColumnConfig], names: list[str]
-) -> None:
+def test_parts_of_a_column_have_names_of_their_own(columns: dict[str, ColumnConfig], names: list[str]) -> None:
     config = TableConfig(data=FilesConfig(files=("f",)), columns=columns, labels={"y": LabelConfig()})
     assert list(names_of(config).values()) == names
 
@@ -178,7 +176,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_file_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
+def test_file_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
     content, message = REFUSED[case]
     (tmp_path / "rows.csv").write_bytes(content.encode("latin-1"))
     with pytest.raises(DataError) as refusal:
@@ -197,7 +195,7 @@ def test_json_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
         rows_of(read_table(table_config("rows.jsonl"), tmp_path))
 
 
-def test_a_list_in_some_lines_of_json_and_a_text_in_others_is_refused(tmp_path: Path) -> None:
+def test_list_in_some_lines_of_json_and_a_text_in_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"tags": "a|b"}\n{"tags": null}\n{"tags": ["a"]}\n')
     config = table_config("rows.jsonl", columns={"tags": ColumnConfig(role="multihot")})
     with pytest.raises(DataError, match=r"line 3: 'tags' is a list, and none in other lines. Write one in every line"):
@@ -224,7 +222,7 @@ def test_files_that_are_not_there_or_of_no_format_are_refused(tmp_path: Path) ->
         read_table(table_config("empty"), tmp_path)
 
 
-def test_a_row_of_texts_is_read_as_one_of_a_file() -> None:
+def test_row_of_texts_is_read_as_one_of_a_file() -> None:
     requests = TableRequests(table_config("rows.csv"))
     assert requests.of_texts({"n": "7", "id": ""}).to_pylist() == [{"id": None, "n": 7}]
     with pytest.raises(DataError, match="the row lacks \\['n'\\]"):
@@ -236,7 +234,7 @@ def test_a_row_of_texts_is_read_as_one_of_a_file() -> None:
     assert requests.of_texts({"n": "7"}, optional=["id"]).to_pylist() == [{"n": 7}]
 
 
-def test_a_file_to_score_that_lacks_a_feature_is_refused(tmp_path: Path) -> None:
+def test_file_to_score_that_lacks_a_feature_is_refused(tmp_path: Path) -> None:
     (tmp_path / "new.tsv").write_text("id;N\na;1\n")
     requests = TableRequests(table_config("rows.csv", data={"delimiter": ";"}))
     assert requests.format_of(tmp_path / "new.tsv") == "csv"
@@ -248,7 +246,7 @@ def test_a_file_to_score_that_lacks_a_feature_is_refused(tmp_path: Path) -> None
     assert (rows.column_names, sent.to_pylist(), done) == (["id", "N"], [{"id": "a"}], 1)
 
 
-def test_what_reads_rows_otherwise_is_named(tmp_path: Path) -> None:
+def test_choices_that_read_rows_otherwise_are_named(tmp_path: Path) -> None:
     before = table_config("rows.csv", columns=COLUMNS | {"tags": ColumnConfig(role="multihot")})
     same = replace(
         before,
@@ -354,7 +352,7 @@ def test_times_become_microseconds_in_utc(values: pa.Array, form: str, expected:
         (pa.array([5]), {"type": "timestamp", "role": "timestamp", "parts": ("day",)}, 0, "ISO 8601"),
     ],
 )
-def test_what_does_not_fit_is_found_by_its_row(
+def test_value_that_does_not_fit_its_type_is_found_by_its_row(
     values: pa.Array, config: dict[str, Any], row: int, expected: str
 ) -> None:
     with pytest.raises(ValueFaultError) as fault:
@@ -388,7 +386,7 @@ def test_labels_become_numbers(values: pa.Array, config: dict[str, Any], expecte
         (pa.array(["1", "many"]), {"task": "regression"}, 1, "a number"),
     ],
 )
-def test_a_label_that_does_not_fit_its_task_is_refused(
+def test_label_that_does_not_fit_its_task_is_refused(
     values: pa.Array, config: dict[str, Any], row: int, expected: str
 ) -> None:
     with pytest.raises(ValueFaultError) as fault:

@@ -61,7 +61,7 @@ LABELS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", LABELS)
-def test_what_needs_no_function_is_served_as_the_workflow_made_it(tmp_path: Path, name: str) -> None:
+def test_columns_that_need_no_function_are_served_as_before(tmp_path: Path, name: str) -> None:
     """NVIDIA's MovieLens notebook makes its label with a lambda."""
     workflow = saved(lambda: features() + LABELS[name](), tmp_path)
     loaded = load_workflow(tmp_path / "saved")
@@ -97,7 +97,7 @@ CALLED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CALLED)
-def test_a_function_in_the_file_is_refused_where_it_is_called(tmp_path: Path, name: str) -> None:
+def test_function_in_the_file_is_refused_where_it_is_called(tmp_path: Path, name: str) -> None:
     graph, error = CALLED[name]
     saved(graph, tmp_path)
     loaded = load_workflow(tmp_path / "saved")
@@ -107,7 +107,7 @@ def test_a_function_in_the_file_is_refused_where_it_is_called(tmp_path: Path, na
         compile_workflow(loaded)
 
 
-def test_a_rename_without_a_function_and_a_loop_without_end_are_as_they_were(tmp_path: Path) -> None:
+def test_rename_without_a_function_and_a_loop_without_end_are_as_they_were(tmp_path: Path) -> None:
     workflow = saved(
         lambda: (["age"] >> ops.Rename(postfix="_")) + (["user"] >> Subgraph("inner", ["user"] >> ops.Categorify())),
         tmp_path,
@@ -115,7 +115,7 @@ def test_a_rename_without_a_function_and_a_loop_without_end_are_as_they_were(tmp
     assert transformed(load_workflow(tmp_path / "saved"), ROWS) == transformed(workflow, ROWS)
 
 
-def test_a_function_stays_where_it_is_when_a_workflow_is_saved_again(tmp_path: Path) -> None:
+def test_function_stays_where_it_is_when_a_workflow_is_saved_again(tmp_path: Path) -> None:
     saved(LABELS["of one line"], tmp_path)
     with quiet_nvtabular():
         save_workflow(load_workflow(tmp_path / "saved"), tmp_path / "again")
@@ -152,7 +152,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "installed"
 
 
-def test_a_function_that_a_package_names_is_itself(shop: Path, tmp_path: Path) -> None:
+def test_function_that_a_package_names_is_itself(shop: Path, tmp_path: Path) -> None:
     import shop_of_functions
 
     workflow = fitted(lambda: ["rating"] >> ops.LambdaOp(shop_of_functions.is_liked), ROWS, tmp_path / "fit")
@@ -162,7 +162,7 @@ def test_a_function_that_a_package_names_is_itself(shop: Path, tmp_path: Path) -
     assert transformed(loaded, ROWS) == {"rating": [0, 1, 0, 1]}
 
 
-def test_a_function_that_a_package_does_not_name_is_not_even_imported(shop: Path, tmp_path: Path) -> None:
+def test_function_that_a_package_does_not_name_is_not_even_imported(shop: Path, tmp_path: Path) -> None:
     import shop_of_functions
 
     workflow = fitted(lambda: ["rating"] >> ops.LambdaOp(shop_of_functions.half), ROWS, tmp_path / "fit")
@@ -180,7 +180,7 @@ def test_a_function_that_a_package_does_not_name_is_not_even_imported(shop: Path
     ("name", "error"),
     [("THREE", "shop_of_functions:THREE .* is no function"), ("gone", "shop_of_functions:gone, .* cannot be imported")],
 )
-def test_a_package_that_names_what_is_no_function_is_told(shop: Path, tmp_path: Path, name: str, error: str) -> None:
+def test_package_that_names_what_is_no_function_is_told(shop: Path, tmp_path: Path, name: str, error: str) -> None:
     (tmp_path / "workflow.pkl").write_bytes(pickled(lambda_op(Name("shop_of_functions", name))))
     with pytest.raises(ArtifactError, match=error):
         load_workflow(tmp_path)
@@ -238,7 +238,7 @@ class _Touching:
 
 
 @pytest.mark.parametrize("where", ["function", "default", "closure"])
-def test_a_saved_workflow_whose_function_would_act_loads_and_does_not(tmp_path: Path, where: str) -> None:
+def test_saved_workflow_whose_function_would_act_loads_and_does_not(tmp_path: Path, where: str) -> None:
     marker = tmp_path / "pwned"
     touching = _Touching(marker)
 

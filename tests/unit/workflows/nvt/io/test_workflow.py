@@ -46,7 +46,7 @@ def transformed(workflow: nvt.Workflow) -> pd.DataFrame:
         return workflow.transform(RATINGS.copy())
 
 
-def test_a_loaded_workflow_transforms_as_the_saved_one(workflow: nvt.Workflow, tmp_path: Path) -> None:
+def test_loaded_workflow_transforms_as_the_saved_one(workflow: nvt.Workflow, tmp_path: Path) -> None:
     loaded = load_workflow(tmp_path / "workflow")
     expected, actual = transformed(workflow), transformed(loaded)
     for name in expected:
@@ -55,7 +55,7 @@ def test_a_loaded_workflow_transforms_as_the_saved_one(workflow: nvt.Workflow, t
         ]
 
 
-def test_a_saved_workflow_does_not_need_what_was_saved_of_it(workflow: nvt.Workflow, tmp_path: Path) -> None:
+def test_saved_workflow_does_not_need_what_was_saved_of_it(workflow: nvt.Workflow, tmp_path: Path) -> None:
     before = transformed(workflow)
     shutil.rmtree(tmp_path / "workflow")
     assert transformed(workflow).equals(before)
@@ -69,7 +69,7 @@ def transformed_rows(workflow: nvt.Workflow, rows: pd.DataFrame) -> pd.DataFrame
         return workflow.transform(nvt.Dataset(rows, cpu=True)).to_ddf().compute(scheduler="synchronous")
 
 
-def test_the_same_workflow_is_saved_to_the_same_bytes_wherever_it_is_fitted(tmp_path: Path) -> None:
+def test_same_workflow_is_saved_to_the_same_bytes_wherever_it_is_fitted(tmp_path: Path) -> None:
     rows = pd.DataFrame(
         {"a": ["x", "y", "x", "z"] * 5, "b": [1, 2, 1, 2] * 5, "c": [1.0, 2.0, 3.0, 4.0] * 5, "y": [0, 1, 1, 0] * 5}
     )
@@ -115,7 +115,7 @@ def saved(part: Any, directory: Path) -> nvt.Workflow:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_operators_are_made_of_can_be_loaded(tmp_path: Path, part: str) -> None:
+def test_parts_of_operators_are_loaded(tmp_path: Path, part: str) -> None:
     workflow = saved(PARTS[part](), tmp_path)
     loaded = load_workflow(tmp_path / "workflow")
     with quiet_nvtabular():
@@ -123,7 +123,7 @@ def test_what_operators_are_made_of_can_be_loaded(tmp_path: Path, part: str) -> 
 
 
 @pytest.mark.parametrize("wrap", [lambda part: part, lambda part: ["user", "movie"] >> Subgraph("inner", part)])
-def test_a_matrix_that_leads_outside_of_itself_is_refused(tmp_path: Path, wrap: Any) -> None:
+def test_matrix_that_leads_outside_of_itself_is_refused(tmp_path: Path, wrap: Any) -> None:
     part = similarity()
     workflow = saved(wrap(part), tmp_path)
     load_workflow(tmp_path / "workflow")
@@ -134,7 +134,7 @@ def test_a_matrix_that_leads_outside_of_itself_is_refused(tmp_path: Path, wrap: 
         load_workflow(tmp_path / "tampered")
 
 
-def test_a_workflow_may_move_after_it_was_saved(workflow: nvt.Workflow, tmp_path: Path) -> None:
+def test_workflow_may_move_after_it_was_saved(workflow: nvt.Workflow, tmp_path: Path) -> None:
     (tmp_path / "workflow").rename(tmp_path / "elsewhere")
     assert len(transformed(load_workflow(tmp_path / "elsewhere"))) == len(RATINGS)
 
@@ -155,7 +155,7 @@ def test_code_in_the_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_an_innocent_looking_class_of_a_data_library_cannot_be_used_to_run_code(tmp_path: Path) -> None:
+def test_innocent_looking_class_of_a_data_library_cannot_be_used_to_run_code(tmp_path: Path) -> None:
     """pandas evaluates text in `Expr`, and re-exports it under pandas.core."""
     marker = tmp_path / "pwned"
     code = f"@pickle.codecs.builtins.open({str(marker)!r}, 'w')"
@@ -188,7 +188,7 @@ def test_names_that_could_reach_code_or_files_are_refused(tmp_path: Path, name: 
         load_workflow(tmp_path)
 
 
-def test_an_operator_that_no_package_names_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_operator_that_no_package_names_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "workflow.pkl").write_bytes(pickled(Made(Name("shop.operators", "Cents"))))
     with pytest.raises(
         ArtifactError,
@@ -199,9 +199,7 @@ def test_an_operator_that_no_package_names_is_refused_with_the_remedy(tmp_path: 
 
 
 @pytest.mark.parametrize("content", [pickled(Name("pandas.core.internals.blocks", "new_block")), b"no pickle"])
-def test_a_workflow_of_packages_that_are_too_old_says_so(
-    workflow: nvt.Workflow, tmp_path: Path, content: bytes
-) -> None:
+def test_workflow_of_packages_that_are_too_old_says_so(workflow: nvt.Workflow, tmp_path: Path, content: bytes) -> None:
     directory = tmp_path / "workflow"
     (directory / "workflow.pkl").write_bytes(content)
     metadata = json.loads((directory / "metadata.json").read_text())
@@ -228,7 +226,7 @@ def test_missing_truncated_and_foreign_files_are_told_apart(workflow: nvt.Workfl
     assert workflow is not None
 
 
-def test_a_rating_on_the_threshold_is_negative(workflow: nvt.Workflow) -> None:
+def test_rating_on_the_threshold_is_negative(workflow: nvt.Workflow) -> None:
     assert transformed(workflow)["rating"].tolist() == [0.0, 1.0, 0.0, 1.0]
     assert transformed(workflow)["rating"].dtype == "float32"
 
@@ -275,7 +273,7 @@ def test_vocabularies_as_they_are_written_are_taken(tmp_path: Path, values: pa.A
         (TEXTS, {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}, "cannot be read as Parquet"),
     ],
 )
-def test_what_takes_more_memory_than_its_size_allows_is_refused(
+def test_vocabulary_that_expands_too_much_is_refused(
     tmp_path: Path, values: pa.Array, options: Any, reason: str
 ) -> None:
     path = tmp_path / "unique.user.parquet"
@@ -286,7 +284,7 @@ def test_what_takes_more_memory_than_its_size_allows_is_refused(
         check_vocabulary(tmp_path)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_vocabulary_that_is_no_file_is_refused(tmp_path: Path) -> None:
     check_vocabulary(tmp_path / "missing")  # is refused where it is read
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path):
@@ -294,7 +292,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             check_vocabulary(path)
 
 
-def test_a_vocabulary_without_its_column_is_refused(tmp_path: Path) -> None:
+def test_vocabulary_without_its_column_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "unique.user.parquet"
     pq.write_table(pa.table({"user": TEXTS}), path)
     with pytest.raises(ArtifactError, match=r"has no column 'item'\. Save the workflow again"):

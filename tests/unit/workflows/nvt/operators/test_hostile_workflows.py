@@ -120,7 +120,7 @@ def outside(acts: list[str], directory: Path) -> list[str]:
     return [act for act in acts if not reads.match(act)]
 
 
-def test_the_acts_of_code_are_seen(tmp_path: Path) -> None:
+def test_acts_of_code_are_seen(tmp_path: Path) -> None:
     with watched_acts() as acts:
         (tmp_path / "file").write_text("x")
         (tmp_path / "made").mkdir()
@@ -128,7 +128,7 @@ def test_the_acts_of_code_are_seen(tmp_path: Path) -> None:
     assert [act.split()[0] for act in acts] == ["open", "os.mkdir", "compile", "exec"]
 
 
-def test_a_dataset_does_not_leave_a_file_where_a_pickle_wants_it(tmp_path: Path) -> None:
+def test_dataset_does_not_leave_a_file_where_a_pickle_wants_it(tmp_path: Path) -> None:
     (tmp_path / "chosen.py").write_text("print()")
     options = {"filecache": {"cache_storage": str(tmp_path / "site-packages"), "same_names": True}}
     arguments = (f"filecache::file://{tmp_path}/chosen.py", "csv", None, None, None, options)
@@ -251,7 +251,7 @@ ALTERED: dict[str, tuple[Callable[[Any], None], str]] = {
 
 
 @pytest.mark.parametrize("name", ALTERED)
-def test_an_altered_workflow_is_refused(saved: Path, tmp_path: Path, name: str) -> None:
+def test_altered_workflow_is_refused(saved: Path, tmp_path: Path, name: str) -> None:
     change, error = ALTERED[name]
     directory = altered(change, saved, tmp_path / "altered")
     with watched_acts() as acts, pytest.raises(ArtifactError, match=error):
@@ -259,7 +259,7 @@ def test_an_altered_workflow_is_refused(saved: Path, tmp_path: Path, name: str) 
     assert outside(acts, directory) == []
 
 
-def test_a_vocabulary_behind_a_link_is_refused(saved: Path, tmp_path: Path) -> None:
+def test_vocabulary_behind_a_link_is_refused(saved: Path, tmp_path: Path) -> None:
     shutil.copytree(saved, tmp_path / "linked")
     (vocabulary,) = (tmp_path / "linked").rglob("unique.user.parquet")
     vocabulary.rename(tmp_path / "elsewhere.parquet")
@@ -296,7 +296,7 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-def test_what_asks_for_more_than_a_machine_has_is_refused(tmp_path: Path, name: str) -> None:
+def test_pickle_that_asks_for_too_much_memory_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "workflow.pkl").write_bytes(TOO_MUCH[name])
     with pytest.raises(ArtifactError, match=r"workflow\.pkl"):
         load_workflow(tmp_path)
@@ -332,7 +332,7 @@ OF_MUCH = {
 
 
 @pytest.mark.parametrize("name", OF_MUCH)
-def test_what_stands_for_more_than_its_size_allows_is_refused(tmp_path: Path, name: str) -> None:
+def test_pickle_that_expands_too_much_is_refused(tmp_path: Path, name: str) -> None:
     content, reason = OF_MUCH[name]
     (tmp_path / "workflow.pkl").write_bytes(content)
     with pytest.raises(ArtifactError, match=reason):
@@ -348,7 +348,7 @@ def test_buckets_that_nobody_has_memory_for_are_refused(num_buckets: Any) -> Non
         operator.buckets_of("user")
 
 
-def test_a_workflow_with_bytes_changed_is_refused_or_reads_its_own_files(
+def test_workflow_with_bytes_changed_is_refused_or_reads_its_own_files(
     saved: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "merlin")  # a traceback that it would log compiles the lines that it shows

@@ -50,7 +50,7 @@ def test_lists_that_are_all_empty_stay_empty(tmp_path: Path, lists: list[Any]) -
     assert transformed(fitted(graph, ROWS, tmp_path), rows)["kind_before"] == lists
 
 
-def test_the_schema_knows_dtypes_and_lists(tmp_path: Path) -> None:
+def test_schema_knows_dtypes_and_lists(tmp_path: Path) -> None:
     workflow = fitted(lambda: ["item", "item_before"] >> attributes(), ROWS, tmp_path)
     schemas = workflow.output_schema.column_schemas
     assert {name: (str(schema.dtype.name), schema.is_list) for name, schema in schemas.items()} == {
@@ -61,7 +61,7 @@ def test_the_schema_knows_dtypes_and_lists(tmp_path: Path) -> None:
     }
 
 
-def test_a_saved_workflow_is_loaded_as_data_and_gives_the_same(tmp_path: Path) -> None:
+def test_saved_workflow_is_loaded_as_data_and_gives_the_same(tmp_path: Path) -> None:
     def graph() -> Any:
         columns = ["item", "item_before"]
         known = columns >> attributes() >> SharedCategorify({"kind_before": "kind", "size_before": "size"})

@@ -46,7 +46,7 @@ HASHED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("graph", HASHED.values(), ids=HASHED)
-def test_a_value_gets_the_same_id_in_every_row_and_batch(tmp_path: Path, graph: Callable[[], Any]) -> None:
+def test_value_gets_the_same_id_in_every_row_and_batch(tmp_path: Path, graph: Callable[[], Any]) -> None:
     workflow = fitted(graph, ROWS, tmp_path)
     asked = ROWS.assign(word=["a", "new", "new", "é", "b", "newer"], key=[9, 9, 1, 8, 2, 9])
     asked["words"] = [["new", "a"], [], ["new"], ["b", "newer"], ["é"], ["new"]]
@@ -136,9 +136,7 @@ def test_hexadecimal_strings_are_read_as_arrow_has_them(kind: pa.DataType) -> No
     [Categorify, OrderedCategorify, lambda: HashedCategorify(num_buckets=3, freq_threshold=2)],
 )
 @pytest.mark.parametrize("npartitions", [1, 2])
-def test_a_dictionary_gets_the_ids_that_its_rows_get(
-    tmp_path: Path, encode: Callable[[], Any], npartitions: int
-) -> None:
+def test_dictionary_gets_the_ids_that_its_rows_get(tmp_path: Path, encode: Callable[[], Any], npartitions: int) -> None:
     """Two strings may be one number, and what is no number is missing."""
     codes = [*CODES, *CODES[:2], "f", "a", "0a", "b"] * 2
     encoded = frame_of(pa.table({"code": pa.array(codes).dictionary_encode()}), ["code"])
@@ -176,7 +174,7 @@ def test_raw_columns_that_only_hexadecimals_read_are_told() -> None:
 
 
 @pytest.mark.parametrize("make", [Categorify, lambda: HashedCategorify(num_buckets=4, max_size=7)])
-def test_a_part_in_which_a_column_is_missing_whole_is_encoded_as_null(tmp_path: Path, make: Callable[[], Any]) -> None:
+def test_part_in_which_a_column_is_missing_whole_is_encoded_as_null(tmp_path: Path, make: Callable[[], Any]) -> None:
     workflow = fitted(lambda: ["word", "number", "key"] >> make(), ROWS, tmp_path)
     whole = ROWS[["word", "number", "key"]]
     part = whole.assign(word=None, number=np.nan)
@@ -188,7 +186,7 @@ def test_a_part_in_which_a_column_is_missing_whole_is_encoded_as_null(tmp_path: 
     assert encoded["key"].tolist() == usual["key"].tolist()
 
 
-def test_a_column_without_any_value_to_learn_from_is_refused(tmp_path: Path) -> None:
+def test_column_without_any_value_to_learn_from_is_refused(tmp_path: Path) -> None:
     rows = nvt_rows(pd.DataFrame({"code": pd.Series([None, None], dtype=object), "other": ["a", "b"]}))
     with quiet_nvtabular():
         workflow = nvt.Workflow(["code", "other"] >> HexToInt() >> Categorify())

@@ -40,7 +40,7 @@ NVTABULARS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize(("graph", "stable"), NVTABULARS.values(), ids=NVTABULARS)
-def test_a_loader_gives_a_value_the_bucket_that_serving_gives_it(
+def test_loader_gives_a_value_the_bucket_that_serving_gives_it(
     tmp_path: Path, graph: Callable[[], Any], stable: Callable[[], Any]
 ) -> None:
     workflow = fitted(graph, ROWS, tmp_path / "given")
@@ -52,14 +52,14 @@ def test_a_loader_gives_a_value_the_bucket_that_serving_gives_it(
     assert transformed(workflow, SAME) == own != made  # which is left to its owner
 
 
-def test_a_graph_is_replaced_before_it_is_fitted_too() -> None:
+def test_graph_is_replaced_before_it_is_fitted_too() -> None:
     with quiet_nvtabular():
         workflow = with_stable_hashes(nvt.Workflow(["word"] >> ops.HashBucket(100)))
         made = workflow.fit_transform(nvt.Dataset(SAME)).compute()
     assert made["word"].nunique() == 1
 
 
-def test_what_does_not_hash_stays_the_same_workflow() -> None:
+def test_workflow_without_hashes_stays_the_same() -> None:
     workflow = nvt.Workflow(["word"] >> ops.Categorify())
     assert with_stable_hashes(workflow) is workflow
 
@@ -79,7 +79,7 @@ def fitted_to_rows(graph: nvt.WorkflowNode) -> nvt.Workflow:
         return nvt.Workflow(graph).fit(nvt.Dataset(ONLINE_ROWS))
 
 
-def test_it_makes_the_workflows_columns_and_keeps_others() -> None:
+def test_online_workflow_makes_its_columns_and_keeps_others() -> None:
     workflow = fitted_to_rows(["price"] >> ops.FillMissing() >> ops.LogOp())
     online = OnlineWorkflow(workflow, keep=["price", "label"])
     assert online.columns == ("price", "label")
@@ -92,6 +92,6 @@ def test_it_makes_the_workflows_columns_and_keeps_others() -> None:
 
 
 @pytest.mark.parametrize("other", [lambda x: x, None, "directory", ["user"] >> ops.Categorify()])
-def test_what_is_no_workflow_is_refused(other: object) -> None:
+def test_online_workflow_refuses_other_objects(other: object) -> None:
     with pytest.raises(ConfigError, match=f"map got a {type(other).__name__}, expected a fitted nvtabular.Workflow"):
         OnlineWorkflow(other)

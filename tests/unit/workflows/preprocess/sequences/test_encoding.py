@@ -152,7 +152,7 @@ def test_vocabularies_are_of_what_comes_before_the_held_out_items(
     assert (split(prepared, VALID)["item_id_trgt"][heldout[heldout[ITEM] == most].index] == 3).all()
 
 
-def test_the_spec_says_what_the_files_hold(prepared: PreparedData) -> None:
+def test_spec_says_what_the_files_hold(prepared: PreparedData) -> None:
     spec = prepared.spec
     assert [feature.name for feature in spec.features] == COLUMNS == split(prepared, TRAIN).columns.tolist()
     assert spec.channels == {
@@ -311,7 +311,7 @@ def _hashed(suffix: str, num_buckets: int) -> Dataset:
         ("_before", 50, r"lacks \['item_id_pos'\]"),
     ],
 )
-def test_a_graph_whose_histories_are_of_other_ids_is_refused(
+def test_graph_whose_histories_are_of_other_ids_is_refused(
     raw: RawData, tmp_path: Path, suffix: str, num_buckets: int, message: str
 ) -> None:
     with pytest.raises(SpecError, match=message):

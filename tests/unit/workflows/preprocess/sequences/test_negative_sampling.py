@@ -126,7 +126,7 @@ def test_blocks_of_any_size_give_the_same_rows(
 
 
 @given(chosen=users, config=configs())
-def test_what_is_dropped_and_what_is_fitted_to_add_up(chosen: list[list[int]], config: SequenceConfig) -> None:
+def test_dropped_and_fitted_interactions_add_up(chosen: list[list[int]], config: SequenceConfig) -> None:
     if not positives(chosen, config, TRAIN):
         return
     sequences, pool = Sequences(interactions(chosen), config), pool_of(chosen, config)
@@ -139,14 +139,14 @@ def test_what_is_dropped_and_what_is_fitted_to_add_up(chosen: list[list[int]], c
     assert list(zip(*(column.tolist() for column in sequences.training_interactions()), strict=True)) == seen
 
 
-def test_a_user_with_so_many_interactions_gives_two_fewer_positives() -> None:
+def test_user_with_so_many_interactions_gives_two_fewer_positives() -> None:
     chosen = [list(range(length)) for length in (4, 5, 9)]
     sequences = Sequences(interactions([*chosen, [20] * 5], 21), SequenceConfig(negatives=2))
     assert sequences.num_rows == {TRAIN: 3 * (3 + 7 + 3), VALID: 2 * 3}
     assert sequences.dropped["of users with fewer than 5 interactions"] == 4
 
 
-def test_a_long_history_keeps_its_latest_items() -> None:
+def test_long_history_keeps_its_latest_items() -> None:
     sequences = Sequences(interactions([list(range(250)), [300, 301, 302]], 303), CONFIG)
     (row, *_) = joined(sequences.rows(VALID))
     assert (row["item"], row["history"]) == (249, list(range(149, 249)))
@@ -162,7 +162,7 @@ def test_choosing_by_the_second_last_item_does_not_look_at_the_last() -> None:
     assert [row["item"] for row in joined(one.rows(VALID)) if row["label"]] == [3, 1, 5]
 
 
-def test_a_seed_gives_its_own_items_and_always_the_same() -> None:
+def test_seed_gives_its_own_items_and_always_the_same() -> None:
     chosen = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 0, 4, 2]] * 5
     made = [
         joined(Sequences(interactions(chosen), replace(CONFIG, negative_seed=seed)).rows(TRAIN)) for seed in (1, 1, 2)
@@ -202,7 +202,7 @@ def test_draws_are_independent_of_each_other() -> None:
         assert sum((count - expected) ** 2 / expected for count in counts.values()) < 110  # p = 0.0002 for 63 degrees
 
 
-def test_a_user_who_chose_nearly_all_there_is_still_gets_other_items() -> None:
+def test_user_who_chose_nearly_all_there_is_still_gets_other_items() -> None:
     chosen = [[0] * 3000 + [1, 0], [2, 3, 2, 0]]
     rows = joined(Sequences(interactions(chosen), replace(CONFIG, max_history=2)).rows(TRAIN))
     mine = Counter(row["item"] for row in rows if row["user"] == 0 and not row["label"])
