@@ -263,15 +263,27 @@ def test_unusable_files_are_named(tmp_path: Path, files: dict[str, str], message
     assert message in refusal(write(tmp_path, files))
 
 
-def test_file_that_is_cut_off_or_not_what_it_says_is_refused(tmp_path: Path) -> None:
-    whole = gzip.compress((REVIEWS * 1000).encode())
-    (tmp_path / "reviews.json.gz").write_bytes(whole[: len(whole) // 2])
-    assert refusal(tmp_path).startswith("DIR/reviews.json.gz: the gzip data is cut off")
-    (tmp_path / "reviews.json.gz").write_bytes(REVIEWS.encode())
-    assert refusal(tmp_path).startswith("DIR/reviews.json.gz: no valid gzip data")
-    (tmp_path / "reviews.json.gz").write_bytes(whole[:-20] + b"\0" * 20)
-    assert "Fetch it again" in refusal(tmp_path)
-    assert refusal(tmp_path / "nowhere") == "DIR is neither a directory nor a file. Expected Amazon reviews."
+PACKED = gzip.compress((REVIEWS * 1000).encode())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (PACKED[: len(PACKED) // 2], "the gzip data is cut off"),
+        (REVIEWS.encode(), "no valid gzip data"),
+        (PACKED[:-20] + b"\0" * 20, ""),
+    ],
+    ids=["cut off", "not compressed", "damaged"],
+)
+def test_damaged_archive_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "reviews.json.gz").write_bytes(content)
+    said = refusal(tmp_path)
+    assert said.startswith(f"DIR/reviews.json.gz: {message}")
+    assert "Fetch it again" in said
+
+
+def test_missing_directory_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "nowhere").startswith("DIR is neither a directory nor a file")
 
 
 def test_document_that_is_one_line_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
