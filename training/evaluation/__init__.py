@@ -74,7 +74,7 @@ def all_metrics() -> dict[str, Metric]:
     """Return all metrics by name: first Rankline's, then metrics of installed packages.
 
     Raises:
-        ConfigError: a package's metric cannot be loaded, or has the name of one of Rankline's.
+        ConfigError: a package's metric has the name of one of Rankline's.
     """
     return METRICS | _installed()
 

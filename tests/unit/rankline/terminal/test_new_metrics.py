@@ -151,15 +151,7 @@ def test_one_that_fails_is_named(site: Path) -> None:
         model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
 
 
-@pytest.mark.parametrize(
-    ("name", "attribute", "message"),
-    [
-        ("auc", "BRIER", "entry point 'auc' of rankline.metrics has the name of a metric of Rankline"),
-        ("brier", "NONE", r"entry point 'brier' of rankline.metrics cannot be loaded \(AttributeError: .*NONE"),
-        ("brier", "brier", "entry point 'brier' of rankline.metrics leads to function, expected Metric"),
-    ],
-)
-def test_entry_point_that_is_no_new_metric_is_refused(site: Path, name: str, attribute: str, message: str) -> None:
-    install(site, name, attribute)
-    with pytest.raises(ConfigError, match=message):
+def test_metric_with_the_name_of_a_built_in_one_is_refused(site: Path) -> None:
+    install(site, "auc", "BRIER")
+    with pytest.raises(ConfigError, match="entry point 'auc' of rankline.metrics has the name of a metric of Rankline"):
         model_metrics.all_metrics()
