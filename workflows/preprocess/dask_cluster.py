@@ -157,7 +157,9 @@ class _Workers:
         self._client: Any = client
 
     def map(self, function: Any, tasks: Sequence[Task], report: Report) -> list[Result]:
-        futures = self._client.map(_do, [function] * len(tasks), tasks, pure=False)
+        # A function may hold a workflow with large tables: it is sent once, and workers pass it on.
+        sent = self._client.submit(_itself, function, pure=False)
+        futures = self._client.map(_do, [sent] * len(tasks), tasks, pure=False)
         results: dict[Future, Result] = {}
         with self._stopping(futures):
             for future, result in self._as_they_end(futures):
@@ -339,6 +341,10 @@ def _do(function: Any, task: Any) -> Any:
 
     with quiet_nvtabular():
         return function(task, _drop)
+
+
+def _itself(function: Any) -> Any:
+    return function
 
 
 def _drop(_share: float) -> None:
