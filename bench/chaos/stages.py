@@ -30,8 +30,8 @@ from rankline.serving.client import Client, ClientConfig
 from rankline.serving.repository.ensemble import ExportedEnsemble, versions
 from rankline.serving.server.ports import LOOPBACK, choose_ports, free_port
 from rankline.serving.triton.checksums import MANIFEST_PARAMETER, check_step
-from rankline.workflows.core.background import beside
 from rankline.workflows.core.errors import RanklineError, ServerError, ServingError
+from rankline.workflows.core.progress import beside
 from rankline.workflows.storage.artifacts import load_manifest
 
 KINDS = ("publisher", "exporter", "server")
@@ -51,17 +51,11 @@ with publish(Path(sys.argv[1]), "thing") as staging:
 
 @dataclass
 class Seen:
-    """Observations of the clients.
+    """Observations of the clients."""
 
-    Attributes:
-        answers: number of responses.
-        wrong: responses with scores that are not probabilities.
-        outages_s: time from a client's last response before an error to its next response.
-    """
-
-    answers: int = 0
-    wrong: int = 0
-    outages_s: list[float] = field(default_factory=list)
+    answers: int = 0  # number of responses
+    wrong: int = 0  # responses with scores that are not probabilities
+    outages_s: list[float] = field(default_factory=list)  # from a client's last response before an error to its next
 
 
 class Server:

@@ -33,27 +33,14 @@ ELASTIC = ("--workers", "2", "--min-workers", "1", "--max-workers", "2")
 
 @dataclass(frozen=True, kw_only=True)
 class KillRecord:
-    """One run.
-
-    Attributes:
-        seed: seed of the weights and the order of rows.
-        killed: number of the killed worker; None if none was killed.
-        killed_at_s: time of the kill since the start.
-        duration_s: duration of the whole run.
-        exit_code: 0 if the run succeeded.
-        auc: AUC of the validation rows; None if the run produced no model.
-        num_mlflow_runs: number of FINISHED runs added to MLflow; -1 if any added run has another status.
-        errors: end of the output of a failed run.
-    """
-
-    seed: int
-    killed: int | None
-    killed_at_s: float
-    duration_s: float
-    exit_code: int
-    auc: float | None
-    num_mlflow_runs: int
-    errors: str
+    seed: int  # seed of the weights and the order of rows
+    killed: int | None  # number of the killed worker; None if none was killed
+    killed_at_s: float  # time of the kill since the start
+    duration_s: float  # duration of the whole run
+    exit_code: int  # 0 if the run succeeded
+    auc: float | None  # AUC of the validation rows; None if the run produced no model
+    num_mlflow_runs: int  # number of FINISHED runs added to MLflow; -1 if any added run has another status
+    errors: str  # end of the output of a failed run
 
     @property
     def has_ended_well(self) -> bool:
@@ -93,7 +80,6 @@ def measure_kills(
     seed: int = 0,
     progress: Progress = SILENT,
 ) -> KillReport:
-    """Train undisturbed first, then kill a worker in each run."""
     rng, workspace = random.Random(seed), Workspace(recipe=recipe, root=work_dir)
     calm: list[KillRecord] = []
     for number in range(num_calm):

@@ -22,7 +22,7 @@ from rankline.serving.export.triton_version import Served, write_version
 from rankline.serving.repository.ensemble import ExportedEnsemble, publish_version
 from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.supervisor import config_of
-from rankline.workflows.nvt.kernels.distinct import sorted_distinct
+from rankline.workflows.nvt.keys import sorted_distinct
 from rankline.workflows.plan import Column, ColumnSpec, KeyIndex, TransformPlan
 from rankline.workflows.schema.model_artifact import SAVED_MODEL
 from rankline.workflows.schema.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE

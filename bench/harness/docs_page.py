@@ -14,8 +14,7 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from bench.harness.report import FIGURES, Report, figures_file, shown
-from bench.harness.targets import asked
+from bench.harness.report import FIGURES, Report, asked, figures_file, shown
 from rankline.workflows.core.errors import ConfigError, RanklineError
 
 PAGE = Path("docs") / "project" / "benchmarks.md"

@@ -41,10 +41,7 @@ def make_model(
 ) -> tuple[PreparedData, TrainedModel]:
     """Generate rows, train a model for one epoch, and export it, all in `workspace`.
 
-    Args:
-        workspace: names the recipe.
-        num_rows: number of rows to generate.
-        small_layers: replace the recipe's dense layers with small ones that take little of a step's time.
+    `small_layers` replaces the dense layers of the recipe with ones that take little of a step's time.
     """
     recipe = recipe_named(workspace.recipe)
     config = with_small_layers(recipe.train) if small_layers else recipe.train

@@ -35,10 +35,9 @@ _TIMEOUT_S = 60.0
 
 def laid_out(url: str, model: str, rows: pa.Table, batch_sizes: Sequence[int]) -> LaidOut:
     """Build requests with Rankline's client, masks included; all models get the same rows."""
+    counts = {size: min(_MOST_MESSAGES, max(_LEAST_MESSAGES, _ROWS_SENT // size)) for size in batch_sizes}
     with Client(url, model) as client:
-        return {
-            size: lay_out(client, rows, size, _num_messages(size), np.random.default_rng(size)) for size in batch_sizes
-        }
+        return {size: lay_out(client, rows, size, count, np.random.default_rng(size)) for size, count in counts.items()}
 
 
 def laid_out_for_merlin(rows: pa.Table, ours: LaidOut, model: str = MERLIN_MODEL) -> LaidOut:
@@ -60,10 +59,6 @@ def _merlin_tensors(rows: pa.Table) -> dict[str, Array]:
         else:
             tensors[name] = column.to_numpy(zero_copy_only=False)
     return tensors
-
-
-def _num_messages(batch_size: int) -> int:
-    return min(_MOST_MESSAGES, max(_LEAST_MESSAGES, _ROWS_SENT // batch_size))
 
 
 def asks(connection: Transport, requests: LaidOut) -> Call:

@@ -13,7 +13,7 @@ from bench.harness.report import Turn
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.open_split import tensorflow_loader
 from rankline.training.trainers.keras import TensorFlowTrainer
-from rankline.workflows.core.allocator import freed_memory_kept
+from rankline.workflows.core.machine import freed_memory_kept
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
 WARMUP_STEPS = 3

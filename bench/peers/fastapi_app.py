@@ -19,14 +19,10 @@ WORKFLOW, SAVED_MODEL = "RANKLINE_PEER_WORKFLOW", "RANKLINE_PEER_SAVED_MODEL"
 
 
 class Rows(BaseModel):
-    """Request body: values by column name."""
-
     columns: dict[str, list[int | float | str | None]]
 
 
 class Scores(BaseModel):
-    """Response body, in the order of the rows."""
-
     scores: list[float]
 
 

@@ -2,14 +2,9 @@
 
 "Training Tabular Deep Learning Models with Keras on GPU" trains DLRM twice. Both pipelines read the same encoded rows,
 hash ids to three quarters of each column's cardinality, have tables of the same shapes, and share the rest of the
-model. They differ in three places:
-
-                 native                                  accelerated
-    rows         TFRecord, make_batched_features_dataset Parquet, `KerasSequenceLoader`
-    hashing      feature columns, in the graph           an NVTabular workflow, online in the loader
-    embeddings   `keras.layers.DenseFeatures`         `ScalarDenseFeatures`
-
-These are peers for benchmarks; recipes are trained by `rankline.training.run.train`.
+model. The native one reads TFRecord by `make_batched_features_dataset`, hashes in feature columns, and embeds by
+`keras.layers.DenseFeatures`. The accelerated one reads Parquet by `KerasSequenceLoader`, hashes by an NVTabular
+workflow in the loader, and embeds by `ScalarDenseFeatures`.
 """
 
 from collections.abc import Sequence
@@ -47,15 +42,6 @@ def notebook_dataset(files: Sequence[Path], spec: FeatureSpec, batch_size: int) 
 
     The shuffle buffer holds four batches; other options keep TensorFlow's defaults. The notebook has only scalar
     columns; a list column is a `VarLenFeature`, as feature columns expect.
-
-    Args:
-        files: TFRecord files with one row per record.
-        spec: names and types of the columns.
-        batch_size: rows per batch.
-
-    Returns:
-        A `tf.data.Dataset` of (features, label): a dictionary of (N, 1) tensors, SparseTensors for lists; label (N, 1)
-        of the type in the file.
     """
     parsers = {
         feature.name: tf.io.VarLenFeature(tensor_dtype(feature))
@@ -99,14 +85,8 @@ def feature_columns(spec: FeatureSpec, model: ModelConfig, *, accelerated: bool)
 def make_dataset(
     files: Sequence[Path], spec: FeatureSpec, columns: Sequence[Any], batch_size: int, *, accelerated: bool
 ) -> Any:
-    """Return one epoch of shuffled batches per iteration, as pairs of inputs and labels of shape (N, 1).
-
-    Args:
-        files: Parquet files if `accelerated`, else TFRecord files with one row per record.
-        spec: the encoded rows before hashing.
-        columns: the result of `feature_columns`.
-        batch_size: rows per batch; the last batch may be smaller.
-        accelerated: whether to read Parquet, and hash while loading.
+    """Return an epoch of shuffled batches, pairs of inputs and labels (N, 1), from Parquet if `accelerated`, else
+    TFRecord.
     """
     if not accelerated:
         return notebook_dataset(files, spec, batch_size)

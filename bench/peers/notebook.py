@@ -25,14 +25,7 @@ _HIDDEN = (128, 128, 128)
 
 
 def make(directory: Path, num_rows: int, function: str = "", *, path: Path | None = None) -> None:
-    """Run the notebook in a process of its own.
-
-    Args:
-        directory: directory for its output.
-        num_rows: number of generated ratings.
-        function: function of a LambdaOp on a served column, as MODULE:FUNCTION; "" for none.
-        path: directory of the module.
-    """
+    """Run the notebook in its own process, with a LambdaOp of `function` (MODULE:FUNCTION in `path`) if given."""
     paths = [str(path)] if path else []
     environment = {
         **os.environ,

@@ -41,7 +41,7 @@ from tritonclient.grpc import service_pb2
 
 from bench.harness.closed_loop import keep_in_flight
 from bench.harness.fixtures import MERLIN_MODEL, ROWS, export_with_merlin, infer_request, make_model, serving_workflow
-from bench.harness.report import Rates, Report, median_ratio, scratch_directory
+from bench.harness.report import Report, median_ratio, scratch_directory
 from bench.peers import fastapi_app
 from bench.serving.http1 import Http1Connection
 from rankline.recipes.workspace import Workspace
@@ -87,17 +87,9 @@ Columns = Mapping[str, Array]
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A running server of one kind.
-
-    Attributes:
-        connect: see `Job`.
-        encode: converts columns to a request.
-        decode: converts a response to scores [num_rows].
-    """
-
-    connect: Connect
-    encode: Callable[[Columns], bytes]
-    decode: Callable[[bytes], Array]
+    connect: Connect  # see `Job`
+    encode: Callable[[Columns], bytes]  # converts columns to a request
+    decode: Callable[[bytes], Array]  # converts a response to scores [num_rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,19 +308,13 @@ def _ratios(measured: Mapping[Load, Turns]) -> dict[str, float]:
     """Return the ratio of Rankline to each peer; above 1, Rankline is better."""
     ratios = {}
     for load, turns in measured.items():
+        p50 = {side: [turn.p50_ms for turn in of_side] for side, of_side in turns.items()}
+        rate = {side: [turn.requests_per_s for turn in of_side] for side, of_side in turns.items()}
         suffix = "" if load.batch_size == 1 else f"_{load.batch_size}"
         for peer in (FASTAPI, MLFLOW, MERLIN):
             name = peer.partition("-")[0]
             if load.concurrency == 1:
-                ratios[f"p50_vs_{name}{suffix}"] = median_ratio(_p50(turns), peer, OURS)
+                ratios[f"p50_vs_{name}{suffix}"] = median_ratio(p50, peer, OURS)
             else:
-                ratios[f"concurrent_vs_{name}{suffix}"] = median_ratio(_rate(turns), OURS, peer)
+                ratios[f"concurrent_vs_{name}{suffix}"] = median_ratio(rate, OURS, peer)
     return ratios
-
-
-def _p50(turns: Turns) -> Rates:
-    return {side: [turn.p50_ms for turn in of_side] for side, of_side in turns.items()}
-
-
-def _rate(turns: Turns) -> Rates:
-    return {side: [turn.requests_per_s for turn in of_side] for side, of_side in turns.items()}

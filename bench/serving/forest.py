@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from bench.harness.click_log import write_click_log
 from bench.harness.fixtures import prepare_rows
 from bench.harness.report import Turn, median_ratio, medians, p50_ms, take_turns
+from bench.harness.synthetic_rows import write_click_log
 from rankline.recipes import recipe_named
 from rankline.recipes.first_recipe import first_recipe
 from rankline.recipes.recipe_file import read_recipe
@@ -55,7 +55,10 @@ def measure(
         export_ensemble(prepared, trained, directory / side, config, name=f"forest_{number}")
     write_identity(directory / IDENTITY)
     served = ServerConfig(repositories=tuple(directory / side for side in (*data, IDENTITY)), backends=(BACKENDS,))
-    asked = {side: (f"forest_{number}", _first_row(prepared)) for number, (side, prepared) in enumerate(data.items())}
+    asked = {
+        side: (f"forest_{number}", prepared.heldout().select(list(prepared.inputs)).slice(0, 1))
+        for number, (side, prepared) in enumerate(data.items())
+    }
     asked[IDENTITY] = (NAME, pa.table({"x": np.zeros(1, np.int64)}))
     with EmbeddedServer(served) as server, ExitStack() as stack:
         sides: dict[str, Turn] = {}
@@ -68,14 +71,9 @@ def measure(
 
 
 def _click_log(directory: Path, num_rows: int) -> PreparedData:
-    """Prepare a generated log with the recipe that `rankline init` suggests."""
     write_click_log(directory / "clicks.csv", num_rows)
     path = directory / "rankline.yaml"
     path.write_text(first_recipe([str(directory / "clicks.csv")], [], directory).text, encoding="utf-8")
     recipe = read_recipe(path)
     raw = recipe.dataset.read(directory)
     return prepare(recipe.dataset, raw, directory / "clicks", recipe.prepare, recipe.encoding, source="generated")
-
-
-def _first_row(prepared: PreparedData) -> pa.Table:
-    return prepared.heldout().select(list(prepared.inputs)).slice(0, 1)

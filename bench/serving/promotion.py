@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from mlflow import MlflowClient
 
-from bench.harness.background_load import Asked, asking
+from bench.harness.closed_loop import Asked, asking
 from bench.harness.fixtures import make_model, request_rows
 from bench.harness.report import Report, scratch_directory
 from rankline.api import pipeline
@@ -29,7 +29,7 @@ from rankline.serving.repository.ensemble import ExportedEnsemble, before, versi
 from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.supervisor import Supervisor, config_of
 from rankline.terminal.console import Stages
-from rankline.workflows.core.background import beside
+from rankline.workflows.core.progress import beside
 
 _TURNS = 4  # per repeat
 _ROWS_OF_A_REQUEST = 16
@@ -53,7 +53,6 @@ class _Served:
 
 
 def run(repeats: int, num_rows: int = 20_000) -> Report:
-    """Measure the time until a version is active, for each kind of move, and count failed requests."""
     with scratch_directory() as root:
         workspace = Workspace(recipe="movielens", root=root / "work", repository=root / "repository")
         rows = _two_versions(workspace, num_rows)

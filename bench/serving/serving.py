@@ -28,14 +28,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from bench.harness.closed_loop import keep_in_flight
-from bench.harness.fixtures import (
-    ROWS,
-    export_with_merlin,
-    has_histories,
-    make_model,
-    merlin_rows,
-    request_rows,
-)
+from bench.harness.fixtures import ROWS, export_with_merlin, has_histories, make_model, merlin_rows, request_rows
 from bench.harness.interleaved import Call, LaidOut, asks, check_same_scores, laid_out, laid_out_for_merlin, latencies
 from bench.harness.report import Report, scratch_directory
 from rankline.api import pipeline
@@ -99,14 +92,8 @@ def run(
 ) -> Report:
     """Train a small model, export it with Rankline and with merlin-systems, and measure all sides in turns.
 
-    Args:
-        repeats: turns of each side.
-        recipe: recipe to train.
-        num_rows, small_layers: see `make_model`; by default `ROWS`, or a tenth of them for rows with histories.
-        batch_sizes: rows per request, in ascending order, at least two; by default `BATCH_SIZES`, or
-            `LONG_ROWS_BATCH_SIZES` for rows with histories.
-        turn_s: length of a turn with one request in flight.
-        concurrent_turn_s: length of a turn with many requests in flight, after a warm-up of a third of it.
+    Rows with histories have their own defaults: a tenth of the rows, and other batch sizes. A turn with many requests
+    in flight follows a warm-up of a third of its length.
     """
     is_long = has_histories(recipe)
     num_rows = num_rows or (ROWS // 10 if is_long else ROWS)

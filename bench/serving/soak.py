@@ -25,8 +25,8 @@ from rankline.serving.loadtest.runner import measure
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.supervisor import config_of
-from rankline.workflows.core.background import beside
 from rankline.workflows.core.errors import ServingError
+from rankline.workflows.core.progress import beside
 
 _MINUTES_PER_REPEAT = 6
 _SHARE_OF_PEAK = 0.7
@@ -36,7 +36,6 @@ _PEAK = LoadConfig(slo="p99=100ms", min_duration_s=5.0)
 
 
 def run(repeats: int) -> Report:
-    """Find the peak, then send requests at 70 % of it, for six minutes per repeat."""
     with scratch_directory() as directory:
         workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
         prepared, _ = make_model(workspace)

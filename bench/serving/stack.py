@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
-from bench.harness.background_load import Asked, asking
+from bench.harness.closed_loop import Asked, asking
 from bench.harness.fixtures import make_model, request_rows
 from bench.harness.report import Report, scratch_directory
 from rankline.recipes.workspace import Workspace

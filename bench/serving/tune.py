@@ -33,7 +33,6 @@ def run(
     time_limit_s: float = _TIME_LIMIT_S,
     effort: Effort = LONG,
 ) -> Report:
-    """Return the throughput of both winners under the bound, the search times, and the numbers of measurements."""
     with scratch_directory() as root:
         workspace = Workspace(recipe="movielens", root=root / "work", repository=root / "repository")
         recipe = recipe_named(workspace.recipe)

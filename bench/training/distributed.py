@@ -82,13 +82,8 @@ def measure_bytes(
 
     The kernel counts the bytes sent over the loopback device, including TCP headers; the traffic of idle workers over
     the same time is subtracted. The two workers run in their own network namespace if bubblewrap can create one;
-    otherwise the count includes other traffic on the machine.
-
-    Args:
-        table_rows: sizes of the table, each measured with the middle number of touched rows.
-        touched_rows: numbers of distinct rows that a worker looks up per step, each measured with the middle size.
-        num_steps: number of measured steps.
-        idle_s: idle time after the steps of each table.
+    otherwise the count includes other traffic on the machine. Each size is measured with the middle number of rows that
+    a worker looks up, and the other way round.
     """
     middle = table_rows[len(table_rows) // 2], touched_rows[len(touched_rows) // 2]
     cases = {(size, middle[1]) for size in table_rows} | {(middle[0], touched) for touched in touched_rows}

@@ -44,13 +44,7 @@ def speed(
 ) -> dict[str, float]:
     """Return the rows per second that all workers train on together.
 
-    Args:
-        world: the workers.
-        directory: directory of the rows and their feature spec.
-        batch_size: rows per worker and step.
-        num_steps: number of timed steps.
-        place: index of the first worker among the workers that share the machine's cores.
-        num_places: number of workers that share the machine's cores.
+    `place` is the index of the first worker among the `num_places` workers that share the machine's cores.
     """
     cores = share_of(allowed_cpus(), rank=place + world.rank, size=num_places) or os.sched_getaffinity(0)
     for thread in Path("/proc/self/task").iterdir():  # later threads inherit it

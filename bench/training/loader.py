@@ -2,22 +2,31 @@
 
 All sides read the same rows from the page cache, in turns; metrics are medians over the repeats. The loaders return
 shuffled tensors. A slow side is stopped after some seconds, with the rate reached so far.
+
+With `--device`: tensors on a device, with Rankline's loader, a plain PyTorch `DataLoader`, and copies alone. The plain
+loader has all columns in memory as tensors, and samples, collates and pins rows with PyTorch's defaults, as most people
+use it; Rankline reads files. The floor copies one batch repeatedly, from page-locked memory for a GPU. All sides have
+the same scalar columns.
 """
 
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow.parquet as pq
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from bench.harness.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from bench.harness.synthetic_rows import write_rows
-from rankline.training.data.loader.torch import TorchAsyncItr
+from rankline.training.data.loader.torch import DLDataLoader, TorchAsyncItr, existing_device
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.nvt.compat import quiet_nvtabular
 from rankline.workflows.schema.feature_spec import FeatureSpec
@@ -40,9 +49,7 @@ def run(
 ) -> Report:
     _, usual, _ = sizes
     if device is not None:
-        from bench.training import loader_device
-
-        return loader_device.run(repeats, device, num_rows=usual, batch_size=BATCH_SIZE, max_turn_s=max_turn_s)
+        return _run_on_device(repeats, device, num_rows=usual, max_turn_s=max_turn_s)
     from bench.peers.native import notebook_dataset
     from rankline.training.data.loader.tfrecord import write_tfrecords
 
@@ -182,3 +189,63 @@ def _peak_memory(directory: Path, num_rows: int, buffer_bytes: int) -> int:
     if read != num_rows:
         raise DataError(f"the loader gave {read} rows of {num_rows}: nothing to compare.")
     return peak
+
+
+def _run_on_device(repeats: int, device: str, *, num_rows: int, max_turn_s: float) -> Report:
+    target = existing_device(device)
+    with scratch_directory() as directory:
+        spec = write_rows(directory, num_rows)
+        files = [directory / name for name in spec.source("train").files]
+        names = [feature.name for feature in spec.categorical if not feature.is_list]
+        columns = _columns(files, [*names, spec.label.name])
+        batch = [column[:BATCH_SIZE] for column in columns]
+        if target.type == "cuda":
+            batch = [column.pin_memory() for column in batch]
+        sides: dict[str, Callable[[], Iterable[Any]]] = {
+            "rankline": partial(_ours, files, names, spec.label.name, target),
+            "DataLoader": partial(_plain, columns, target),
+            "copies alone": partial(_copies, batch, num_rows // BATCH_SIZE, target),
+        }
+        rates = take_turns(
+            {name: partial(_device_rate, make, target, max_turn_s) for name, make in sides.items()}, repeats
+        )
+    ratios = {
+        "vs_dataloader": median_ratio(rates, "rankline", "DataLoader"),
+        "vs_copies_alone": median_ratio(rates, "rankline", "copies alone"),
+    }
+    return Report(name="loader", results=medians(rates, "rows_per_s"), ratios=ratios)
+
+
+def _columns(files: Sequence[Path], names: Sequence[str]) -> list[torch.Tensor]:
+    table = pq.read_table(list(files), columns=list(names))
+    return [torch.from_numpy(np.array(table[name])) for name in names]
+
+
+def _ours(files: Sequence[Path], names: list[str], label: str, device: torch.device) -> Iterable[Any]:
+    rows = TorchAsyncItr(files, cats=names, labels=[label], batch_size=BATCH_SIZE)
+    return DLDataLoader(rows, pin_memory=True, device=device)
+
+
+def _plain(columns: list[torch.Tensor], device: torch.device) -> Iterator[Any]:
+    rows = TensorDataset(*columns)
+    workers = len(os.sched_getaffinity(0))  # PyTorch warns about more, and fewer leave CPUs idle
+    is_gpu = device.type == "cuda"
+    for batch in DataLoader(rows, BATCH_SIZE, shuffle=True, num_workers=workers, pin_memory=is_gpu):
+        yield tuple(column.to(device, non_blocking=True) for column in batch)
+
+
+def _copies(columns: list[torch.Tensor], num_batches: int, device: torch.device) -> Iterator[Any]:
+    for _ in range(num_batches):
+        yield tuple(column.to(device, non_blocking=True, copy=True) for column in columns)
+
+
+def _device_rate(make: Callable[[], Iterable[Any]], device: torch.device, max_turn_s: float) -> float:
+    """Return the rows per second of an epoch, stopped early after `max_turn_s`, including transfer to the device."""
+    done, begin = 0, time.perf_counter()
+    for batch in make():
+        done += len(batch[-1])  # the labels
+        if time.perf_counter() - begin > max_turn_s:
+            break
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return done / (time.perf_counter() - begin)

@@ -148,19 +148,11 @@ def _biases(recipe: Recipe, rows: pa.Table, prepared: PreparedData) -> dict[str,
 
 @dataclass(frozen=True, kw_only=True)
 class Interactions:
-    """Ratings as arrays of numbers.
-
-    Attributes:
-        users, items, liked: one element per row.
-        position: share of the user's rows that come before the row.
-        shape: numbers of users and items.
-    """
-
-    users: Array
+    users: Array  # one element per row
     items: Array
     liked: Array
-    position: Array
-    shape: tuple[int, int]
+    position: Array  # share of the user's rows that come before the row
+    shape: tuple[int, int]  # numbers of users and items
 
     def at(self, rows: Array) -> "Interactions":
         return replace(

@@ -32,7 +32,7 @@ from rankline.workflows.core.errors import PINNED, ArtifactError, ConfigError, S
 from rankline.workflows.core.formatting import listed, quality_figure
 from rankline.workflows.core.optional_packages import require
 from rankline.workflows.core.progress import SILENT, Part, Progress
-from rankline.workflows.preprocess.dask_config import DaskConfig
+from rankline.workflows.preprocess.config import DaskConfig
 from rankline.workflows.schema.targets import Head, output_names
 from rankline.workflows.schema.tensors import apart, side_by_side
 from rankline.workflows.storage.artifacts import write_whole

@@ -26,8 +26,8 @@ from rankline.terminal.console import CONSOLE, Stages, note
 from rankline.terminal.silence import quiet_libraries
 from rankline.training.config.session import SessionConfig
 from rankline.workflows.core.errors import ConfigError, DataError
-from rankline.workflows.core.suggestions import did_you_mean
-from rankline.workflows.preprocess.dask_config import DaskConfig
+from rankline.workflows.core.formatting import did_you_mean
+from rankline.workflows.preprocess.config import DaskConfig
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ from rankline.recipes.workspace import WORK_DIR, workspace_of
 from rankline.terminal.console import Stages, say
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.optional_packages import require
-from rankline.workflows.preprocess.dask_config import DaskConfig
+from rankline.workflows.preprocess.config import DaskConfig
 from rankline.workflows.schema.feature_spec import SOURCE_TYPES
 from rankline.workflows.schema.spec_file import FILE_NAME
 

@@ -19,9 +19,8 @@ from rankline.launch.hosts import first_places, reachable
 from rankline.launch.worker_output import Listener, clear_logs
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.run.elastic import Generation
-from rankline.workflows.core.background import beside
 from rankline.workflows.core.errors import ConfigError, RanklineError, WorkerLostError
-from rankline.workflows.core.progress import Progress
+from rankline.workflows.core.progress import Progress, beside
 
 _HOSTS_INTERVAL_S = 1.0
 _HOSTS_TIMEOUT_S = 600.0  # same as horovodrun

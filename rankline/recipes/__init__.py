@@ -17,7 +17,7 @@ from rankline.recipes import amazon, criteo, movielens
 from rankline.recipes.base import Recipe
 from rankline.recipes.recipe_file import is_recipe_file, read_recipe
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.storage.artifacts import CALLED
 
 GROUP = "rankline.recipes"

@@ -19,9 +19,8 @@ from rankline.workflows.core.errors import DataError
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.data.autodetect.guess import Guess, Guesses, guess, labels_among
 from rankline.workflows.data.autodetect.leakage import find_leaks
-from rankline.workflows.data.autodetect.profile import Column, Profile, profile
+from rankline.workflows.data.autodetect.profile import Column, Profile, as_written, profile
 from rankline.workflows.data.tabular.config import ColumnConfig, FilesConfig, Format, TableConfig
-from rankline.workflows.data.tabular.csv_dialect import as_written
 from rankline.workflows.data.tabular.files import find_files, names_in, scan, with_format
 from rankline.workflows.data.tabular.reader import names_of, read_table
 from rankline.workflows.preprocess.raw import StreamedRows

@@ -6,8 +6,7 @@ from rankline.training.models.factorization.bayesian_fm import BayesianFMConfig
 from rankline.training.models.factorization.ease import EASEConfig
 from rankline.training.models.mlp import MLPConfig
 from rankline.training.models.torch_mlp import TorchMLPConfig
-from rankline.workflows.data.movielens.dataset import MOVIELENS
-from rankline.workflows.data.movielens.history import MOVIELENS_HISTORY
+from rankline.workflows.data.movielens.dataset import MOVIELENS, MOVIELENS_HISTORY
 from rankline.workflows.preprocess import RowsConfig
 from rankline.workflows.preprocess.config import PrepareConfig
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rankline.recipes import available, recipe_named
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.core.formatting import did_you_mean
 
 WORK_DIR = Path("work")
 REPOSITORY = Path("model_repository")

@@ -17,15 +17,13 @@ from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
 from rankline.workflows.core.errors import ConfigError, DataError
-from rankline.workflows.core.formatting import listed
-from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.core.formatting import did_you_mean, listed
 from rankline.workflows.core.validation import is_number
+from rankline.workflows.data.autodetect.profile import as_written
 from rankline.workflows.data.tabular.config import FilesConfig
-from rankline.workflows.data.tabular.csv_dialect import as_written
-from rankline.workflows.data.tabular.csv_text import first_fault
+from rankline.workflows.data.tabular.csv_text import first_fault, unpacked
 from rankline.workflows.data.tabular.files import READ_ERRORS
 from rankline.workflows.data.tabular.files import format_of as suffix_format
-from rankline.workflows.data.text_files import unpacked
 from rankline.workflows.schema.arrow_types import numbers_as_written
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from rankline.scoring.read_rows import text_columns, typed_row
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.preprocess.prepared_data import CATALOG, PreparedData
 
 if TYPE_CHECKING:

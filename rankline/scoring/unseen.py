@@ -5,9 +5,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 
-from rankline.workflows.nvt.kernels.categories import FIRST_UNSEEN_ID
 from rankline.workflows.preprocess.prepared_data import PreparedData
-from rankline.workflows.schema.feature_spec import PARQUET
+from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, PARQUET
 from rankline.workflows.schema.targets import MULTICLASS
 
 _FEW = 64  # maximum cardinality; in larger columns, many values can be new

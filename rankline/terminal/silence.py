@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from rankline.workflows.core.import_hooks import LoadHook
+from rankline.workflows.core.optional_packages import LoadHook
 
 _NOTICE = re.compile(rb"I\d{4} |WARNING: All log messages before absl::InitializeLog")
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from rankline.training.config.train import TrainConfig
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.core.formatting import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)

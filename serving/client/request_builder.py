@@ -12,7 +12,7 @@ from tritonclient.utils import deserialize_bytes_tensor
 from rankline.serving.client.encoding import Array, Dense, ListRows, WireTensor, to_dense, to_ragged
 from rankline.serving.client.schema import ColumnSchema, ModelSchema
 from rankline.workflows.core.errors import RequestError, ServerError
-from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.schema.tensors import Tensor
 
 Columns: TypeAlias = Any  # an Arrow, pandas or polars table, or mappings of columns, of one row or of each row

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rankline.workflows.core.errors import ArtifactError, ConfigError
-from rankline.workflows.core.optional_packages import require
-from rankline.workflows.core.plugins import installed
+from rankline.workflows.core.optional_packages import installed, require
 
 if TYPE_CHECKING:
     from rankline.serving.engines.offline import OfflineModel, ScoringModel

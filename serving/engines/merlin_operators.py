@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rankline.workflows.core.import_hooks import stand_ins
+from rankline.workflows.core.optional_packages import stand_ins
 from rankline.workflows.nvt.compat import importing_merlin
 
 _TRITON_RUNTIME = "merlin.systems.dag.runtimes.triton"

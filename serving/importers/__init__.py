@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rankline.serving.importers.input_binding import Feed, Input
 from rankline.workflows.core.errors import ArtifactError, ConfigError
-from rankline.workflows.core.plugins import installed
+from rankline.workflows.core.optional_packages import installed
 from rankline.workflows.schema.model_artifact import KIND, TrainedModel
 from rankline.workflows.schema.targets import Head
 from rankline.workflows.storage.artifacts import MANIFEST, Manifest

@@ -38,11 +38,11 @@ from rankline.serving.importers.multi_model import Several
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.workflows.compiler.compile import check_operators, input_specs
 from rankline.workflows.core.errors import ArtifactError, DataError, ExportError, ParityError, RanklineError
+from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.core.progress import SILENT, Progress
-from rankline.workflows.core.suggestions import did_you_mean
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular, without_merlin_log
+from rankline.workflows.nvt.fitted import raw_columns, serving_part
 from rankline.workflows.nvt.io.workflow import load_workflow, without_folds
-from rankline.workflows.nvt.prune import raw_columns, serving_part
 from rankline.workflows.plan import ColumnSpec
 from rankline.workflows.schema.arrow_types import holds_lists, is_text, plain_values
 from rankline.workflows.schema.feature_spec import FeatureSpec

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rankline.workflows.core.errors import DataError, ExportError, UnfitError
-from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.plan.columns import Lists, column_of_rows
 from rankline.workflows.plan.steps import fitting
 from rankline.workflows.schema.ragged import Ragged

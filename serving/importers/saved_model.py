@@ -18,7 +18,6 @@ from rankline.serving.importers.input_binding import COLUMN, MATRIX, PADDED, Fee
 from rankline.workflows.core.errors import ArtifactError, ExportError
 from rankline.workflows.core.optional_packages import require
 from rankline.workflows.schema.model_artifact import SAVED_MODEL
-from rankline.workflows.schema.signatures import name_inputs
 from rankline.workflows.schema.targets import Head, output_names
 from rankline.workflows.schema.tensor_names import (
     NNZS,
@@ -27,6 +26,7 @@ from rankline.workflows.schema.tensor_names import (
     RAGGED_SIGNATURE,
     VALUES,
     argument_names,
+    name_inputs,
 )
 
 _SIGNATURE = "serving_default"

@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rankline.serving.engines import Engine, engines
-from rankline.workflows.native.build import BuildError, built_objects, object_name
-from rankline.workflows.native.objects import shipped_objects
+from rankline.workflows.native.build import BuildError, built_objects, object_name, shipped_objects
 
 _LOGGER = logging.getLogger(__name__)
 

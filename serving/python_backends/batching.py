@@ -23,8 +23,8 @@ from rankline.serving.python_backends.errors import is_of_the_request
 from rankline.serving.python_backends.model_arguments import Array, Run, ServedModel, whole_number
 from rankline.serving.triton.checksums import MANIFEST_PARAMETER, check_step
 from rankline.serving.triton.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
-from rankline.workflows.core.allocator import keep_freed_memory
 from rankline.workflows.core.errors import ArtifactError, RanklineError
+from rankline.workflows.core.machine import keep_freed_memory
 from rankline.workflows.schema.tensor_names import NNZS, VALID, VALUES
 from rankline.workflows.schema.tensors import Tensor, fill_value
 

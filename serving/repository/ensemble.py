@@ -44,7 +44,7 @@ from rankline.workflows.storage.artifacts import (
     write_whole,
 )
 from rankline.workflows.storage.atomic import Use, is_used, sync, sync_all
-from rankline.workflows.storage.regular_files import read_regular
+from rankline.workflows.storage.untrusted import read_regular
 
 KIND = "ensemble"
 CONFIG = "config.pbtxt"

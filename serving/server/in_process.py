@@ -20,7 +20,7 @@ from rankline.serving.triton.checksums import MANIFEST_PARAMETER, check_step
 from rankline.serving.triton.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
 from rankline.workflows.core.errors import RanklineError, RequestError
 from rankline.workflows.plan import Transform, TransformPlan
-from rankline.workflows.plan.unknown import unknown_columns as unknown_in
+from rankline.workflows.plan.tensors import unknown_columns as unknown_in
 from rankline.workflows.schema.tensors import Tensor
 
 _Run: TypeAlias = "Callable[[Mapping[str, Any]], Mapping[str, Array]]"

@@ -28,9 +28,9 @@ from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import save_workflow
 from rankline.workflows.nvt.operators import KnownIds, NullToEmptyList, SameLengths
 from rankline.workflows.preprocess.fit import fit
+from rankline.workflows.preprocess.partitions import FilesWriter, file_name, nvtabular_dataset
 from rankline.workflows.preprocess.prepared_data import HELDOUT, KIND, PreparedData, write_spec
 from rankline.workflows.preprocess.raw import fingerprint_of
-from rankline.workflows.preprocess.tabular.partitions import FilesWriter, file_name, nvtabular_dataset
 from rankline.workflows.schema.feature_spec import (
     CATEGORICAL,
     CONTINUOUS,

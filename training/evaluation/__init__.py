@@ -18,7 +18,7 @@ from rankline.training.distributed.communicator import Array
 from rankline.training.evaluation import binary, tasks
 from rankline.training.evaluation.scored_rows import ScoredRows
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.core.plugins import installed
+from rankline.workflows.core.optional_packages import installed
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
 ENTRY_POINTS = "rankline.metrics"

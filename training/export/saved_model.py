@@ -23,7 +23,6 @@ from rankline.training.models.layers import DenseFeatures, Lists
 from rankline.training.models.layers.sequence_features import PaddedLists, SequenceFeatures
 from rankline.workflows.core.errors import ArtifactError, ExportError
 from rankline.workflows.schema.feature_spec import HISTORY, TARGET, FeatureSpec
-from rankline.workflows.schema.signatures import Signature, name_inputs
 from rankline.workflows.schema.targets import output_names
 from rankline.workflows.schema.tensor_names import (
     NNZS,
@@ -31,7 +30,9 @@ from rankline.workflows.schema.tensor_names import (
     PADDED_SIGNATURE,
     RAGGED_SIGNATURE,
     VALUES,
+    Signature,
     argument_names,
+    name_inputs,
 )
 
 

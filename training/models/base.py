@@ -16,8 +16,7 @@ import tf_keras as keras
 from rankline.training.models.config import NetworkConfig, StepConfig
 from rankline.training.models.layers import FUSED_IDS, Dense, DenseFeatures, ScalarDenseFeatures
 from rankline.workflows.core.errors import SpecError
-from rankline.workflows.nvt.kernels.categories import FIRST_UNSEEN_ID
-from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
+from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, Feature, FeatureSpec
 from rankline.workflows.schema.targets import BINARY, REGRESSION, Head
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
 

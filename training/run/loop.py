@@ -15,9 +15,9 @@ from rankline.training.run.observers import Mark, Observer, Throughput
 from rankline.training.tracking import RunLog
 from rankline.training.trainers.base import Array, Batches, Trainer
 from rankline.training.trainers.lr_schedule import Schedule
-from rankline.workflows.core.allocator import freed_memory_kept
 from rankline.workflows.core.errors import DataError, RanklineError
 from rankline.workflows.core.formatting import quality_figure
+from rankline.workflows.core.machine import freed_memory_kept
 from rankline.workflows.core.progress import Progress
 from rankline.workflows.schema.targets import Head
 

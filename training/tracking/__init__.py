@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankline.training.tracking.config import TrackingConfig as TrackingConfig
 from rankline.training.tracking.journal import Journal, journal_of
-from rankline.workflows.core.background import beside
+from rankline.workflows.core.progress import beside
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.targets import output_names
 

@@ -118,17 +118,11 @@ def cast(column: Expression, dtype: Any) -> Expression:
 
 @dataclass(frozen=True)
 class Found:
-    """Table rows of the keys in a request.
+    """Table rows of the keys in a request."""
 
-    Attributes:
-        rows: table row for each request row.
-        positions: position of the key for each table row; negative in the rows of unknown and missing keys.
-        missing_row: the table row of missing keys.
-    """
-
-    rows: Expression
-    positions: NDArray[np.int64]
-    missing_row: int
+    rows: Expression  # table row for each request row
+    positions: NDArray[np.int64]  # position of the key of each table row; negative for unknown and missing keys
+    missing_row: int  # the table row of missing keys
 
     def look_up(self, column: AnyColumn) -> Lookup:
         """Look up a column that is aligned with the keys; unknown keys give missing values."""
@@ -142,18 +136,13 @@ class Found:
 
 
 def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, num_unknown: int = 1) -> Found:
-    """Find the keys that one or more columns form, among known keys.
+    """Find the keys that one or more columns form (a list column only on its own), among known keys of equal length.
 
-    Missing equals missing, as in a pandas merge. Numbers of different dtypes are equal if their values are.
-
-    Args:
-        columns: the columns of the request. A list column is allowed only on its own.
-        keys: the known keys of each column, all of equal length.
-        what: name of the keys in error messages.
-        num_unknown: number of table rows for unknown keys; may exceed 1 only for a single column.
+    Missing equals missing, as in a pandas merge. Numbers of different dtypes are equal if their values are. More than
+    one table row for unknown keys is possible for a single column only.
 
     Raises:
-        LoweringError: types differ, or keys are not unique.
+        LoweringError: types differ, or keys are not unique; the message names `what`.
     """
     if len(columns) == 1:
         return _find_in_one(columns[0], keys[0], what, num_unknown)
@@ -174,7 +163,8 @@ def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, nu
 
 def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) -> Found:
     if column.is_string != is_string(keys):
-        raise LoweringError(f"{what}: column is {column.dtype}, known keys are {_kind(keys)}. Give both one type.")
+        kind = "strings" if is_string(keys) else keys.values.dtype.name
+        raise LoweringError(f"{what}: column is {column.dtype}, known keys are {kind}. Give both one type.")
     if not is_string(keys):
         common = np.result_type(column.dtype, keys.values.dtype)
         column, keys = cast(column, common), Cast(dtype=common.name).run(keys)  # type: ignore[assignment]
@@ -190,13 +180,10 @@ def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) 
     positions[num_unknown:missing_row] = np.flatnonzero(~missing)
     positions[missing_row:] = np.flatnonzero(missing) if missing.any() else -1
     index = KeyIndex.build(0, present, num_unknown, missing_row)
-    return Found(_indexed(index, column), positions, missing_row)
-
-
-def _indexed(index: KeyIndex, column: Expression) -> Expression:
+    rows: Expression = Computed(index, (column,))
     if isinstance(column, Lookup):
-        return Lookup(column.rows, index.run(column.table))
-    return Computed(index, (column,))
+        rows = Lookup(column.rows, index.run(column.table))
+    return Found(rows, positions, missing_row)
 
 
 def _present(keys: Vector) -> Any:
@@ -211,10 +198,6 @@ def _distinct(keys: Vector) -> Any:
     first[~missing] = ~series[~missing].duplicated().to_numpy()
     first[np.flatnonzero(missing)[:1]] = True
     return take(keys, np.flatnonzero(first))
-
-
-def _kind(keys: Vector) -> str:
-    return "strings" if is_string(keys) else keys.values.dtype.name
 
 
 def column_of(series: "pd.Series[Any]") -> AnyColumn:

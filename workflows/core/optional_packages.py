@@ -1,6 +1,16 @@
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+"""Other packages: which are installed, their plug-ins, and hooks into their import."""
+
+import logging
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, TypeVar
 
 from rankline.workflows.core.errors import MissingExtraError, RanklineError, install_line
 
@@ -50,3 +60,74 @@ def _expected_release() -> str | None:
         return None
     pins = (line.partition(";")[0].split("==") for line in declared)
     return next(release.strip() for name, *rest in pins if name in _TENSORFLOWS for release in rest)
+
+
+class LoadHook(MetaPathFinder):
+    """Import hook that passes the execution of some modules to a function."""
+
+    def __init__(
+        self, names: Collection[str], load: Callable[[Callable[[ModuleType], None], ModuleType], None]
+    ) -> None:
+        self._names, self._load = names, load
+
+    def install(self) -> None:
+        """Activate the hook permanently. Further calls have no effect."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
+        if spec is not None and spec.loader is not None:
+            # Keep the loader: TensorFlow locates its files through it.
+            spec.loader.exec_module = partial(self._load, spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
+
+
+@contextmanager
+def stand_ins(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Put stand-ins in place of modules that are not imported yet. After the block, an import loads the real module."""
+    absent = modules.keys() - sys.modules.keys()
+    for name in absent:
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(modules[name])
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+_LOGGER = logging.getLogger(__name__)
+_Kind = TypeVar("_Kind")
+
+
+def installed(group: str, kind: type[_Kind]) -> dict[str, _Kind]:
+    """Load every entry point of a group, by name.
+
+    An entry point that cannot be loaded or is of another type is left out with a warning in the log: a broken package
+    must not take the others away.
+
+    Args:
+        group: such as "rankline.engines".
+        kind: the type that each object must have.
+    """
+    found = {}
+    for point in entry_points(group=group):
+        try:
+            thing = point.load()
+        except Exception as error:  # raised by the plug-in's own code
+            problem = f"cannot be loaded ({type(error).__name__}: {error})"
+        else:
+            if isinstance(thing, kind):
+                found[point.name] = thing
+                continue
+            problem = f"is a {type(thing).__name__}, expected {kind.__name__}"
+        package = point.dist.name if point.dist else "?"
+        _LOGGER.warning(
+            "package %s: its entry point %r of %s %s. It is left out; repair or remove the package.",
+            package,
+            point.value,
+            group,
+            problem,
+        )
+    return found

@@ -1,12 +1,15 @@
-from typing import Any
+import json
+from typing import Any, TypeVar
 
-from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.errors import ConfigError, SpecError
 
 MOST = (1 << 31) - 1
 """The largest integer accepted as an option: some code counts ids, rows and widths in 32 bits."""
 LONGEST_PADDED = 1 << 16
 """The largest accepted list length: with padding, each row takes as much memory as the longest list."""
 MOST_SEED = (1 << 63) - 1
+MOST_BUCKETS = 1 << 26
+"""Maximum number of ids for unseen values: an export contains a table of them for each column."""
 
 
 def is_number(text: str) -> bool:
@@ -27,3 +30,26 @@ def check_at_least(config: Any, least: int, *names: str, most: int = MOST, prefi
         number = getattr(config, name)
         expected = f"a whole number of at least {least}" if number < least else f"at most {most}"
         check_choice(config, name, least <= number <= most, expected, prefix=prefix)
+
+
+_Kind = TypeVar("_Kind")
+_SHOWN = 80
+
+
+def validated(kind: type[_Kind], value: Any, place: str) -> _Kind:
+    """Convert plain values to a dataclass; a quoted number counts as text.
+
+    Raises:
+        SpecError: a value is missing, unknown or of the wrong type; the message names the place.
+    """
+    from pydantic import TypeAdapter, ValidationError  # takes 0.4 s
+
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        got = "" if first["type"] == "missing" else f" is {repr(first['input'])[:_SHOWN]}"
+        raise SpecError(f"{f'{place}{path}'.lstrip('.')}{got}: {first['msg'].lower()}.") from None
+    except TypeError as error:  # dates and other values that JSON cannot represent
+        raise SpecError(f"{place}: {error}.") from None

@@ -6,12 +6,7 @@ def exact_auc(labels: npt.ArrayLike, scores: npt.ArrayLike, counts: npt.ArrayLik
     """Return the probability that a random positive is scored above a random negative; a tie counts one half.
 
     This is the Mann-Whitney statistic with mid-ranks (Hanley and McNeil, 1982), computed in integers up to the final
-    division.
-
-    Args:
-        labels: 0/1 or bool, shape (num_rows,).
-        scores: finite or infinite numbers, shape (num_rows,); only their order matters.
-        counts: number of times that each row occurs, integers, shape (num_rows,); None for once each.
+    division. `counts` has the number of times that each row occurs.
 
     Raises:
         ValueError: shapes differ, a label is neither 0 nor 1, a score is NaN, or only one class is present.

@@ -28,13 +28,8 @@ def long_tailed_counts(
 ) -> npt.NDArray[np.int64]:
     """Draw the number of rows of each user, with a sum of `num_rows`, which is at least `least` per user.
 
-    Args:
-        num_rows: total number of rows.
-        num_users: number of counts to draw.
-        rng: random generator.
-        least: minimum number of rows per user.
-        sd: standard deviation of the logarithm of the rows beyond the minimum.
-        most_over_mean: limit of the tail in multiples of the mean, so that no user has most of the catalog.
+    `sd` is the standard deviation of the logarithm of the rows beyond the minimum. The tail ends at a multiple of the
+    mean, so that no user has most of the catalog.
     """
     weights = rng.lognormal(sigma=sd, size=num_users)
     weights = np.minimum(weights, most_over_mean * weights.mean())

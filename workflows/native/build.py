@@ -13,6 +13,7 @@ This module imports nothing else of Rankline, so that `setup.py` can load it dir
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,8 @@ _LINK = (
     *("-shared", "-pthread", "-ldl", "-Wl,--gc-sections", "-Wl,-s", "-static-libstdc++", "-static-libgcc"),
     "-Wl,--exclude-libs,ALL",
 )
+_SHIPPED = Path(__file__).parent / "objects"
+_GLIBC = re.compile(rb"GLIBC_2\.(\d+)")
 _STRICT = "-Werror"  # for developers only: new warnings of newer compilers must not stop users
 _MOST_LINES = 20
 
@@ -54,10 +57,6 @@ def object_name(backend: str) -> str:
 
 def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lambda: None) -> Path:
     """Return the directory of the objects for the current sources, flags and compiler, compiling them if needed.
-
-    Args:
-        strict: treat warnings as errors.
-        when_absent: called before compiling.
 
     Raises:
         BuildError: g++ is missing or cannot compile the sources, or the objects cannot be written.
@@ -101,7 +100,8 @@ def build(target: Path, compiler: str, *, strict: bool = False) -> None:
         BuildError: g++ cannot compile the sources.
     """
     target.mkdir()
-    with tempfile.TemporaryDirectory(prefix="rankline-native-") as directory, ThreadPoolExecutor(_num_cores()) as pool:
+    num_cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="rankline-native-") as directory, ThreadPoolExecutor(num_cores) as pool:
         flags = (*_COMPILE, *([_STRICT] if strict else []), *(f"-I{folder}" for folder in _FOLDERS))
 
         def compiled(source: Path) -> str:
@@ -149,8 +149,24 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0))
+def shipped_objects() -> Path | None:
+    """Return the directory of objects in this package, if this machine can load them.
+
+    Only an installed wheel that was built on a machine with g++ contains objects, never a checkout.
+    """
+    files = list(_SHIPPED.glob("*.so"))
+    asked = [int(minor) for file in files for minor in _GLIBC.findall(file.read_bytes())]
+    here = (os.confstr("CS_GNU_LIBC_VERSION") or "").rpartition(".")[2]  # such as "glibc 2.36"
+    return _SHIPPED if files and here.isdecimal() and max(asked, default=0) <= int(here) else None
+
+
+def find_plan_library() -> Path | None:
+    """Return the plan library in this package, or one compiled earlier; None if there is none yet."""
+    try:
+        directory = shipped_objects() or find_objects()
+    except BuildError:  # g++ exists but does not run
+        return None
+    return path if directory and (path := directory / PLAN_LIBRARY).is_file() else None
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,11 +14,6 @@ namespace {
 constexpr int kMostDeep = 64;
 const char* const kKinds[] = {"null", "a boolean", "a whole number", "a number", "a string", "an array", "an object"};
 
-[[noreturn]] void Wrong(const Json& value, Json::Kind expected) {
-  throw ArtifactError(std::string("found ") + kKinds[static_cast<size_t>(value.kind())] + ", expected " +
-                      kKinds[static_cast<size_t>(expected)]);
-}
-
 }  // namespace
 
 class JsonReader {
@@ -184,34 +179,12 @@ class JsonReader {
 
 Json Json::Parse(std::string_view text) { return JsonReader(text).Whole(); }
 
-bool Json::boolean() const {
-  if (kind_ != Kind::kBool) Wrong(*this, Kind::kBool);
-  return boolean_;
-}
-
-int64_t Json::integer() const {
-  if (kind_ != Kind::kInteger) Wrong(*this, Kind::kInteger);
-  return integer_;
-}
-
-double Json::number() const {
-  if (!is_number()) Wrong(*this, Kind::kFloat);
-  return number_;
-}
-
-const std::string& Json::string() const {
-  if (kind_ != Kind::kString) Wrong(*this, Kind::kString);
-  return string_;
-}
-
-const std::vector<Json>& Json::array() const {
-  if (kind_ != Kind::kArray) Wrong(*this, Kind::kArray);
-  return array_;
-}
-
-const std::map<std::string, Json>& Json::object() const {
-  if (kind_ != Kind::kObject) Wrong(*this, Kind::kObject);
-  return object_;
+const Json& Json::Checked(Kind expected) const {
+  if (kind_ != expected && !(expected == Kind::kFloat && kind_ == Kind::kInteger)) {
+    throw ArtifactError(std::string("found ") + kKinds[static_cast<size_t>(kind_)] + ", expected " +
+                        kKinds[static_cast<size_t>(expected)]);
+  }
+  return *this;
 }
 
 const Json& Json::operator[](const std::string& name) const {

@@ -20,17 +20,16 @@ class Json {
 
   Kind kind() const { return kind_; }
   bool is_null() const { return kind_ == Kind::kNull; }
-  bool is_object() const { return kind_ == Kind::kObject; }
   bool is_string() const { return kind_ == Kind::kString; }
   bool is_number() const { return kind_ == Kind::kInteger || kind_ == Kind::kFloat; }
 
   // Each throws ArtifactError for a value of another type.
-  bool boolean() const;
-  int64_t integer() const;  // at most 64 bits; from 2^63, the bits of a uint64
-  double number() const;    // also accepts integers
-  const std::string& string() const;
-  const std::vector<Json>& array() const;
-  const std::map<std::string, Json>& object() const;
+  bool boolean() const { return Checked(Kind::kBool).boolean_; }
+  int64_t integer() const { return Checked(Kind::kInteger).integer_; }  // at most 64 bits; from 2^63, those of a uint64
+  double number() const { return Checked(Kind::kFloat).number_; }       // also accepts integers
+  const std::string& string() const { return Checked(Kind::kString).string_; }
+  const std::vector<Json>& array() const { return Checked(Kind::kArray).array_; }
+  const std::map<std::string, Json>& object() const { return Checked(Kind::kObject).object_; }
 
   // Returns a member of an object; throws ArtifactError if it is missing.
   const Json& operator[](const std::string& name) const;
@@ -39,6 +38,8 @@ class Json {
 
  private:
   friend class JsonReader;
+
+  const Json& Checked(Kind expected) const;
 
   Kind kind_ = Kind::kNull;
   bool boolean_ = false;

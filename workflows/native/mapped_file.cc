@@ -5,8 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <utility>
-
 #include "tensor.h"
 
 namespace rankline {
@@ -25,11 +23,6 @@ MappedFile::MappedFile(const std::string& path) {
   data_ = static_cast<const char*>(data);
 }
 
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<char*>(data_), size_);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+MappedFile::~MappedFile() { munmap(const_cast<char*>(data_), size_); }
 
 }  // namespace rankline

@@ -13,7 +13,6 @@ class MappedFile {
   // Throws ArtifactError if the file cannot be read.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 

@@ -34,11 +34,19 @@ inline size_t SizeOf(Dtype dtype) {
   return kSizes[static_cast<size_t>(dtype)];
 }
 
+constexpr const char* kDtypeNames[] = {"bool",   "int8",   "int16",   "int32",   "int64",   "uint8", "uint16",
+                                       "uint32", "uint64", "float16", "float32", "float64", "object"};
+
 // Returns NumPy's name: "int64", "float32", "object" for strings.
-const char* NameOf(Dtype dtype);
+inline const char* NameOf(Dtype dtype) { return kDtypeNames[static_cast<size_t>(dtype)]; }
 
 // Throws std::invalid_argument for an unknown name.
-Dtype DtypeOf(std::string_view name);
+inline Dtype DtypeOf(std::string_view name) {
+  for (size_t i = 0; i < std::size(kDtypeNames); ++i) {
+    if (name == kDtypeNames[i]) return static_cast<Dtype>(i);
+  }
+  throw std::invalid_argument("dtype '" + std::string(name) + "' is not known");
+}
 
 // Values [rows, width] in row-major order; width is 1 if each row has one value.
 struct Tensor {

@@ -31,8 +31,7 @@ import pandas as pd
 from google.protobuf import descriptor  # noqa: F401  # before Merlin, so that this process keeps the fast implementation
 
 from rankline.workflows.core.errors import PINNED
-from rankline.workflows.core.import_hooks import LoadHook, stand_ins
-from rankline.workflows.core.optional_packages import require
+from rankline.workflows.core.optional_packages import LoadHook, require, stand_ins
 
 require("nvtabular", feature="a workflow of NVTabular", extra=PINNED)
 

@@ -14,13 +14,8 @@ _MAX_BYTES = 2**31 - 1  # limit of a protobuf message
 
 
 class Graph:
-    """An ONNX graph under construction, with numbered tensor names.
-
-    Args:
-        names: names of inputs and outputs, which the numbered names must not collide with.
-
-    Attributes:
-        inner: prefix for the tensor names of a model added by `include`.
+    """An ONNX graph under construction, with numbered tensor names that do not collide with those of inputs and
+    outputs.
     """
 
     def __init__(self, names: Collection[str] = ()) -> None:
@@ -35,7 +30,6 @@ class Graph:
         self._included: ModelProto | None = None
 
     def add(self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any) -> str:
-        """Add a node and return the name of its output."""
         output = output or f"{self._prefix}{len(self._nodes)}"
         self._nodes.append(helper.make_node(kind, inputs, [output], domain=domain, **attributes))
         return output

@@ -34,23 +34,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, kw_only=True)
 class LightGBMForest:
-    """The parsed contents of a LightGBM text.
-
-    Attributes:
-        objective: training objective with its options, such as `binary sigmoid:1`; "" for a custom one.
-        features: names of the columns.
-        width: number of scores per row; one per class.
-        trees: tree n adds to score n % width.
-        blocks: text of each tree, rebuilt from checked values.
-        is_average: whether scores are the mean of the trees, as in random forests.
-    """
-
-    objective: str
-    features: tuple[str, ...]
-    width: int
-    trees: tuple[Tree, ...]
-    blocks: tuple[str, ...]
-    is_average: bool
+    objective: str  # training objective with its options, such as `binary sigmoid:1`; "" for a custom one
+    features: tuple[str, ...]  # names of the columns
+    width: int  # number of scores per row; one per class
+    trees: tuple[Tree, ...]  # tree n adds to score n % width
+    blocks: tuple[str, ...]  # text of each tree, rebuilt from checked values
+    is_average: bool  # whether scores are the mean of the trees, as in random forests
 
     def text(self, objective: str) -> str:
         """Return a text that LightGBM can load for prediction."""

@@ -12,37 +12,19 @@ MAX_DEPTH = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class TreeNode:
-    """A binary split, or a leaf.
-
-    Attributes:
-        mode: `LEQ` or `LT`, the comparison of the feature with the threshold by which rows go left; or `LEAF`.
-        feature: number of the column to compare.
-        threshold: value to compare with.
-        left, right: positions of the children in the tree.
-        missing_goes_left: whether rows with NaN go left.
-        weight: value that a leaf adds to the score.
-    """
-
-    mode: str = LEAF
-    feature: int = 0
-    threshold: float = 0.0
-    left: int = 0
+    mode: str = LEAF  # `LEQ` or `LT`, the comparison of the feature with the threshold by which rows go left; or `LEAF`
+    feature: int = 0  # number of the column to compare
+    threshold: float = 0.0  # value to compare with
+    left: int = 0  # positions of the children in the tree
     right: int = 0
-    missing_goes_left: bool = False
-    weight: float = 0.0
+    missing_goes_left: bool = False  # whether rows with NaN go left
+    weight: float = 0.0  # value that a leaf adds to the score
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A tree of an ensemble.
-
-    Attributes:
-        target: number of the score, such as a class, that the tree adds to.
-        nodes: the nodes, root first.
-    """
-
-    target: int = 0
-    nodes: tuple[TreeNode, ...]
+    target: int = 0  # number of the score, such as a class, that the tree adds to
+    nodes: tuple[TreeNode, ...]  # the nodes, root first
 
 
 def by_depth(nodes: Sequence[TreeNode], num_features: int) -> tuple[TreeNode, ...]:

@@ -9,10 +9,9 @@ On disk a plan is `plan.json` and Arrow IPC files, which are memory-mapped so th
 no code, and this package needs neither NVTabular, pandas nor TensorFlow.
 """
 
-from rankline.workflows.plan.candidates import CandidatePlan
 from rankline.workflows.plan.key_index import KeyIndex
 from rankline.workflows.plan.plan import ANY_WIDTH, Column, ColumnSpec, Computed, StepCall, Transform, TransformPlan
-from rankline.workflows.plan.tensors import tensor_call
+from rankline.workflows.plan.tensors import CandidatePlan, tensor_call
 
 __all__ = [
     "ANY_WIDTH", "CandidatePlan", "Column", "ColumnSpec", "Computed", "KeyIndex", "StepCall", "Transform",

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rankline.workflows.nvt.kernels.hashing import Values
+from rankline.workflows.nvt.keys import Values
 from rankline.workflows.schema.ragged import Padded, Ragged, offsets_of, pad
 
 if TYPE_CHECKING:
@@ -16,32 +16,19 @@ Mask: TypeAlias = "NDArray[np.bool_] | None"
 
 
 class Vector(NamedTuple):
-    """One value per row.
+    """One value per row."""
 
-    Attributes:
-        values: numbers [num_rows], or strings as a UTF-8 `LargeBinaryArray`; arbitrary where missing.
-        valid: bool [num_rows], None if no value is missing. Always None for floats: NaN marks missing values, as in
-            pandas.
-    """
-
-    values: Values
-    valid: Mask = None
+    values: Values  # numbers [num_rows], or strings as a UTF-8 `LargeBinaryArray`; arbitrary where missing
+    valid: Mask = None  # [num_rows], None if no value is missing, and for floats, where NaN marks missing ones
 
 
 class Lists(NamedTuple):
-    """One list per row.
+    """One list per row."""
 
-    Attributes:
-        elements: elements of all lists, concatenated.
-        offsets: int64 [num_rows + 1], start and end of each list in `elements`.
-        valid: bool [num_rows], None if no list is missing; missing lists have no elements.
-        width: upper bound of the list lengths, if known.
-    """
-
-    elements: Vector
-    offsets: NDArray[np.int64]
-    valid: Mask = None
-    width: int | None = None
+    elements: Vector  # elements of all lists, concatenated
+    offsets: NDArray[np.int64]  # int64 [num_rows + 1], start and end of each list in `elements`
+    valid: Mask = None  # bool [num_rows], None if no list is missing; missing lists have no elements
+    width: int | None = None  # upper bound of the list lengths, if known
 
 
 AnyColumn: TypeAlias = Vector | Lists
@@ -52,12 +39,9 @@ def mask_of(valid: NDArray[np.bool_]) -> Mask:
 
 
 def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) -> Vector:
-    """Return numbers or strings as a vector.
+    """Return numbers or strings, an Arrow array or objects (`bytes`, `str`, None if missing), as a vector.
 
-    Strings may be an Arrow array or objects (`bytes`, `str`, None if missing).
-
-    Raises:
-        pyarrow.ArrowException, TypeError: an object is not a string.
+    Raises pyarrow.ArrowException or TypeError if an object is not a string.
     """
     if isinstance(values, pa.Array) or values.dtype.kind == "O":
         is_arrow = isinstance(values, pa.Array)

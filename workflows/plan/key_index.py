@@ -1,6 +1,7 @@
 """Index from keys to table rows: by position for dense integers, else by hash. Loading builds nothing."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rankline.workflows.nvt.kernels.distinct import sorted_distinct
-from rankline.workflows.nvt.kernels.hashing import Values, bucket_of, hash_ids, hash_strings
+from rankline.workflows.nvt.keys import Values, bucket_of, hash_ids, hash_strings, sorted_distinct
 from rankline.workflows.plan.columns import AnyColumn, Lists, Mask, Vector, mask_of
 
 # Maximum slots per key in a dense index; sparser keys are hashed.
@@ -25,32 +25,21 @@ class KeyIndex:
     Keys are integers, floats or strings. If integers are dense, a key is a position in `rows`. Otherwise the sorted
     hashes of the keys are divided into parts by their leading bits, with about one hash per part, and a key is compared
     with the hashes of its part. No two known keys share a hash: numbers are hashed by a bijection, strings with the
-    first seed that avoids collisions. A string with a matching hash is also compared with the key itself.
-
-    Attributes:
-        input: raw column of the keys, or number of the earlier result that contains them.
-        num_unknown: number of rows for unknown keys, which are distributed by hash; at least 1.
-        rows: row of each slot `key - origin`, or of each sorted hash. The last entry is 0, in a dense index also the
-            first. 0 means unknown, because known rows start at `num_unknown`.
-        missing_row: row of missing keys.
-        origin: key of the first slot of a dense index, one below the smallest known key.
-        hashes: sorted uint64 hashes of the known keys, plus one sentinel; None if the index is dense.
-        starts: position in `hashes` at which each part begins, and the end.
-        strings: known keys from row `num_unknown` on, if keys are strings.
-        seed: seed of the string hash.
+    first seed that avoids collisions. A string with a matching hash is also compared with the key itself. Row 0, the
+    last of `rows` and in a dense index the first, is for unknown keys.
     """
 
     elementwise: ClassVar[bool] = True
 
-    input: str | int
-    num_unknown: int
-    rows: NDArray[Any]
-    missing_row: int = 0
-    origin: int = 0
-    hashes: NDArray[np.uint64] | None = None
-    starts: NDArray[np.int32] | None = None
-    strings: pa.LargeBinaryArray | None = None
-    seed: int = 0
+    input: str | int  # raw column of the keys, or number of the earlier result that contains them
+    num_unknown: int  # number of rows for unknown keys, which are distributed by hash; at least 1
+    rows: NDArray[Any]  # row of each slot `key - origin`, or of each sorted hash
+    missing_row: int = 0  # row of missing keys
+    origin: int = 0  # key of the first slot of a dense index, one below the smallest known key
+    hashes: NDArray[np.uint64] | None = None  # of the known keys, sorted, plus one sentinel; None if dense
+    starts: NDArray[np.int32] | None = None  # position in `hashes` at which each part begins, and the end
+    strings: pa.LargeBinaryArray | None = None  # known keys from row `num_unknown` on, if keys are strings
+    seed: int = 0  # seed of the string hash
 
     @property
     def row_bounds(self) -> tuple[int, int]:
@@ -61,22 +50,19 @@ class KeyIndex:
     @classmethod
     def build(cls, input_name: str | int, keys: Values, num_unknown: int = 1, missing_row: int = 0) -> "KeyIndex":
         """Index distinct keys without missing values; the i-th key gets row `num_unknown + i`."""
+        index = partial(cls, input=input_name, num_unknown=num_unknown, missing_row=missing_row)
         if isinstance(keys, pa.Array):
             seed, hashes = _hashes_apart(keys)
-            slots = _hashed(hashes, num_unknown)
-            return cls(
-                input=input_name, num_unknown=num_unknown, missing_row=missing_row, strings=keys, seed=seed, **slots
-            )
+            return index(strings=keys, seed=seed, **_hashed(hashes, num_unknown))
         words = as_words(keys)
         first, last = (int(words.min()), int(words.max())) if len(words) else (0, -1)
         num_slots = last - first + 3
         if num_slots > len(words) * _DENSE_SLOTS_PER_KEY + _DENSE_SLOTS_FREE:
-            slots = _hashed(hash_ids(words), num_unknown)
-            return cls(input=input_name, num_unknown=num_unknown, missing_row=missing_row, **slots)
+            return index(**_hashed(hash_ids(words), num_unknown))
         rows = np.zeros(num_slots, dtype=np.int64)
         rows[words - first + 1] = np.arange(num_unknown, num_unknown + len(words))
         origin = first - 1 if first > np.iinfo(np.int64).min else np.iinfo(np.int64).max  # wraps like differences
-        return cls(input=input_name, num_unknown=num_unknown, missing_row=missing_row, origin=origin, rows=rows)
+        return index(origin=origin, rows=rows)
 
     @property
     def inputs(self) -> tuple[str | int]:
@@ -124,7 +110,7 @@ class KeyIndex:
 
 def positions_of(asked: NDArray[np.uint64], hashes: NDArray[np.uint64], starts: NDArray[np.int32]) -> NDArray[np.intp]:
     """Return the position in `hashes` of each requested hash, or the last position if it is unknown."""
-    part = (asked >> np.uint64(64 - _bits(len(starts) - 1))).view(np.int64)
+    part = (asked >> np.uint64(65 - (len(starts) - 1).bit_length())).view(np.int64)
     position = starts.take(part)
     # A hash cannot match outside of its own part, except by chance the sentinel.
     found = hashes.take(position) == asked
@@ -145,10 +131,6 @@ def as_words(keys: NDArray[Any]) -> NDArray[np.int64]:
     if keys.dtype.kind == "f":
         return (keys.astype(np.float64) + 0.0).view(np.int64)
     return keys.astype(np.int64, copy=False)
-
-
-def _bits(num_parts: int) -> int:
-    return num_parts.bit_length() - 1
 
 
 def _hashed(hashes: NDArray[np.uint64], num_unknown: int) -> dict[str, Any]:

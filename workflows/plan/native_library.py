@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rankline.workflows.core.errors import ArtifactError, RequestError
-from rankline.workflows.native.objects import find_plan_library
+from rankline.workflows.native.build import find_plan_library
 from rankline.workflows.plan import TransformPlan, tensor_call
 from rankline.workflows.plan.tensors import Tensors
 
@@ -35,12 +35,7 @@ _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ct
 def call_of(
     plan: TransformPlan, directory: Path, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> Callable[[Tensors], dict[str, NDArray[Any]]]:
-    """Return a saved plan as a function of tensors, in C++ if possible; see `tensor_call`.
-
-    Args:
-        plan: the plan loaded from `directory`.
-        directory: where `TransformPlan.save` wrote the plan.
-        candidates, max_list_length: see `tensor_call`.
+    """Return the plan saved in a directory as a function of tensors, in C++ if possible; see `tensor_call`.
 
     Raises:
         ArtifactError: the plan cannot be loaded.
@@ -132,7 +127,6 @@ def _address(array: NDArray[Any]) -> int:
 
 
 def _addresses(array: pa.LargeBinaryArray) -> tuple[int, int]:
-    """Return the addresses of an array's string bytes and offsets."""
     _, offsets, data = array.buffers()
     return data.address if data else 0, offsets.address + 8 * array.offset
 

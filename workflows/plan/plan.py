@@ -18,11 +18,12 @@ from rankline.workflows.plan.storage import ArrayWriter, decode, encode
 from rankline.workflows.schema.ragged import Padded
 from rankline.workflows.schema.tensor_names import MISSING_LIST, NNZS, VALID, VALUES
 from rankline.workflows.schema.tensors import Tensor, fill_value
-from rankline.workflows.storage.regular_files import read_regular
+from rankline.workflows.storage.untrusted import read_regular
 
 PLAN_FILE = "plan.json"
 FORMAT_VERSION = 3
 _MOST_BYTES = 8 << 20  # of `plan.json`; a step takes a few hundred bytes, and its arrays are in separate files
+_DAMAGED = OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError, pa.ArrowException
 ANY_WIDTH = -1
 """Width of lists that are as wide as the longest list of a batch."""
 
@@ -33,17 +34,9 @@ Reference: TypeAlias = str | int
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSpec:
-    """An input or output column.
-
-    Attributes:
-        name: column name.
-        dtype: NumPy dtype name of a single value; "object" for strings, which are `bytes` (UTF-8) or `str`.
-        width: None for one value per row; else the width of the zero-padded lists, `ANY_WIDTH` if it varies.
-    """
-
     name: str
-    dtype: str
-    width: int | None = None
+    dtype: str  # NumPy dtype name of a single value; "object" for strings, which are `bytes` (UTF-8) or `str`
+    width: int | None = None  # of zero-padded lists, `ANY_WIDTH` if it varies; None for one value per row
 
     def __post_init__(self) -> None:
         _ = self.numpy_dtype  # raises if there is no such dtype
@@ -67,7 +60,6 @@ class ColumnSpec:
 
     @property
     def mask(self) -> Tensor | None:
-        """The tensor that marks missing values, for columns that need one."""
         return Tensor(name=self.name + VALID, dtype="bool", optional=True) if self.has_mask else None
 
     def zeros(self, num_rows: int) -> NDArray[Any] | Padded:
@@ -98,21 +90,13 @@ class StepCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """An output column that is looked up in a table.
-
-    Attributes:
-        name: column name.
-        index: number of the result that contains the table rows, usually of an index.
-        values: [num_table_rows] for single values, [num_table_rows, width] for padded lists.
-        lengths: int32 [num_table_rows] for lists, else None.
-        width: width of the lists, if the result contains lists of rows.
-    """
+    """An output column that is looked up in a table."""
 
     name: str
-    index: int
-    values: NDArray[Any]
-    lengths: NDArray[np.int32] | None = None
-    width: int | None = None
+    index: int  # number of the result that contains the table rows, usually of an index
+    values: NDArray[Any]  # [num_table_rows] for single values, [num_table_rows, width] for padded lists
+    lengths: NDArray[np.int32] | None = None  # int32 [num_table_rows] for lists, else None
+    width: int | None = None  # width of the lists, if the result contains lists of rows
 
     @property
     def spec(self) -> ColumnSpec:
@@ -133,19 +117,12 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """An output column that is a raw column or the result of a step.
-
-    Attributes:
-        name: column name.
-        source: the raw column or result.
-        dtype: NumPy dtype name of a single value.
-        width: width of lists, None for single values.
-    """
+    """An output column that is a raw column or the result of a step."""
 
     name: str
-    source: Reference
-    dtype: str
-    width: int | None = None
+    source: Reference  # the raw column or result
+    dtype: str  # NumPy dtype name of a single value
+    width: int | None = None  # width of lists, None for single values
 
     @property
     def spec(self) -> ColumnSpec:
@@ -182,19 +159,12 @@ class Transform(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TransformPlan:
-    """The transform of one serving graph.
+    """The transform of one serving graph."""
 
-    Attributes:
-        inputs: raw columns of a request.
-        indexes: the indexes on raw columns.
-        columns: the output columns, in the workflow's order.
-        steps: computations on raw columns and earlier results, in order, including indexes on computed keys.
-    """
-
-    inputs: tuple[ColumnSpec, ...]
-    indexes: tuple[KeyIndex, ...]
-    columns: tuple[Column | Computed, ...]
-    steps: tuple[StepCall | KeyIndex, ...] = ()
+    inputs: tuple[ColumnSpec, ...]  # raw columns of a request
+    indexes: tuple[KeyIndex, ...]  # the indexes on raw columns
+    columns: tuple[Column | Computed, ...]  # the output columns, in the workflow's order
+    steps: tuple[StepCall | KeyIndex, ...] = ()  # on raw columns and earlier results, including indexes on them
 
     def __post_init__(self) -> None:
         names = {spec.name for spec in self.inputs}
@@ -234,15 +204,11 @@ class TransformPlan:
     def run(
         self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None
     ) -> dict[str, NDArray[Any] | Padded]:
-        """Transform raw rows.
+        """Transform raw rows. Zero rows give zero rows.
 
-        Args:
-            inputs: column → array [num_rows] of the dtype in `inputs`; strings may be Arrow arrays; `Padded` for lists.
-            valid: column → bool [num_rows], False where a value or a whole list is missing. In columns without a mask,
-                only NaN, None and lists of length `MISSING_LIST` are missing. These always count as missing.
-
-        Returns:
-            Column → array [num_rows], or `Padded` for lists. Zero rows give zero rows.
+        `inputs` has arrays [num_rows] of the dtypes in the plan's inputs, strings maybe as Arrow arrays, and `Padded`
+        for lists; `valid` is False where a value or a whole list is missing. NaN, None and lists of length
+        `MISSING_LIST` always count as missing.
 
         Raises:
             RequestError: an input is missing or has another dtype, the inputs differ in length, or a value is missing
@@ -304,17 +270,7 @@ class TransformPlan:
             plan = cls(inputs=tuple(inputs), indexes=tuple(indexes), steps=tuple(steps), columns=tuple(columns))
             plan._check_rows()
             return plan
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            IndexError,
-            pa.ArrowException,
-            RecursionError,
-            OverflowError,
-        ) as error:
+        except _DAMAGED as error:
             raise ArtifactError(
                 f"{path} cannot be read ({type(error).__name__}: {in_short(error)}). Export again."
             ) from None

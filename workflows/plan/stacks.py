@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankline.workflows.nvt.kernels.hashing import bucket_of, hash_ids
+from rankline.workflows.nvt.keys import bucket_of, hash_ids
 from rankline.workflows.plan.columns import Vector, is_missing
 from rankline.workflows.plan.key_index import as_words, positions_of
 from rankline.workflows.plan.steps import Arithmetic, Bucket, Step
@@ -39,30 +39,18 @@ class StackedBucket:
 
 @dataclass(frozen=True, kw_only=True)
 class StackedLookup:
-    """Table lookup of numbers by hash. The arrays of all columns are concatenated.
+    """Table lookup of numbers by hash. The arrays of all columns are concatenated."""
 
-    Attributes:
-        hashes, starts: see `KeyIndex`; positions restart at 0 in each column.
-        values: table value for each hash.
-        first_starts, first_hashes: int64 [num_columns, 1], offset of each column in `starts`, and in `hashes` and
-            `values`.
-        unknown: table values for unknown keys.
-        num_unknown: uint64 [num_columns], number of values in `unknown` for each column.
-        first_unknown: int64 [num_columns], offset of each column in `unknown`.
-        missing: [num_columns, 1], table values for missing keys.
-        shifts: unused; implied by `starts`.
-    """
-
-    hashes: NDArray[np.uint64]
-    values: NDArray[Any]
+    hashes: NDArray[np.uint64]  # see `KeyIndex`; positions restart at 0 in each column
+    values: NDArray[Any]  # table value for each hash
     starts: NDArray[np.int32]
-    shifts: NDArray[np.uint64]
-    first_starts: NDArray[np.int64]
+    shifts: NDArray[np.uint64]  # unused; implied by `starts`
+    first_starts: NDArray[np.int64]  # [num_columns, 1], offsets of the columns in `starts`, and in `hashes`
     first_hashes: NDArray[np.int64]
-    unknown: NDArray[Any]
-    num_unknown: NDArray[np.uint64]
-    first_unknown: NDArray[np.int64]
-    missing: NDArray[Any]
+    unknown: NDArray[Any]  # table values for unknown keys
+    num_unknown: NDArray[np.uint64]  # uint64 [num_columns], number of values in `unknown` for each column
+    first_unknown: NDArray[np.int64]  # int64 [num_columns], offset of each column in `unknown`
+    missing: NDArray[Any]  # [num_columns, 1], table values for missing keys
 
     def of_column(self, number: int) -> Step:
         hashes, starts = (

@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rankline.workflows.core.errors import UnfitError
-from rankline.workflows.nvt.kernels.dates import date_part
-from rankline.workflows.nvt.kernels.hashing import bucket_of_many, hash_values
-from rankline.workflows.nvt.kernels.hexadecimal import numbers_of_hex
+from rankline.workflows.nvt.dates import date_part
+from rankline.workflows.nvt.keys import bucket_of_many, hash_values, numbers_of_hex
 from rankline.workflows.plan.columns import (
     AnyColumn,
     Lists,
@@ -90,15 +89,10 @@ class Cast(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Narrow(Step):
-    """Casts integers to a smaller dtype; raises `UnfitError` if a value does not fit.
+    """Casts integers to a smaller dtype; raises `UnfitError` if a value does not fit."""
 
-    Attributes:
-        column: column name for the error message.
-        dtype: NumPy dtype name.
-    """
-
-    column: str
-    dtype: str
+    column: str  # column name for the error message
+    dtype: str  # NumPy dtype name
 
     def _compute(self, column: Vector) -> Vector:
         narrow = column.values.astype(self.dtype)
@@ -160,8 +154,6 @@ class Arithmetic(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Fill(Step):
-    """Replaces missing values."""
-
     value: int | float | bool | str
 
     def _compute(self, column: Vector) -> Vector:
@@ -234,19 +226,13 @@ class Bucket(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Slice(Step):
-    """Slices each list as Python does.
-
-    Attributes:
-        start: first position; negative values count from the end.
-        end: position after the last; negative values count from the end.
-        width: upper bound of the slice lengths, if known.
-    """
+    """Slices each list as Python does."""
 
     elementwise: ClassVar[bool] = False
 
-    start: int
-    end: int
-    width: int | None
+    start: int  # first position; negative values count from the end
+    end: int  # position after the last; negative values count from the end
+    width: int | None  # upper bound of the slice lengths, if known
 
     def _compute(self, lists: Lists) -> Lists:
         lengths = np.diff(lists.offsets)
@@ -279,17 +265,12 @@ class Pad(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Limit(Step):
-    """Sets the fixed list width that a model takes; raises `UnfitError` for longer lists.
-
-    Attributes:
-        column: column name for the error message.
-        width: maximum list length.
-    """
+    """Sets the fixed list width that a model takes; raises `UnfitError` for longer lists."""
 
     elementwise: ClassVar[bool] = False
 
-    column: str
-    width: int
+    column: str  # column name for the error message
+    width: int  # maximum list length
 
     def _compute(self, lists: Lists) -> Lists:
         if (longest := int(np.diff(lists.offsets).max(initial=0))) > self.width:
@@ -299,19 +280,13 @@ class Limit(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Element(Step):
-    """Takes one element of each list; missing if the list is empty.
-
-    Attributes:
-        column: column name for the error message.
-        place: position of the element in the list.
-        length: required length of all lists that are not empty.
-    """
+    """Takes one element of each list; missing if the list is empty."""
 
     elementwise: ClassVar[bool] = False
 
-    column: str
-    place: int
-    length: int
+    column: str  # column name for the error message
+    place: int  # position of the element in the list
+    length: int  # required length of all lists that are not empty
 
     def _compute(self, lists: Lists) -> Vector:
         lengths = np.diff(lists.offsets)
@@ -364,13 +339,9 @@ class WithoutEmpty(Step):
 
 
 def fitting(name: str, made: np.dtype[Any], dtype: str | None, width: int | None) -> Iterator[Step]:
-    """Yield the steps that convert a column to the model's input, rejecting integers and lists that are too large.
+    """Yield the steps that convert a column to the model's dtype and fixed width, if it has them.
 
-    Args:
-        name: column name.
-        made: dtype of the column's values.
-        dtype: NumPy dtype name that the model takes; None for any.
-        width: list width that the model takes, if it is fixed.
+    The steps reject integers and lists that are too large.
     """
     if width is not None:
         yield Limit(column=name, width=width)
@@ -388,25 +359,5 @@ def numbers_of(column: Vector) -> NDArray[Any]:
     return values if column.valid is None else np.where(column.valid, values.astype(np.float64), np.nan)
 
 
-STEPS: tuple[type[Step], ...] = (
-    Take,
-    Cast,
-    Narrow,
-    HexToInt,
-    Finite,
-    DatePart,
-    Arithmetic,
-    Fill,
-    IsMissing,
-    Clip,
-    Digitize,
-    Combine,
-    Bucket,
-    Slice,
-    Pad,
-    Limit,
-    Element,
-    SameLengths,
-    NullToEmpty,
-    WithoutEmpty,
-)
+STEPS: tuple[type[Step], ...] = tuple(Step.__subclasses__())
+"""The classes above."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rankline.workflows.plan.columns import Lists, Vector
-from rankline.workflows.storage.regular_files import open_regular
+from rankline.workflows.storage.untrusted import open_regular
 
 _MAGIC_BYTES = 8  # at the start of an Arrow file; the messages after them have the stream format
 _HEADER, _COMPRESSION = 2, 3  # field numbers in Arrow's tables Message and RecordBatch

@@ -1,17 +1,107 @@
 """Plans as functions of tensors, as sent in requests and between the steps of an ensemble."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rankline.workflows.core.errors import RequestError
-from rankline.workflows.plan.candidates import CandidatePlan
-from rankline.workflows.plan.plan import ColumnSpec, Transform
+from rankline.workflows.core.errors import LoweringError, RequestError
+from rankline.workflows.plan.columns import AnyColumn, Lists, Vector, is_missing
+from rankline.workflows.plan.key_index import KeyIndex
+from rankline.workflows.plan.plan import (
+    ColumnSpec,
+    Inputs,
+    Reference,
+    Transform,
+    TransformPlan,
+    check_inputs,
+    column_of,
+)
+from rankline.workflows.plan.stacks import HashLookup
 from rankline.workflows.schema.ragged import Padded, padded_tensors
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidatePlan:
+    """A plan whose rows may have several candidates."""
+
+    plan: TransformPlan  # plan for one candidate per row
+    candidates: frozenset[str]  # raw columns with one value per candidate
+    made_of_candidates: tuple[str, ...]  # output columns with one value per candidate
+
+    @classmethod
+    def of(cls, plan: Transform, candidates: Collection[str]) -> "CandidatePlan":
+        if not isinstance(plan, TransformPlan):
+            raise LoweringError("rows with candidates need a workflow that is compiled. Leave out --uncompiled.")
+        single = [spec.name for spec in plan.inputs if spec.width is None]
+        if wrong := sorted(set(candidates) - set(single)):
+            raise LoweringError(f"candidates {wrong} are not raw columns of single values. Available: {single}.")
+        many = frozenset(candidates)
+        return cls(plan=plan, candidates=many, made_of_candidates=tuple(_checked_outputs(plan, many)))
+
+    def run(
+        self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None
+    ) -> dict[str, NDArray[Any] | Padded]:
+        """Transform raw rows like `TransformPlan.run`.
+
+        Candidate columns, their masks, and the columns computed from them are [num_rows, num_candidates].
+
+        Raises:
+            RequestError: there are no candidates, candidate columns differ in their number, or see `TransformPlan.run`.
+        """
+        shape = self._shape_of(inputs)
+        flat_inputs, flat_valid = (
+            {name: column.reshape(-1) if name in self.candidates else column for name, column in columns.items()}  # type: ignore[union-attr]
+            for columns in (inputs, valid or {})
+        )
+        for of_candidates in (False, True):
+            specs = [spec for spec in self.plan.inputs if (spec.name in self.candidates) is of_candidates]
+            masks = {name: mask for name, mask in flat_valid.items() if (name in self.candidates) is of_candidates}
+            check_inputs(specs, flat_inputs, masks)  # type: ignore[arg-type]
+        made: dict[str, Any] = self.plan.made_of(flat_inputs, flat_valid)  # type: ignore[arg-type]
+        return made | {name: made[name].reshape(shape) for name in self.made_of_candidates}
+
+    def _shape_of(self, inputs: Inputs) -> tuple[int, int]:
+        shapes: dict[str, Any] = {
+            name: getattr(inputs[name], "shape", ()) for name in self.candidates if name in inputs
+        }
+        for name, shape in shapes.items():
+            if len(shape) != 2 or not shape[1]:
+                raise RequestError(f"input {name!r} has shape {list(shape)}, expected at least one candidate per row.")
+        given = {len(column.values if isinstance(column, Padded) else column) for column in inputs.values()}
+        if len(set(shapes.values())) > 1 or len(given) > 1:
+            found = {name: list(shape) for name, shape in shapes.items()}
+            raise RequestError(f"candidates {found} do not fit each other or the rows, of which there are {given}.")
+        num_rows, count = next(iter(shapes.values()), (0, 1))
+        return num_rows, count
+
+
+def _checked_outputs(plan: TransformPlan, candidates: frozenset[str]) -> list[str]:
+    """Return the outputs computed from candidates. Raise `LoweringError` if one also depends on other columns."""
+    origins: dict[Reference, frozenset[str]] = {spec.name: frozenset([spec.name]) for spec in plan.inputs}
+    for number, call in enumerate(plan.calls):
+        origins[number] = frozenset().union(*(origins[reference] for reference in call.inputs))
+    made_of_candidates = []
+    for column in plan.columns:
+        origin = origins[column.source]
+        if not origin & candidates:
+            continue
+        if others := sorted(origin - candidates):
+            raise LoweringError(
+                f"column {column.name!r} is made of {sorted(origin & candidates)}, which may hold several candidates "
+                f"per row, and of {others}, which all of them share. Leave such a column to the model."
+            )
+        if column.spec.width is not None:
+            raise LoweringError(
+                f"column {column.name!r} is a list for each candidate, expected a single value. Leave it out."
+            )
+        made_of_candidates.append(column.name)
+    return made_of_candidates
+
 
 Tensors: TypeAlias = Mapping[str, Any]
 """Name → array with the rows first. Strings with one value per row may also be a `LargeBinaryArray`."""
@@ -20,16 +110,11 @@ Tensors: TypeAlias = Mapping[str, Any]
 def tensor_call(
     plan: Transform, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> Callable[[Tensors], dict[str, NDArray[Any]]]:
-    """Return a plan as a function of tensors.
+    """Return a plan as a function from the tensors of a request to those of the outputs, see `padded_tensors`.
 
-    Args:
-        plan: the plan to run.
-        candidates: raw columns that may have several values per row, [num_rows, num_candidates].
-        max_list_length: maximum length of a list; 0 for no limit.
-
-    Returns:
-        A function from the tensors of a request to the plan's outputs, in the layout of `padded_tensors`. Columns that
-        the request omits are missing in all rows. It raises RequestError.
+    Candidates are raw columns that may have several values per row, [num_rows, num_candidates]. Columns that the
+    request omits are missing in all rows. Lists may be of any length if `max_list_length` is 0. The function raises
+    RequestError.
 
     Raises:
         LoweringError: the plan does not support several candidates.
@@ -42,8 +127,9 @@ def tensor_call(
     def call(given: Tensors) -> dict[str, NDArray[Any]]:
         if lacking := [spec for name, spec in of_columns.items() if name not in given]:
             given = _with_missing(lacking, given)
-        if max_list_length:
-            _limit_lists(lists, given, max_list_length)
+        for name in lists if max_list_length else ():
+            if (width := given[name].shape[1]) > max_list_length:
+                raise RequestError(f"{name!r} has lists of {width} values, expected at most {max_list_length}.")
         valid = {column: _single(column, given[mask], candidates) for mask, column in masks.items() if mask in given}
         return padded_tensors(transform({spec.name: _column(spec, given, candidates) for spec in plan.inputs}, valid))
 
@@ -57,12 +143,6 @@ def _with_missing(lacking: Sequence[ColumnSpec], given: Tensors) -> Tensors:
     return {**given, **{name: array for spec in lacking for name, array in spec.missing(num_rows).items()}}
 
 
-def _limit_lists(names: Sequence[str], tensors: Tensors, max_list_length: int) -> None:
-    for name in names:
-        if (width := tensors[name].shape[1]) > max_list_length:
-            raise RequestError(f"{name!r} has lists of {width} values, expected at most {max_list_length}.")
-
-
 def _single(name: str, array: Any, candidates: Collection[str]) -> Any:
     return array if name in candidates or isinstance(array, pa.Array) else array.reshape(-1)
 
@@ -72,3 +152,51 @@ def _column(spec: ColumnSpec, tensors: Tensors, candidates: Collection[str]) -> 
     if spec.width is None:
         return _single(spec.name, tensors[spec.name], candidates)
     return Padded(tensors[spec.name + VALUES], tensors[spec.name + NNZS].reshape(-1).astype(np.int32, copy=False))
+
+
+def unknown_columns(plan: TransformPlan, tensors: Tensors) -> list[str]:
+    """Return the looked-up columns that have values in these rows, but none that the plan knows."""
+    counted = tensor_call(_Counter(plan))(tensors)  # type: ignore[arg-type]  # nothing saves it
+    return sorted(name for name, ((num_unknown, num_values),) in counted.items() if 0 < num_values == num_unknown)
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """A `Transform` that counts unknown and total values of each raw column, by the index that knows the most."""
+
+    plan: TransformPlan
+
+    @property
+    def inputs(self) -> tuple[ColumnSpec, ...]:
+        return self.plan.inputs
+
+    def run(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None) -> dict[str, Any]:
+        counts: dict[str, NDArray[np.int64]] = {}
+        with np.errstate(all="ignore"):
+            for name, unknown in self._of_lookups(inputs, valid or {}):
+                count = np.array([[unknown.sum(), len(unknown)]])
+                counts[name] = np.minimum(counts.get(name, count), count)
+        return counts
+
+    def _of_lookups(
+        self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]
+    ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Yield name → mask of unknown values, for each index or table that reads one raw column."""
+        columns: dict[str | int, AnyColumn] = {
+            spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self.inputs
+        }
+        origins: dict[str | int, set[str]] = {spec.name: {spec.name} for spec in self.inputs}
+        for number, call in enumerate((*self.plan.indexes, *self.plan.steps)):
+            columns[number] = call.run(*(columns[reference] for reference in call.inputs))
+            origins[number] = {name for reference in call.inputs for name in origins[reference]}
+            if len(origins[number]) > 1:
+                continue
+            (name,), keys = origins[number], _elements(columns[call.inputs[0]])
+            if isinstance(call, KeyIndex):
+                yield name, (_elements(columns[number]).values < call.num_unknown)[~is_missing(keys)]
+            elif isinstance(call.step, HashLookup):
+                yield name, call.step.is_unknown(keys)[~is_missing(keys)]
+
+
+def _elements(column: AnyColumn) -> Vector:
+    return column.elements if isinstance(column, Lists) else column

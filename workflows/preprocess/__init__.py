@@ -1,11 +1,10 @@
-"""Encodings, which convert raw rows of one kind of data to encoded splits. Each has a package with its config.
+"""Encodings, which convert raw rows of one kind of data to encoded splits. Each has a module and a config.
 
 tabular     each raw row becomes one encoded row
 sequences   raw rows are interactions; an encoded row has an item to score and the items that the user chose before
 """
 
-from rankline.workflows.preprocess.sequences.config import SequenceConfig
-from rankline.workflows.preprocess.tabular.config import RowsConfig
+from rankline.workflows.preprocess.config import RowsConfig, SequenceConfig
 
 EncodingConfig = RowsConfig | SequenceConfig
 """Options of an encoding; the class selects the encoding. Fast to import."""

@@ -31,7 +31,7 @@ from distributed.diagnostics.progressbar import ProgressBar
 from distributed.security import Security
 
 from rankline.workflows.core.errors import ClusterError
-from rankline.workflows.preprocess.dask_config import DaskConfig
+from rankline.workflows.preprocess.config import DaskConfig
 from rankline.workflows.preprocess.executor import Pool, Report, Result, Task
 from rankline.workflows.storage.artifacts import code_fingerprint
 
@@ -199,7 +199,7 @@ class _Workers:
         with TemporaryDirectory(prefix=".dask.", dir=shared) as directory:
             path = Path(directory) / "token"
             path.write_text(token, encoding="ascii")
-            for worker, there in self._on_workers(_read_text, path).items():
+            for worker, there in self._on_workers(Path.read_text, path, "ascii").items():
                 if there != token:
                     raise ClusterError(
                         f"the Dask worker {worker} does not see {shared} of this machine. Give --work-dir on a file "
@@ -340,15 +340,11 @@ def _do(function: Any, task: Any) -> Any:
     )
 
     with quiet_nvtabular():
-        return function(task, _drop)
+        return function(task, lambda _share: None)
 
 
 def _itself(function: Any) -> Any:
     return function
-
-
-def _drop(_share: float) -> None:
-    pass
 
 
 def software() -> dict[str, str]:
@@ -359,10 +355,6 @@ def software() -> dict[str, str]:
             found[package] = version(package)
     found[_CODE] = code_fingerprint(Path(__file__).parents[1])
     return found
-
-
-def _read_text(path: Path) -> str:
-    return path.read_text(encoding="ascii")
 
 
 def _forget(dask_worker: Any) -> None:

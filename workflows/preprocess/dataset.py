@@ -38,10 +38,7 @@ class Requests(Protocol):
     ) -> Iterator[tuple[pa.Table, pa.Table, float]]:
         """Yield rows of a file as read, the same rows as sent in a request, and the share of the file read so far.
 
-        Args:
-            path: the file.
-            optional: columns that the file may omit.
-            format_name: one of the results of `format_of`; None to call `format_of`.
+        The file may omit the `optional` columns; without a `format_name`, `format_of` says the format.
 
         Raises:
             DataError: the file or a column is missing, or a value is invalid.
@@ -69,58 +66,38 @@ class SequenceColumns:
     graph takes `user`, `item` and `history`, a list of the raw ids of the previous items. Its outputs are the columns
     of the feature spec: the encoded `user` under its own name, and, for each item feature, NAME + `TARGET_SUFFIX` for
     the item and NAME + `HISTORY_SUFFIX` for the history, in the same order and with the same vocabulary.
-
-    Attributes:
-        user: column of user ids.
-        item: column of item ids; a serving request may have several per row, the candidates.
-        history: column of the previous items, the latest last.
     """
 
-    user: str
-    item: str
-    history: str
+    user: str  # column of user ids
+    item: str  # column of item ids; a serving request may have several per row, the candidates
+    history: str  # column of the previous items, the latest last
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """A source of training data.
 
-    Attributes:
-        name: name in messages and artifacts.
-        read: directory → raw rows; raises DataError on invalid input.
-        generate: writes synthetic rows with the same schema; None if the dataset has no generator.
-        inputs: raw columns of a serving request.
-        heads: labels and their tasks; a label column has the same name before and after encoding.
-        graph: raw data, config and the encoding's config → unfitted NVTabular workflow. It takes the columns of the raw
-            rows or, for rows with histories, the columns described in `SequenceColumns`; in the latter case it outputs
-            no label.
-        time: raw column that orders the rows; None for streamed rows, which are already in order.
-        group_by: input column whose groups GAUC averages over, if any.
-        group: raw column to split by: rows with the same value stay in the same split. None if there is no such column.
-        item: input column with the ids of the catalog's items, if any.
-        sequence: the columns to build histories from, if rows are interactions.
-        archives: name → downloadable archive.
-        choices: settings of a recipe file for files, columns, labels, split and ids, by key, as JSON values. Prepared
-            data records them and cannot be used after they change in the recipe.
-        directory: directory of the raw files, if a recipe file sets it.
-        requests: reads raw files to score, if the dataset defines their columns.
+    The graph takes raw data, config and the encoding's config, and returns an unfitted workflow. Its inputs are the
+    columns of the raw rows or, for rows with histories, those described in `SequenceColumns`; it then outputs no label.
+    Prepared data records the choices of a recipe file for files, columns, labels, split and ids, as JSON values, and
+    cannot be used after they change in the recipe.
     """
 
-    name: str
-    read: Callable[[Path], RawData]
-    inputs: tuple[str, ...]
-    heads: tuple[Head, ...]
+    name: str  # name in messages and artifacts
+    read: Callable[[Path], RawData]  # directory → raw rows; raises DataError on invalid input
+    inputs: tuple[str, ...]  # raw columns of a serving request
+    heads: tuple[Head, ...]  # labels and their tasks; a label column has the same name before and after encoding
     graph: Callable[[RawData, PrepareConfig, Any], "nvt.Workflow"]
-    generate: Generator | None = None
-    time: str | None = None
-    group_by: str | None = None
-    group: str | None = None
-    item: str | None = None
-    sequence: SequenceColumns | None = None
-    archives: Mapping[str, Archive] = field(default_factory=dict)
+    generate: Generator | None = None  # writes synthetic rows with the same schema, if possible
+    time: str | None = None  # raw column that orders the rows; None for streamed rows, which are already in order
+    group_by: str | None = None  # input column whose groups GAUC averages over, if any
+    group: str | None = None  # raw column whose equal values stay in one split when rows are split by group
+    item: str | None = None  # input column with the ids of the catalog's items, if any
+    sequence: SequenceColumns | None = None  # the columns to build histories from, if rows are interactions
+    archives: Mapping[str, Archive] = field(default_factory=dict)  # name → downloadable archive
     choices: Mapping[str, Any] = field(default_factory=dict)
-    directory: Path | None = None
-    requests: Requests | None = None
+    directory: Path | None = None  # directory of the raw files, if a recipe file sets it
+    requests: Requests | None = None  # reads raw files to score, if the dataset defines their columns
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -128,5 +105,4 @@ class Dataset:
 
     @property
     def encoding(self) -> type[EncodingConfig]:
-        """Class of the options of the dataset's encoding."""
         return RowsConfig if self.sequence is None else SequenceConfig

@@ -1,13 +1,20 @@
-"""Executors of `prepare`: this process, or the workers of a Dask cluster (see `dask_cluster`).
+"""How `prepare` runs: what an encoding does, and the executors: this process, or a Dask cluster (see `dask_cluster`).
 
-Both run the same tasks and return results in task order, so the output does not depend on the executor.
+Executors run the same tasks and return results in task order, so the output does not depend on the executor.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import dask
 from dask.callbacks import Callback
+
+if TYPE_CHECKING:  # Dask workers without NVTabular import this module, too
+    from rankline.workflows.nvt.compat import nvt
+    from rankline.workflows.preprocess.partitions import RawSplit
+    from rankline.workflows.schema.feature_spec import FeatureSpec
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -17,14 +24,10 @@ Report = Callable[[float], None]
 
 class Pool(Protocol):
     def map(self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report) -> list[Result]:
-        """Run a function on each task, and return the results in task order.
+        """Run a function, which may report its progress, on each task, and return the results in task order.
 
         A task may run twice, completely or in part, so it must move its files into place only when they are complete.
-
-        Args:
-            function: runs one task and may report its progress; must be picklable by name.
-            tasks: arguments of `function`; must be picklable.
-            report: called with the finished share of all tasks.
+        Function and tasks must be picklable.
         """
 
     def compute(self, collection: Any, report: Report) -> Any:
@@ -56,3 +59,51 @@ class _Progress(Callback):
 
 HERE: Pool = _ThisProcess()
 """Runs the tasks in this process, one after another."""
+
+
+STAGES = ("read", "fitted", "encoded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Where an encoding writes, and how it runs its work."""
+
+    directory: Path  # directory of the artifact; contains only complete files
+    scratch: Path  # directory for incomplete files and for files that only `prepare` reads
+    partition_rows: int  # rows per DataFrame in NVTabular; larger values take more memory
+    pool: Pool  # runs the tasks
+    report: Callable[[str, float], None]  # called with one of `STAGES` and the share of the stage that is done
+
+
+class Encoding(Protocol):
+    """Converts raw rows of one kind of data to encoded splits. Constructed from dataset, raw data and its own config.
+
+    Attributes:
+        num_rows: split → rows; known once the training rows are written.
+        dropped: reason → raw rows that the encoding dropped, in addition to those that the reader dropped; known once
+            the training rows are written.
+    """
+
+    num_rows: Mapping[str, int]
+    dropped: Mapping[str, int]
+
+    def write_training_rows(self, workflow: "nvt.Workflow", job: Job) -> "RawSplit":
+        """Write the raw rows to which a workflow is fitted.
+
+        Raises:
+            DataError: a row cannot be read, or no rows are left for training or validation.
+            ConfigError: an option is not applicable to the data.
+        """
+
+    def example(self) -> "nvt.Dataset":
+        """Return some raw rows, from which NVTabular infers the dtypes of the workflow's outputs."""
+
+    def write_splits(self, workflow: "nvt.Workflow", job: Job) -> "FeatureSpec":
+        """Encode and write the splits and the held-out rows with the fitted workflow, which is saved in the artifact.
+
+        The returned spec has the metadata that only this encoding knows.
+
+        Raises:
+            DataError: a label does not fit its task, or a split does not allow training or evaluation.
+            SpecError: the workflow does not output the columns that the encoding needs.
+        """

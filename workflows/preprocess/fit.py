@@ -31,7 +31,8 @@ def fit(
     left = Graph.get_nodes_by_op_type([workflow.output_node], StatOperator)
     total = len(left)
     while left:
-        node = next(node for node in left if not set(left) & set(_statistics_before(node)))
+        before = (Graph.get_nodes_by_op_type(node.parents_with_dependencies, StatOperator) for node in left)
+        node = next(node for node, nodes in zip(left, before, strict=True) if not set(left) & set(nodes))
         done = total - len(left)
         statistics = _statistics_of(workflow, node, open_columns(_raw_columns(node)))
         node.op.fit_finalize(pool.compute(statistics, lambda share, done=done: report((done + share) / total)))  # type: ignore[misc]  # bound now
@@ -62,11 +63,6 @@ def _statistics_of(workflow: nvt.Workflow, node: Any, rows: nvt.Dataset) -> Any:
         additional_columns=[name for name in node.input_columns.names if name not in made] if node.parents else [],
     )
     return node.op.fit(node.input_columns, transformed)
-
-
-def _statistics_before(node: Any) -> list[Any]:
-    nodes: list[Any] = Graph.get_nodes_by_op_type(node.parents_with_dependencies, StatOperator)
-    return nodes
 
 
 def _raw_columns(node: Any) -> list[str]:

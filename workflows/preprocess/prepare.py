@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rankline.workflows.core.allocator import freed_memory_kept
 from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.machine import freed_memory_kept
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.nvt.compat import quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import check_loadable, keep_vocabularies_in, save_workflow
@@ -21,13 +21,12 @@ from rankline.workflows.nvt.operators.hashing import with_stable_hashes
 from rankline.workflows.preprocess import EncodingConfig, RowsConfig, SequenceConfig
 from rankline.workflows.preprocess.config import PrepareConfig
 from rankline.workflows.preprocess.dataset import Dataset
-from rankline.workflows.preprocess.encoding import STAGES, Job
-from rankline.workflows.preprocess.executor import HERE, Pool
+from rankline.workflows.preprocess.executor import HERE, STAGES, Job, Pool
 from rankline.workflows.preprocess.fit import fit
 from rankline.workflows.preprocess.prepared_data import CATALOG, KIND, PreparedData, write_spec
 from rankline.workflows.preprocess.raw import RawData
-from rankline.workflows.preprocess.sequences.encoding import HistoryEncoding
-from rankline.workflows.preprocess.tabular.encoding import RowEncoding
+from rankline.workflows.preprocess.sequences import HistoryEncoding
+from rankline.workflows.preprocess.tabular import RowEncoding
 from rankline.workflows.storage.artifacts import publish
 from rankline.workflows.storage.atomic import staging_for
 
@@ -50,19 +49,8 @@ def prepare(
     """Split, fit, encode and publish.
 
     Needs disk space for the compressed raw rows in addition to the prepared data. The result is identical to the bit
-    for every `pool`.
-
-    Args:
-        dataset: the dataset that the rows belong to.
-        raw: the result of the dataset's reader.
-        output: directory of the artifact; replaced once the new artifact is complete.
-        config: how ids are encoded.
-        encoding: options for this kind of data; an instance of `dataset.encoding`.
-        source: short description of where the rows come from, for readers and for MLflow.
-        best_auc: the highest AUC that any model can reach, if known.
-        partition_rows: raw rows per DataFrame in NVTabular; larger values take more memory.
-        progress: receives progress in units of the three stages.
-        pool: runs the tasks; its processes must see `output` and the raw files under the same paths.
+    for every `pool`, whose processes must see `output` and the raw files under the same paths. `source` says where the
+    rows come from, for readers and for MLflow. Larger `partition_rows` take more memory.
 
     Raises:
         DataError: a row cannot be read, no rows are left for training or validation, a label does not fit its task, or

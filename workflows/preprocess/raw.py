@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankline.workflows.nvt.kernels.distinct import sorted_distinct
+from rankline.workflows.nvt.keys import sorted_distinct
 from rankline.workflows.storage.artifacts import sha256_of
 
 Batches = Callable[[], Iterator[pa.RecordBatch]]
@@ -18,33 +18,24 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Consecutive rows that any process with access to the files can read without reading the rows before them.
-
-    Attributes:
-        num_rows: number of rows.
-        batches: opens the rows, see `StreamedRows`; picklable.
-    """
+    """Consecutive rows that any process with access to the files can read without reading the rows before them."""
 
     num_rows: int
-    batches: Batches
+    batches: Batches  # opens the rows, see `StreamedRows`; picklable
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamedRows:
-    """Rows of files that may be larger than memory, read on each use.
+    """Rows of files that may be larger than memory, read on each use, oldest period first.
 
-    Attributes:
-        schema: schema of the batches.
-        periods: number of rows in each period, such as a day, oldest first.
-        batches: opens the rows, oldest period first, in batches of bounded size; no batch spans two periods. Raises
-            DataError with file and line number if a line is not a row.
-        shards: the same rows as independently readable shards; empty if the files do not allow it.
+    The batches have bounded size, and none spans two periods. Opening them raises DataError, with file and line number,
+    if a line is not a row.
     """
 
-    schema: pa.Schema
-    periods: tuple[int, ...]
-    batches: Batches
-    shards: tuple[Shard, ...] = ()
+    schema: pa.Schema  # schema of the batches
+    periods: tuple[int, ...]  # number of rows in each period, such as a day, oldest first
+    batches: Batches  # opens the rows
+    shards: tuple[Shard, ...] = ()  # the same rows in independently readable shards, if the files allow it
 
     def __len__(self) -> int:
         return sum(self.periods)
@@ -52,21 +43,13 @@ class StreamedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class RawData:
-    """A dataset as found on disk.
+    """A dataset as found on disk."""
 
-    Attributes:
-        rows: one row per interaction, in file order.
-        catalog: one row per item; None if the rows have no item ids.
-        dropped: reason → number of rows excluded from `rows`.
-        noticed: remark → number of rows that it applies to; these rows are kept.
-        fingerprint: SHA-256 over the source files, see `fingerprint_of`.
-    """
-
-    rows: pa.Table | StreamedRows
-    catalog: pa.Table | None = None
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    noticed: Mapping[str, int] = field(default_factory=dict)
-    fingerprint: str
+    rows: pa.Table | StreamedRows  # one row per interaction, in file order
+    catalog: pa.Table | None = None  # one row per item; None if the rows have no item ids
+    dropped: Mapping[str, int] = field(default_factory=dict)  # reason → number of rows excluded from `rows`
+    noticed: Mapping[str, int] = field(default_factory=dict)  # remark → number of rows that it applies to
+    fingerprint: str  # SHA-256 over the source files, see `fingerprint_of`
 
 
 def fingerprint_of(paths: Iterable[Path]) -> str:

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.nvt.kernels.hashing import hash_strings
+from rankline.workflows.nvt.keys import hash_strings
+from rankline.workflows.preprocess.config import RowsConfig
 from rankline.workflows.preprocess.raw import StreamedRows
-from rankline.workflows.preprocess.tabular.config import RowsConfig
 
 Rows = npt.NDArray[np.int64]
 _MOST_TIMES = 1 << 22
@@ -17,19 +17,12 @@ _MOST_TIMES = 1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class ByColumn:
-    """Splits rows by the value of one column, independently of other rows.
+    """Splits rows by the value of one column, independently of other rows."""
 
-    Attributes:
-        column: name of the raw column.
-        begin: rows with at least this value are for validation; None to split by group.
-        share: share of groups to validate on.
-        seed: seed that selects these groups.
-    """
-
-    column: str
-    begin: float | None = None
-    share: float = 0.0
-    seed: int = 0
+    column: str  # name of the raw column
+    begin: float | None = None  # rows with at least this value are for validation; None to split by group
+    share: float = 0.0  # share of groups to validate on
+    seed: int = 0  # seed that selects these groups
 
     def are_valid(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         """Return a mask of the validation rows. Rows without a time count as the oldest."""
@@ -50,11 +43,7 @@ def split_by_column(
 ) -> ByColumn | None:
     """Return the column split for a config; None if rows are split by position.
 
-    Args:
-        rows: raw rows; a stream that is split by time is read once.
-        config: the options of the split.
-        time: column that orders the rows; None if a stream is already in order.
-        group: column of the groups; rows with the same value stay in the same split.
+    A stream that is split by time is read once; without a column of times, it is in order already.
     """
     if config.split == "group":
         if group is None:
@@ -119,17 +108,9 @@ def split_batches(
     first_row: int = 0,
     by: ByColumn | None = None,
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Split a part of a stream of rows according to a config.
+    """Yield "train" or "valid", and the rows of that split, for a part of a stream that begins at `first_row`.
 
-    Args:
-        batches: the part.
-        periods: rows of each period of the whole stream, oldest first.
-        config: the options of the split.
-        first_row: number of stream rows before the part.
-        by: see `split_by_column`.
-
-    Yields:
-        "train" or "valid", and rows of that split.
+    `periods` are those of the whole stream.
     """
     by_time = config.split == "time"
     are_valid = split_of_stream(
@@ -149,15 +130,9 @@ def _parts(table: pa.Table, valid: npt.NDArray[np.bool_]) -> Iterator[tuple[str,
 
 
 def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Rows]:
-    """Split rows at random: the end of `numpy.random.default_rng(seed).permutation(num_rows)` is for validation.
+    """Return the row numbers for training and validation: the end of a seeded NumPy permutation is for validation.
 
-    Args:
-        num_rows: number of rows.
-        valid_share: share of validation rows, between 0 and 1; rounded up to whole rows.
-        seed: at least 0.
-
-    Returns:
-        Row numbers of the training and validation parts, in the order of the permutation.
+    The validation share is rounded up to whole rows.
     """
     num_train = _num_train(num_rows, valid_share)
     if seed < 0:
@@ -167,14 +142,9 @@ def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Ro
 
 
 def time_split(timestamps: npt.ArrayLike, valid_share: float) -> tuple[Rows, Rows]:
-    """Split rows by time: the latest rows are for validation.
+    """Return the row numbers for training and validation, oldest first; rows with equal times keep their order.
 
-    Args:
-        timestamps: numbers, shape (num_rows,).
-        valid_share: share of validation rows, between 0 and 1; rounded up to whole rows.
-
-    Returns:
-        Row numbers of the training and validation parts, oldest first; rows with equal times keep their order.
+    The validation share is rounded up to whole rows.
     """
     order = np.argsort(np.asarray(timestamps), kind="stable")
     num_train = _num_train(len(order), valid_share)
@@ -184,22 +154,12 @@ def time_split(timestamps: npt.ArrayLike, valid_share: float) -> tuple[Rows, Row
 def split_of_stream(
     periods: Sequence[int], valid_share: float, *, by_time: bool, seed: int, first_row: int = 0
 ) -> Callable[[int], npt.NDArray[np.bool_]]:
-    """Split a stream of rows, batch by batch, from oldest to latest.
+    """Return a function from the number of rows of the next batch of a stream to a mask of its validation rows.
 
     By time, the validation split is the smallest number of last periods that contain at least the share. If there is
     only one period, it is the last rows of that period. Otherwise each row is drawn independently: a row is for
     validation if its number in `numpy.random.default_rng(seed).random(num_rows)` is below the share, regardless of the
     batches.
-
-    Args:
-        periods: rows of each period, oldest first.
-        valid_share: share of validation rows, between 0 and 1.
-        by_time: validate on the latest rows instead of random ones.
-        seed: random seed, at least 0.
-        first_row: number of stream rows before the first batch.
-
-    Returns:
-        A function from the number of rows of the next batch to a mask of its validation rows.
     """
     num_rows = sum(periods)
     num_train = _num_train(num_rows, valid_share)

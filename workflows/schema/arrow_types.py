@@ -79,15 +79,9 @@ def plain_values(column: pa.Array) -> pa.Array:
             pa.int64()
         )
     if holds_lists(kind):
-        return _plain_lists(column)
+        elements = plain_values(column.flatten())
+        return column if elements.type == kind.value_type else _lists_like(column, elements)
     return column
-
-
-def _plain_lists(column: pa.Array) -> pa.Array:
-    elements = plain_values(column.flatten())
-    if elements.type == column.type.value_type:
-        return column
-    return _lists_like(column, elements)
 
 
 def _lists_like(column: pa.Array, elements: pa.Array) -> pa.Array:

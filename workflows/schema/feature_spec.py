@@ -7,19 +7,62 @@ columns.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, combinations
 from pathlib import Path
+from typing import Any
 
 from rankline.workflows.core.errors import SpecError
+from rankline.workflows.core.validation import validated
 from rankline.workflows.schema.spec_file import FILE_NAME as FILE_NAME
 from rankline.workflows.schema.spec_file import PARQUET as PARQUET
 from rankline.workflows.schema.spec_file import TFRECORD as TFRECORD
 from rankline.workflows.schema.spec_file import Chunk, SpecFile
 from rankline.workflows.schema.spec_file import Feature as Feature
-from rankline.workflows.schema.spec_metadata import SpecMetadata as SpecMetadata
 from rankline.workflows.schema.targets import Head, usual_heads
 
+
+@dataclass(frozen=True, kw_only=True)
+class SpecMetadata:
+    """How a dataset was prepared and how to use it."""
+
+    dataset: str | None = None  # name of the dataset
+    inputs: tuple[str, ...] = ()  # raw columns of a serving request
+    group_by: str | None = None  # input column that defines the groups (users) for GAUC, if any
+    item: str | None = None  # input column of item ids, which the catalog lists, if any
+    candidates: tuple[str, ...] = ()  # inputs that may have several values per row, which share the other columns
+    history: str | None = None  # input column with the items that a user chose before, if rows have histories
+    negatives: int | None = None  # number of negative training rows per positive row, if rows have histories
+    online: bool = False  # whether splits have raw rows, as earlier versions wrote; `PreparedData.load` rejects them
+    best_auc: float | None = None  # the highest AUC that any model can reach, if known
+    heads: tuple[Head, ...] = ()  # tasks of the labels, in channel order; empty for one binary head per label
+    others: Mapping[str, Any] = field(default_factory=dict)  # any other entries of the file, kept unchanged
+
+    @classmethod
+    def from_entries(cls, entries: Mapping[str, Any]) -> "SpecMetadata":
+        known = {name: value for name, value in entries.items() if name in _KNOWN and value is not None}
+        others = {name: value for name, value in entries.items() if name not in _KNOWN}
+        heads = known.pop("heads", None) or []
+        if not isinstance(heads, list):
+            raise SpecError(f"metadata.heads is {heads!r}, expected a list of heads.")
+        return replace(validated(cls, known, "metadata"), heads=tuple(map(Head.from_entry, heads)), others=others)
+
+    def entries(self) -> dict[str, Any]:
+        """Return plain values for a file, without empty entries."""
+        given = {name: getattr(self, name) for name in _KNOWN if name != "heads"}
+        known = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
+        if self.heads:
+            known["heads"] = [head.entry() for head in self.heads]
+        return {name: value for name, value in known.items() if value not in (None, False, [])} | dict(self.others)
+
+
+_KNOWN = tuple(entry.name for entry in fields(SpecMetadata) if entry.name != "others")
+
+
+NULL_ID, FIRST_UNSEEN_ID = 1, 2
+"""Ids that NVTabular's `Categorify` reserves, besides 0 for padding. The vocabulary follows them, by frequency. Unseen
+values have several ids if they are hashed to buckets.
+"""
 CATEGORICAL = "categorical"
 CONTINUOUS = "continuous"
 LABEL = "label"
@@ -40,17 +83,11 @@ SOURCE_TYPES = (PARQUET, TFRECORD)
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of a split's rows.
+    """A part of a split's rows."""
 
-    Attributes:
-        begin, end: the part as fractions of the rows, in row order.
-        of_each_group: take this fraction of each row group rather than of all rows, so that every part has the same mix
-            of rows even if the files are sorted or change over time.
-    """
-
-    begin: float
+    begin: float  # the part as fractions of the rows, in row order
     end: float
-    of_each_group: bool
+    of_each_group: bool  # fractions of each row group: every part has the same mix even if files are sorted
 
     def cut(self, group_rows: Sequence[int]) -> list[tuple[int, int]]:
         """Return the first and one past the last row to read from each row group."""
@@ -70,19 +107,12 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The files of one split, relative to the directory of the spec.
+    """The files of one split, relative to the directory of the spec."""
 
-    Attributes:
-        files: POSIX paths, in row order.
-        num_rows: total number of rows.
-        type: the file format; one of `SOURCE_TYPES`.
-        part: the part of the rows to read; None for all. It is never written to disk.
-    """
-
-    files: tuple[str, ...]
-    num_rows: int
-    type: str = PARQUET
-    part: Part | None = None
+    files: tuple[str, ...]  # POSIX paths, in row order
+    num_rows: int  # total number of rows
+    type: str = PARQUET  # the file format; one of `SOURCE_TYPES`
+    part: Part | None = None  # the part of the rows to read; None for all. It is never written to disk
 
     def __post_init__(self) -> None:
         if self.type not in SOURCE_TYPES:
@@ -91,20 +121,12 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSpec:
-    """Columns, channels and sources of one prepared dataset.
+    """Columns, channels and sources of one prepared dataset."""
 
-    Attributes:
-        features: the columns, in file order.
-        channels: channel → column names. Every model knows `categorical`, `continuous` and `label`; the channels in
-            `SEQUENCE_CHANNELS` contain ids as well.
-        sources: split ("train", "valid", …) → files.
-        metadata: how the data was prepared and how to use it.
-    """
-
-    features: tuple[Feature, ...]
-    channels: Mapping[str, tuple[str, ...]]
-    sources: Mapping[str, Source] = field(default_factory=dict)
-    metadata: SpecMetadata = field(default_factory=SpecMetadata)
+    features: tuple[Feature, ...]  # the columns, in file order
+    channels: Mapping[str, tuple[str, ...]]  # channel → column names; see `SEQUENCE_CHANNELS`
+    sources: Mapping[str, Source] = field(default_factory=dict)  # split ("train", "valid", …) → files
+    metadata: SpecMetadata = field(default_factory=SpecMetadata)  # how the data was prepared and how to use it
 
     def __post_init__(self) -> None:
         names = [feature.name for feature in self.features]

@@ -16,28 +16,16 @@ _MOST_SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Label statistics of some rows for one head.
-
-    Attributes:
-        num_rows: number of rows that have the label.
-        mean: mean of the labels.
-        squares: sum of squared differences from `mean`.
-        classes: distinct labels; empty for `regression`.
-    """
-
-    num_rows: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    classes: frozenset[float] = frozenset()
+    num_rows: int = 0  # number of rows that have the label
+    mean: float = 0.0  # mean of the labels
+    squares: float = 0.0  # sum of squared differences from `mean`
+    classes: frozenset[float] = frozenset()  # distinct labels; empty for `regression`
 
     @classmethod
     def of(cls, head: Head, values: NDArray[Any], *, may_lack: bool) -> "Labels":
-        """Check labels and compute their statistics.
+        """Check labels (N,), NaN if missing, and compute their statistics.
 
-        Args:
-            head: the head that learns the label.
-            values: shape (N,), NaN for missing labels.
-            may_lack: whether rows may lack this label, because they have labels of other heads.
+        Rows may lack a label if they have labels of other heads.
 
         Raises:
             DataError: a label does not fit the task.

@@ -51,24 +51,14 @@ class ModelArtifact(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """A trained model on disk.
+    """A trained model on disk."""
 
-    Attributes:
-        path: directory of the artifact.
-        format: name of the model's file or directory, such as `SAVED_MODEL`. The training framework determines it, and
-            an engine of `rankline.serving.engines` declares the formats that it serves.
-        run_id: MLflow run that trained the model.
-        tracking_uri: the MLflow store that contains the run.
-        metrics: metrics of the saved weights: `valid_auc`, any other metric that was measured, and their `epoch`.
-        manifest: contents of `manifest.json`.
-    """
-
-    path: Path
-    format: str
-    run_id: str
-    tracking_uri: str
-    metrics: Mapping[str, float]
-    manifest: Manifest = field(repr=False)
+    path: Path  # directory of the artifact
+    format: str  # name of the model's file or directory, such as `SAVED_MODEL`; an engine declares those it serves
+    run_id: str  # MLflow run that trained the model
+    tracking_uri: str  # the MLflow store that contains the run
+    metrics: Mapping[str, float]  # of the saved weights: `valid_auc`, any other that was measured, and their `epoch`
+    manifest: Manifest = field(repr=False)  # contents of `manifest.json`
 
     @property
     def model_path(self) -> Path:

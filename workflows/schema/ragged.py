@@ -20,15 +20,10 @@ Array: TypeAlias = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Ragged:
-    """Lists of any length, one per row.
+    """Lists of any length, one per row."""
 
-    Attributes:
-        values: values of all lists, concatenated, shape (M,).
-        offsets: row i has the values from offsets[i] up to offsets[i + 1]; shape (N + 1,), starts at 0 and ends at M.
-    """
-
-    values: Array
-    offsets: Array
+    values: Array  # values of all lists, concatenated, shape (M,)
+    offsets: Array  # row i has the values from offsets[i] up to offsets[i + 1]; from 0 to M, shape (N + 1,)
 
     @classmethod
     def of_rows(cls, rows: Iterable[Any]) -> "Ragged":
@@ -58,15 +53,10 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Padded:
-    """Zero-padded lists.
+    """Zero-padded lists."""
 
-    Attributes:
-        values: [num_rows, width], zeros or empty strings after the end of each list.
-        lengths: int32 [num_rows]; in a request, `MISSING_LIST` marks a missing list.
-    """
-
-    values: Array
-    lengths: npt.NDArray[np.int32]
+    values: Array  # [num_rows, width], zeros or empty strings after the end of each list
+    lengths: npt.NDArray[np.int32]  # int32 [num_rows]; in a request, `MISSING_LIST` marks a missing list
 
     def ragged(self) -> Ragged:
         """Return the lists without padding: a view if possible, with int64 offsets. No list may be missing."""
@@ -80,15 +70,9 @@ class Padded:
 
 
 def pad(values: Array, lengths: Array, width: int) -> Array:
-    """Pad concatenated lists, [M], to rows of equal width, [N, width], with zeros or empty strings.
+    """Pad concatenated lists, [M], to rows of equal width, [N, width], with zeros or empty strings; a view if possible.
 
-    Args:
-        values: values of all lists. If no list needs padding, the result is a view of them.
-        lengths: length of each list, at most `width`, or negative for a missing list; [N].
-        width: values per row.
-
-    Raises:
-        ValueError: a list is longer than `width`.
+    Lengths are negative for missing lists. Raises ValueError if a list is longer than `width`.
     """
     if (longest := int(lengths.max(initial=0))) > width:
         raise ValueError(f"a list has {longest} values, expected at most {width}")

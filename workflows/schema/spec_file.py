@@ -20,9 +20,8 @@ import numpy as np
 import yaml
 
 from rankline.workflows.core.errors import SpecError
-from rankline.workflows.schema.validated import validated
-from rankline.workflows.storage.regular_files import read_regular
-from rankline.workflows.storage.safe_yaml import MOST_BYTES, compose
+from rankline.workflows.core.validation import validated
+from rankline.workflows.storage.untrusted import MOST_BYTES, compose, read_regular
 
 FILE_NAME = "feature_spec.yaml"
 PARQUET = "parquet"
@@ -46,26 +45,15 @@ _TORCH_DTYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """One column.
-
-    Attributes:
-        name: column name.
-        dtype: NumPy dtype name of a single value.
-        cardinality: number of ids including reserved ones, so that every id is in [0, cardinality); None if the column
-            is not an id. Files from other sources may not count id 0, which is padding.
-        embedding_dim: width of the embedding table by NVTabular's rule; None if the column is not an id.
-        is_list: whether each row holds a list of values (multi-hot).
-        max_length: length of the longest list in the data; None if the column is not a list.
-        null_fill: value with which a loader replaces missing values; None to reject missing values.
-    """
+    """One column."""
 
     name: str
-    dtype: str
-    cardinality: int | None = None
-    embedding_dim: int | None = None
-    is_list: bool = False
-    max_length: int | None = None
-    null_fill: float | None = None
+    dtype: str  # NumPy dtype name of a single value
+    cardinality: int | None = None  # ids are in [0, cardinality); None if not an id. Files of others may not count id 0
+    embedding_dim: int | None = None  # width of the embedding table by NVTabular's rule; None if not an id
+    is_list: bool = False  # whether each row holds a list of values (multi-hot)
+    max_length: int | None = None  # length of the longest list in the data; None if not a list
+    null_fill: float | None = None  # value with which a loader replaces missing values; None to reject them
 
     def __post_init__(self) -> None:
         try:
@@ -96,41 +84,28 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Files with some columns of all rows of a mapping.
-
-    Attributes:
-        type: one of `FILE_TYPES`.
-        features: the columns. A CSV file has them in this order; other formats are read by name.
-        files: POSIX paths, in row order.
-        num_rows: total number of rows; None if unknown.
-    """
+    """Files with some columns of all rows of a mapping."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  (pydantic's interface)
 
-    type: str
-    features: tuple[str, ...]
-    files: tuple[str, ...]
-    num_rows: int | None = None
+    type: str  # one of `FILE_TYPES`
+    features: tuple[str, ...]  # the columns. A CSV file has them in this order; other formats are read by name
+    files: tuple[str, ...]  # POSIX paths, in row order
+    num_rows: int | None = None  # total number of rows; None if unknown
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpecFile:
     """The validated contents of a `feature_spec.yaml`.
 
-    Attributes:
-        features: the columns, in order.
-        mappings: mapping → chunks.
-        channels: channel → column names.
-        metadata: plain values.
-
     Raises:
         SpecError: parts contradict each other; the message names the place.
     """
 
-    features: tuple[Feature, ...]
-    mappings: Mapping[str, tuple[Chunk, ...]] = field(default_factory=dict)
-    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    features: tuple[Feature, ...]  # the columns, in order
+    mappings: Mapping[str, tuple[Chunk, ...]] = field(default_factory=dict)  # mapping → chunks
+    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # channel → column names
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # plain values
 
     def __post_init__(self) -> None:
         names = [feature.name for feature in self.features]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from rankline.workflows.core.errors import SpecError
+from rankline.workflows.core.validation import validated
 from rankline.workflows.schema.tensor_names import SCORE
-from rankline.workflows.schema.validated import validated
 
 BINARY, REGRESSION, MULTICLASS = TASKS = ("binary", "regression", "multiclass")
 _MOST_CLASSES = 1 << 16
@@ -18,14 +18,9 @@ _MOST_CLASSES = 1 << 16
 class Head:
     """A label column and its learning task.
 
-    Attributes:
-        column: name of the label column: 0 or 1 for `binary`, any finite number for `regression`, 0 … n - 1 for
-            `multiclass`. If there are several heads, a row may lack a label; it then does not count for that head.
-        task: one of `TASKS`.
-        classes: names of the classes in numerical order; for `multiclass` only.
-        weight: weight of this head's loss relative to the other heads.
-        mean, deviation: mean and standard deviation of the label in the training rows, computed by `prepare`; for
-            `regression` only. The model learns (label - mean) / deviation and serves values in the label's unit.
+    Labels are 0 or 1 for `binary`, any finite number for `regression`, and 0 … n - 1 for `multiclass`. If there are
+    several heads, a row may lack a label; it then does not count for that head. A regression model learns
+    (label - mean) / deviation, with those of the training rows, and serves values in the label's unit.
 
     Raises:
         SpecError: a value is out of range, or values contradict each other.
@@ -34,10 +29,10 @@ class Head:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  (pydantic's interface)
 
     column: str
-    task: str = BINARY
-    classes: tuple[str, ...] = ()
-    weight: float = 1.0
-    mean: float = 0.0
+    task: str = BINARY  # one of `TASKS`
+    classes: tuple[str, ...] = ()  # names of the classes in numerical order; for `multiclass` only
+    weight: float = 1.0  # weight of this head's loss relative to the other heads
+    mean: float = 0.0  # computed by `prepare`, as is the deviation; for `regression` only
     deviation: float = 1.0
 
     def __post_init__(self) -> None:

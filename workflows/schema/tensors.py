@@ -19,21 +19,13 @@ _DATATYPES = {numpy_name: datatype for datatype, numpy_name in _NUMPY_NAMES.item
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """An input or output of a model. The batch dimension is implicit.
+    """An input or output of a model. The batch dimension is implicit."""
 
-    Attributes:
-        name: tensor name, see `rankline.workflows.schema.tensor_names`.
-        dtype: NumPy's name of the type; "object" for strings, which are UTF-8 bytes.
-        dims: shape of a row; -1 for any length.
-        optional: whether a request may omit the tensor.
-        is_candidates: whether a row may have one value per candidate; a single value is allowed too.
-    """
-
-    name: str
-    dtype: str
-    dims: tuple[int, ...] = (1,)
-    optional: bool = False
-    is_candidates: bool = False
+    name: str  # tensor name, see `rankline.workflows.schema.tensor_names`
+    dtype: str  # NumPy's name of the type; "object" for strings, which are UTF-8 bytes
+    dims: tuple[int, ...] = (1,)  # shape of a row; -1 for any length
+    optional: bool = False  # whether a request may omit the tensor
+    is_candidates: bool = False  # whether a row may have one value per candidate; a single value is allowed too
 
     @classmethod
     def from_config(

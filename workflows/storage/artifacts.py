@@ -23,7 +23,7 @@ from typing import Any
 
 from rankline.workflows.core.errors import ArtifactError, in_short
 from rankline.workflows.storage.atomic import staging_for, sync, sync_all
-from rankline.workflows.storage.regular_files import open_regular, read_regular
+from rankline.workflows.storage.untrusted import open_regular, read_regular
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -46,25 +46,15 @@ class FileRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Contents and provenance of an artifact.
+    """Contents and provenance of an artifact."""
 
-    Attributes:
-        kind: kind of artifact, such as "prepared-data".
-        fingerprint: identity of the artifact: SHA-256 over `kind`, `made_from` and the checksums of all files.
-        made_from: name → fingerprint of each input artifact or source.
-        details: counts and options worth displaying; JSON values only.
-        files: POSIX path relative to the directory → record.
-        versions: package → version that made the artifact.
-        created_at: UTC, ISO 8601; not part of the fingerprint.
-    """
-
-    kind: str
-    fingerprint: str
-    made_from: Mapping[str, str] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, FileRecord] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    created_at: str = ""
+    kind: str  # kind of artifact, such as "prepared-data"
+    fingerprint: str  # identity of the artifact: SHA-256 over `kind`, `made_from` and the checksums of all files
+    made_from: Mapping[str, str] = field(default_factory=dict)  # name → fingerprint of each input artifact or source
+    details: Mapping[str, Any] = field(default_factory=dict)  # counts and options worth displaying; JSON values only
+    files: Mapping[str, FileRecord] = field(default_factory=dict)  # POSIX path relative to the directory → record
+    versions: Mapping[str, str] = field(default_factory=dict)  # package → version that made the artifact
+    created_at: str = ""  # UTC, ISO 8601; not part of the fingerprint
 
     def to_json(self) -> str:
         document = {
@@ -135,15 +125,8 @@ def publish(
 ) -> Iterator[Path]:
     """Yield a directory for a new artifact, and move it to `target` atomically if the block succeeds.
 
-    Args:
-        target: directory to create or replace. An existing directory that is not an artifact is rejected, so that a
-            wrong path never deletes a user's files.
-        kind: kind of artifact, written to the manifest.
-        made_from: name → fingerprint of each input.
-        details: written to the manifest; the block may still add entries.
-
-    Yields:
-        A hidden sibling directory to write to.
+    The block may still add details. An existing `target` that is not an artifact of this kind is rejected, so that a
+    wrong path never deletes a user's files.
 
     Raises:
         ArtifactError: `target` is a file or a directory that is not an artifact.

@@ -61,11 +61,7 @@ def remove(directory: Path) -> None:
 class Use:
     """Marks a directory as in use, see `is_used`, until `close` is called or the process ends.
 
-    Args:
-        directory: may be on a read-only file system.
-
-    Raises:
-        OSError: the directory does not exist.
+    The directory may be on a read-only file system. Raises OSError if it does not exist.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -22,23 +22,18 @@ _INSTEAD = "Use files that are already on disk with --data-dir DIR, or generate 
 class Archive:
     """A zip file on a server.
 
-    Attributes:
-        name: name of the directory that the archive is unpacked to.
-        url: address of the zip file.
-        md5: MD5 of the zip file in hexadecimal. None if the publisher changes the file: the MD5 published at `url` +
-            ".md5" is checked instead, or, if there is none, only the checksums inside the zip file.
+    Without an MD5, as the publisher changes the file, the MD5 published at `url` + ".md5" is checked or, if there is
+    none, only the checksums inside the zip file.
     """
 
-    name: str
-    url: str
-    md5: str | None = None
+    name: str  # name of the directory that the archive is unpacked to
+    url: str  # address of the zip file
+    md5: str | None = None  # MD5 of the zip file in hexadecimal
 
 
 def download(archive: Archive, directory: Path, *, progress: Progress = SILENT, timeout_s: float = 30.0) -> Path:
-    """Download and unpack an archive, unless its directory already exists.
-
-    Returns:
-        `directory / archive.name`, with the contents of the zip file, excluding a single top-level folder.
+    """Download and unpack an archive to `directory / archive.name`, without a single top-level folder, unless it
+    exists.
 
     Raises:
         DownloadError: the server is unreachable or rejects the request, the transfer breaks off, the file is damaged,

@@ -45,9 +45,7 @@ _COMPUTED = re.compile(
 
 
 def check_code(sources: Mapping[str, str]) -> None:
-    """Reject code that does more than compute, or that overflows the stack of PyTorch's compiler.
-
-    `sources` maps the name of a record, such as "code/__torch__/model.py", to its contents.
+    """Reject code (record → source) that does more than compute, or overflows the stack of PyTorch's compiler.
 
     Raises:
         ArtifactError: the code is rejected; the message names the reason.

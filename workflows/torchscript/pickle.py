@@ -56,9 +56,7 @@ class _Made:
 
 
 def check_pickle(content: bytes, storages: Mapping[str, int]) -> None:
-    """Reject a pickle that PyTorch cannot load safely.
-
-    `storages` maps names to the sizes in bytes of the records that tensors may use.
+    """Reject a pickle that PyTorch cannot load safely, given the bytes of each record that tensors may use.
 
     Raises:
         ArtifactError: the pickle does more than compute, contains tensors without data, or is nested too deeply.

@@ -60,19 +60,14 @@ def is_torch_script(path: Path) -> bool:
 
 
 def load_torch_script(path: Path, torch: Any, device: Any = "cpu", *, remedy: str) -> tuple[Any, list[str]]:
-    """Check a TorchScript file and load it in evaluation mode.
-
-    Args:
-        path: the file.
-        torch: the torch module, which this package does not import.
-        device: device for the tensors.
-        remedy: what to do if the file cannot be loaded, such as "Train again."
+    """Check a TorchScript file and load it in evaluation mode, by the torch module, which this package does not import.
 
     Returns:
         The model and the names of its outputs, which are empty if the file does not contain them.
 
     Raises:
-        ArtifactError: the file is missing or damaged, does more than compute, or needs too much memory.
+        ArtifactError: the file is missing or damaged, does more than compute, or needs too much memory; then with
+            `remedy`.
     """
     try:
         with path.open("rb") as file, _memory_file() as copy:
@@ -119,9 +114,8 @@ def _copy_checked(file: IO[bytes], copy: IO[bytes]) -> list[str]:
 def _end_of_records(file: IO[bytes]) -> int:
     """Return the offset of the central directory.
 
-    The end records must directly follow the directory and end the file.
-
-    Readers search for the end records in different ways, and agree only if there is a single possible position.
+    The end records must directly follow the directory and end the file: readers search for them in different ways, and
+    agree only if there is a single possible position.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _END_64.size - _LOCATOR_64.size - _END.size))

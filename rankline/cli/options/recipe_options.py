@@ -10,7 +10,7 @@ from rankline.recipes import Recipe, recipe_named
 from rankline.recipes.overrides import Command, Overrides, flags_of, with_options
 from rankline.training.models import model_named
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.core.formatting import did_you_mean
 
 _MODEL = "--model"
 

@@ -17,8 +17,8 @@ from rankline.training.config.session import SessionConfig
 from rankline.training.config.train import TrainConfig
 from rankline.training.models import check_rows, model_named
 from rankline.training.models.frameworks import TENSORFLOW
-from rankline.workflows.core.allocator import freed_memory_kept
 from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.core.machine import freed_memory_kept
 from rankline.workflows.core.progress import Progress
 from rankline.workflows.schema.feature_spec import TFRECORD
 from rankline.workflows.schema.model_artifact import KIND as TRAINED

@@ -14,8 +14,7 @@ from rankline.serving.engines.tensorflow.session import make_callable, open_save
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.ragged import Padded, padded_tensors, ragged_tensors
-from rankline.workflows.schema.signatures import Signature
-from rankline.workflows.schema.tensor_names import NNZS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES
+from rankline.workflows.schema.tensor_names import NNZS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES, Signature
 
 
 class Model:

@@ -16,8 +16,8 @@ from rankline.serving.engines import Engine
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.loadtest.search.rate import highest_rate
 from rankline.workflows.core.errors import ConfigError, RanklineError
+from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.core.progress import SILENT, Progress
-from rankline.workflows.core.suggestions import did_you_mean
 
 VARIED = ("engine", "fused", "instances", "threads", "batch_delay_ms")
 """Fields of `ExportConfig` that a search varies."""

@@ -4,7 +4,7 @@ import pytest
 
 from bench.harness import synthetic_rows as rows
 from bench.serving import tracking
-from bench.training import criteo, distributed, loader, movielens, quality, sequences, training
+from bench.training import criteo, distributed, loader, quality, sequences, training
 from bench.training.amazon import run_amazon
 from rankline.workflows.core.errors import ConfigError
 from tests.oracles.bench_reports import check_report
@@ -51,7 +51,7 @@ def test_loader_benchmark_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training_benchmark() -> None:
     sides = ["movielens", "movielens, one batch", "movielens-seed", "movielens-seed, one batch", "seed path"]
     ratios = ["vs_step_alone", "vs_seed_path", "vs_step_alone_seed_model", "vs_seed_path_same_model"]
-    check_report(movielens.run_movielens(1, num_rows=10_000, batch_size=512, turn_s=0.05), sides=sides, ratios=ratios)
+    check_report(training.run_movielens(1, num_rows=10_000, batch_size=512, turn_s=0.05), sides=sides, ratios=ratios)
     with pytest.raises(ConfigError, match="'movielens-torch'. Available: movielens, criteo-dlrm"):
         training.run(1, recipe="movielens-torch")
 

@@ -19,9 +19,8 @@ from rankline.workflows.core.progress import SILENT
 from rankline.workflows.data.amazon.dataset import AMAZON
 from rankline.workflows.data.criteo.dataset import CRITEO
 from rankline.workflows.data.criteo.reader import read_criteo
-from rankline.workflows.preprocess.config import PrepareConfig
+from rankline.workflows.preprocess.config import DaskConfig, PrepareConfig
 from rankline.workflows.preprocess.dask_cluster import open_pool
-from rankline.workflows.preprocess.dask_config import DaskConfig
 from rankline.workflows.preprocess.executor import HERE, Pool
 from rankline.workflows.preprocess.prepare import prepare
 from rankline.workflows.preprocess.prepared_data import PreparedData

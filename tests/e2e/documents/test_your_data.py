@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from bench.harness.click_log import write_click_log
+from bench.harness.synthetic_rows import write_click_log
 from rankline.recipes.recipe_file import RecipeFile
 from rankline.recipes.yaml_config import read_yaml
 from tests.factories.edge_case_tables import ODD_TABLES, ROWS

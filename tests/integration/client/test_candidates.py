@@ -32,8 +32,8 @@ from rankline.workflows.core.errors import RequestError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, save_workflow
 from rankline.workflows.nvt.operators import NullToEmptyList
+from rankline.workflows.preprocess.partitions import file_name
 from rankline.workflows.preprocess.prepared_data import CATALOG, HELDOUT, HISTORIES, KIND, PreparedData
-from rankline.workflows.preprocess.tabular.partitions import file_name
 from rankline.workflows.schema.feature_spec import (
     FILE_NAME,
     HISTORY,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bench.harness.background_load import asking
+from bench.harness.closed_loop import asking
 from rankline.serving.client import Client, ClientConfig
 from rankline.serving.repository.ensemble import MANIFEST, ExportedEnsemble
 from rankline.workflows.storage.artifacts import files_below, sha256_of

@@ -117,7 +117,7 @@ class ParquetLoader(Generic[T]):
                 from the files. It runs on one row group at a time, and a hashed value always gets the same bucket,
                 which NVTabular does not guarantee on a CPU.
         """
-        from rankline.workflows.nvt.online import OnlineWorkflow  # NVTabular takes seconds to import
+        from rankline.workflows.nvt.fitted import OnlineWorkflow  # NVTabular takes seconds to import
 
         if "_epochs" in self.__dict__:
             raise ConfigError("map was called after the loader was used. Call it before the first batch.")

@@ -10,8 +10,7 @@ from torch.nn import functional
 from rankline.training.models.config import StepConfig
 from rankline.training.models.torch_mlp import TorchMLPConfig
 from rankline.workflows.core.errors import SpecError
-from rankline.workflows.nvt.kernels.categories import FIRST_UNSEEN_ID
-from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
+from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, Feature, FeatureSpec
 
 
 class Output(NamedTuple):

@@ -6,61 +6,9 @@ much as possible into tables at compile time. Operator classes of other packages
 """
 
 from rankline.workflows.compiler.expressions import Lowering
-from rankline.workflows.compiler.operators.categorical import (
-    lower_categorify,
-    lower_empty_to_null,
-    lower_hex_to_int,
-    lower_stable_hash_bucket,
-    lower_stable_hashed_cross,
-)
-from rankline.workflows.compiler.operators.continuous import (
-    lower_bucketize,
-    lower_clip,
-    lower_fill_median,
-    lower_fill_missing,
-    lower_finite,
-    lower_log,
-    lower_normalize,
-    lower_normalize_min_max,
-    lower_reduce_dtype_size,
-)
-from rankline.workflows.compiler.operators.dates import lower_date_parts
-from rankline.workflows.compiler.operators.graph import lower_rename, lower_unchanged
-from rankline.workflows.compiler.operators.item_attributes import lower_item_attributes
-from rankline.workflows.compiler.operators.joins import (
-    lower_join_external,
-    lower_join_groupby,
-    lower_target_encoding,
-)
-from rankline.workflows.compiler.operators.known_ids import lower_known_ids
-from rankline.workflows.compiler.operators.lists import (
-    lower_list_slice,
-    lower_null_to_empty_list,
-    lower_padded_list_slice,
-    lower_same_lengths,
-    lower_vector_elements,
-)
+from rankline.workflows.compiler.operators import categorical, continuous, joins, lists
+from rankline.workflows.nvt import operators as own
 from rankline.workflows.nvt.compat import ops  # first, so that the imports below are quiet
-from rankline.workflows.nvt.operators import (
-    Bucketize,
-    Categorify,
-    DateParts,
-    EmptyToNull,
-    Finite,
-    HashedCategorify,
-    HashShare,
-    HexToInt,
-    ItemAttributes,
-    KnownIds,
-    NullToEmptyList,
-    OrderedCategorify,
-    PaddedListSlice,
-    SameLengths,
-    SharedCategorify,
-    StableHashBucket,
-    StableHashedCross,
-    VectorElements,
-)
 
 from nvtabular.ops.add_metadata import AddMetadata  # isort: skip
 
@@ -70,54 +18,46 @@ from merlin.dag.ops.selection import SelectionOp  # isort: skip
 from merlin.dag.ops.subset_columns import SubsetColumns  # isort: skip
 from merlin.dag.ops.subtraction import SubtractionOp  # isort: skip
 
+_UNCHANGED = (
+    SelectionOp, SubsetColumns, SubtractionOp, ConcatColumns, GroupingOp, AddMetadata, ops.AddTags, ops.AddProperties,
+    ops.TagAsUserID, ops.TagAsItemID, ops.TagAsUserFeatures, ops.TagAsItemFeatures, ops.ValueCount, ops.DataStats,
+    ops.DropLowCardinality,
+)  # fmt: skip
+"""Operators that only select, tag or measure columns."""
 LOWERINGS: dict[type, Lowering] = {
-    SelectionOp: lower_unchanged,
-    SubsetColumns: lower_unchanged,
-    SubtractionOp: lower_unchanged,
-    ConcatColumns: lower_unchanged,
-    GroupingOp: lower_unchanged,
-    AddMetadata: lower_unchanged,
-    ops.AddTags: lower_unchanged,
-    ops.AddProperties: lower_unchanged,
-    ops.TagAsUserID: lower_unchanged,
-    ops.TagAsItemID: lower_unchanged,
-    ops.TagAsUserFeatures: lower_unchanged,
-    ops.TagAsItemFeatures: lower_unchanged,
-    ops.ValueCount: lower_unchanged,
-    ops.DataStats: lower_unchanged,
-    ops.DropLowCardinality: lower_unchanged,
-    ops.Rename: lower_rename,
-    ops.Categorify: lower_categorify,
-    Categorify: lower_categorify,
-    HashedCategorify: lower_categorify,
-    OrderedCategorify: lower_categorify,
-    SharedCategorify: lower_categorify,
-    StableHashBucket: lower_stable_hash_bucket,
-    HashShare: lower_stable_hash_bucket,
-    EmptyToNull: lower_empty_to_null,
-    HexToInt: lower_hex_to_int,
-    DateParts: lower_date_parts,
-    VectorElements: lower_vector_elements,
-    StableHashedCross: lower_stable_hashed_cross,
-    ops.FillMissing: lower_fill_missing,
-    ops.FillMedian: lower_fill_median,
-    Finite: lower_finite,
-    ops.Clip: lower_clip,
-    ops.LogOp: lower_log,
-    ops.Normalize: lower_normalize,
-    ops.NormalizeMinMax: lower_normalize_min_max,
-    ops.Bucketize: lower_bucketize,
-    Bucketize: lower_bucketize,
-    ops.ReduceDtypeSize: lower_reduce_dtype_size,
-    ops.JoinExternal: lower_join_external,
-    ops.JoinGroupby: lower_join_groupby,
-    ops.TargetEncoding: lower_target_encoding,
-    ItemAttributes: lower_item_attributes,
-    KnownIds: lower_known_ids,
-    NullToEmptyList: lower_null_to_empty_list,
-    ops.ListSlice: lower_list_slice,
-    PaddedListSlice: lower_padded_list_slice,
-    SameLengths: lower_same_lengths,
+    **dict.fromkeys(_UNCHANGED, lambda _op, _selector, columns: columns),
+    ops.Rename: lambda op, selector, columns: {n: columns[o] for n, (o,) in op.column_mapping(selector).items()},
+    ops.Categorify: categorical.lower_categorify,
+    own.Categorify: categorical.lower_categorify,
+    own.HashedCategorify: categorical.lower_categorify,
+    own.OrderedCategorify: categorical.lower_categorify,
+    own.SharedCategorify: categorical.lower_categorify,
+    own.StableHashBucket: categorical.lower_stable_hash_bucket,
+    own.HashShare: categorical.lower_stable_hash_bucket,
+    own.EmptyToNull: categorical.lower_empty_to_null,
+    own.HexToInt: categorical.lower_hex_to_int,
+    own.KnownIds: categorical.lower_known_ids,
+    own.StableHashedCross: categorical.lower_stable_hashed_cross,
+    ops.FillMissing: continuous.lower_fill_missing,
+    ops.FillMedian: continuous.lower_fill_median,
+    own.Finite: continuous.lower_finite,
+    ops.Clip: continuous.lower_clip,
+    ops.LogOp: continuous.lower_log,
+    ops.Normalize: continuous.lower_normalize,
+    ops.NormalizeMinMax: continuous.lower_normalize_min_max,
+    ops.Bucketize: continuous.lower_bucketize,
+    own.Bucketize: continuous.lower_bucketize,
+    ops.ReduceDtypeSize: continuous.lower_reduce_dtype_size,
+    own.DateParts: continuous.lower_date_parts,
+    ops.JoinExternal: joins.lower_join_external,
+    ops.JoinGroupby: joins.lower_join_groupby,
+    ops.TargetEncoding: joins.lower_target_encoding,
+    own.ItemAttributes: joins.lower_item_attributes,
+    own.NullToEmptyList: lists.lower_null_to_empty_list,
+    ops.ListSlice: lists.lower_list_slice,
+    own.PaddedListSlice: lists.lower_padded_list_slice,
+    own.SameLengths: lists.lower_same_lengths,
+    own.VectorElements: lists.lower_vector_elements,
 }
 
 _HASHED_WITH_POSITION = "hashes the row's position together with the value on a CPU, so no two rows agree"

@@ -3,17 +3,25 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
-from rankline.workflows.compiler.expressions import Columns, Expression, apply, cast, column_of, find, unsupported
+from rankline.workflows.compiler.expressions import (
+    Columns,
+    Expression,
+    apply,
+    cast,
+    check_numbers,
+    column_of,
+    find,
+    unsupported,
+)
 from rankline.workflows.core.errors import LoweringError
 from rankline.workflows.nvt.compat import nvt, ops
 from rankline.workflows.nvt.io.vocabulary_files import read_vocabulary
-from rankline.workflows.nvt.kernels.categories import FIRST_UNSEEN_ID, NULL_ID
-from rankline.workflows.nvt.operators import HashedCategorify, StableHashBucket, StableHashedCross
+from rankline.workflows.nvt.operators import HashedCategorify, KnownIds, StableHashBucket, StableHashedCross
+from rankline.workflows.nvt.operators.categorify import ids_of_rows
 from rankline.workflows.plan.columns import Vector, is_missing, is_string, take, take_or_missing
-from rankline.workflows.plan.steps import Bucket, HexToInt, WithoutEmpty
+from rankline.workflows.plan.steps import Arithmetic, Bucket, Clip, Fill, HexToInt, WithoutEmpty
+from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, NULL_ID
 
 
 def lower_categorify(op: ops.Categorify, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
@@ -21,10 +29,6 @@ def lower_categorify(op: ops.Categorify, selector: nvt.ColumnSelector, columns: 
 
     A missing list element is an unseen value, as in NVTabular. A missing integer is null even if the fitted column had
     no missing values, in which case NVTabular fails.
-
-    Raises:
-        LoweringError: the operator uses hash buckets, which NVTabular derives from the row's position on a CPU, or a
-            single table for all columns, in which null and unseen values get the ids of known ones.
     """
     if op.num_buckets and not isinstance(op, HashedCategorify):
         raise unsupported(
@@ -56,7 +60,7 @@ def _encoded(op: ops.Categorify, storage: str, columns: list[Expression], names:
     if len(keys) < len(parts):
         raise LoweringError(f"{what}: the vocabulary holds lists. Prepare the data again.")
     null = np.logical_and.reduce([is_missing(part) for part in keys])
-    known, ids_of_known = np.flatnonzero(~null), _ids(vocabulary, num_unseen)[~null]
+    known, ids_of_known = np.flatnonzero(~null), ids_of_rows(vocabulary, num_unseen)[~null]
     if len(keys) > 1:
         # A key with all columns missing is null; a key with some columns missing is an ordinary combination.
         keys = [take_or_missing(part, np.append(known, -1)) for part in keys]
@@ -71,13 +75,6 @@ def _encoded(op: ops.Categorify, storage: str, columns: list[Expression], names:
     if columns[0].is_list and not isinstance(op, HashedCategorify):
         ids[found.missing_row] = FIRST_UNSEEN_ID
     return found.look_up_table(Vector(ids.astype(op.output_dtype)))
-
-
-def _ids(vocabulary: pd.DataFrame, num_unseen: int) -> NDArray[np.int64]:
-    """Return the ids of a vocabulary's rows: its index, or numbers from the first free id if it was not saved."""
-    first = FIRST_UNSEEN_ID + num_unseen
-    ids: NDArray[np.int64] = vocabulary.index.to_numpy()
-    return ids + first if len(ids) and ids[0] < first else ids
 
 
 def lower_stable_hash_bucket(op: StableHashBucket, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
@@ -103,4 +100,16 @@ def lower_stable_hashed_cross(op: StableHashedCross, selector: nvt.ColumnSelecto
             raise LoweringError(f"StableHashedCross on {lists}: they hold lists, expected one value per row.")
         step = Bucket(num_buckets=op.buckets_of(cross))
         lowered["_X_".join(cross)] = apply(step, *(columns[name] for name in cross))
+    return lowered
+
+
+def lower_known_ids(op: KnownIds, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """Replace missing, negative and too large ids by 0."""
+    lowered = {}
+    for name in selector.names:
+        check_numbers(op, name, columns[name], lists=True)
+        size = op.sizes[name]
+        filled = cast(apply(Fill(value=0), columns[name]), "int64")
+        within = apply(Clip(lowest=0, highest=size), filled)
+        lowered[name] = apply(Arithmetic(function="remainder", operand=size), within)
     return lowered

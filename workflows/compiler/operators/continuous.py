@@ -12,8 +12,8 @@ import numpy as np
 from rankline.workflows.compiler.expressions import Columns, Expression, apply, cast, check_numbers
 from rankline.workflows.core.errors import LoweringError
 from rankline.workflows.nvt.compat import nvt, ops
-from rankline.workflows.nvt.operators import Finite
-from rankline.workflows.plan.steps import Arithmetic, Clip, Digitize, Fill, IsMissing
+from rankline.workflows.nvt.operators import DateParts, Finite
+from rankline.workflows.plan.steps import Arithmetic, Clip, DatePart, Digitize, Fill, IsMissing
 from rankline.workflows.plan.steps import Finite as FiniteStep
 
 
@@ -142,3 +142,11 @@ def lower_reduce_dtype_size(op: ops.ReduceDtypeSize, _selector: nvt.ColumnSelect
 
 def _number(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
+
+
+def lower_date_parts(op: DateParts, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    lowered: dict[str, Expression] = {}
+    for name in selector.names:
+        check_numbers(op, name, columns[name])
+        lowered |= {f"{name}_{part}": apply(DatePart(part=part), columns[name]) for part in op.parts[name]}
+    return lowered

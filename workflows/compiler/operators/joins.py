@@ -8,6 +8,7 @@ from nvtabular.ops.join_groupby import AGG_DTYPES
 
 from rankline.workflows.compiler.expressions import (
     Columns,
+    Expression,
     Found,
     apply,
     cast,
@@ -18,6 +19,7 @@ from rankline.workflows.compiler.expressions import (
 from rankline.workflows.core.errors import LoweringError
 from rankline.workflows.nvt.compat import nvt, ops
 from rankline.workflows.nvt.io.vocabulary_files import read_vocabulary
+from rankline.workflows.nvt.operators import ItemAttributes
 from rankline.workflows.plan.columns import Vector
 from rankline.workflows.plan.steps import Fill
 
@@ -100,3 +102,20 @@ def _groups(selector: nvt.ColumnSelector) -> list[list[str]]:
 
 def _as_list(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
+
+
+def lower_item_attributes(op: ItemAttributes, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """Look up each item once, whatever the number of attributes.
+
+    Raises:
+        LoweringError: items are strings and known items are numbers, or vice versa.
+    """
+    keys = column_of(op.items[op.key])
+    assert isinstance(keys, Vector)
+    lowered: dict[str, Expression] = {}
+    for name in selector.names:
+        found = find([columns[name]], [keys], what=f"ItemAttributes on {name!r}")
+        for attribute, output in op.outputs(name).items():
+            lookup = found.look_up(column_of(op.items[attribute]))
+            lowered[output] = apply(Fill(value=op.fill[attribute]), lookup)
+    return lowered

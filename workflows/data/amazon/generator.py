@@ -53,37 +53,20 @@ _FIRST_SECOND, _LAST_SECOND, _DAY_S, _DAYS_BETWEEN = 946_684_800, 1_136_073_600,
 
 @dataclass(frozen=True, kw_only=True)
 class AmazonTruth:
-    """Known properties of generated data.
+    """Known properties of generated data. Choices are ranked by their true probability divided by that of the draw."""
 
-    Attributes:
-        best_auc: AUC of each user's last choice against unchosen items drawn by their number of reviews, ranked by the
-            true probability of a choice divided by the probability of the draw.
-        num_users: users, each with at least 5 reviews.
-        num_items: items; some have no review.
-        num_categories: categories of the items.
-    """
-
-    best_auc: float
-    num_users: int
-    num_items: int
-    num_categories: int
+    best_auc: float  # of each user's last choice against unchosen items drawn by their number of reviews
+    num_users: int  # users, each with at least 5 reviews
+    num_items: int  # items; some have no review
+    num_categories: int  # categories of the items
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Items:
-    """Items, grouped by category.
-
-    Attributes:
-        categories: category of each item, ascending, shape (num_items,).
-        popularity: sums to 1, shape (num_items,).
-        edges: total popularity of the items before each item, shape (num_items + 1,).
-        starts: first item of each category, and the end, shape (num_categories + 1,).
-    """
-
-    categories: Ints
-    popularity: Floats
-    edges: Floats
-    starts: Ints
+    categories: Ints  # category of each item, ascending, shape (num_items,)
+    popularity: Floats  # sums to 1, shape (num_items,)
+    edges: Floats  # total popularity of the items before each item, shape (num_items + 1,)
+    starts: Ints  # first item of each category, and the end, shape (num_categories + 1,)
 
     @property
     def shares(self) -> Floats:
@@ -100,16 +83,9 @@ def generate_amazon(
 ) -> AmazonTruth:
     """Write reviews.json and meta.json.gz, JSON lines in Amazon's format, then truth.json.
 
-    The same arguments give the same bytes. Users have about 125 reviews on average, most more than 100. The reviews are
-    ordered by item, as in Amazon's files. Memory: about 100 bytes per review.
-
-    Args:
-        directory: output directory; created if missing.
-        num_rows: number of reviews, at least 1000.
-        seed: at least 0.
-        cardinality_scale: multiplies the numbers of items and categories; the number of items is at least four times
-            the length of the longest history. The number of users follows from the histories.
-        progress: receives the number of reviews drawn.
+    The same arguments give the same bytes. Users have about 125 reviews on average, most more than 100; there are at
+    least four times as many items as the longest history has. The reviews are ordered by item, as in Amazon's files.
+    Memory: about 100 bytes per review.
     """
     check_size(num_rows, seed)
     if not 0 < cardinality_scale < np.inf:
@@ -228,11 +204,7 @@ def _left(histories: Ints, weights: Floats) -> Floats:
 def _probabilities(before: Ints, steps: Ints, candidates: Ints, items: _Items) -> Floats:
     """Return the probability that each candidate, none of them in the history, is chosen next.
 
-    Args:
-        before: choices in order, padded with -1, shape (num_users, longest).
-        steps: number of choices of each user, shape (num_users,).
-        candidates: items, shape (num_users, num_candidates).
-        items: all items.
+    The choices before are in order, padded with -1: (num_users, longest).
     """
     has_it = before >= 0
     of_own = np.where(has_it, _weights(before, steps, np.where(has_it, before, 0), items), 0).sum(axis=1)

@@ -57,17 +57,10 @@ Ints = npt.NDArray[np.int64]
 def read_amazon(path: Path, *, max_malformed_share: float = 0.01) -> RawData:
     """Read a directory in any of the layouts, or one file of reviews.
 
-    Malformed lines are dropped and counted, and the first ones are reported. Reviews without a time count as the user's
-    oldest. Repeated items are kept. Memory: about 200 bytes per review.
-
-    Args:
-        path: directory, or file.
-        max_malformed_share: maximum share of malformed lines in a file; up to 100 malformed lines are always accepted.
-
-    Returns:
-        Rows of user and item. Users are in order of first appearance, each user's items are ordered by time and then by
-        name. The catalog contains the item and its category, which is the last category of its first path, and before
-        it the brand and the parent category, if the files have them.
+    Malformed lines are dropped and counted, and the first ones are reported; a file may have 100 of them, or the given
+    share. Reviews without a time count as the user's oldest. Repeated items are kept. Users are in order of first
+    appearance, each user's items are ordered by time and then by name. An item's category is the last one of its first
+    path. Memory: about 200 bytes per review.
 
     Raises:
         DataError: there are no such files, a file is empty, truncated or has too many malformed lines, or there are no

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rankline.workflows.core.errors import DataError
-from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.data.autodetect.profile import (
     CLEARLY_TIME,
     COMPACT_FORMATS,
@@ -47,20 +47,9 @@ _RARE = 0.01
 _DAY = 86_400_000_000
 _EPOCHS = {"epoch_s": (8e8, 3e9), "epoch_ms": (8e11, 3e12), "epoch_us": (8e14, 3e15)}  # years 1995 to 2065
 _LABELS = (
-    "label",
-    "click",
-    "clicked",
-    "is_click",
-    "target",
-    "y",
-    "class",
-    "outcome",
-    "converted",
-    "conversion",
-    "churn",
-    "churned",
-    "response",
-)
+    "label", "click", "clicked", "is_click", "target", "y", "class", "outcome", "converted", "conversion", "churn",
+    "churned", "response",
+)  # fmt: skip
 _ID = re.compile(r"(^|[^a-zA-Z])(id|uid|uuid|guid|code|zip|zipcode|sku|asin|isbn)$|[a-z](Id|ID|UUID)$", re.IGNORECASE)
 _NAMED = re.compile(r"^(user|customer|member|visitor|session|item|product|article|movie|store)$", re.IGNORECASE)
 _AMOUNT = re.compile(
@@ -87,23 +76,12 @@ class Guess:
 
 @dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """All guesses from a profile.
-
-    Attributes:
-        columns: guesses by column name, excluding labels.
-        labels: label configs by column name.
-        label_why: why each label and its task were chosen.
-        time: column that orders the rows.
-        group: column whose values define groups of rows.
-        missing: texts that mark a missing number, time or label.
-    """
-
-    columns: Mapping[str, Guess]
-    labels: Mapping[str, LabelConfig]
-    label_why: Mapping[str, str]
-    time: str | None = None
-    group: str | None = None
-    missing: tuple[str, ...] = ("",)
+    columns: Mapping[str, Guess]  # guesses by column name, excluding labels
+    labels: Mapping[str, LabelConfig]  # label configs by column name
+    label_why: Mapping[str, str]  # why each label and its task were chosen
+    time: str | None = None  # column that orders the rows
+    group: str | None = None  # column whose values define groups of rows
+    missing: tuple[str, ...] = ("",)  # texts that mark a missing number, time or label
     leaks: Mapping[str, str] = field(default_factory=dict)
 
 

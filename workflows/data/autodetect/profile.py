@@ -3,10 +3,15 @@
 The sample is read with the functions that later read the columns, so an inferred type fits the data as read later.
 """
 
+import codecs
+import csv
+import io
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from io import FileIO
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +24,8 @@ from numpy.typing import NDArray
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.data.tabular.cast import NUMBER, ValueFaultError, times_of, typed_column
 from rankline.workflows.data.tabular.config import ISO, ColumnConfig, FilesConfig, Format, Type
-from rankline.workflows.data.tabular.files import Extent, read
+from rankline.workflows.data.tabular.csv_text import unpacked, wide_encoding
+from rankline.workflows.data.tabular.files import READ_ERRORS, Extent, read, unreadable
 from rankline.workflows.schema.arrow_types import holds_lists, is_text, plain_values
 
 NULL_WORDS = (
@@ -53,38 +59,19 @@ MOST_COUNTED = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Inferred:
-    """The inferred type of a column's values.
-
-    Attributes:
-        type: a type that fits all values.
-        values: the values as that type, null if missing.
-        missing: texts that mark a missing value.
-        formats: for times, all formats that fit; the first one gives the smallest range of times.
-    """
-
-    type: Type
-    values: pa.Array
-    missing: tuple[str, ...] = ()
-    formats: tuple[str, ...] = ()
+    type: Type  # a type that fits all values
+    values: pa.Array  # the values as that type, null if missing
+    missing: tuple[str, ...] = ()  # texts that mark a missing value
+    formats: tuple[str, ...] = ()  # for times, all formats that fit; the first one gives the smallest range of times
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of the sample.
-
-    Attributes:
-        name: column name in the files.
-        values: values as in the files, but null for blank texts and numbers that are not finite.
-        format: format of the files.
-        num_rows: number of rows in all files.
-        unusable: the type of the values if no role accepts it.
-    """
-
-    name: str
-    values: pa.Array
+    name: str  # column name in the files
+    values: pa.Array  # values as in the files, but null for blank texts and numbers that are not finite
     format: Format
-    num_rows: int
-    unusable: str | None = None
+    num_rows: int  # number of rows in all files
+    unusable: str | None = None  # the type of the values if no role accepts it
 
     @property
     def holds_lists(self) -> bool:
@@ -132,17 +119,9 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The columns of a set of files, and the values of their labels.
-
-    Attributes:
-        columns: columns in file order.
-        counts: label → counts of its values in all rows; None if there are too many values.
-        num_rows: number of rows in all files.
-    """
-
-    columns: Mapping[str, Column]
-    counts: Mapping[str, Mapping[Any, int] | None]
-    num_rows: int
+    columns: Mapping[str, Column]  # columns in file order
+    counts: Mapping[str, Mapping[Any, int] | None]  # label → counts of its values; None if there are too many
+    num_rows: int  # number of rows in all files
 
 
 def profile(
@@ -331,3 +310,71 @@ def possible_formats(texts: pa.Array) -> list[str]:
 def look_like_times(texts: pa.Array, pattern: str = _TIME) -> bool:
     matches = pc.match_substring_regex(texts, pattern)
     return bool((pc.mean(matches.cast(pa.int64())).as_py() or 0) > 0.5)
+
+
+_DELIMITERS = ",\t;|"
+_FIRST_BYTES = 1 << 17
+"""Bytes read from the start of a file; the csv module accepts cells of that length."""
+_FIRST_LINES = 1_000
+
+
+def as_written(path: Path, config: FilesConfig) -> FilesConfig:
+    try:
+        with FileIO(path) as file, unpacked(path, file) as packed:
+            head = packed.read(_FIRST_BYTES)
+        encoding = wide_encoding(path, config.encoding) or _encoding(head)
+        text = codecs.getincrementaldecoder(encoding.replace("utf-8", "utf-8-sig"))().decode(head)
+    except READ_ERRORS as error:
+        raise unreadable(path, error, config) from None
+    lines = [line for line in text.splitlines()[:5] if line.strip()]
+    if not lines:
+        return replace(config, encoding=encoding)
+    best = max(_DELIMITERS, key=lambda sign: (min(line.count(sign) for line in lines), -_DELIMITERS.index(sign)))
+    delimiter = best if best in lines[0] else ","
+    # Python 3.10's csv module rejects zero bytes. `read_header` reports them.
+    reader = csv.reader(io.StringIO(text.replace("\0", " "), newline=""), delimiter=delimiter)
+    rows = [row for row, _ in zip(reader, range(_FIRST_LINES), strict=False) if row]
+    return replace(config, encoding=encoding, delimiter=delimiter, header=_has_header(rows))
+
+
+def _encoding(head: bytes) -> str:
+    if head[::2].count(0) > len(head) / 4:
+        return "utf-16-be"
+    if head[1::2].count(0) > len(head) / 4:
+        return "utf-16-le"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeError:
+        return "latin-1"
+    return "utf-8"
+
+
+def _has_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row contains column names, judged by the rows below."""
+    first, *others = rows
+    numbers = [float(cell) for cell in first if _is_number(cell)]
+    columns = list(zip(*(row for row in others if len(row) == len(first)), strict=True))
+    if not numbers or not columns:
+        return True
+    if len(set(numbers)) < len(numbers):  # names would not repeat
+        return False
+    if all(number.is_integer() for number in numbers):
+        are_years = all(1900 <= number <= 2100 for number in numbers)
+        if (are_years or len(numbers) > 2) and np.all(np.diff(numbers) == 1) and len(numbers) > 1:
+            return True
+    for cell, column in zip(first, columns, strict=True):
+        below = [text for text in column if text.strip() and text.strip().lower() not in NULL_WORDS]
+        are_numbers = [_is_number(text) for text in below]
+        if not below or not cell.strip() or cell.strip().lower() in NULL_WORDS:
+            continue
+        if _is_number(cell):
+            is_name = not any(are_numbers)
+        else:
+            is_name = all(are_numbers) or (cell not in below and len(set(below)) < len(below) / 2)
+        if is_name:
+            return True
+    return False
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(rf"\s*{NUMBER}\s*", text) is not None

@@ -47,19 +47,12 @@ _MAX_AUC_ROWS = 1 << 22
 
 
 class _Number(NamedTuple):
-    """Distribution of a count, as measured on 8,000 rows of Criteo.
+    """Distribution of a count, as measured on 8,000 rows of Criteo."""
 
-    Attributes:
-        missing: share of rows without a value.
-        negative: share of values that are -1.
-        zero: share of values that are 0.
-        log_mean, log_sd: mean and standard deviation of the logarithm of positive values.
-    """
-
-    missing: float
-    negative: float
-    zero: float
-    log_mean: float
+    missing: float  # share of rows without a value
+    negative: float  # share of values that are -1
+    zero: float  # share of values that are 0
+    log_mean: float  # mean and standard deviation of the logarithm of positive values
     log_sd: float
 
 
@@ -101,32 +94,18 @@ _PLAIN = pa_csv.WriteOptions(include_header=False, delimiter="\t", quoting_style
 
 @dataclass(frozen=True, kw_only=True)
 class CriteoTruth:
-    """Known properties of generated data.
-
-    Attributes:
-        best_auc: AUC of the true probabilities against the drawn labels, over the first 4,194,304 rows at most.
-        positive_rate: share of rows with label 1.
-    """
-
-    best_auc: float
-    positive_rate: float
+    best_auc: float  # AUC of the true probabilities against the drawn labels, over the first 4,194,304 rows at most
+    positive_rate: float  # share of rows with label 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class _World:
-    """Parameters of the label distribution.
+    """Parameters of the label distribution."""
 
-    Attributes:
-        counts: number of ids in each category.
-        effects: category → effects of its ids, the last two for rare and for missing ids, shape (_NUM_EFFECTS + 1,).
-        vectors: category → latent vectors in the same order, shape (_NUM_EFFECTS + 1, _NUM_LATENT).
-        weights: weights of the counts, shape (13,).
-    """
-
-    counts: tuple[int, ...]
-    effects: Mapping[int, Floats]
-    vectors: Mapping[int, Floats]
-    weights: Floats
+    counts: tuple[int, ...]  # number of ids in each category
+    effects: Mapping[int, Floats]  # category → effects of its ids, then of rare and missing ones; (_NUM_EFFECTS + 1,)
+    vectors: Mapping[int, Floats]  # category → latent vectors in this order; (_NUM_EFFECTS + 1, _NUM_LATENT)
+    weights: Floats  # weights of the counts, shape (13,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +123,6 @@ def generate_criteo(
 
     The same arguments give the same bytes. Days have equal sizes; there are five, or as many as keep each below a
     million rows. Memory: one block of 65,536 rows, plus 5 bytes per row, 20 MiB at most, to compute the AUC.
-
-    Args:
-        directory: output directory; created if missing.
-        num_rows: at least 1000.
-        seed: at least 0.
-        cardinality_scale: multiplies the number of ids of each category in `CATEGORY_COUNTS`; the result is at least 3.
-        progress: receives the number of rows written.
     """
     check_size(num_rows, seed)
     if not 0 < cardinality_scale <= _MAX_SCALE:

@@ -45,14 +45,7 @@ _WHOLE_NUMBER = ColumnConfig(type="int", role="numeric")
 
 
 def read_criteo(directory: Path, *, shard_bytes: int = SHARD_BYTES) -> RawData:
-    """Find and scan the files of a directory; the rows are read on demand.
-
-    Args:
-        directory: contains the files of one layout. Numbers in names are compared by value: day_2 comes before day_10.
-        shard_bytes: minimum size of the shards of a file, except the last; a compressed file is one shard.
-
-    Returns:
-        Rows with `CRITEO_SCHEMA`, one period per file, in batches of some megabytes; no catalog.
+    """Find and scan the files of a directory; the rows are read on demand, one period per file.
 
     Raises:
         DataError: there are no such files, a file is empty, truncated or not gzip, or its first line is not a row.

@@ -1,10 +1,15 @@
 """MovieLens: ratings of movies, and the genres of each movie as a multi-hot column.
 
 The graph follows NVIDIA's "Getting Started MovieLens" notebooks: genres are joined from the movies table, ids and
-genres are encoded by `Categorify`, and ratings above 3 are positive.
+genres are encoded by `Categorify`, and ratings above 3 are positive. `MOVIELENS_HISTORY` is for models of each user's
+rated movies, which they take from the training rows (`training/models/factorization/bayesian_fm`); it adds the year of
+release.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
 
 from rankline.workflows.data.movielens.generator import generate_movielens
 from rankline.workflows.data.movielens.reader import (
@@ -13,6 +18,7 @@ from rankline.workflows.data.movielens.reader import (
     MOVIELENS_ARCHIVES,
     RATING,
     TIMESTAMP,
+    TITLE,
     USER_ID,
     read_movielens,
 )
@@ -23,6 +29,8 @@ from rankline.workflows.preprocess.raw import RawData
 from rankline.workflows.schema.targets import Head
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rankline.workflows.nvt.compat import nvt
 
 POSITIVE_ABOVE = 3.0
@@ -59,3 +67,27 @@ MOVIELENS = Dataset(
     item=MOVIE_ID,
     archives=MOVIELENS_ARCHIVES,
 )
+
+
+_YEARS_TOGETHER = 4
+
+
+def movielens_history_graph(raw: RawData, config: PrepareConfig, rows: RowsConfig) -> "nvt.Workflow":
+    from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
+
+    assert raw.catalog is not None  # the reader always sets it
+    years = raw.catalog.select([MOVIE_ID]).append_column("year", _years(raw.catalog)).to_pandas()
+    with quiet_nvtabular():
+        joined = [MOVIE_ID] >> ops.JoinExternal(years, on=[MOVIE_ID])
+        year = joined["year"] >> ops.Categorify()
+        return nvt.Workflow(movielens_graph(raw, config, rows).output_node + year)
+
+
+def _years(catalog: "pa.Table") -> "pa.ChunkedArray":
+    """Return years of release in groups of four, as texts; "" if the title has none."""
+    found = pc.struct_field(pc.extract_regex(catalog[TITLE], r"\((?P<year>[0-9]{4})\)\s*$"), "year").cast("int64")
+    together = pc.multiply(pc.divide(found, _YEARS_TOGETHER), _YEARS_TOGETHER)
+    return pc.fill_null(together.cast("string"), "")
+
+
+MOVIELENS_HISTORY = replace(MOVIELENS, name="movielens-history", graph=movielens_history_graph)

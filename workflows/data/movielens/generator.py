@@ -28,7 +28,7 @@ from rankline.workflows.data.planted_model import (
     long_tailed_counts,
     write_truth,
 )
-from rankline.workflows.nvt.kernels.distinct import sorted_distinct
+from rankline.workflows.nvt.keys import sorted_distinct
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -65,46 +65,23 @@ _PLAIN = pa_csv.WriteOptions(include_header=False, quoting_style="none")
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedTruth:
-    """Known properties of generated data.
-
-    Attributes:
-        best_auc: AUC of the true probabilities against the drawn labels, over all rows.
-        positive_rate: share of rows with a rating above 3.
-        num_users: users, each with at least 20 rows.
-        num_movies: movies in the catalog; some have no rating.
-    """
-
-    best_auc: float
-    positive_rate: float
-    num_users: int
-    num_movies: int
+    best_auc: float  # AUC of the true probabilities against the drawn labels, over all rows
+    positive_rate: float  # share of rows with a rating above 3
+    num_users: int  # users, each with at least 20 rows
+    num_movies: int  # movies in the catalog; some have no rating
 
 
 @dataclass(frozen=True, kw_only=True)
 class _World:
-    """Users and movies, with the parameters of their ratings.
-
-    Attributes:
-        rows_per_user: shape (num_users,).
-        popularity: weights that sum to 1, shape (num_movies,).
-        movie_ids: ascending with gaps, shape (num_movies,).
-        genres: mask of each movie's genres, shape (num_movies, num_genres).
-        bias: shape (num_users,).
-        quality: shape (num_movies,).
-        taste: shape (num_users, num_genres).
-        joined_at: seconds since 1970, shape (num_users,).
-        active_s: time span of each user's ratings, shape (num_users,).
-    """
-
-    rows_per_user: Ints
-    popularity: Floats
-    movie_ids: Ints
-    genres: npt.NDArray[np.bool_]
-    bias: Floats
-    quality: Floats
-    taste: Floats
-    joined_at: Floats
-    active_s: Floats
+    rows_per_user: Ints  # shape (num_users,)
+    popularity: Floats  # weights that sum to 1, shape (num_movies,)
+    movie_ids: Ints  # ascending with gaps, shape (num_movies,)
+    genres: npt.NDArray[np.bool_]  # mask of each movie's genres, shape (num_movies, num_genres)
+    bias: Floats  # shape (num_users,)
+    quality: Floats  # shape (num_movies,)
+    taste: Floats  # shape (num_users, num_genres)
+    joined_at: Floats  # seconds since 1970, shape (num_users,)
+    active_s: Floats  # time span of each user's ratings, shape (num_users,)
 
 
 def generate_movielens(
@@ -112,15 +89,8 @@ def generate_movielens(
 ) -> GeneratedTruth:
     """Write ratings.csv and movies.csv in the layout of ml-latest, then truth.json.
 
-    The same arguments give the same bytes. Memory: one block of a million rows, plus about 50 bytes per row to compute
-    the AUC.
-
-    Args:
-        directory: output directory; created if missing.
-        num_rows: number of ratings, at least 1000. The numbers of users and movies grow with it as in MovieLens.
-        seed: at least 0.
-        cardinality_scale: multiplies the numbers of users and movies; each user keeps at least 20 rows.
-        progress: receives the number of rows written.
+    The same arguments give the same bytes. The numbers of users and movies grow with the rows as in MovieLens; each
+    user has at least 20. Memory: one block of a million rows, plus about 50 bytes per row to compute the AUC.
     """
     check_size(num_rows, seed)
     rng = np.random.default_rng(seed)
@@ -239,15 +209,12 @@ def _draw_distinct(counts: Ints, popularity: Floats, rng: np.random.Generator) -
 
 
 def _logits(world: _World, users: Ints, movies: Ints) -> Floats:
-    return world.bias[users] + world.quality[movies] + _affinities(world, users, movies)
-
-
-def _affinities(world: _World, users: Ints, movies: Ints) -> Floats:
     by_genre = world.genres / np.sqrt(world.genres.sum(axis=1, keepdims=True))
     total = np.zeros(len(users))
     for genre in range(by_genre.shape[1]):
         total += world.taste[users, genre] * by_genre[movies, genre]
-    return total
+    logits: Floats = world.bias[users] + world.quality[movies] + total
+    return logits
 
 
 def _write_movies(path: Path, world: _World, rng: np.random.Generator) -> None:

@@ -63,11 +63,7 @@ def read_movielens(directory: Path) -> RawData:
 
     Rows without user, movie or rating are dropped ("missing value"), and of several ratings of a movie by the same user
     only the latest is kept ("duplicate"). Ratings of movies that are not in the catalog and rows without a timestamp,
-    which become 0, are kept and noted.
-
-    Returns:
-        Rows with `RATINGS_SCHEMA`, catalog with `CATALOG_SCHEMA`. "(no genres listed)" is an ordinary genre; an empty
-        cell is an empty list.
+    which become 0, are kept and noted. "(no genres listed)" is an ordinary genre; an empty cell is an empty list.
 
     Raises:
         DataError: a file is missing, empty, truncated, or has invalid values in its columns.

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.core.suggestions import did_you_mean
-from rankline.workflows.core.validation import LONGEST_PADDED, MOST, check_at_least
-from rankline.workflows.nvt.kernels.categories import MOST_BUCKETS
+from rankline.workflows.core.formatting import did_you_mean
+from rankline.workflows.core.validation import LONGEST_PADDED, MOST, MOST_BUCKETS, check_at_least
 from rankline.workflows.schema.tensor_names import NNZS, SCORE, VALID, VALUES
 
 Type = Literal["string", "int", "float", "bool", "timestamp"]
@@ -153,11 +152,6 @@ class LabelConfig:
             raise ConfigError(f"classes {list(self.classes)} has one twice. Name each once.")
 
 
-def _choices_of(column: ColumnConfig) -> dict[str, Any]:
-    """Return a column's options. `length` is only for vectors, because older prepared data does not have it."""
-    return {name: value for name, value in asdict(column).items() if name != "length" or value}
-
-
 def not_in_requests(name: str) -> str | None:
     """Return why a request cannot have a column of this name; None if it can."""
     if (end := next((end for end in (VALUES, NNZS, VALID) if name.endswith(end)), None)) is None:
@@ -224,7 +218,10 @@ class TableConfig:
         data = {f"data.{name}": value for name, value in asdict(self.data).items()}
         if self.data.quote == FilesConfig.quote:
             del data["data.quote"]  # absent in data prepared by earlier versions
-        columns = {f"columns.{name}": _choices_of(column) for name, column in self.read.items()}
+        columns = {f"columns.{name}": asdict(column) for name, column in self.read.items()}
+        for choices in columns.values():
+            if not choices["length"]:
+                del choices["length"]  # only vectors have it: absent in data prepared by earlier versions
         labels = {f"labels.{name}": asdict(label) for name, label in self.labels.items()}
         found = data | columns | labels | {"time": self.time, "group": self.group}
         of_json: dict[str, Any] = json.loads(json.dumps(found))

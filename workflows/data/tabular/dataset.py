@@ -113,7 +113,7 @@ class _Graph:
         ]
 
     def times(self) -> list[Any]:
-        from rankline.workflows.nvt.kernels.dates import NUMERIC_PARTS
+        from rankline.workflows.nvt.dates import NUMERIC_PARTS
         from rankline.workflows.nvt.operators import DateParts, OrderedCategorify
 
         nodes = []
@@ -130,7 +130,6 @@ class _Graph:
         return nodes
 
     def labels(self) -> list[Any]:
-        """Tag the labels, which are already numbers."""
         from rankline.workflows.nvt.compat import ops
 
         return [[self._names[name] for name in self._config.labels] >> ops.AddTags(["target"])]

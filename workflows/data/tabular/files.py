@@ -29,8 +29,15 @@ import pyarrow.parquet as pq
 from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError
 from rankline.workflows.core.formatting import natural_order
 from rankline.workflows.data.tabular.config import FilesConfig, Format
-from rankline.workflows.data.tabular.csv_text import first_fault, read_header
-from rankline.workflows.data.text_files import DigestedFile, arrow_input, opened, unpacked, wide_encoding
+from rankline.workflows.data.tabular.csv_text import (
+    DigestedFile,
+    arrow_input,
+    first_fault,
+    opened,
+    read_header,
+    unpacked,
+    wide_encoding,
+)
 from rankline.workflows.schema.arrow_types import holds_lists, of_plain_type
 from rankline.workflows.storage.artifacts import MANIFEST, Manifest, sha256_of
 
@@ -52,25 +59,13 @@ Types = Mapping[str, pa.DataType | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """Consecutive rows of a file.
-
-    Attributes:
-        path: absolute path, because other processes may read the file.
-        first_row: number of rows in the file before this extent.
-        num_rows: number of rows.
-        offset: position of the first byte; 0 if the file is read from its beginning.
-        num_bytes: number of bytes; None to read up to the end of the file.
-        groups: row groups of a Parquet file.
-        is_quoted: whether cells of a CSV file contain line breaks.
-    """
-
-    path: Path
-    first_row: int
+    path: Path  # absolute path, because other processes may read the file
+    first_row: int  # number of rows in the file before this extent
     num_rows: int
-    offset: int = 0
-    num_bytes: int | None = None
-    groups: tuple[int, ...] = ()
-    is_quoted: bool = False
+    offset: int = 0  # position of the first byte; 0 if the file is read from its beginning
+    num_bytes: int | None = None  # number of bytes; None to read up to the end of the file
+    groups: tuple[int, ...] = ()  # row groups of a Parquet file
+    is_quoted: bool = False  # whether cells of a CSV file contain line breaks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +159,7 @@ def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.Recor
     """Yield the rows of an extent in batches of some megabytes. Columns that the file lacks are null.
 
     Arrow's CSV reader rejects 36.0 as an integer without reporting the row. From the batch with the rejected value on,
-    numeric columns are read as text.
-
-    Raises:
-        DataError: the file cannot be read in its format, or it has changed.
+    numeric columns are read as text. Raises DataError if the file cannot be read in its format, or has changed.
     """
     try:
         done = 0

@@ -14,16 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankline.workflows.core.errors import DataError
-from rankline.workflows.core.formatting import listed
-from rankline.workflows.core.suggestions import did_you_mean
-from rankline.workflows.data.tabular.cast import (
-    LABEL_TYPE,
-    TYPES,
-    ValueFaultError,
-    type_of,
-    typed_column,
-    typed_label,
-)
+from rankline.workflows.core.formatting import did_you_mean, listed
+from rankline.workflows.data.tabular.cast import LABEL_TYPE, TYPES, ValueFaultError, type_of, typed_column, typed_label
 from rankline.workflows.data.tabular.config import EPOCHS, ColumnConfig, FilesConfig, Format, LabelConfig, TableConfig
 from rankline.workflows.data.tabular.csv_text import read_header
 from rankline.workflows.data.tabular.files import (
@@ -102,7 +94,11 @@ class _Reading:
 
     def column(self, name: str, values: pa.Array, path: Path, done: int) -> pa.Array:
         try:
-            return self._label(name, values) if name in self.labels else self._column(name, values)
+            if name in self.labels:
+                label = self.labels[name]
+                return typed_label(self._present(values, label.classes), label)
+            column = self.columns[name]
+            return typed_column(values if column.type == "string" else self._present(values), column)
         except ValueFaultError as fault:
             raise self._refusal(name, fault, path, done) from None
 
@@ -113,14 +109,6 @@ class _Reading:
             if self.files.format == "csv" and is_text(field.type) and wanted in NUMBERS:
                 table = table.set_column(number, field.name, sent[field.name])
         return table
-
-    def _column(self, name: str, values: pa.Array) -> pa.Array:
-        column = self.columns[name]
-        return typed_column(values if column.type == "string" else self._present(values), column)
-
-    def _label(self, name: str, values: pa.Array) -> pa.Array:
-        label = self.labels[name]
-        return typed_label(self._present(values, label.classes), label)
 
     def _present(self, values: pa.Array, classes: Sequence[str] = ()) -> pa.Array:
         """Replace texts that mark a missing value by null, ignoring surrounding whitespace."""

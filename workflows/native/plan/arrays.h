@@ -10,10 +10,19 @@
 
 #include "json.h"
 #include "mapped_file.h"
-#include "plan/arrow_file.h"
 #include "plan/column.h"
 
 namespace rankline {
+
+// The only column of a memory-mapped Arrow IPC file with one record batch. Its Arrow type is ignored: the plan states
+// it.
+struct ArrowArray {
+  int64_t length = 0;
+  std::vector<std::string_view> buffers;  // without the validity buffer, as there are no nulls
+};
+
+// Throws ArtifactError if the file is truncated, inconsistent or compressed, or contains nulls.
+ArrowArray ReadArrow(std::string_view file);
 
 // Numbers of any shape.
 struct Array {

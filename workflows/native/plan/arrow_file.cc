@@ -1,9 +1,7 @@
-#include "plan/arrow_file.h"
-
 #include <cstring>
 #include <utility>
 
-#include "tensor.h"
+#include "plan/arrays.h"
 
 namespace rankline {
 namespace {

@@ -116,16 +116,8 @@ Dtype Promoted(Dtype left, Dtype right) {
   if (IsUnsigned(left) == IsUnsigned(right)) return SizeOf(left) >= SizeOf(right) ? left : right;
   const Dtype with_sign = IsUnsigned(left) ? right : left, without = IsUnsigned(left) ? left : right;
   if (SizeOf(with_sign) > SizeOf(without)) return with_sign;
-  switch (SizeOf(without)) {
-    case 1:
-      return Dtype::kInt16;
-    case 2:
-      return Dtype::kInt32;
-    case 4:
-      return Dtype::kInt64;
-    default:
-      return Dtype::kFloat64;
-  }
+  const size_t size = SizeOf(without);
+  return size == 1 ? Dtype::kInt16 : size == 2 ? Dtype::kInt32 : size == 4 ? Dtype::kInt64 : Dtype::kFloat64;
 }
 
 }  // namespace rankline

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "plan/kernels/hash.h"
+#include "plan/kernels/kernels.h"
 #include "plan/step.h"
 
 namespace rankline {
@@ -44,7 +44,7 @@ class KeyIndex : public Elementwise {
       using T = ValueOf<decltype(type)>;
       const auto* values = keys.as<T>();
       for (int64_t i = 0; i < keys.size; ++i) {
-        const bool missing = keys.valid != nullptr ? !keys.valid[i] : IsMissingFloat(values[i]);
+        const bool missing = keys.valid != nullptr ? !keys.valid[i] : IsNan(values[i]);
         rows[i] = missing ? missing_row_ : RowOf(values[i]);
       }
     });
@@ -52,12 +52,6 @@ class KeyIndex : public Elementwise {
   }
 
  private:
-  template <typename T>
-  static bool IsMissingFloat(T value) {
-    if constexpr (std::is_floating_point_v<T>) return std::isnan(value);
-    return false;
-  }
-
   template <typename T>
   int64_t RowOf(T key) const {
     int64_t row = 0;

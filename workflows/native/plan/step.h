@@ -17,9 +17,6 @@ class Step {
 
   // Throws std::exception if the columns do not fit the step, as in a damaged plan.
   virtual Column Run(const Column* const* columns, size_t count, Scratch& scratch) const = 0;
-
-  // Computes a vector from several vectors.
-  virtual Vector Compute(const Vector* vectors, size_t count, Scratch& scratch) const = 0;
 };
 
 // Returns a step of plan.json: a step of `workflows/plan/steps.py`, or a KeyIndex. Throws ArtifactError.
@@ -35,6 +32,9 @@ std::unique_ptr<const Step> MakeKeyIndex(const Json& entry, Arrays& arrays);
 class Elementwise : public Step {
  public:
   Column Run(const Column* const* columns, size_t count, Scratch& scratch) const override;
+
+ protected:
+  virtual Vector Compute(const Vector* vectors, size_t count, Scratch& scratch) const = 0;
 };
 
 // Sorted hashes, partitioned by their first bits, with the start of each part; see `workflows/plan/key_index.py`.

@@ -2,9 +2,7 @@
 #include <cstring>
 #include <limits>
 
-#include "plan/kernels/arithmetic.h"
-#include "plan/kernels/dates.h"
-#include "plan/kernels/hash.h"
+#include "plan/kernels/kernels.h"
 #include "plan/step.h"
 
 namespace rankline {
@@ -63,12 +61,6 @@ class Take : public Step {
     Column made = rows;
     made.elements = taken.elements;
     return made;
-  }
-
-  Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
-    const Vector whole = Whole(vectors[0], scratch);
-    if (table_.is_list) throw std::runtime_error("lists of lists");
-    return TakeRows(table_.elements, whole.as<int64_t>(), whole.size, scratch);
   }
 
  private:
@@ -234,9 +226,7 @@ class Fill : public Elementwise {
       const auto* from = column.as<T>();
       auto* values = scratch.Take<T>(column.size);
       for (int64_t i = 0; i < column.size; ++i) {
-        bool missing = column.valid != nullptr && !column.valid[i];
-        if constexpr (std::is_floating_point_v<T>) missing = column.valid != nullptr ? missing : std::isnan(from[i]);
-        values[i] = missing ? fill : from[i];
+        values[i] = (column.valid != nullptr ? !column.valid[i] : IsNan(from[i])) ? fill : from[i];
       }
       return {column.dtype, column.size, values, nullptr};
     });
@@ -378,11 +368,6 @@ class Bucket : public Elementwise {
 
 // A step from lists to other lists.
 class OnLists : public Step {
- public:
-  Vector Compute(const Vector*, size_t, Scratch&) const override {
-    throw std::runtime_error("lists were expected, not single values");
-  }
-
  protected:
   static const Column& Lists(const Column& column) {
     if (!column.is_list) throw std::runtime_error("lists were expected, not single values");
@@ -587,9 +572,6 @@ class Lookup : public Elementwise {
     const Array hashes = arrays.Numbers(entry["hashes"]), starts = arrays.Numbers(entry["starts"]);
     const Array values = arrays.Numbers(entry["values"]), unknown = arrays.Numbers(entry["unknown"]);
     const Array missing = OfMembers(entry["missing"], arrays, members);
-    const auto own = [&](const char* name, Dtype dtype) {
-      return static_cast<const int64_t*>(OfMembers(entry[name], arrays, members).as<void>(dtype))[member];
-    };
     // Returns this column's start and maximum length in an array of all columns.
     const auto part = [&](const char* name, const Array& all) {
       const Array firsts = OfMembers(entry[name], arrays, members);
@@ -604,9 +586,10 @@ class Lookup : public Elementwise {
     const auto [bucket, most_buckets] = part("first_unknown", unknown);
     hashes_ = CheckedHashes(hashes.as<uint64_t>(Dtype::kUint64) + hash, num_hashes,
                             starts.as<int32_t>(Dtype::kInt32) + start, num_starts);
-    num_buckets_ = own("num_unknown", Dtype::kUint64);
+    num_buckets_ =
+        static_cast<int64_t>(OfMembers(entry["num_unknown"], arrays, members).as<uint64_t>(Dtype::kUint64)[member]);
     if (values.size() != hashes.size() || values.dtype != unknown.dtype || values.dtype != missing.dtype ||
-        hashes_.shift != own("shifts", Dtype::kUint64) || num_buckets_ < 1 || num_buckets_ > most_buckets) {
+        num_buckets_ < 1 || num_buckets_ > most_buckets) {
       throw ArtifactError("a lookup that contradicts itself");
     }
     const size_t item = SizeOf(values.dtype);

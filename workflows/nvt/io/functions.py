@@ -1,11 +1,9 @@
 """Functions in saved workflows, which are not imported or run just because a file refers to them.
 
-A `LambdaOp` with a lambda stores the code in the file; one with a named function stores the function's name. Workflows
-may contain such functions in parts that serving does not need, such as a label. The workflow loads anyway, with a
-stand-in for the function that raises an error when called.
-
-Installed packages declare the functions that may be called, with one entry point each in the group
-`rankline.functions`, such as `is_liked = "shop.functions:is_liked"`. References to these functions are resolved.
+A `LambdaOp` with a lambda stores the code in the file; one with a named function stores its name. Such functions may be
+in parts that serving does not need, such as a label. The workflow loads anyway, with a stand-in that raises an error
+when called. A function may be called if an installed package names it by an entry point in the group
+`rankline.functions`, such as `is_liked = "shop.functions:is_liked"`.
 """
 
 from collections.abc import Callable

@@ -234,7 +234,10 @@ class _Maker:
         held = _functions_of(call)
         if not held:
             return self.make(call.state)
-        functions = {name: _make_function(part) for name, part in held.items()}
+        functions = {
+            name: named_function(part.module, part.attribute) if is_name(part) else CodeInFile()
+            for name, part in held.items()
+        }
         others = {self.make(name): self.make(part) for name, part in call.state.items() if name not in held}
         return others | functions
 
@@ -288,21 +291,15 @@ def _fill(maker: _Maker, call: Call, kind: Any) -> Any:
     return made
 
 
-def _make_function(part: Any) -> Callable[..., Any]:
-    return named_function(part.module, part.attribute) if is_name(part) else CodeInFile()
-
-
 def _is_behaviour(kind: type, name: Any) -> bool:
     """Whether an attribute of this name would replace a method."""
     return not isinstance(name, str) or name.startswith("__") or inspect.isroutine(getattr(kind, name, None))
 
 
 def _is_operator_name(module: str, name: str) -> bool:
-    return (module.startswith(_OPERATORS) and "." not in name) or f"{module}:{name}" in _installed()
-
-
-def _installed() -> set[str]:
-    return {entry.value for entry in entry_points(group=GROUP)}
+    return (module.startswith(_OPERATORS) and "." not in name) or f"{module}:{name}" in {
+        entry.value for entry in entry_points(group=GROUP)
+    }
 
 
 def _make_enum(_maker: _Maker, call: Call) -> Any:
@@ -472,15 +469,10 @@ def _make_dataset(maker: _Maker, call: Call) -> Any:
 def _dataset_of(maker: _Maker, call: Call, layer: Any, schema: Any) -> Any:
     match layer:
         case Call(state={"mapping": {**parts}}) if parts:
-            frames = [maker.make(frame) for _, frame in sorted(parts.items(), key=_partition)]
+            frames = [maker.make(frame) for _, frame in sorted(parts.items(), key=lambda part: int(part[0][1]))]  # type: ignore[index]
             if isinstance(schema, Schema) and all(isinstance(frame, pd.DataFrame) for frame in frames):
                 return nvt.Dataset(frames[0] if len(frames) == 1 else pd.concat(frames), schema=schema)
     raise _unexpected(call)
-
-
-def _partition(item: tuple[Any, Any]) -> int:
-    (_name, number), _frame = item
-    return int(number)
 
 
 _Rule = Callable[[_Maker, Call], Any]

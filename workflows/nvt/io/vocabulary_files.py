@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rankline.workflows.core.errors import ArtifactError, in_short
-from rankline.workflows.storage.regular_files import open_regular
+from rankline.workflows.storage.untrusted import open_regular
 
 # The codecs that NVTabular writes. Pages of other codecs may expand a thousandfold.
 _CODECS = ("UNCOMPRESSED", "SNAPPY")

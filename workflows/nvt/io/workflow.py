@@ -1,13 +1,9 @@
 """Save and load NVTabular workflows without running code from the file.
 
 NVTabular 23.8 saves a workflow as a pickle, which could call anything. Rankline reads the pickle as data and builds the
-objects by its own rules (`workflows/nvt/io/restore.py`); a loaded workflow reads only the files next to it. A function
-in an operator, such as a `LambdaOp`, is not loaded (`workflows/nvt/io/functions.py`): the workflow loads, and raises an
-error if the function is called.
-
-Installed packages provide operator classes through the entry-point group `rankline.operators`, one class per entry
-point, such as `log_price = "shop.operators:LogPrice"`. So installed packages, not the file, determine which classes may
-be imported.
+objects by its own rules (`workflows/nvt/io/restore.py`); a loaded workflow reads only the files next to it. Installed
+packages, not the file, determine which operator classes may be imported: they name one per entry point in the group
+`rankline.operators`, such as `log_price = "shop.operators:LogPrice"`.
 """
 
 import json
@@ -25,7 +21,7 @@ from rankline.workflows.nvt.io.functions import say_whose_they_are
 from rankline.workflows.nvt.io.pickle_reader import read_inert
 from rankline.workflows.nvt.io.restore import GROUP, check_extent, has_rule, make_parts
 from rankline.workflows.nvt.io.vocabulary_files import check_vocabulary
-from rankline.workflows.storage.regular_files import read_regular
+from rankline.workflows.storage.untrusted import read_regular
 
 from merlin.dag import Graph, Node  # isort: skip
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
@@ -245,11 +241,7 @@ def without_folds(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> n
 
     NVTabular's `TargetEncoding` excludes the statistics of a random fold, so that a training row's encoding does not
     depend on its own target. It does the same with rows that it was not fitted to, and it requires the target columns
-    to be present.
-
-    Args:
-        workflow: a fitted workflow; returned unchanged if it has no `TargetEncoding`.
-        load: loads the workflow again, including its label.
+    to be present. Without a `TargetEncoding`, the workflow is returned unchanged.
     """
     if not _target_encodings(workflow):
         return workflow

@@ -5,11 +5,10 @@ served graphs have a lowering in `workflows/compiler/operators`.
 """
 
 from rankline.workflows.nvt.operators.categorify import Categorify, HashedCategorify, KnownIds, OrderedCategorify
-from rankline.workflows.nvt.operators.cleaning import Bucketize, EmptyToNull, Finite, GreaterThan, HexToInt
+from rankline.workflows.nvt.operators.cleaning import Bucketize, DateParts, EmptyToNull, Finite, GreaterThan, HexToInt
 from rankline.workflows.nvt.operators.hashing import HashShare, StableHashBucket, StableHashedCross
 from rankline.workflows.nvt.operators.item_attributes import ItemAttributes, SharedCategorify
-from rankline.workflows.nvt.operators.lists import NullToEmptyList, PaddedListSlice, SameLengths
-from rankline.workflows.nvt.operators.tabular import DateParts, VectorElements
+from rankline.workflows.nvt.operators.lists import NullToEmptyList, PaddedListSlice, SameLengths, VectorElements
 
 __all__ = [
     "Bucketize", "Categorify", "DateParts", "EmptyToNull", "Finite", "GreaterThan", "HashShare", "HashedCategorify",

@@ -12,12 +12,13 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.core.validation import MOST_BUCKETS
 from rankline.workflows.nvt.compat import nvt, ops
 from rankline.workflows.nvt.io.vocabulary_files import read_vocabulary
-from rankline.workflows.nvt.kernels.categories import FIRST_UNSEEN_ID, MOST_BUCKETS, NULL_ID
-from rankline.workflows.nvt.kernels.hashing import bucket_of
+from rankline.workflows.nvt.keys import bucket_of
 from rankline.workflows.nvt.operators.values import arrow_dictionary, dictionary_of, flattened, plain_values
 from rankline.workflows.schema.arrow_types import is_text
+from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, NULL_ID
 
 from merlin.io.worker import get_worker_cache  # isort: skip
 from nvtabular.ops.categorify import _write_uniques  # isort: skip
@@ -123,12 +124,15 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
             if path not in cache:
                 frame = read_vocabulary(path, [name])
                 num_unseen = self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets or 1
-                first = FIRST_UNSEEN_ID + num_unseen
-                ids = frame.index.to_numpy()
-                cache[path] = pd.Series(
-                    ids + first if len(ids) and ids[0] < first else ids, index=pd.Index(frame[name])
-                )
+                cache[path] = pd.Series(ids_of_rows(frame, num_unseen), index=pd.Index(frame[name]))
             return cache[path]
+
+
+def ids_of_rows(vocabulary: pd.DataFrame, num_unseen: int) -> NDArray[np.int64]:
+    """Return the ids of a vocabulary's rows: its index, or numbers from the first free id if it was not saved."""
+    first = FIRST_UNSEEN_ID + num_unseen
+    ids: NDArray[np.int64] = vocabulary.index.to_numpy()
+    return ids + first if len(ids) and ids[0] < first else ids
 
 
 _PARTS_AT_ONCE = 8

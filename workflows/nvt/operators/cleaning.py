@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rankline.workflows.nvt.compat import nvt, ops
-from rankline.workflows.nvt.kernels.hexadecimal import numbers_of_hex
+from rankline.workflows.nvt.dates import date_part
+from rankline.workflows.nvt.keys import numbers_of_hex
 from rankline.workflows.nvt.operators.values import arrow_dictionary, flattened, whole
 
 from merlin.schema import Tags  # isort: skip
@@ -138,3 +139,34 @@ class EmptyToNull(ops.Operator):  # type: ignore[misc]
             else:
                 result[name] = column.where(column != "", None)
         return result
+
+
+class DateParts(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations
+    """Extracts date and time parts: column → COLUMN_PART, float64, NaN for missing times.
+
+    The input is microseconds since 1970 in UTC.
+
+    Args:
+        parts: column → names of parts, see `rankline.workflows.nvt.dates`.
+    """
+
+    def __init__(self, parts: Mapping[str, Sequence[str]]) -> None:
+        super().__init__()
+        self.parts = {name: list(of_column) for name, of_column in parts.items()}
+
+    def column_mapping(self, col_selector: nvt.ColumnSelector) -> dict[str, list[str]]:
+        return {f"{name}_{part}": [name] for name in col_selector.names for part in self.parts[name]}
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        made = {}
+        for name in col_selector.names:
+            missing = df[name].isna().to_numpy()
+            micros = df[name].to_numpy() if not missing.any() else df[name].fillna(0).to_numpy()
+            for part in self.parts[name]:
+                values = date_part(micros.astype(np.int64), part)
+                made[f"{name}_{part}"] = np.where(missing, np.nan, values)
+        return pd.DataFrame(made, index=df.index)
+
+    @property
+    def output_dtype(self) -> Any:
+        return np.float64

@@ -7,7 +7,7 @@ import pandas as pd
 
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.nvt.compat import nvt, ops
-from rankline.workflows.nvt.kernels.hashing import bucket_of_many
+from rankline.workflows.nvt.keys import bucket_of_many
 from rankline.workflows.nvt.operators.categorify import Categorify, HashedCategorify
 from rankline.workflows.nvt.operators.values import flattened, hashes_of
 

@@ -1,14 +1,17 @@
 """Operators for list columns."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.errors import ConfigError, UnfitError
 from rankline.workflows.core.validation import LONGEST_PADDED
 from rankline.workflows.nvt.compat import nvt, ops
+
+from merlin.dtypes.shape import DefaultShapes  # isort: skip
 
 LONGEST_SLICE = 1 << 31
 """Upper limit of list lengths; a slice of this length is unbounded."""
@@ -90,3 +93,43 @@ class SameLengths(ops.Operator):  # type: ignore[misc]
 def _latest(row: Any, num_values: int) -> NDArray[Any]:
     latest = np.asarray(row)[max(0, len(row) - num_values) :]
     return np.concatenate([np.zeros(num_values - len(latest), dtype=latest.dtype), latest])
+
+
+class VectorElements(ops.Operator):  # type: ignore[misc]
+    """Splits vectors into columns COLUMN_0, COLUMN_1 and so on, float64, with NaN for an empty list.
+
+    Args:
+        lengths: column → length of its lists; lists may also be empty.
+    """
+
+    def __init__(self, lengths: Mapping[str, int]) -> None:
+        super().__init__()
+        self.lengths = dict(lengths)
+
+    def column_mapping(self, col_selector: nvt.ColumnSelector) -> dict[str, list[str]]:
+        return {f"{name}_{number}": [name] for name in col_selector.names for number in range(self.lengths[name])}
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Extract the elements of each selected column.
+
+        Raises:
+            UnfitError: a list has another length.
+        """
+        made = []
+        for name in col_selector.names:
+            length = self.lengths[name]
+            counts = np.array([len(vector) for vector in df[name]], np.int64)
+            if odd := sorted({*counts.tolist()} - {0, length}):
+                raise UnfitError(f"column {name!r} has a list of {odd[0]} values, expected {length}.")
+            numbers = np.full((len(df), length), np.nan)
+            if counts.any():
+                numbers[counts > 0] = np.stack(df[name][counts > 0])
+            made.append(pd.DataFrame(numbers, index=df.index, columns=[f"{name}_{n}" for n in range(length)]))
+        return pd.concat(made, axis=1)
+
+    def _compute_shape(self, col_schema: Any, input_schema: Any) -> Any:  # noqa: ARG002  (Merlin's interface)
+        return col_schema.with_shape(DefaultShapes.SCALAR)
+
+    @property
+    def output_dtype(self) -> Any:
+        return np.float64

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rankline.workflows.nvt.kernels.hashing import hash_values
+from rankline.workflows.nvt.keys import hash_values
 from rankline.workflows.schema.arrow_types import is_text
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.harness.docs_page import PAGE, filled, reports_in
-from bench.harness.report import FIGURES, Report, figures_file
-from bench.harness.targets import Bound, asked
+from bench.harness.report import FIGURES, Bound, Report, asked, figures_file
 from rankline.workflows.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[4]

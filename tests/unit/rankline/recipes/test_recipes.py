@@ -19,8 +19,7 @@ from rankline.training.trainers import trainer_for
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.data.amazon.dataset import AMAZON
 from rankline.workflows.preprocess import RowsConfig, SequenceConfig
-from rankline.workflows.schema.feature_spec import Feature
-from rankline.workflows.schema.spec_metadata import SpecMetadata
+from rankline.workflows.schema.feature_spec import Feature, SpecMetadata
 from tests.factories.specs import scalar_spec
 
 

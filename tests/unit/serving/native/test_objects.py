@@ -9,7 +9,7 @@ import pytest
 from rankline.serving.engines import engines
 from rankline.serving.native.objects import library_of, native_backends
 from rankline.serving.server.triton_install import add_python_backend, assemble_backends, find_installation
-from rankline.workflows.native import objects
+from rankline.workflows.native import build
 from rankline.workflows.native.build import BuildError, built_objects, find_compiler, object_name
 
 NEEDS_COMPILER = pytest.mark.skipif(find_compiler() is None, reason="g++ compiles the native backends")
@@ -21,7 +21,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory as in a wheel, on a machine without a compiler and with an empty cache."""
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(objects, "_SHIPPED", tmp_path / "objects")
+    monkeypatch.setattr(build, "_SHIPPED", tmp_path / "objects")
     (tmp_path / "objects").mkdir()
     return tmp_path / "objects"
 

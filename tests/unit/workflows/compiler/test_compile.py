@@ -24,7 +24,7 @@ from tests.oracles.nvtabular import fitted
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in
 from rankline.workflows.nvt.operators import Categorify, HexToInt
-from rankline.workflows.plan.unknown import unknown_columns
+from rankline.workflows.plan.tensors import unknown_columns
 from tests.oracles.native_plan import wire_tensors
 
 KEYS = st.integers(-5, 30) | st.sampled_from([2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)])

@@ -5,8 +5,7 @@ import pickle
 import pytest
 
 from rankline.workflows.core.errors import ArtifactError, DataError, MissingExtraError
-from rankline.workflows.core.formatting import quality_figure
-from rankline.workflows.core.suggestions import did_you_mean
+from rankline.workflows.core.formatting import did_you_mean, quality_figure
 
 
 @pytest.mark.parametrize(

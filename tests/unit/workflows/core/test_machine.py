@@ -40,7 +40,7 @@ import resource, sys
 from contextlib import nullcontext
 import numpy as np
 import psutil
-from rankline.workflows.core.allocator import freed_memory_kept, keep_freed_memory
+from rankline.workflows.core.machine import freed_memory_kept, keep_freed_memory
 
 def batch():
     np.ones(80_000_000, dtype=np.uint8)  # larger than what glibc keeps by itself

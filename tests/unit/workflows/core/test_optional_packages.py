@@ -1,6 +1,7 @@
 """Packages that may be missing, and modules that are loaded otherwise."""
 
 import importlib
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -11,8 +12,7 @@ from types import ModuleType
 import pytest
 
 from rankline.workflows.core.errors import PINNED, PINNED_PACKAGES, MissingExtraError, RanklineError
-from rankline.workflows.core.import_hooks import LoadHook, stand_ins
-from rankline.workflows.core.optional_packages import require, tensorflow_problem
+from rankline.workflows.core.optional_packages import LoadHook, installed, require, stand_ins, tensorflow_problem
 from tests.harness.process.packages import leave_installed
 
 
@@ -115,3 +115,20 @@ def test_imported_module_has_no_stand_in() -> None:
     with stand_ins({NAME: {"value": "other"}}):
         assert importlib.import_module(NAME) is module
     assert sys.modules[NAME] is module
+
+
+def test_installed_leaves_out_broken_packages_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    leave_installed(tmp_path, "absent", "[rankline.numbers]\nabsent = nothing_there:NUMBER\n")
+    leave_installed(tmp_path, "text", "[rankline.numbers]\ntext = string:digits\n")
+    leave_installed(tmp_path, "whole", "[rankline.numbers]\nmaxsize = sys:maxsize\n")
+    with caplog.at_level(logging.WARNING):
+        found = installed("rankline.numbers", int)
+    assert list(found) == ["maxsize"]
+    assert sorted(record.getMessage().partition(". It is")[0] for record in caplog.records) == [
+        "package absent: its entry point 'nothing_there:NUMBER' of rankline.numbers cannot be loaded "
+        "(ModuleNotFoundError: No module named 'nothing_there')",
+        "package text: its entry point 'string:digits' of rankline.numbers is a str, expected int",
+    ]

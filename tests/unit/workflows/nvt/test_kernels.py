@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.workflows.nvt.kernels.dates import PARTS, date_part
-from rankline.workflows.nvt.kernels.distinct import sorted_distinct
-from rankline.workflows.nvt.kernels.hashing import bucket_of, bucket_of_many, hash_ids, hash_strings, hash_values
-from rankline.workflows.nvt.kernels.hexadecimal import numbers_of_hex
+from rankline.workflows.nvt.dates import PARTS, date_part
+from rankline.workflows.nvt.keys import (
+    bucket_of,
+    bucket_of_many,
+    hash_ids,
+    hash_strings,
+    hash_values,
+    numbers_of_hex,
+    sorted_distinct,
+)
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 MASK = 2**64 - 1

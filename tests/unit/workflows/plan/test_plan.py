@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.workflows.core.errors import ArtifactError, RequestError
-from rankline.workflows.nvt.kernels.hashing import bucket_of
+from rankline.workflows.nvt.keys import bucket_of
 from rankline.workflows.plan import ANY_WIDTH, Column, ColumnSpec, Computed, KeyIndex, StepCall, TransformPlan
 from rankline.workflows.plan.columns import Vector
 from rankline.workflows.plan.steps import Arithmetic, Fill, NullToEmpty, Take

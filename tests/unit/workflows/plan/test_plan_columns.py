@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankline.workflows.nvt.kernels.hashing import bucket_of, hash_ids, hash_strings
+from rankline.workflows.nvt.keys import bucket_of, hash_ids, hash_strings
 from rankline.workflows.plan import KeyIndex
 from rankline.workflows.plan.columns import (
     AnyColumn,

@@ -10,7 +10,7 @@ import pytest
 
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.plan import TransformPlan, tensor_call
-from rankline.workflows.plan.unknown import unknown_columns
+from rankline.workflows.plan.tensors import unknown_columns
 from tests.oracles.native_plan import open_native
 
 ARCHIVE = Path(__file__).parents[3] / "golden/stacked_plans.tar.xz"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.workflows.core.errors import UnfitError
-from rankline.workflows.nvt.kernels.hashing import bucket_of, bucket_of_many, hash_values
+from rankline.workflows.nvt.keys import bucket_of, bucket_of_many, hash_values
 from rankline.workflows.plan.columns import Lists, Vector, is_string
 from rankline.workflows.plan.steps import (
     Arithmetic,

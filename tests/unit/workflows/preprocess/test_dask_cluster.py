@@ -13,8 +13,8 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from rankline.workflows.core.errors import ClusterError, ConfigError, DataError
+from rankline.workflows.preprocess.config import DaskConfig
 from rankline.workflows.preprocess.dask_cluster import open_pool
-from rankline.workflows.preprocess.dask_config import DaskConfig
 from rankline.workflows.preprocess.executor import HERE, Pool, Report
 
 

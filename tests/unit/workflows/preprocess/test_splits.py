@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.preprocess import RowsConfig
+from rankline.workflows.preprocess.partitions import NUM_FILES, FilesWriter, RawSplit
 from rankline.workflows.preprocess.raw import StreamedRows, fingerprint_of, latest_of_each_pair
 from rankline.workflows.preprocess.splits import (
     random_split,
@@ -23,7 +24,6 @@ from rankline.workflows.preprocess.splits import (
     split_rows,
     time_split,
 )
-from rankline.workflows.preprocess.tabular.partitions import NUM_FILES, FilesWriter, RawSplit
 
 SHARES = st.integers(1, 99).map(lambda percent: percent / 100)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rankline.workflows.storage.regular_files import read_regular
-from rankline.workflows.storage.safe_yaml import compose
+from rankline.workflows.storage.untrusted import compose, read_regular
 
 
 @pytest.mark.parametrize(

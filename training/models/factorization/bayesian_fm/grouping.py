@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankline.training.models.factorization.bayesian_fm.gibbs import Block, GroupedColumn
-from rankline.workflows.nvt.kernels.distinct import sorted_distinct
+from rankline.workflows.nvt.keys import sorted_distinct
 
 Array = npt.NDArray[Any]
 

@@ -1,9 +1,9 @@
-#include "plan/kernels/arithmetic.h"
-
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
+
+#include "plan/kernels/kernels.h"
 
 namespace rankline {
 namespace {

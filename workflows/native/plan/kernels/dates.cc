@@ -1,7 +1,6 @@
-#include "plan/kernels/dates.h"
-
 #include <utility>
 
+#include "plan/kernels/kernels.h"
 #include "tensor.h"
 
 namespace rankline {

@@ -1,4 +1,4 @@
-#include "plan/kernels/hash.h"
+#include "plan/kernels/kernels.h"
 
 namespace rankline {
 namespace {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.workflows.nvt.compat import nvt, ops
-from rankline.workflows.nvt.kernels.dates import PARTS
+from rankline.workflows.nvt.dates import PARTS
 from rankline.workflows.nvt.operators import DateParts, OrderedCategorify
 from rankline.workflows.plan import TransformPlan
 from tests.oracles.lowering import EXAMPLES, assert_same, assert_zero_rows, fitted, requests, training_rows

@@ -13,15 +13,15 @@ import pytest
 from rankline.workflows.compiler.compile import compile_workflow
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.data.auc import exact_auc
-from rankline.workflows.data.movielens.history import MOVIELENS_HISTORY
+from rankline.workflows.data.movielens.dataset import MOVIELENS_HISTORY
 from rankline.workflows.data.movielens.reader import CATALOG_SCHEMA, RATINGS_SCHEMA
 from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
-from rankline.workflows.nvt.kernels.categories import FIRST_UNSEEN_ID
 from rankline.workflows.preprocess import RowsConfig
 from rankline.workflows.preprocess.config import PrepareConfig
 from rankline.workflows.preprocess.prepare import prepare
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.preprocess.raw import RawData
+from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID
 from rankline.workflows.schema.ragged import Padded
 from tests.oracles.nvtabular import transformed
 

@@ -10,7 +10,7 @@ import pytest
 
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
-from rankline.workflows.nvt.online import OnlineWorkflow
+from rankline.workflows.nvt.fitted import OnlineWorkflow
 from rankline.workflows.nvt.operators import Categorify, HashedCategorify, StableHashBucket, StableHashedCross
 from rankline.workflows.nvt.operators.hashing import with_stable_hashes
 from tests.oracles.nvtabular import fitted, transformed

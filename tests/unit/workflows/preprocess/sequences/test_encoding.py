@@ -19,11 +19,11 @@ from rankline.workflows.nvt.compat import quiet_nvtabular
 from rankline.workflows.preprocess import SequenceConfig
 from rankline.workflows.preprocess.config import PrepareConfig
 from rankline.workflows.preprocess.dataset import Dataset
+from rankline.workflows.preprocess.negative_sampling import TRAIN, VALID
 from rankline.workflows.preprocess.prepare import prepare as prepare_data
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.preprocess.raw import RawData, StreamedRows
-from rankline.workflows.preprocess.sequences.negative_sampling import TRAIN, VALID
-from rankline.workflows.schema.spec_metadata import SpecMetadata
+from rankline.workflows.schema.feature_spec import SpecMetadata
 
 USER, ITEM, HISTORY, LABEL = "user_id", "item_id", "history", "label"
 COLUMNS = [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.preprocess import SequenceConfig
-from rankline.workflows.preprocess.sequences.negative_sampling import TRAIN, VALID, Interactions, Rows, Sequences
+from rankline.workflows.preprocess.negative_sampling import TRAIN, VALID, Interactions, Rows, Sequences
 
 NUM_ITEMS = 9
 CONFIG = SequenceConfig(min_interactions=3)

@@ -42,10 +42,5 @@ NUMERIC_PARTS = ("day_of_year", "elapsed_days")
 
 
 def date_part(micros: Micros, part: str) -> NDArray[np.float64]:
-    """Return a part of each time as integral float64.
-
-    Args:
-        micros: microseconds since 1970 in UTC.
-        part: a key of `PARTS`.
-    """
+    """Return a part (a key of `PARTS`) of each time, in microseconds since 1970 in UTC, as integral float64."""
     return PARTS[part](micros).astype(np.float64)

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankline.workflows.core.errors import DataError
-from rankline.workflows.nvt.kernels.distinct import sorted_distinct
-from rankline.workflows.nvt.kernels.hashing import hash_ids
-from rankline.workflows.preprocess.sequences.config import SequenceConfig
+from rankline.workflows.nvt.keys import hash_ids, sorted_distinct
+from rankline.workflows.preprocess.config import SequenceConfig
 from rankline.workflows.schema.ragged import offsets_of
 
 TRAIN, VALID = "train", "valid"
@@ -32,51 +31,25 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Interactions:
-    """The items that users chose.
-
-    Attributes:
-        items: item codes, grouped by user, in chronological order; shape (num_interactions,).
-        offsets: user i has the items from offsets[i] up to offsets[i + 1]; shape (num_users + 1,).
-        num_items: codes are in [0, num_items).
-    """
-
-    items: NDArray[np.int32]
-    offsets: Codes
-    num_items: int
+    items: NDArray[np.int32]  # item codes, grouped by user, in chronological order; shape (num_interactions,)
+    offsets: Codes  # user i has the items from offsets[i] up to offsets[i + 1]; shape (num_users + 1,)
+    num_items: int  # codes are in [0, num_items)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """N rows whose histories have M items in total.
+    """N rows whose histories have M items in total."""
 
-    Attributes:
-        users: shape (N,).
-        items: the items to score, shape (N,).
-        labels: 1 if the user chose the item, else 0; shape (N,).
-        history: concatenated histories, each with the latest item last; shape (M,).
-        negatives: for each item in `history`, an item that the user did not choose; shape (M,). None if not requested.
-        offsets: row i has the items from offsets[i] up to offsets[i + 1]; shape (N + 1,).
-    """
-
-    users: Codes
-    items: NDArray[np.int32]
-    labels: NDArray[np.float32]
-    history: NDArray[np.int32]
-    negatives: NDArray[np.int32] | None
-    offsets: Codes
+    users: Codes  # shape (N,)
+    items: NDArray[np.int32]  # the items to score, shape (N,)
+    labels: NDArray[np.float32]  # 1 if the user chose the item, else 0; shape (N,)
+    history: NDArray[np.int32]  # concatenated histories, each with the latest item last; shape (M,)
+    negatives: NDArray[np.int32] | None  # for each of `history`, an item that the user did not choose, (M,)
+    offsets: Codes  # row i has the items from offsets[i] up to offsets[i + 1]; shape (N + 1,)
 
 
 class Sequences:
-    """Generates rows from interactions.
-
-    Args:
-        interactions: interactions of all users.
-        config: which positions give rows, and how negatives are drawn.
-
-    Attributes:
-        dropped: reason → number of dropped interactions.
-        num_negatives: split → negative rows per positive row.
-        num_rows: split → rows.
+    """Generates rows from interactions; `num_rows`, `num_negatives` and `dropped` are known from the start.
 
     Raises:
         DataError: no rows are left for training or validation.
@@ -134,9 +107,7 @@ class Sequences:
     def rows(self, split: str, max_values: int = 1 << 22) -> Iterator[Rows]:
         """Yield the rows of a split by user and in chronological order, each positive before its negatives.
 
-        Args:
-            split: `TRAIN` or `VALID`.
-            max_values: maximum number of history items in a block, unless a single positive has more.
+        A block has at most `max_values` history items, unless a single positive has more.
         """
         positions, config = self._positions[split], self._config
         num_negatives = self.num_negatives[split]
@@ -172,12 +143,7 @@ class Sequences:
 
 
 class _Positions:
-    """Selected consecutive positions in each user's sequence, numbered across users.
-
-    Args:
-        first: first position of each user, shape (num_users,).
-        counts: number of positions of each user, shape (num_users,).
-    """
+    """Consecutive positions, a number of them from a first one on in each user's sequence, numbered across users."""
 
     def __init__(self, first: Codes, counts: Codes) -> None:
         self._ends = np.cumsum(counts)
@@ -192,12 +158,7 @@ class _Positions:
 
 
 class _Pairs:
-    """The set of (user, item) pairs in the interactions.
-
-    Args:
-        users, items: codes, shape (num_interactions,).
-        num_items: item codes are below this number.
-    """
+    """The set of (user, item) pairs in the interactions; codes of items are below `num_items`."""
 
     def __init__(self, users: Codes, items: NDArray[np.int32], num_items: int) -> None:
         self._num_items = num_items
@@ -220,27 +181,16 @@ class _Pairs:
 
 
 class _Negatives:
-    """Draws items that users did not choose.
-
-    Args:
-        pool: items to draw from, with probability proportional to their frequency; shape (num_interactions,).
-        own: pairs that must not be drawn; None to allow all items.
-        seed: random seed.
-    """
+    """Draws items of a pool, with probability proportional to their frequency, but none of the user's own pairs."""
 
     def __init__(self, pool: NDArray[np.int32], own: _Pairs | None, seed: int) -> None:
         self._pool, self._own, self._seed = pool, own, seed
 
     def draw(self, stream: int, first: int, users: Codes) -> NDArray[np.int32]:
-        """Draw one item for each of the users, shape (N,). Every user must have at least one unchosen item.
+        """Draw one item for each of the users, (N,), from draw `first` of a stream on; each must have an unchosen item.
 
         Items that the user chose are drawn again. After many failed attempts, the item is drawn from the user's
         unchosen items directly, which has the same distribution and always terminates.
-
-        Args:
-            stream: number of the random stream, see `_STREAMS`.
-            first: index of the first draw in the stream.
-            users: codes, one per draw.
         """
         numbers = np.arange(first, first + len(users))
         items = self._pick(self._pool, stream, 0, numbers)

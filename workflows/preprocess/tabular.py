@@ -23,14 +23,10 @@ from rankline.workflows.nvt.compat import nvt
 from rankline.workflows.nvt.io.workflow import load_workflow, without_folds
 from rankline.workflows.nvt.operators.arrow_input import arrow_columns
 from rankline.workflows.nvt.operators.values import holds_text
+from rankline.workflows.preprocess.config import RowsConfig
 from rankline.workflows.preprocess.dataset import Dataset
-from rankline.workflows.preprocess.encoding import Job
-from rankline.workflows.preprocess.executor import Report
-from rankline.workflows.preprocess.prepared_data import HELDOUT, HISTORIES
-from rankline.workflows.preprocess.raw import RawData, Shard, StreamedRows
-from rankline.workflows.preprocess.splits import split_batches, split_by_column, split_rows
-from rankline.workflows.preprocess.tabular.config import RowsConfig
-from rankline.workflows.preprocess.tabular.partitions import (
+from rankline.workflows.preprocess.executor import Job, Report
+from rankline.workflows.preprocess.partitions import (
     NUM_FILES,
     FileRows,
     FilesWriter,
@@ -42,6 +38,9 @@ from rankline.workflows.preprocess.tabular.partitions import (
     layout_of_split,
     read_partition,
 )
+from rankline.workflows.preprocess.prepared_data import HELDOUT, HISTORIES
+from rankline.workflows.preprocess.raw import RawData, Shard, StreamedRows
+from rankline.workflows.preprocess.splits import split_batches, split_by_column, split_rows
 from rankline.workflows.schema.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source, SpecMetadata
 from rankline.workflows.schema.label_stats import Labels, expected_labels, sums
 from rankline.workflows.schema.targets import Head, usual_heads

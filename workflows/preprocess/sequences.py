@@ -21,20 +21,19 @@ from numpy.typing import NDArray
 from rankline.workflows.core.errors import DataError, SpecError
 from rankline.workflows.nvt.compat import nvt
 from rankline.workflows.nvt.io.workflow import load_workflow
+from rankline.workflows.preprocess.config import SequenceConfig
 from rankline.workflows.preprocess.dataset import Dataset, SequenceColumns
-from rankline.workflows.preprocess.encoding import Job
-from rankline.workflows.preprocess.executor import Report
-from rankline.workflows.preprocess.prepared_data import HELDOUT, HISTORIES
-from rankline.workflows.preprocess.raw import RawData
-from rankline.workflows.preprocess.sequences.config import SequenceConfig
-from rankline.workflows.preprocess.sequences.negative_sampling import TRAIN, VALID, Interactions, Rows, Sequences
-from rankline.workflows.preprocess.tabular.partitions import (
+from rankline.workflows.preprocess.executor import Job, Report
+from rankline.workflows.preprocess.negative_sampling import TRAIN, VALID, Interactions, Rows, Sequences
+from rankline.workflows.preprocess.partitions import (
     FilesWriter,
     RawSplit,
     feature_of,
     nvtabular_dataset,
     read_partition,
 )
+from rankline.workflows.preprocess.prepared_data import HELDOUT, HISTORIES
+from rankline.workflows.preprocess.raw import RawData
 from rankline.workflows.schema.feature_spec import (
     HISTORY,
     HISTORY_SUFFIX,
@@ -178,12 +177,7 @@ def _codes(chunks: Sequence[pa.DictionaryArray]) -> tuple[NDArray[np.int32], pa.
 
 
 class _Columns:
-    """The outputs of a fitted workflow for users and items.
-
-    Attributes:
-        label: name of the label column.
-        features: the columns in file order: label, user, item, history, negative history.
-        channels: channel → columns.
+    """The outputs of a fitted workflow for users and items: label, user, item, history, negative history.
 
     Raises:
         SpecError: the workflow encodes an item in a history differently from the item to score.

@@ -42,20 +42,12 @@ class FileRows:
 
 @dataclass(frozen=True, kw_only=True)
 class RawSplit:
-    """Raw rows of a split, in the partitions that NVTabular processes.
+    """Raw rows of a split, in the partitions that NVTabular processes."""
 
-    Attributes:
-        name: "train" or "valid".
-        partitions: one file per partition, see `read_partition`; strings that the workflow converts to numbers are
-            dictionary-encoded.
-        num_rows: total number of rows.
-        schema: schema of the raw rows.
-    """
-
-    name: str
-    partitions: tuple[Path, ...]
-    num_rows: int
-    schema: pa.Schema
+    name: str  # "train" or "valid"
+    partitions: tuple[Path, ...]  # files for `read_partition`; strings that become numbers are dictionaries
+    num_rows: int  # total number of rows
+    schema: pa.Schema  # schema of the raw rows
 
     def cut(self, rows_per_file: int) -> list[tuple[FileRows, ...]]:
         """Divide the rows of all partitions into files of `rows_per_file` rows; the last file may have fewer."""
@@ -166,11 +158,8 @@ def file_name(number: int, kind: str = "parquet") -> str:
 class FilesWriter:
     """Writes tables as files `part-000.parquet`, or `part-000.arrow`, and so on.
 
-    Args:
-        directory: output directory; created if needed.
-        rows_per_file: rows of each file; the last may have fewer.
-        rows_per_group: rows of each row group; the last of a file may have fewer. None for one row group per file.
-        dictionaries: columns to write dictionary-encoded; None for Parquet, a collection for partitions.
+    The last file, and the last row group of a file, may have fewer rows. Partitions (`.arrow`) have columns to write
+    dictionary-encoded, `dictionaries`; without these, the files are Parquet.
     """
 
     def __init__(

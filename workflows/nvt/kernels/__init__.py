@@ -1,1 +1,0 @@
-"""Arithmetic shared by the NVTabular operators and the served plan."""
