@@ -11,11 +11,9 @@ import typer
 from rankline.cli.main import app
 from rankline.recipes.overrides import description_of
 from rankline.recipes.recipe_file import recipe_schema
-from rankline.serving.loadtest.analysis.resources import ServerResources
-from rankline.serving.loadtest.analysis.server_breakdown import Breakdown, StepTimes
 from rankline.serving.loadtest.report.report import FORMAT_VERSION, BenchmarkReport, LoadResult
-from rankline.serving.loadtest.runs import Floor, Load
-from rankline.serving.loadtest.search.rate import SearchResult
+from rankline.serving.loadtest.runs import Floor, Load, SearchResult
+from rankline.serving.loadtest.server_breakdown import Breakdown, ServerResources, StepTimes
 from rankline.serving.loadtest.stats.metrics import METRICS as MEASURED
 from rankline.serving.loadtest.stats.metrics import Metric
 from rankline.training.evaluation import METRICS

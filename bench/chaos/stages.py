@@ -29,7 +29,7 @@ from rankline.recipes.workspace import Workspace
 from rankline.serving.client import Client, ClientConfig
 from rankline.serving.repository.ensemble import ExportedEnsemble, versions
 from rankline.serving.server.ports import LOOPBACK, choose_ports, free_port
-from rankline.serving.triton.checksums import MANIFEST_PARAMETER, check_step
+from rankline.serving.triton.step import MANIFEST_PARAMETER, check_step
 from rankline.workflows.core.errors import RanklineError, ServerError, ServingError
 from rankline.workflows.core.progress import beside
 from rankline.workflows.storage.artifacts import load_manifest

@@ -46,11 +46,10 @@ from bench.peers import fastapi_app
 from bench.serving.http1 import Http1Connection
 from rankline.recipes.workspace import Workspace
 from rankline.serving.client import Client
-from rankline.serving.loadtest.generator.connections import connect
 from rankline.serving.loadtest.generator.transport import Connect
-from rankline.serving.loadtest.generator.worker_pool import Workers
+from rankline.serving.loadtest.generator.worker_pool import Workers, connect
 from rankline.serving.loadtest.runs import Load, bottleneck
-from rankline.serving.loadtest.stats.histogram import LatencyHistogram
+from rankline.serving.loadtest.stats.counters import LatencyHistogram
 from rankline.serving.loadtest.stats.percentiles import percentile
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from rankline.serving.server.ports import free_port

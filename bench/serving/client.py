@@ -31,11 +31,10 @@ import pyarrow as pa
 from bench.harness.closed_loop import keep_in_flight
 from bench.harness.report import Report, medians_of, scratch_directory
 from rankline.serving.client import AsyncClient, Client
-from rankline.serving.loadtest.analysis import identity
+from rankline.serving.loadtest import identity
 from rankline.serving.loadtest.config import LoadConfig
-from rankline.serving.loadtest.generator.connections import connect
 from rankline.serving.loadtest.generator.transport import TRANSPORTS
-from rankline.serving.loadtest.generator.worker_pool import Workers
+from rankline.serving.loadtest.generator.worker_pool import Workers, connect
 from rankline.serving.loadtest.report.report import LoadResult
 from rankline.serving.loadtest.runner import measure
 from rankline.serving.loadtest.runs import Load

@@ -17,7 +17,7 @@ from bench.harness.report import Report, scratch_directory
 from bench.peers import notebook
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.importers.export import export_foreign
-from rankline.serving.loadtest.generator.connections import connect
+from rankline.serving.loadtest.generator.worker_pool import connect
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 
 OURS, MERLIN = "rankline", "merlin-systems"

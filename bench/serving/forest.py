@@ -22,7 +22,7 @@ from rankline.recipes.workspace import Workspace
 from rankline.serving.client import Client
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import export_ensemble
-from rankline.serving.loadtest.analysis.identity import BACKENDS, NAME, write_identity
+from rankline.serving.loadtest.identity import BACKENDS, NAME, write_identity
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from rankline.training.config.train import TrainConfig
 from rankline.training.models.lightgbm import LightGBMConfig

@@ -36,21 +36,20 @@ from rankline.recipes import recipe_named
 from rankline.recipes.workspace import Workspace
 from rankline.serving.export.config import PYTHON, ExportConfig
 from rankline.serving.export.exporter import export_ensemble
-from rankline.serving.export.parity import plan_inputs, raw_rows
-from rankline.serving.loadtest.analysis.identity import (
+from rankline.serving.export.parity import plan_inputs, rows_of
+from rankline.serving.loadtest.generator.worker_pool import Workers, connect
+from rankline.serving.loadtest.identity import (
     BACKENDS,
     NAME,
     NATIVE_NAME,
     write_identity,
     write_native_identity,
 )
-from rankline.serving.loadtest.generator.connections import connect
-from rankline.serving.loadtest.generator.worker_pool import Workers
 from rankline.serving.loadtest.runs import Load
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from rankline.serving.server.supervisor import config_of
-from rankline.serving.triton.parameters import PLAN
+from rankline.serving.triton.step import PLAN
 from rankline.terminal.console import Stages
 from rankline.training.config.train import TrainConfig
 from rankline.training.models.config import NetworkConfig
@@ -202,7 +201,7 @@ def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
     def call(batch_size: int, _keep: Any = model) -> Any:
         if batch_size not in encoded:
             drawn = rows.take(pa.array(np.arange(batch_size) % len(rows)))
-            inputs = padded_tensors(plan.run(*plan_inputs(plan, raw_rows(plan, drawn, batch_size))))
+            inputs = padded_tensors(plan.run(*plan_inputs(plan, rows_of(plan.inputs, drawn, batch_size))))
             encoded[batch_size] = {name: tf.constant(values) for name, values in inputs.items()}
         return signature(**encoded[batch_size])[SCORE].numpy()
 

@@ -13,7 +13,7 @@ from rankline.recipes import recipe_named
 from rankline.recipes.workspace import Workspace
 from rankline.serving.export.config import ExportConfig, num_cores
 from rankline.serving.loadtest.config import Slo
-from rankline.serving.loadtest.search.serving_config import LONG, Effort, Trial, space, try_config
+from rankline.serving.loadtest.serving_config import LONG, Effort, Trial, space, try_config
 from rankline.training.tracking import TrackingConfig
 from rankline.tuning.serving import available_engines, tune_serving
 from rankline.tuning.serving_trials import Trials

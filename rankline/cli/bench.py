@@ -138,7 +138,7 @@ def _measure(
 
 def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regression: float) -> bool:
     """Print the comparison, and return whether anything regressed."""
-    from rankline.serving.loadtest.analysis.compare import compare
+    from rankline.serving.loadtest.compare import compare
     from rankline.terminal.bench_table import print_comparison
 
     comparison = compare(earlier, report, max_regression)

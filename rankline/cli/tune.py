@@ -87,7 +87,7 @@ def tune_command(
     check_writable(json_file)
     from rankline.api.pipeline import write_json
     from rankline.runs.store import check_store, uri_of
-    from rankline.serving.loadtest.search.serving_config import VARIED
+    from rankline.serving.loadtest.serving_config import VARIED
 
     chosen = recipe_named(recipe).with_overrides(overrides)
     workspace = Workspace(recipe=chosen.name, root=work_dir, repository=repository)

@@ -7,8 +7,8 @@ from typing import Any
 from rankline.runs.bench_reports import read_report
 from rankline.runs.reader import Reader
 from rankline.runs.summary import RunSummary, differences, validation_of
-from rankline.serving.loadtest.analysis.compare import Comparison, compare
-from rankline.serving.loadtest.analysis.compare import Difference as LoadDifference
+from rankline.serving.loadtest.compare import Comparison, compare
+from rankline.serving.loadtest.compare import Difference as LoadDifference
 from rankline.training.evaluation import objective_of
 from rankline.training.evaluation.confidence import MEASURABLE, Difference, difference
 from rankline.training.evaluation.validation_scores import scored_alike

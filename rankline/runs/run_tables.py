@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from rankline.serving.loadtest.report.markup import Markup, joined, page, tag
+from rankline.serving.loadtest.report.html import Markup, joined, page, tag
 from rankline.serving.loadtest.summary import number
 from rankline.terminal.console import heading, print_table
 from rankline.workflows.core.formatting import quality_figure, quality_interval

@@ -88,7 +88,7 @@ def server_for(
         config = config_of(ExportedEnsemble.load(repository), log_path=log_path)
         identity = None
         if with_identity:
-            from rankline.serving.loadtest.analysis.identity import write_fastest_identity
+            from rankline.serving.loadtest.identity import write_fastest_identity
 
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="rankline-identity-")))
             repository, backends = directory / "models", directory / "backends"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.markup import escape
 
-from rankline.serving.loadtest.analysis.compare import Comparison, Difference
+from rankline.serving.loadtest.compare import Comparison, Difference
 from rankline.serving.loadtest.report.report import BenchmarkReport
 from rankline.serving.loadtest.stats.percentiles import CONFIDENCE
 from rankline.serving.loadtest.summary import KEYS, Cell, checked, columns, conclusion, number, remarks

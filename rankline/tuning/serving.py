@@ -22,7 +22,7 @@ from rankline.serving.engines import Engine, engine_for, engines_for
 from rankline.serving.export.config import ExportConfig, num_cores
 from rankline.serving.loadtest.config import Slo
 from rankline.serving.loadtest.runner import check_batch_sizes
-from rankline.serving.loadtest.search.serving_config import VARIED, Reading, Trial, name_of, search, space
+from rankline.serving.loadtest.serving_config import VARIED, Reading, Trial, name_of, search, space
 from rankline.serving.loadtest.summary import number
 from rankline.terminal.console import print_table
 from rankline.training.tracking import TrackingConfig, quiet

@@ -12,14 +12,13 @@ from rankline.scoring.backends import server_for
 from rankline.serving.client import Client
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import CheckedExport, checked, exportable_of
-from rankline.serving.loadtest.analysis.score_check import ScoreCheck
 from rankline.serving.loadtest.config import LoadConfig, Slo
 from rankline.serving.loadtest.generator.worker_pool import STOPPED, Workers
-from rankline.serving.loadtest.measurement import Bench
+from rankline.serving.loadtest.measurement import Bench, ScoreCheck
+from rankline.serving.loadtest.rate import kept_up, measure_rate
 from rankline.serving.loadtest.report.report import LoadResult
 from rankline.serving.loadtest.runs import Load
-from rankline.serving.loadtest.search.serving_config import Measure, Reading
-from rankline.serving.loadtest.search.slo import kept_up, measure_rate
+from rankline.serving.loadtest.serving_config import Measure, Reading
 from rankline.serving.loadtest.stats.percentiles import samples_needed
 from rankline.workflows.core.errors import ServerError
 from rankline.workflows.preprocess.prepared_data import PreparedData

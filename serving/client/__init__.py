@@ -20,9 +20,8 @@ Modules:
     encoding           conversion of columns to input tensors
     request_builder    rows → messages: checked, split to the server's limits and encoded
     config             timeouts, retries, encryption, transport
-    transport          interface of the transports, coroutines implemented in `grpc`, `http` and `http_async`
     errors             conversion of failed calls to exceptions
-    core               the shared part of both clients
+    core               the shared part of both clients, and the interface of the transports `grpc` and `http`
     sync, aio          `Client` and `AsyncClient`
 """
 

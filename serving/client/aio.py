@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rankline.serving.client.config import DEFAULTS, ClientConfig
-from rankline.serving.client.core import Core
+from rankline.serving.client.core import Core, connect
 from rankline.serving.client.encoding import Array
 from rankline.serving.client.request_builder import Columns, PreparedRequest
 from rankline.serving.client.schema import ModelSchema
-from rankline.serving.client.transport import connect
 from rankline.workflows.core.errors import ServerError
 
 

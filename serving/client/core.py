@@ -1,22 +1,95 @@
-"""The shared part of both clients: read the model's schema, send requests, retry, and explain failures."""
+"""The shared part of both clients: read the model's schema, send requests, retry, and explain failures.
+
+Each transport is written once for both clients, as coroutines. Coroutines of a blocking transport never suspend, so
+`Client` runs them to completion immediately (`run`); the others wait in the event loop.
+"""
 
 import random
+import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
-from rankline.serving.client.config import ClientConfig
-from rankline.serving.client.encoding import Array
+from rankline.serving.client.config import GRPC, HTTP, ClientConfig, ClientTls
+from rankline.serving.client.encoding import Array, WireTensor
 from rankline.serving.client.errors import CallError, explain
 from rankline.serving.client.request_builder import Columns, PreparedRequest, join_scores, prepare, prepare_ranking
 from rankline.serving.client.schema import ModelSchema
-from rankline.serving.client.transport import Transport
-from rankline.workflows.core.errors import RequestError, ServingError
-from rankline.workflows.schema.tensors import side_by_side
+from rankline.workflows.core.errors import ConfigError, RequestError, ServingError, in_short
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.schema.tensors import Tensor, side_by_side
 
 _Result = TypeVar("_Result")
 _MIN_TIMEOUT_S = 1e-3  # after an overlong pause no time is left, and some transports take 0 as no timeout
+_SCHEMES = {"grpc": (GRPC, False), "grpcs": (GRPC, True), "http": (HTTP, False), "https": (HTTP, True)}
+
+
+class Transport(Protocol):
+    """A connection. Calls raise `CallError`, after `timeout_s` at the latest, and are never retried."""
+
+    async def describe(self, model_name: str, timeout_s: float) -> Any:
+        """Return the model's `inference.ModelConfig`."""
+
+    async def model_names(self, timeout_s: float) -> list[str]:
+        """Return the names of the models that are ready."""
+
+    def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
+        """Return a message that requests all outputs."""
+
+    async def infer(self, message: Any, timeout_s: float) -> Any:
+        """Send a message and return the response, to be passed to `decode`."""
+
+    def decode(self, response: Any, tensor: Tensor) -> Array:
+        """Return an output, [num_rows, ...]. Raise ValueError, IndexError or struct.error if it does not fit."""
+
+    async def close(self) -> None:
+        pass
+
+
+def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
+    """Create a transport without connecting to the server yet.
+
+    Args:
+        config: choice and options of the transport.
+        is_async: True for calls in the running event loop, False for blocking calls.
+
+    Raises:
+        ConfigError: `url` is not an address, or its scheme contradicts the config.
+        MissingExtraError: HTTP needs packages that are not installed.
+    """
+    url, config = by_scheme(url, config)
+    if config.transport != HTTP:
+        from rankline.serving.client.grpc import GrpcTransport
+
+        return GrpcTransport(url, config, is_async=is_async)
+    try:
+        _ = urlsplit(f"//{url}").port
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is not an address: {in_short(error)}. Expected HOST:PORT.") from None
+    for module in ("aiohttp", "geventhttpclient"):
+        require(module, feature="transport 'http'", extra="http")
+    from rankline.serving.client.http import AsyncHttpTransport, BlockingHttpTransport
+
+    return (AsyncHttpTransport if is_async else BlockingHttpTransport)(url, config)
+
+
+def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
+    """Remove the scheme, and the path of Triton's protocol, from an address, and apply the scheme to the config.
+
+    Raises:
+        ConfigError: scheme and config contradict each other.
+    """
+    scheme, _, address = url.partition("://")
+    if not address or scheme not in _SCHEMES:
+        return url, config
+    transport, is_encrypted = _SCHEMES[scheme]
+    if transport == GRPC != config.transport:
+        raise ConfigError(f"{url} asks for gRPC, but transport is {config.transport!r}. Leave one of them out.")
+    tls = config.tls or (ClientTls() if is_encrypted else None)
+    return re.sub(r"/(v2(/.*)?)?$", "", address), replace(config, transport=transport, tls=tls)
 
 
 class Core:

@@ -46,7 +46,8 @@ class WireTensor:
     @cached_property
     def data(self) -> Array:
         """The encoded bytes: numbers in C order; strings as uint8, each preceded by its length."""
-        return _wire(self.values)
+        values = self.values
+        return np.ascontiguousarray(values) if isinstance(values, np.ndarray) else _framed(*_text(values))
 
 
 @dataclass(frozen=True)
@@ -307,10 +308,6 @@ def _padded(elements: Flat, lengths: Array, width: int) -> Flat:
     offsets = offsets_of(pad(sizes, lengths, width).reshape(-1))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
-
-
-def _wire(values: Flat) -> Array:
-    return np.ascontiguousarray(values) if isinstance(values, np.ndarray) else _framed(*_text(values))
 
 
 def _text(strings: pa.LargeBinaryArray) -> tuple[Array, Array]:

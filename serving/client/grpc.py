@@ -109,15 +109,11 @@ class GrpcTransport:
             _waiting.add(thread)
             return method(message, timeout=timeout_s, **self._options)
         except grpc.RpcError as error:
-            raise _failed(error) from error
+            raise CallError(error.code().name, error.details() or "") from error
         except (ValueError, grpc.aio.UsageError) as error:  # closed channel, blocking or not
             raise CallError(CLOSED, str(error)) from error
         finally:
             _waiting.discard(thread)
-
-
-def _failed(error: Any) -> CallError:
-    return CallError(error.code().name, error.details() or "")
 
 
 def _channel_options(url: str, config: ClientConfig) -> list[tuple[str, int | str]]:

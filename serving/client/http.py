@@ -1,14 +1,18 @@
-"""Triton's HTTP protocol through tritonclient, for networks that block gRPC."""
+"""Triton's HTTP protocol through tritonclient, blocking or for asyncio, for networks that block gRPC."""
 
+import asyncio
 import os
+import ssl
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from http.client import HTTPException
 from typing import Any
 
+import aiohttp
 import gevent  # type: ignore[import-untyped]
 import tritonclient.http as triton
+import tritonclient.http.aio as async_triton
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor
@@ -45,6 +49,7 @@ _STATUS_OF_PAGE = {
     "504": DEADLINE_EXCEEDED,
 }
 """Statuses of responses that are not JSON and therefore come from a proxy."""
+_FAILURES = (InferenceServerException, ValueError, OSError, HTTPException, aiohttp.ClientError)
 
 os.register_at_fork(after_in_child=gevent.reinit)  # otherwise gevent waits for threads of the parent
 
@@ -95,12 +100,7 @@ class HttpTransport(ABC):
 
     @abstractmethod
     async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
-        """Call a method of tritonclient's client."""
-
-    @property
-    def _headers(self) -> dict[str, str]:
-        """Headers of a request, copied because tritonclient modifies them."""
-        return dict(self._config.headers)
+        """Call a method of tritonclient's client, with a copy of the headers, because it modifies them."""
 
 
 class BlockingHttpTransport(HttpTransport):
@@ -121,18 +121,14 @@ class BlockingHttpTransport(HttpTransport):
     async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
         try:
             with gevent.Timeout(timeout_s) as limit:  # covers all reads, unlike a socket's timeout
-                return getattr(self._kept(), method)(*arguments, headers=self._headers)
+                return getattr(self._kept(), method)(*arguments, headers=dict(self._config.headers))
         except gevent.Timeout as error:
             if error is not limit:
                 raise
             self._drop()  # the response may still arrive on this connection
             raise CallError(DEADLINE_EXCEEDED, str(error)) from error
-        except InferenceServerException as error:
-            raise failed(error) from error
-        except ValueError as error:  # invalid JSON or UTF-8
-            raise CallError(NOT_TRITON, f"status 200, {in_short(error)}") from error
-        except (OSError, HTTPException) as error:
-            raise CallError(UNAVAILABLE, str(error)) from error
+        except _FAILURES as error:
+            raise _failed(error) from error
 
     def _kept(self) -> Any:
         """Return this thread's client. Creating a client closes the clients of finished threads."""
@@ -160,8 +156,40 @@ class BlockingHttpTransport(HttpTransport):
         client.close()
 
 
-def failed(error: InferenceServerException) -> CallError:
-    """Convert an error response of the server, or of a proxy in front of it."""
+class AsyncHttpTransport(HttpTransport):
+    """Implements `Transport` with connections in the running event loop."""
+
+    def __init__(self, url: str, config: ClientConfig) -> None:
+        super().__init__(config)
+        tls = config.tls
+        context = None
+        if tls is not None:
+            context = ssl.create_default_context(cafile=tls.root)
+            if tls.certificate is not None:
+                context.load_cert_chain(tls.certificate, tls.key)
+        self._client = async_triton.InferenceServerClient(
+            url, conn_timeout=None, ssl=tls is not None, ssl_context=context
+        )
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
+        try:
+            call = getattr(self._client, method)(*arguments, headers=dict(self._config.headers))
+            return await asyncio.wait_for(call, timeout_s)
+        except asyncio.TimeoutError as error:  # not yet TimeoutError on Python 3.10
+            raise CallError(DEADLINE_EXCEEDED, str(error)) from error
+        except _FAILURES as error:
+            raise _failed(error) from error
+
+
+def _failed(error: Exception) -> CallError:
+    """Convert a failed connection, or an error response of the server or of a proxy in front of it."""
+    if isinstance(error, ValueError):  # invalid JSON or UTF-8
+        return CallError(NOT_TRITON, f"status 200, {in_short(error)}")
+    if not isinstance(error, InferenceServerException):
+        return CallError(UNAVAILABLE, str(error))
     status, page = str(error.status()), error.debug_details()
     if page is not None:
         return CallError(_STATUS_OF_PAGE.get(status, NOT_TRITON), f"status {status}: {' '.join(page.split())[:100]}")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2
 
-from rankline.serving.triton.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH, names_in
+from rankline.serving.triton.step import CANDIDATES, CLASSES, MAX_LIST_LENGTH, names_in
 from rankline.workflows.core.errors import RequestError
 from rankline.workflows.schema.targets import score_names
 from rankline.workflows.schema.tensor_names import NNZS, VALID, VALUES

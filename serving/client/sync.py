@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from rankline.serving.client.config import DEFAULTS, ClientConfig
-from rankline.serving.client.core import Core, run
+from rankline.serving.client.core import Core, Transport, connect, run
 from rankline.serving.client.encoding import Array
 from rankline.serving.client.request_builder import Columns, PreparedRequest
 from rankline.serving.client.schema import ModelSchema
-from rankline.serving.client.transport import Transport, connect
 
 
 class Client:

@@ -9,7 +9,7 @@ Other packages register an engine by an entry point of the group `rankline.engin
 `numpy = "rankline_numpy:ENGINE"`. Its Triton backend can import the same modules as this process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
@@ -17,8 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.core.errors import ArtifactError, ConfigError, ServerError
 from rankline.workflows.core.optional_packages import installed, require
+from rankline.workflows.native.build import object_name
 
 if TYPE_CHECKING:
     from rankline.serving.engines.offline import OfflineModel, ScoringModel
@@ -83,12 +84,7 @@ class Engine:
         return cast("OfflineModel", self.load(path))
 
     def convert(self, trained: "ModelArtifact", target: Path) -> None:
-        """Convert a trained model from one of the formats in `converts`, and write it to `target`.
-
-        Raises:
-            ExportError: the model cannot be converted.
-            MissingExtraError: the packages needed for the conversion are not installed.
-        """
+        """Convert a trained model from one of `converts`; raise ExportError or MissingExtraError if it cannot."""
         import_module(f"{self.package}.convert").convert(trained, target)
 
 
@@ -111,15 +107,7 @@ def engines_for(trained_format: str) -> Mapping[str, Engine]:
 
 
 def engine_for(trained_format: str, name: str | None = None) -> Engine:
-    """Return the engine that serves a trained model.
-
-    Args:
-        name: name of the engine; None for the engine that runs the format without conversion.
-
-    Raises:
-        ArtifactError: no engine runs the format without conversion.
-        ConfigError: the engine does not exist, or does not accept the format.
-    """
+    """Return the engine that serves a trained model; by default the one that runs the format without conversion."""
     fitting = engines_for(trained_format)
     if name is not None:
         if name not in fitting:
@@ -137,3 +125,21 @@ def engine_of_backend(backend: str) -> Engine:
     if backend not in known:
         raise ConfigError(f"{backend!r} is not the backend of an engine, expected {', '.join(sorted(known))}.")
     return known[backend]
+
+
+def backend_names() -> tuple[str, ...]:
+    return tuple(sorted(folder.name for folder in own_backends()))
+
+
+def own_backends() -> Iterator[Path]:
+    yield from backend_folders((Path(__file__).parents[1] / "python_backends",))
+    yield from (engine.folder.absolute() for engine in engines().values())
+
+
+def backend_folders(directories: tuple[Path, ...]) -> Iterator[Path]:
+    for directory in directories:
+        if not directory.is_dir():
+            raise ServerError(f"backend directory {directory} does not exist.")
+        for folder in sorted(directory.iterdir()):
+            if (folder / "model.py").is_file() or (folder / object_name(folder.name)).is_file():
+                yield folder.absolute()

@@ -1,22 +1,22 @@
 """Interfaces of models that score in this process, outside Triton, and enter the serving graph."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.schema.feature_spec import FeatureSpec
-from rankline.workflows.schema.ragged import Padded
+from rankline.workflows.schema.ragged import Padded, padded_rows, padded_tensors
 from rankline.workflows.schema.tensors import side_by_side
 
 
 class ScoringModel(Protocol):
     """A model in its served format, loaded into this process.
-
-    Args:
-        path: model file or directory.
 
     Raises:
         ArtifactError: the model cannot be loaded.
@@ -29,8 +29,7 @@ class ScoringModel(Protocol):
 
         Returns:
             The values of each row, all outputs concatenated in the order of their names, (N, sum of widths); or (N,)
-                for a
-            single value. With several candidates per row, (N, candidates) or (N × candidates,).
+                for a single value. With several candidates per row, (N, candidates) or (N × candidates,).
 
         Raises:
             ArtifactError: the model takes other columns.
@@ -39,9 +38,8 @@ class ScoringModel(Protocol):
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
         """Return the function that the backend calls for a request, using all cores.
 
-        Returns:
-            A function from one array per name, as created by `padded_tensors`, to the outputs in the order of their
-            names.
+        It takes one array per name, as created by `padded_tensors`, and returns the outputs in the order of their
+        names.
         """
 
 
@@ -52,24 +50,47 @@ class OfflineModel(ScoringModel, Protocol):
         """Return column → NumPy dtype name of the model's inputs, which may differ from the workflow's outputs.
 
         NVTabular's hashes are int32, for instance, and its statistics mostly float64.
-
-        Args:
-            spec: features that the model was trained on.
         """
 
     def operator(self, encoded: Any) -> Any:
-        """Return the merlin-systems operator for this model in a serving graph.
-
-        Args:
-            encoded: Merlin schema of the workflow's output.
-        """
+        """Return the merlin-systems operator for this model, given the Merlin schema of the workflow's output."""
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
-        """Score rows that were encoded by NVTabular; returns the same as `score_served`.
+        """Score rows that were encoded by NVTabular; results and errors are those of `score_served`."""
 
-        Raises:
-            ArtifactError: the model takes other columns.
-        """
+
+class PaddedModel(ABC):
+    """Base of an `OfflineModel` that takes padded rows only.
+
+    Attributes:
+        inputs: input → NumPy dtype; None for float32 instead of other floats.
+        outputs: names of the outputs.
+    """
+
+    inputs: Mapping[str, Any]
+    outputs: Sequence[str]
+
+    @abstractmethod
+    def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
+        """Return the function of `ScoringModel.served_call`."""
+
+    def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
+        return self._score(padded_rows(frame))
+
+    def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
+        return self._score(padded_tensors(columns))
+
+    def _score(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Score copies of arrays in the dtypes of the inputs, since models take int32 or int64."""
+        if set(self.inputs) != set(arrays):
+            raise ArtifactError(
+                f"the model takes {sorted(self.inputs)}, the workflow makes {sorted(arrays)}. They do not match."
+            )
+        cast = []
+        for name, dtype in self.inputs.items():
+            kept = np.float32 if arrays[name].dtype.kind == "f" else arrays[name].dtype
+            cast.append(arrays[name].astype(kept if dtype is None else dtype))
+        return scores_of(dict(zip(sorted(self.outputs), self.served_call(list(self.inputs))(*cast), strict=True)))
 
 
 def scores_of(outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from rankline.workflows.core.validation import check_choice
 
 NATIVE, PYTHON = BACKENDS = ("native", "python")
 WIDE = 200
-"""Number of raw columns from which a table counts as wide; see `rankline.serving.export.relay`."""
+"""Number of raw columns from which a table counts as wide; see `rankline.serving.export.triton_version.relay`."""
 
 
 @dataclass(frozen=True, kw_only=True)

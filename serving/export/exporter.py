@@ -6,6 +6,7 @@ request by request. Each export adds one version to a Triton model repository: s
 `rankline.serving.repository.ensemble`.
 """
 
+import itertools
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,20 +15,31 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from rankline.serving.engines import Engine, engine_for
 from rankline.serving.engines.merlin_operators import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
 from rankline.serving.engines.offline import OfflineModel, ScoringModel
 from rankline.serving.export.config import ExportConfig
-from rankline.serving.export.optional_inputs import optional_columns
-from rankline.serving.export.parity import MAX_ROWS, ParityReport, check_parity, check_rows_apart
+from rankline.serving.export.parity import (
+    MAX_ROWS,
+    ParityReport,
+    check_parity,
+    check_rows_apart,
+    out_of_range,
+    plan_inputs,
+    rows_of,
+    rows_where,
+)
 from rankline.serving.export.triton_version import Served, native_steps, write_version
 from rankline.serving.repository.ensemble import INPUTS, MADE_IN, ExportedEnsemble, publish_version
-from rankline.serving.transforms.nvtabular import UncompiledTransform
 from rankline.serving.triton.config import EnsembleConfig, ModelConfig
+from rankline.serving.triton.transforms import UncompiledTransform
 from rankline.workflows.compiler.compile import check_uncompiled, compile_workflow, input_specs
-from rankline.workflows.core.errors import ArtifactError, ExportError
+from rankline.workflows.core.errors import ArtifactError, ExportError, RequestError
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.core.tracking_uri import kept_uri
 from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
@@ -43,19 +55,14 @@ class Exportable:
     """A fitted workflow and a trained model, from a recipe or imported.
 
     Attributes:
-        workflow: the workflow that takes the raw columns of a request, without labels.
+        workflow: takes the raw columns of a request, without labels.
         offline_workflow: the workflow that the served transform is compared with.
-        model: the trained model, run by its own framework.
-        artifact: the model on disk, as input of the engines.
         dtypes: encoded column → NumPy dtype name of the model's input.
-        widths: encoded list column → its length, for models with fixed lengths.
-        heads: the model's outputs, in order.
         heldout: raw rows for the comparison.
-        made_from: artifact kind → fingerprint of the artifacts that the export is made from.
-        details: details for the manifest.
+        made_from: artifact kind → fingerprint.
         candidates: raw columns that may have several values per row of a request.
         columns: encoded columns that the model takes; None for all.
-        refuses_missing: see `compile_workflow`.
+        widths: encoded list column → its length, for models with fixed lengths.
         trained_on: see `check_parity`.
     """
 
@@ -85,18 +92,7 @@ def export_ensemble(
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Compile, compare, write and publish a prepared workflow and its trained model.
-
-    Args:
-        output: model repository of the ensemble, which gets a new version.
-        promote: see `rankline.serving.repository.ensemble.publish_version`.
-
-    Raises:
-        ArtifactError: an artifact is damaged, the two do not belong together, or `output` contains something else.
-        ConfigError: the engine cannot run the model.
-        LoweringError: the workflow has an operator that cannot be compiled.
-        ParityError: offline and served results differ.
-    """
+    """Compile, compare, write and publish a prepared workflow and its trained model as a version in `output`."""
     engine_for(trained.format, config.engine)  # fail before loading the model
     exportable = exportable_of(prepared, trained)
     return publish_exportable(exportable, output, config, name=name, promote=promote, progress=progress)
@@ -152,7 +148,7 @@ def publish_exportable(
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Compile, compare, write and publish; arguments and errors are the same as in `export_ensemble`."""
+    """Compile, compare, write and publish."""
     with checked(exportable, config, progress) as ready:
         progress.update(3, 4, "write")
         ensemble = ready.publish(output, config, name=name, promote=promote)
@@ -271,6 +267,45 @@ def _in_engine(engine: Engine, exportable: Exportable, directory: Path) -> tuple
     path.parent.mkdir()
     engine.convert(artifact, path)
     return Served(engine=engine, path=path, heads=heads), engine.load(path)
+
+
+def optional_columns(
+    plan: Transform, heldout: pa.Table, candidates: Collection[str], not_compared: Collection[str]
+) -> tuple[str, ...]:
+    """Return the raw columns that a request may leave out: those with missing values that the workflow fills.
+
+    A column without missing values stays required, so that a forgotten column is an error; so do candidates, which
+    determine the number of scores, and columns whose missing values could not be compared with NVTabular.
+    """
+    kept = {*candidates, *not_compared}
+    names = [spec.name for spec in plan.inputs if spec.name not in kept and _is_lacking(heldout[spec.name])]
+    return tuple(itertools.compress(names, _filled(plan, heldout, names)))
+
+
+def _is_lacking(column: pa.ChunkedArray) -> bool:
+    is_float = pa.types.is_floating(column.type)
+    return bool(column.null_count or (is_float and pc.any(pc.is_nan(column)).as_py()))
+
+
+def _filled(plan: Transform, heldout: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
+    """Flag the columns that the plan fills when they are missing, so that the model never sees a missing value."""
+    row = rows_of(plan.inputs, heldout, 1)
+    first = pa.array(np.zeros(len(names), np.int64))
+    columns = {name: row[name].combine_chunks().take(first) for name in row.column_names}
+    for number, name in enumerate(names):
+        columns[name] = pc.if_else(pa.array(np.arange(len(names)) != number), columns[name], None)
+    lacking, flags = pa.table(columns), np.zeros(len(names), np.bool_)
+
+    def runs(start: int, end: int) -> bool:
+        try:
+            made = plan.run(*plan_inputs(plan, lacking.slice(start, end - start)))
+        except RequestError:
+            return False
+        flags[start:end] = ~out_of_range(made)
+        return True
+
+    rows_where(runs, len(names))
+    return flags
 
 
 class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no annotations

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,11 @@ from rankline.workflows.plan.steps import Narrow
 from rankline.workflows.schema.ragged import Padded, pad
 from rankline.workflows.schema.tensor_names import MISSING_LIST
 from rankline.workflows.schema.tensors import apart
+
+Column: TypeAlias = NDArray[Any] | Padded
+Columns: TypeAlias = Mapping[str, Column]
+_Batch: TypeAlias = tuple[pa.Table, Columns, pd.DataFrame]
+"""Raw rows, and what the plan and NVTabular make of them."""
 
 SCORE_TOLERANCE = 1e-5
 """Maximum difference of two scores: absolute for scores in [0, 1], relative for larger scores.
@@ -68,11 +73,9 @@ class ParityReport:
     """Summary of a parity check.
 
     Attributes:
-        num_rows: number of rows compared.
         num_left_out: number of edge-case rows on which NVTabular itself fails, such as for a group unknown to
             `JoinGroupby`, or the model, such as for an id outside its table.
         nulls_not_compared: columns whose missing values are rejected when served, or on which NVTabular fails.
-        largest_score_difference: largest difference between offline and served scores.
         num_candidates: number of candidates per row in the comparison of several candidates with one row per candidate;
             0 if rows have a single candidate.
     """
@@ -93,28 +96,23 @@ def check_parity(
     served_model: ScoringModel | None = None,
     candidates: Collection[str] = (),
     trained_on: pa.Table | None = None,
-    max_rows: int = MAX_ROWS,
 ) -> ParityReport:
     """Compare offline and served results.
 
     Args:
         workflow: the fitted workflow. Columns that the plan does not take, such as labels, are filled with zeros.
         plan: the same workflow without its label, compiled.
-        heldout: raw rows; columns other than the plan's inputs are ignored.
         served_model: the converted model; None if the trained model is served without conversion.
-        candidates: raw columns that may have several values per row of a request.
         trained_on: encoding of the first held-out rows at the time the data was prepared, if it was kept.
-        max_rows: number of held-out rows to compare.
 
     Raises:
         ParityError: results differ, or a held-out row is rejected; the message names the first column and row.
         ArtifactError: the model takes other inputs.
     """
-    rows = raw_rows(plan, heldout, max_rows)
+    rows = rows_of(plan.inputs, heldout, MAX_ROWS)
     served = _serve(plan, rows)
     try:
-        with without_merlin_log():
-            offline = transform_offline(workflow, rows)
+        offline = transform_offline(workflow, rows)
     except Exception as error:  # operators raise anything
         raise ParityError(
             f"NVTabular fails on the held-out rows ({type(error).__name__}: {error}), so there is nothing to compare "
@@ -123,7 +121,7 @@ def check_parity(
     # Separate: pandas converts integers to float64 if any is missing, and edge cases would lose their last bits.
     awkward = _rows_that_fit(plan, awkward_rows(plan, rows))
     comparable, transformed = _transform_what_can_be(workflow, awkward)
-    compared = [(rows, served, offline)]
+    compared: list[_Batch] = [(rows, served, offline)]
     if comparable.num_rows:
         compared.append((comparable, _serve(plan, comparable), transformed))
     may_lack = [spec.name for spec in plan.inputs if spec.width is not None or spec.has_mask]
@@ -154,16 +152,10 @@ def check_parity(
 def check_rows_apart(plan: Transform, heldout: pa.Table) -> float:
     """Raise if the transform of a row depends on the other rows of its batch, since serving batches requests.
 
-    Args:
-        plan: a transform that runs through NVTabular, whose operators may look at neighboring rows.
-
-    Returns:
-        Median latency of a single row in milliseconds.
-
-    Raises:
-        ParityError: a column differs.
+    Operators that run through NVTabular may look at neighboring rows. Return the median latency of a row in
+    milliseconds.
     """
-    rows = raw_rows(plan, heldout, _NUM_ALONE)
+    rows = rows_of(plan.inputs, heldout, _NUM_ALONE)
     together, times = _serve(plan, rows), list[float]()
     for number in range(rows.num_rows):
         row = rows.slice(number, 1)
@@ -171,8 +163,8 @@ def check_rows_apart(plan: Transform, heldout: pa.Table) -> float:
         alone = _serve(plan, row)
         times.append(1000 * (time.perf_counter() - begin))
         for name, column in alone.items():
-            whole = together[name]
-            own, among = (c.ragged().values if isinstance(c, Padded) else c for c in (column, _row_of(whole, number)))
+            same = _at(together[name], slice(number, number + 1))
+            own, among = (c.ragged().values if isinstance(c, Padded) else c for c in (column, same))
             if len(own) != len(among) or not _identical(own, among).all():
                 raise ParityError(
                     f"column {name!r} differs: {_row(rows, number)} gives {own} alone and {among} among other rows, so "
@@ -181,13 +173,8 @@ def check_rows_apart(plan: Transform, heldout: pa.Table) -> float:
     return statistics.median(times)
 
 
-def _row_of(column: NDArray[Any] | Padded, number: int) -> NDArray[Any] | Padded:
-    at = slice(number, number + 1)
-    return Padded(column.values[at], column.lengths[at]) if isinstance(column, Padded) else column[at]
-
-
-def raw_rows(plan: Transform, heldout: pa.Table, max_rows: int) -> pa.Table:
-    return rows_of(plan.inputs, heldout, max_rows)
+def _at(column: Column, rows: slice | NDArray[np.bool_]) -> Column:
+    return Padded(column.values[rows], column.lengths[rows]) if isinstance(column, Padded) else column[rows]
 
 
 def rows_of(inputs: Sequence[ColumnSpec], heldout: pa.Table, max_rows: int) -> pa.Table:
@@ -224,8 +211,8 @@ def _groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
 
 def _transform_without_values(
     workflow: nvt.Workflow, plan: Transform, heldout: pa.Table, names: Sequence[str]
-) -> tuple[list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]], set[str]]:
-    batches, not_compared = list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]](), set[str]()
+) -> tuple[list[_Batch], set[str]]:
+    batches, not_compared = list[_Batch](), set[str]()
     waiting = _groups(names, _MOST_GROUPS)
     while waiting:
         group = waiting.pop()
@@ -256,7 +243,7 @@ def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.
 
 def _transform_lacking(
     workflow: nvt.Workflow, plan: Transform, present: pa.Table, lacking: pa.Table
-) -> tuple[dict[str, NDArray[Any] | Padded], pd.DataFrame] | None:
+) -> tuple[dict[str, Column], pd.DataFrame] | None:
     """Transform rows with missing values by the plan and by NVTabular; None if either rejects them."""
     try:
         served = plan.run(*plan_inputs(plan, lacking))
@@ -266,22 +253,9 @@ def _transform_lacking(
     return None if offline is None else (served, offline.iloc[: lacking.num_rows])
 
 
-def plan_inputs(
-    plan: Transform, rows: pa.Table
-) -> tuple[dict[str, NDArray[Any] | Padded], dict[str, NDArray[np.bool_]]]:
-    """Convert rows to the arguments of `TransformPlan.run`.
-
-    Args:
-        plan: transform that defines the columns and their types.
-        rows: table with these columns and types.
-
-    Returns:
-        The inputs, and the masks of columns that need a mask and have missing values.
-
-    Raises:
-        ParityError: a list of integers has a missing element, which a request cannot express.
-    """
-    inputs: dict[str, NDArray[Any] | Padded] = {}
+def plan_inputs(plan: Transform, rows: pa.Table) -> tuple[dict[str, Column], dict[str, NDArray[np.bool_]]]:
+    """Return the arguments of `TransformPlan.run`: the inputs, and the masks of columns with missing values."""
+    inputs: dict[str, Column] = {}
     valid = {}
     for spec in plan.inputs:
         column = rows[spec.name].combine_chunks()
@@ -301,7 +275,7 @@ def _heldout_column(spec: ColumnSpec, heldout: pa.Table) -> pa.ChunkedArray:
         ) from None
 
 
-def _serve(plan: Transform, rows: pa.Table) -> dict[str, NDArray[Any] | Padded]:
+def _serve(plan: Transform, rows: pa.Table) -> dict[str, Column]:
     inputs, valid = plan_inputs(plan, rows)
     try:
         return plan.run(inputs, valid)
@@ -313,7 +287,7 @@ def _compare(
     model: OfflineModel,
     served_model: ScoringModel,
     rows: pa.Table,
-    served: Mapping[str, NDArray[Any] | Padded],
+    served: Columns,
     offline: pd.DataFrame,
     *,
     are_made_up: bool = False,
@@ -339,7 +313,7 @@ def _compare(
     return difference
 
 
-def _compare_with_training(rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], trained_on: pa.Table) -> None:
+def _compare_with_training(rows: pa.Table, served: Columns, trained_on: pa.Table) -> None:
     """Raise if the encoding has changed since `prepare`: a saved workflow does not contain its operators' code."""
     before = trained_on.slice(0, rows.num_rows).to_pandas()
     for name in served:
@@ -351,20 +325,15 @@ def _compare_with_training(rows: pa.Table, served: Mapping[str, NDArray[Any] | P
             )
 
 
-def out_of_range(columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[np.bool_]:
-    """Flag the rows of a plan's outputs in which a number is NaN or too large for a model.
-
-    Return one flag per row, or a single flag if no column has floats.
-    """
+def out_of_range(columns: Columns) -> NDArray[np.bool_]:
+    """Flag the rows in which a number is NaN or too large for a model; a single flag if no column has floats."""
     arrays = (column.values if isinstance(column, Padded) else column for column in columns.values())
     numbers = (values for values in arrays if values.dtype.kind == "f")
     found = [~(np.abs(values) < _TOO_LARGE).all(axis=tuple(range(1, values.ndim))) for values in numbers]
     return np.logical_or.reduce(found) if found else np.zeros(1, np.bool_)
 
 
-def _runnable(
-    model: OfflineModel, rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], offline: pd.DataFrame
-) -> tuple[pa.Table, Mapping[str, NDArray[Any] | Padded], pd.DataFrame]:
+def _runnable(model: OfflineModel, rows: pa.Table, served: Columns, offline: pd.DataFrame) -> _Batch:
     """Select the rows of a batch that an imported model can run, such as rows whose ids are in its tables."""
 
     def runs(start: int, end: int) -> bool:
@@ -377,10 +346,7 @@ def _runnable(
     flags = rows_where(runs, rows.num_rows)
     if flags.all():
         return rows, served, offline
-    kept = {
-        name: Padded(column.values[flags], column.lengths[flags]) if isinstance(column, Padded) else column[flags]
-        for name, column in served.items()
-    }
+    kept = {name: _at(column, flags) for name, column in served.items()}
     return rows.filter(pa.array(flags)), kept, offline[flags]
 
 
@@ -390,20 +356,15 @@ def _rows_that_fit(plan: Transform, rows: pa.Table) -> pa.Table:
     def fits(start: int, end: int) -> bool:
         try:
             plan.run(*plan_inputs(plan, rows.slice(start, end - start)))
-        except UnfitError:
-            return False
-        except RequestError:
-            return True  # reported when they are served
+        except RequestError as error:
+            return not isinstance(error, UnfitError)  # others are reported when they are served
         return True
 
     return rows.filter(pa.array(rows_where(fits, rows.num_rows)))
 
 
 def rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.bool_]:
-    """Flag the rows for which `holds` is true, by bisection.
-
-    `holds` takes the bounds of a slice, and must be true if it is true for each row of the slice.
-    """
+    """Flag the rows for which `holds` is true, by bisection: it is true of a slice if it is of all its rows."""
     flags = np.zeros(num_rows, np.bool_)
     waiting = [(0, num_rows)] if num_rows else []
     while waiting:
@@ -471,7 +432,7 @@ def transform_offline(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
         if name not in frame:
             frame[name] = np.zeros(len(frame), dtype=schema.dtype.to_numpy)
     dtypes = {name: schema.dtype.to_numpy for name, schema in workflow.output_schema.column_schemas.items()}
-    with quiet_nvtabular(), np.errstate(all="ignore"):
+    with quiet_nvtabular(), without_merlin_log(), np.errstate(all="ignore"):
         made: pd.DataFrame = workflow.transform(frame)
         return made.astype({name: dtypes[name] for name in made if _is_widened(made[name], dtypes[name])})
 
@@ -493,8 +454,7 @@ def _transform_what_can_be(workflow: nvt.Workflow, rows: pa.Table) -> tuple[pa.T
 def _attempt(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame | None:
     """Transform rows through NVTabular; None if an operator fails."""
     try:
-        with without_merlin_log():
-            return transform_offline(workflow, rows)
+        return transform_offline(workflow, rows)
     except Exception:  # operators raise anything
         return None
 
@@ -514,8 +474,7 @@ def _narrowed(plan: Transform) -> dict[str, str]:
 def _awkward_values(spec: ColumnSpec, taken: str) -> pa.Array:
     """Return edge cases of a column's type; for lists an empty list, each value alone and all together.
 
-    Args:
-        taken: NumPy dtype name in which the model takes integers of the column.
+    `taken` is the NumPy dtype name in which the model takes integers of the column.
     """
     kind, values = spec.numpy_dtype.kind, list[Any]()
     if kind == "O":
@@ -558,7 +517,7 @@ def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
     return Padded(pad(_values(spec, elements).astype(spec.numpy_dtype, copy=False), lengths, width), lengths)
 
 
-def _compare_column(name: str, served: NDArray[Any] | Padded, offline: "pd.Series[Any]", rows: pa.Table) -> None:
+def _compare_column(name: str, served: Column, offline: "pd.Series[Any]", rows: pa.Table) -> None:
     if (row := _first_difference(served, offline, _identical)) is not None:
         raise ParityError(
             f"column {name!r} differs: {_row(rows, row)} gives {offline.iloc[row]} offline and {_value(served, row)} "
@@ -566,12 +525,12 @@ def _compare_column(name: str, served: NDArray[Any] | Padded, offline: "pd.Serie
         )
 
 
-def _all_identical(served: Mapping[str, NDArray[Any] | Padded], offline: pd.DataFrame) -> bool:
+def _all_identical(served: Columns, offline: pd.DataFrame) -> bool:
     return all(_first_difference(column, offline[name], _identical) is None for name, column in served.items())
 
 
 def _first_difference(
-    served: NDArray[Any] | Padded,
+    served: Column,
     offline: "pd.Series[Any]",
     compare: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]],
 ) -> int | None:
@@ -590,7 +549,7 @@ def _first_difference(
     return None if all(same) else same.index(False)
 
 
-def _value(served: NDArray[Any] | Padded, row: int) -> Any:
+def _value(served: Column, row: int) -> Any:
     return served.values[row, : served.lengths[row]] if isinstance(served, Padded) else served[row]
 
 

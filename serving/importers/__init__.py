@@ -64,22 +64,14 @@ class ForeignModel(Protocol):
     def __init__(self, path: Path) -> None: ...
 
     def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
-        """Return the feeds in the layout that the model takes: unchanged, unless only a trial can determine it.
+        """Return the feeds, derived from names and types, in the layout that the model takes.
 
-        Args:
-            feeds: feeds derived from names and types.
-            rows: encoded rows for a trial.
+        They are unchanged, unless only a trial with encoded rows can determine it.
         """
         return feeds
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Score rows with the model's own framework.
-
-        Args:
-            arrays: arrays by input name.
-
-        Returns:
-            Array of each output, [rows] or [rows, width].
+        """Score rows with the model's own framework; return [rows] or [rows, width] by output, from arrays by input.
 
         Raises:
             ExportError: the model cannot run the arrays.
@@ -90,11 +82,7 @@ class ForeignModel(Protocol):
         return ()
 
     def take_as_missing(self, value: float) -> None:
-        """Treat a value as missing, in addition to NaN.
-
-        Raises:
-            ConfigError: models of this format have no such value.
-        """
+        """Treat a value as missing, in addition to NaN; raise ConfigError if models of this format have none."""
         raise ConfigError(f"--missing {value:g} is for XGBoost models only, and this is another model. Leave it out.")
 
     def assumed(self) -> tuple[str, ...]:
@@ -104,10 +92,7 @@ class ForeignModel(Protocol):
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         """Write the model in its served layout: padded columns as inputs, one output per head.
 
-        Args:
-            feeds: sources of the model's inputs.
-            heads: outputs by the model's own names, which `rankline.workflows.schema.targets.output_names` returns.
-            target: file or directory to write.
+        `heads` are outputs by the model's own names, which `rankline.workflows.schema.targets.output_names` returns.
 
         Raises:
             ExportError: the model cannot be written in this layout.

@@ -34,13 +34,13 @@ from rankline.serving.importers.input_binding import (
     match,
     widths_of,
 )
-from rankline.serving.importers.multi_model import Several
+from rankline.serving.importers.saved_model import Several
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.workflows.compiler.compile import check_operators, input_specs
 from rankline.workflows.core.errors import ArtifactError, DataError, ExportError, ParityError, RanklineError
 from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.core.progress import SILENT, Progress
-from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular, without_merlin_log
+from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.fitted import raw_columns, serving_part
 from rankline.workflows.nvt.io.workflow import load_workflow, without_folds
 from rankline.workflows.plan import ColumnSpec
@@ -73,22 +73,12 @@ def export_foreign(
     Args:
         model: path of a model in any format of `rankline.serving.importers`; several TensorFlow models become one.
         sample: raw rows similar to the rows that will be scored, at least one and ideally a few thousand.
-        output: model repository of the ensemble, which gets a new version.
         workflow: a fitted NVTabular workflow or the directory of a saved one; None if the model takes raw columns.
         renames: column of the workflow → the model's name for it.
         missing: value that an XGBoost model treats as missing, in addition to NaN; its file does not record it.
-        promote: see `rankline.serving.repository.ensemble.publish_version`.
 
     Returns:
         The ensemble. `assumed` in its manifest's details lists what scores depend on although no file records it.
-
-    Raises:
-        ArtifactError: workflow or model cannot be loaded or would run code, or `output` contains something else.
-        DataError: the sample does not fit the workflow.
-        ExportError: model and workflow do not fit, or one of them cannot be served.
-        ParityError: offline and served results differ.
-        ConfigError: `missing` is set, and the model is not an XGBoost model.
-        MissingExtraError: the packages that load or serve the model are not installed.
     """
     progress.update(0, 5, "load the model")
     if not sample.num_rows:
@@ -98,17 +88,19 @@ def export_foreign(
     taken = opened[0] if len(opened) == 1 else Several(opened)
     if missing is not None:
         taken.take_as_missing(missing)
-    rows = _plain(sample)
+    # The types that requests can carry: numbers, strings and lists of them.
+    rows = pa.table({name: plain_values(sample[name].combine_chunks()) for name in sample.column_names})
     load = _loader(workflow) if workflow is not None else partial(_identity, taken, rows, renames or {})
     source = "the sample" if workflow is None else "the workflow"
-    matched = _matched(taken, load, rows, renames or {}, source, config.uncompiled_operators)
+    served_workflow, offline_workflow, feeds, heads = _matched(
+        taken, load, rows, renames or {}, source, config.uncompiled_operators
+    )
     with TemporaryDirectory(prefix="rankline-model-") as directory:
-        feeds, heads = matched.feeds, matched.heads
         artifact = Adapted(Path(directory) / taken.format, dtypes_of(feeds), output_names(heads))
         taken.write(feeds, heads, artifact.model_path)
         exportable = Exportable(
-            workflow=matched.workflow,
-            offline_workflow=matched.offline_workflow,
+            workflow=served_workflow,
+            offline_workflow=offline_workflow,
             model=_Compared(taken, feeds, heads, engine_for(artifact.format).load_trained(artifact.model_path)),
             artifact=artifact,
             dtypes=artifact.dtypes,
@@ -123,14 +115,6 @@ def export_foreign(
         return publish_exportable(exportable, output, config, name=name, promote=promote, progress=progress)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Matched:
-    workflow: nvt.Workflow
-    offline_workflow: nvt.Workflow
-    feeds: tuple[Feed, ...]
-    heads: tuple[Head, ...]
-
-
 def _matched(
     model: ForeignModel,
     load: Callable[[], nvt.Workflow],
@@ -138,8 +122,12 @@ def _matched(
     renames: Mapping[str, str],
     source: str,
     uncompiled: Sequence[str],
-) -> _Matched:
-    columns = _encoded(load())
+) -> tuple[nvt.Workflow, nvt.Workflow, tuple[Feed, ...], tuple[Head, ...]]:
+    """Return the workflow to serve, the one to compare it with, the sources of the model's inputs, and its outputs."""
+    columns = [
+        Encoded(name=name, dtype=_numpy_name(schema), is_list=bool(schema.is_list))
+        for name, schema in load().output_schema.column_schemas.items()
+    ]
     inputs = model.inputs or tuple(Input(name=column.name) for column in columns)
     feeds = match(inputs, columns, renames, source)
     needed = _columns_of(feeds)
@@ -155,7 +143,7 @@ def _matched(
     feeds = model.settled(feeds, frame)
     heads = _heads(model, model.run(arrays_of(feeds, frame)), first.num_rows)
     _check_names(specs, heads)
-    return _Matched(workflow=serving, offline_workflow=compared_with, feeds=feeds, heads=heads)
+    return serving, compared_with, feeds, heads
 
 
 def _assumed(model: ForeignModel, feeds: Sequence[Feed], source: str) -> list[str]:
@@ -230,11 +218,6 @@ class _Compared:
         return self._adapted.served_call(names)
 
 
-def _plain(sample: pa.Table) -> pa.Table:
-    """Convert columns to the types that requests can carry: numbers, strings and lists of them."""
-    return pa.table({name: plain_values(sample[name].combine_chunks()) for name in sample.column_names})
-
-
 def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
     """Return a function that copies the workflow, since NVTabular removes columns from it in place."""
     loaded = load_workflow(workflow) if isinstance(workflow, Path) else workflow
@@ -289,11 +272,6 @@ def _is_found(entry: Input, found: Sequence[str]) -> bool:
     )
 
 
-def _encoded(workflow: nvt.Workflow) -> list[Encoded]:
-    schemas = workflow.output_schema.column_schemas.items()
-    return [Encoded(name=name, dtype=_numpy_name(schema), is_list=bool(schema.is_list)) for name, schema in schemas]
-
-
 def _numpy_name(schema: Any) -> str:
     kind = np.dtype(schema.dtype.to_numpy)
     return "object" if kind.kind in "OSU" else str(kind)
@@ -330,8 +308,7 @@ def _fits(spec: ColumnSpec, kind: pa.DataType) -> bool:
 
 def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
     try:
-        with without_merlin_log():
-            return transform_offline(workflow, rows)
+        return transform_offline(workflow, rows)
     except RanklineError:
         raise
     except Exception as error:  # operators raise anything

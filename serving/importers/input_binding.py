@@ -51,13 +51,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """An output column of a workflow.
-
-    Attributes:
-        name: column name.
-        dtype: NumPy dtype name of a value; "object" for strings.
-        is_list: whether each row has a list of values.
-    """
+    """An output column of a workflow: the NumPy dtype name of a value is "object" for strings."""
 
     name: str
     dtype: str
@@ -98,9 +92,7 @@ def match(
 ) -> tuple[Feed, ...]:
     """Return the feed of each model input.
 
-    Args:
-        renames: column → the model's name for it.
-        source: origin of the columns, for messages.
+    `renames` maps columns to the model's names for them; `source` is the origin of the columns, for messages.
 
     Raises:
         ExportError: an input has no column, or its column does not fit; the message lists all such inputs and columns.

@@ -84,14 +84,10 @@ class Model(ForeignModel):
 
 
 def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:
-    """Parse an objective, and determine how it converts the sum of the trees to scores.
+    """Parse an objective with its options, such as `binary sigmoid:2`.
 
-    Args:
-        said: an objective with its options: `binary sigmoid:2`.
-        width: number of classes. LightGBM also reads it from the options, and writes that many scores.
-
-    Returns:
-        The objective with the options used in prediction, the transform, and the factor of the sum before it.
+    Return it with the options used in prediction, the transform of the trees' sum, and the factor of the sum before it.
+    LightGBM also reads the number of classes from the options, and writes that many scores.
     """
     name, *words = said.split() or [""]
     options = dict(word.partition(":")[::2] for word in words)

@@ -154,12 +154,7 @@ def _open(path: Path, model: Any) -> Any:
 
 
 def _try(path: Path, content: bytes) -> None:
-    """Raise if a model takes too much memory or time for its size; see `rankline.serving.importers.onnx_trial`.
-
-    Raises:
-        ArtifactError: the model exceeds the limits.
-        RuntimeError: ONNX Runtime cannot load the model; the message is its reason.
-    """
+    """Raise ArtifactError if a model takes too much memory or time for its size, RuntimeError if it cannot load."""
     max_bytes, max_cpu_s = _TRIAL_BYTES + 6 * len(content), _TRIAL_CPU_S + (len(content) >> 25)
     command = [sys.executable, str(Path(__file__).with_name("onnx_trial.py")), str(max_bytes), str(max_cpu_s)]
     done = subprocess.run(command, input=content, capture_output=True, check=False)
@@ -355,13 +350,10 @@ def _feed(graph: Any, feed: Feed) -> None:
     if feed.kind == PADDED:
         graph.add("Cast", name + VALUES, output=target, to=kind)
         return
-    made = {VALUES: _values, NNZS: _lengths, OFFSETS: _offsets}.get(feed.kind, _column)(graph, name)
+    part = {VALUES: _values, NNZS: _lengths, OFFSETS: _offsets}.get(feed.kind)
+    made = name if part is None else part(graph, name)
     shape = [-1, 1] if feed.rank == 2 else [-1]
     graph.add("Cast", graph.add("Reshape", made, graph.constant(shape)), output=target, to=kind)
-
-
-def _column(graph: Any, name: str) -> str:  # noqa: ARG001  (already in the graph)
-    return name
 
 
 def _lengths(graph: Any, name: str) -> str:

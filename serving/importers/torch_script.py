@@ -174,14 +174,8 @@ def _lists(feeds: tuple[Feed, ...], padded: bool) -> tuple[Feed, ...]:
     """Return the feeds with values and lengths of lists as matrices instead of flat arrays."""
     if not padded:
         return feeds
-    return tuple(
-        replace(feed, kind=PADDED, rank=2)
-        if feed.kind == VALUES
-        else replace(feed, rank=2)
-        if feed.kind == NNZS
-        else feed
-        for feed in feeds
-    )
+    kinds = {VALUES: PADDED, NNZS: NNZS}
+    return tuple(replace(feed, kind=kinds[feed.kind], rank=2) if feed.kind in kinds else feed for feed in feeds)
 
 
 def _named(made: Any) -> dict[str, Any]:

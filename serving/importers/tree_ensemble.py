@@ -26,8 +26,6 @@ class Forest:
     """Trees, and the conversion of their sum to scores.
 
     Attributes:
-        trees: all trees.
-        width: number of scores per row.
         transform: function applied to the sum, such as `SIGMOID`.
         scale: factor of the sum before the transform.
         base: constant added to each score; empty for zero.

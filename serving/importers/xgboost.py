@@ -1,7 +1,8 @@
 """XGBoost's JSON and UBJSON files, written by `save_model` of `Booster` or of the scikit-learn classes.
 
 Rankline parses the file, and XGBoost loads a document that is rebuilt from the checked values. XGBoost itself trusts
-the numbers in a file: it allocates by them, writes a tree to the position in its `id`, and reads along `parents`.
+the numbers in a file: it allocates by them, writes a tree to the position in its `id`, and reads along `parents`. Its
+reader of UBJSON, the binary form of JSON (https://ubjson.org), may end the process or read damaged files indefinitely.
 """
 
 import json
@@ -29,7 +30,6 @@ from rankline.serving.importers.tree_ensemble import (
     matrix_of,
     write_forest,
 )  # fmt: skip
-from rankline.serving.importers.ubjson import read_ubjson
 from rankline.workflows.core.errors import ArtifactError, ExportError, in_short
 from rankline.workflows.core.optional_packages import require
 from rankline.workflows.onnx.trees import LEAF, LT, Tree, TreeNode, by_depth
@@ -119,7 +119,6 @@ class _Saved:
         objective: name of the objective, with the parameters that XGBoost requires.
         base_score: number or list of numbers, as in the file.
         features: column names; empty if the file has none.
-        num_features: number of columns.
         width: number of scores per row.
         trees: trees, with the weights of DART multiplied into the leaves.
     """
@@ -317,3 +316,80 @@ def _of_categories(path: Path) -> ArtifactError:
     return ArtifactError(
         f"{path} splits at categories. Train it without enable_categorical: ids are numbers, or flags of their own."
     )
+
+
+_NUMBERS = {b"i": ">i1", b"U": ">u1", b"I": ">i2", b"l": ">i4", b"L": ">i8", b"d": ">f4", b"D": ">f8"}
+_CONSTANTS = {b"T": True, b"F": False, b"Z": None}
+
+
+def read_ubjson(content: bytes) -> Any:
+    """Parse a whole file, with arrays of numbers as lists; raise ValueError if it is damaged."""
+    reader = _Reader(content)
+    try:
+        value = reader.value(reader.take(1))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if reader.place != len(content):
+        raise ValueError(f"it goes on after its end at byte {reader.place}")
+    return value
+
+
+class _Reader:
+    def __init__(self, content: bytes) -> None:
+        self._content, self.place = content, 0
+
+    def take(self, size: int) -> bytes:
+        if size < 0 or self.place + size > len(self._content):
+            raise ValueError(f"it is cut off at byte {len(self._content)}")
+        self.place += size
+        return self._content[self.place - size : self.place]
+
+    def value(self, mark: bytes) -> Any:
+        if mark in _CONSTANTS:
+            return _CONSTANTS[mark]
+        if mark in _NUMBERS:
+            return self._numbers(mark, 1)[0]
+        if mark == b"S":
+            return self._text()
+        if mark == b"{":
+            return self._object()
+        if mark == b"[":
+            return self._array()
+        raise ValueError(f"{mark!r} is of no type, before byte {self.place}")
+
+    def _numbers(self, mark: bytes, count: int) -> list[Any]:
+        dtype = np.dtype(_NUMBERS[mark])
+        values: list[Any] = np.frombuffer(self.take(dtype.itemsize * count), dtype).tolist()
+        return values
+
+    def _count(self) -> int:
+        count = self.value(self.take(1))
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise ValueError(f"a length is {count!r}, before byte {self.place}")
+        return count
+
+    def _text(self) -> str:
+        return self.take(self._count()).decode()
+
+    def _object(self) -> dict[str, Any]:
+        made = {}
+        while (mark := self.take(1)) != b"}":
+            self.place -= len(mark)
+            name = self._text()
+            made[name] = self.value(self.take(1))
+        return made
+
+    def _array(self) -> list[Any]:
+        mark = self.take(1)
+        if mark == b"$":
+            kind, sign = self.take(1), self.take(1)
+            if kind not in _NUMBERS or sign != b"#":
+                raise ValueError(f"a list is of type {kind!r}, before byte {self.place}")
+            return self._numbers(kind, self._count())
+        if mark == b"#":
+            return [self.value(self.take(1)) for _ in range(self._count())]
+        made = []
+        while mark != b"]":
+            made.append(self.value(mark))
+            mark = self.take(1)
+        return made

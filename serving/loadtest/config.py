@@ -108,10 +108,9 @@ class LoadConfig:
             raise ConfigError(
                 f"time_limit_s is {self.time_limit_s:g}, shorter than min_duration_s {self.min_duration_s:g}. Raise it."
             )
-        if self.transport not in TRANSPORTS:
-            raise ConfigError(f"no transport {self.transport!r}. Available: {', '.join(TRANSPORTS)}.")
-        if self.inputs not in INPUTS:
-            raise ConfigError(f"no inputs {self.inputs!r}. Available: {', '.join(INPUTS)}.")
+        for name, known in (("transport", TRANSPORTS), ("inputs", INPUTS)):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"no {name} {getattr(self, name)!r}. Available: {', '.join(known)}.")
         if self.slo is not None:
             Slo.parse(self.slo)
             if self.rate:

@@ -1,41 +1,116 @@
 """One measurement: encode requests, send them from the client processes, observe the server, and summarize."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from tritonclient.grpc import service_pb2
 
 from rankline.serving.client import Client
-from rankline.serving.loadtest.analysis.resources import ResourceMeter
-from rankline.serving.loadtest.analysis.score_check import Answered, ScoreCheck
-from rankline.serving.loadtest.analysis.server_breakdown import Breakdown, Reading, Statistics
+from rankline.serving.client.grpc import place_of
 from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.generator.arrivals import ConstantArrivals, Times, TraceArrivals, share
-from rankline.serving.loadtest.generator.connections import connect
 from rankline.serving.loadtest.generator.payloads import lay_out
 from rankline.serving.loadtest.generator.sender import Job
-from rankline.serving.loadtest.generator.worker_pool import Outcome, Workers
+from rankline.serving.loadtest.generator.worker_pool import Outcome, Workers, connect
 from rankline.serving.loadtest.report.report import LoadResult
 from rankline.serving.loadtest.runs import Load, Run, bottleneck
-from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord
-from rankline.serving.loadtest.stats.stability import Windows
-from rankline.workflows.core.errors import ServerError
+from rankline.serving.loadtest.server_breakdown import Breakdown, Reading, ResourceMeter, Statistics
+from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord, Windows
+from rankline.workflows.core.errors import ServerError, ServingError
+from rankline.workflows.schema.tensors import Tensor, apart, side_by_side
 
 _CLOSED_LOOP_REQUESTS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """The response to a request, whose number is its id, by the client process that sent it, for these rows."""
+
+    number: int
+    process: int
+    rows: npt.NDArray[np.int64]
+    body: bytes
+
+
+class ScoreCheck:
+    """Compares responses, and tracks their number and the largest error.
+
+    Args:
+        expected: [num_rows], expected score of each row; None disables the comparison.
+        tolerance: maximum accepted difference, relative for scores above 1.
+        version: expected version of the ensemble; None for any.
+    """
+
+    def __init__(
+        self,
+        expected: npt.NDArray[Any] | None,
+        outputs: Sequence[Tensor],
+        tolerance: float,
+        *,
+        version: int | None = None,
+    ) -> None:
+        self._expected, self._outputs, self._tolerance = expected, outputs, tolerance
+        self._version = version
+        self.num_checked = 0
+        self.max_abs_error = 0.0
+
+    def compare(self, answers: Iterable[Answered]) -> None:
+        """Raise ServingError if a score differs by more than the tolerance, or a response is to another request."""
+        if self._expected is None:
+            return
+        num_wrong, worst_error, worst = 0, -1.0, ""
+        for answer in answers:
+            response = service_pb2.ModelInferResponse.FromString(answer.body)
+            self._check_whose(answer, response)
+            scores, expected = self._scores(response, len(answer.rows)), self._expected[answer.rows].reshape(-1)
+            if scores.size != expected.size:
+                raise ServingError(f"a response under load has {scores.size} scores, expected {expected.size}.")
+            errors = apart(scores, expected)
+            self.num_checked += scores.size
+            self.max_abs_error = max(self.max_abs_error, float(errors.max()))
+            wrong = np.flatnonzero(~(errors <= self._tolerance))  # also true for NaN
+            num_wrong += wrong.size
+            for i in wrong:
+                error = np.inf if np.isnan(errors[i]) else float(errors[i])
+                if error > worst_error:
+                    row = answer.rows[i * len(answer.rows) // scores.size]
+                    worst_error = error
+                    worst = f"row {row} got {scores[i]:.6g}, expected {expected[i]:.6g}"
+        if num_wrong:
+            raise ServingError(
+                f"{num_wrong:,} of {self.num_checked:,} scores compared under load are wrong, the worst by "
+                f"{worst_error:.3g}: {worst}, tolerance {self._tolerance:g}. Export the ensemble again."
+            )
+
+    def _check_whose(self, answer: Answered, response: Any) -> None:
+        if response.id != str(answer.number):
+            raise ServingError(
+                f"request {answer.number} of process {answer.process} got the answer of request {response.id!r}. "
+                "Report it to whoever runs the server."
+            )
+        if self._version is not None and response.model_version != str(self._version):
+            raise ServingError(
+                f"version {response.model_version} answered under load, expected version {self._version}. "
+                "Measure a server that does not change it."
+            )
+
+    def _scores(self, response: Any, num_rows: int) -> npt.NDArray[Any]:
+        contents = ((response.raw_output_contents[place_of(response, o.name)], o.numpy_dtype) for o in self._outputs)
+        parts = [np.frombuffer(content, dtype) for content, dtype in contents]
+        return parts[0] if len(parts) == 1 else side_by_side([part.reshape(num_rows, -1) for part in parts]).reshape(-1)
 
 
 class Bench:
     """Measures one model, load by load, within a `with` block.
 
-    Args:
-        client: connected client of the model, which encodes requests.
-        rows: raw rows to draw requests from; columns that the model does not take are dropped.
-        config: source of the score tolerance and the seed.
-        workers: the client processes.
-        check: comparison of the scores; None for no comparison.
-        process_ids: returns the ids of the server's processes, if it is on this machine.
+    Rows lose the columns that the model does not take. `process_ids` returns the ids of the server's processes, if it
+    is on this machine.
     """
 
     def __init__(
@@ -60,12 +135,7 @@ class Bench:
         self._statistics.close()
 
     def measure(self, load: Load, config: LoadConfig) -> LoadResult:
-        """Measure one load.
-
-        Raises:
-            DataError: the trace cannot be read.
-            ServingError: no server responds, or a score differs from the expected one.
-        """
+        """Measure one load. Raise ServingError if no server responds, or a score differs from the expected one."""
         due_ns, time_limit_s = _schedule(load, config)
         num_processes = min(config.processes, load.concurrency or config.processes)
         wanted = _CLOSED_LOOP_REQUESTS if due_ns is None else len(due_ns)

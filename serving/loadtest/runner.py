@@ -16,15 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankline.serving.client import Client
-from rankline.serving.loadtest.analysis.score_check import ScoreCheck
 from rankline.serving.loadtest.config import GENERATED, LoadConfig, Slo
-from rankline.serving.loadtest.generator.synthetic_rows import generate
+from rankline.serving.loadtest.generator.payloads import generate
 from rankline.serving.loadtest.generator.worker_pool import STOPPED, Workers
-from rankline.serving.loadtest.measurement import Bench, taken_columns
+from rankline.serving.loadtest.measurement import Bench, ScoreCheck, taken_columns
+from rankline.serving.loadtest.rate import SloSearch, duration_s, measure_rate
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
-from rankline.serving.loadtest.runs import Floor, Load
-from rankline.serving.loadtest.search.rate import SearchResult
-from rankline.serving.loadtest.search.slo import SloSearch, duration_s, measure_rate
+from rankline.serving.loadtest.runs import Floor, Load, SearchResult
 from rankline.workflows.core.errors import ConfigError, DataError, ServingError
 from rankline.workflows.core.machine import busyness, cpu_name
 from rankline.workflows.core.progress import SILENT, Progress
@@ -52,22 +50,19 @@ def measure(
     reason.
 
     Args:
-        client: connected client of the model.
         rows: raw rows to draw requests from, or whose values are combined to new rows; columns that the model does not
             take are dropped.
-        config: amount and kind of the load.
         expected: [rows.num_rows], expected scores of the rows, compared with a sample of the responses. If set,
             generated rows are scored before the measurement to obtain their expected scores.
         version: expected version of the ensemble; None for any.
         identity: client of a model on the same server that returns its input, to measure the client's own cost.
         process_ids: returns the ids of the server's processes, if it is on this machine.
-        progress: updated after each measurement.
 
     Raises:
         ConfigError: a batch size is below 1 or above the model's limit.
         DataError: there are no rows, or a trace cannot be read.
-        RequestError: the rows do not fit the model.
-        ServingError: the server does not respond, or a score under load is wrong, before any measurement was completed.
+        ServingError: the server does not respond, rejects the rows, or gives a wrong score, before any measurement was
+            completed.
     """
     check_batch_sizes(batch_sizes, client.schema.max_batch_size)
     if rows.num_rows == 0:
@@ -105,14 +100,7 @@ def measure(
 
 
 def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:
-    """Check the batch sizes before anything is started.
-
-    Args:
-        limit: the model's max_batch_size.
-
-    Raises:
-        ConfigError: there are no batch sizes, or one is below 1 or above `limit`.
-    """
+    """Raise ConfigError unless there are batch sizes, from 1 to the max_batch_size of the model."""
     if not batch_sizes or min(batch_sizes) < 1:
         raise ConfigError(f"batch sizes are {list(batch_sizes)}, expected at least one, each at least 1.")
     if max(batch_sizes) > limit:

@@ -1,4 +1,4 @@
-"""A load, the counts of its run, and whether the client was the bottleneck."""
+"""A load, the counts of its run, the result of a search over loads, and whether the client was the bottleneck."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,7 +51,6 @@ class ClientCost:
     """The client's cost per request.
 
     Attributes:
-        cpu_ms: CPU time per request.
         busiest: fraction of a core used by the busiest client process.
         send_ms: time from taking a request up until it is passed to the operating system.
         lag_mean_ms: mean delay in taking up requests; None in a closed loop.
@@ -71,11 +70,9 @@ class ClientCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The counts of one measurement. In an open loop, latency counts from the scheduled time, otherwise from sending.
+    """The counts of one measurement, in at least one slice, without the warm-up.
 
-    Attributes:
-        load: the load offered.
-        slices: counts of consecutive parts of the run, at least one, without the warm-up.
+    In an open loop, latency counts from the scheduled time, otherwise from sending.
     """
 
     load: Load
@@ -116,6 +113,23 @@ class Floor:
     requests_per_s: float
     p50_ms: float | None
     client_cpu_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """The result of a search.
+
+    Attributes:
+        rate_per_s: highest rate that met the target each time; None if not even the lowest rate did.
+        failed_per_s: lowest tested rate that missed the target; None if all met it.
+        num_probes: number of tests, including repetitions.
+        ended: why the search ended early, without confirming the result; empty if it did not.
+    """
+
+    rate_per_s: float | None
+    failed_per_s: float | None
+    num_probes: int
+    ended: str = ""
 
 
 def bottleneck(cost: ClientCost, mean_ms: float, num_processes: int) -> str:

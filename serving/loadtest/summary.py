@@ -19,8 +19,7 @@ class Cell:
     Attributes:
         text: text for narrow columns; latencies have two decimal places.
         value: the figure; None if it is not reported, or for a property of the load.
-        bounds: bounds of the value at 95 % confidence, None for an unknown bound; None for figures that never have
-            bounds.
+        bounds: bounds of the value at 95 % confidence; None for figures that never have bounds.
     """
 
     text: str

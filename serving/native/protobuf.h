@@ -9,16 +9,11 @@
 
 namespace rankline {
 
-class ProtoError : public ArtifactError {
- public:
-  using ArtifactError::ArtifactError;
-};
-
 class ProtoReader {
  public:
   explicit ProtoReader(std::string_view bytes) : bytes_(bytes) {}
 
-  // Reads the number and the bytes or value of the next field; returns false at the end. Throws ProtoError.
+  // Reads the number and the bytes or value of the next field; returns false at the end. Throws ArtifactError.
   bool Next() {
     if (bytes_.empty()) return false;
     const uint64_t tag = TakeVarint();
@@ -40,7 +35,7 @@ class ProtoReader {
         text = Take(4);
         break;
       default:
-        throw ProtoError("it has a group, or another type of field that is out of use");
+        throw ArtifactError("it has a group, or another type of field that is out of use");
     }
     return true;
   }
@@ -58,11 +53,11 @@ class ProtoReader {
       value |= static_cast<uint64_t>(byte & 0x7F) << shift;
       if (byte < 0x80 && (byte > 0 || shift == 0)) return value;
     }
-    throw ProtoError("it has a number that is too long");
+    throw ArtifactError("it has a number that is too long");
   }
 
   std::string_view Take(uint64_t size) {
-    if (size > bytes_.size()) throw ProtoError("it is cut off");
+    if (size > bytes_.size()) throw ArtifactError("it is cut off");
     const std::string_view taken = bytes_.substr(0, size);
     bytes_.remove_prefix(size);
     return taken;

@@ -18,11 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from rankline.serving.python_backends.candidates import Candidates
-from rankline.serving.python_backends.errors import is_of_the_request
 from rankline.serving.python_backends.model_arguments import Array, Run, ServedModel, whole_number
-from rankline.serving.triton.checksums import MANIFEST_PARAMETER, check_step
-from rankline.serving.triton.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
+from rankline.serving.python_backends.requests import Candidates, is_of_the_request
+from rankline.serving.triton.step import CANDIDATES, MANIFEST_PARAMETER, MAX_LIST_LENGTH, PLAN, check_step, names_in
 from rankline.workflows.core.errors import ArtifactError, RanklineError
 from rankline.workflows.core.machine import keep_freed_memory
 from rankline.workflows.schema.tensor_names import NNZS, VALID, VALUES
@@ -47,14 +45,11 @@ class BatchingModel(ABC):
 
     @abstractmethod
     def load(self, model: ServedModel) -> Run:
-        """Load the model.
+        """Load the model; raise TritonModelException if it is missing or damaged, or does not match the config.
 
         Returns:
             A function from one array per input, None for an omitted optional input, to one array per output, in the
-            order of the config.
-
-        Raises:
-            TritonModelException: the model is missing or damaged, or does not match the config.
+                order of the config.
         """
 
     def load_step(self, model: ServedModel) -> Run:
@@ -132,7 +127,7 @@ class BatchingModel(ABC):
         return str(error).partition("\n")[0] if isinstance(error, RanklineError) else self.explain(error)
 
     def _split(self, results: Sequence[Array], batches: Sequence[Batch]) -> list[Any]:
-        *bounds, num_rows = np.cumsum([_num_rows(batch) for batch in batches])
+        *bounds, num_rows = np.cumsum([next(len(array) for array in batch if array is not None) for batch in batches])
         if any(len(result) != num_rows for result in results):
             raise ValueError(f"outputs have {[len(result) for result in results]} rows for {num_rows} rows of input")
         split: list[Sequence[Array]] = list(zip(*(np.split(result, bounds) for result in results), strict=True))
@@ -166,13 +161,9 @@ def is_mask(tensor: Tensor) -> bool:
 
 
 def join(arrays: Batch) -> Array | None:
-    """Concatenate the arrays of one tensor; rows of 2-D tensors are padded with zeros to the longest.
+    """Concatenate the arrays of one tensor of several requests, or return None if no request has it.
 
-    Args:
-        arrays: one array [rows of the request, ...] per request, or None for all requests.
-
-    Returns:
-        Array [rows of all requests, ...], or None.
+    Rows of 2-D tensors are padded with zeros to the longest.
 
     Raises:
         ValueError: only some requests have the tensor, although Triton does not join such requests, or the row lengths
@@ -223,7 +214,3 @@ def _candidates_of(model: ServedModel) -> Candidates | None:
         max_per_row=whole_number(model.parameters, MAX_LIST_LENGTH, 0),
         max_scores=max(model.max_batch_size, 1),
     )
-
-
-def _num_rows(batch: Batch) -> int:
-    return next(len(array) for array in batch if array is not None)

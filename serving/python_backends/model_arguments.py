@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
@@ -20,11 +21,8 @@ Run = Callable[..., Sequence[Array]]
 class ServedModel:
     """Triton's description of a model to serve.
 
-    Attributes:
-        version: the version directory.
-        inputs, outputs: tensors declared in the config.
-        max_batch_size: maximum number of rows in a request or in joined requests; of candidates, if rows have several.
-        parameters: parameters of `config.pbtxt`.
+    `max_batch_size` is the maximum number of rows in a request or in joined requests; of candidates, if rows have
+    several.
     """
 
     version: Path
@@ -56,3 +54,19 @@ def whole_number(parameters: Mapping[str, str], name: str, default: int) -> int:
 
 def _declared(entry: Mapping[str, Any]) -> Tensor:
     return Tensor.from_config(entry["name"], entry["data_type"], entry["dims"], optional=bool(entry.get("optional")))
+
+
+def check_tensors(
+    model: str, side: str, declared: Sequence[Tensor], found: Mapping[str, np.dtype[Any]], *, all_of_them: bool = True
+) -> None:
+    """Raise unless declared and actual tensors of a model have the same names and types."""
+    names = {tensor.name for tensor in declared}
+    if names - set(found) or (all_of_them and set(found) - names):
+        raise pb_utils.TritonModelException(
+            f"{model} has the {side} {sorted(found)}, config.pbtxt says {sorted(names)}."
+        )
+    for tensor in declared:
+        if found[tensor.name] != tensor.numpy_dtype:
+            raise pb_utils.TritonModelException(
+                f"{model} has {tensor.name!r} as {found[tensor.name]}, config.pbtxt says {tensor.dtype}."
+            )

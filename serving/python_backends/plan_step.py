@@ -8,8 +8,8 @@ from pathlib import Path
 import triton_python_backend_utils as pb_utils
 
 from rankline.serving.python_backends.model_arguments import Array, Run, ServedModel, whole_number
-from rankline.serving.transforms.load import load_call
-from rankline.serving.triton.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
+from rankline.serving.triton.step import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
+from rankline.serving.triton.transforms import load_call
 from rankline.workflows.core.errors import LoweringError, RanklineError
 from rankline.workflows.plan import ColumnSpec, Transform
 from rankline.workflows.schema.tensors import Tensor

@@ -26,11 +26,16 @@ from filelock import FileLock, Timeout
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from rankline.serving.engines import engines
-from rankline.serving.repository.backends import backend_names
-from rankline.serving.triton.checksums import MANIFEST_PARAMETER, check_step_files
+from rankline.serving.engines import backend_names, engines
 from rankline.serving.triton.config import PYTHON_RUNTIME
-from rankline.serving.triton.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH, PLAN
+from rankline.serving.triton.step import (
+    CANDIDATES,
+    CLASSES,
+    MANIFEST_PARAMETER,
+    MAX_LIST_LENGTH,
+    PLAN,
+    check_step_files,
+)
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.core.formatting import listed
 from rankline.workflows.core.tracking_uri import found_uri
@@ -68,14 +73,10 @@ _ENSEMBLE_FIELDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedEnsemble:
-    """One version of an ensemble.
+    """One version of an ensemble in the model repository at `path`.
 
-    Attributes:
-        path: the model repository.
-        name: name of the ensemble model.
-        version: version number.
-        steps: names of the models that the ensemble runs, in order.
-        manifest: content of `manifest.json`. The backends verify their files against it when they load them.
+    `steps` are the names of the models that it runs, in order. The backends verify their files against the manifest
+    when they load them.
     """
 
     path: Path
@@ -86,11 +87,7 @@ class ExportedEnsemble:
 
     @classmethod
     def load(cls, path: Path, version: int | None = None) -> "ExportedEnsemble":
-        """Open a version of an ensemble.
-
-        Args:
-            path: the model repository.
-            version: version number; None for the active version.
+        """Open a version of an ensemble, by default the active one.
 
         Raises:
             ArtifactError: the ensemble or version does not exist, its config or manifest is damaged, or a step would
@@ -138,9 +135,8 @@ class ExportedEnsemble:
     def activate(self, *, in_place_of: int | None = None, then: Callable[[], None] = lambda: None) -> None:
         """Make this version the active one; a server that watches the directory switches to it.
 
-        Args:
-            in_place_of: the version that this one was compared with, which must still be active; None accepts any.
-            then: called before another version can become active.
+        If it was compared with the version `in_place_of`, that one must still be active. `then` is called before
+        another version can become active.
 
         Raises:
             ArtifactError: another version has become active in the meantime, or a file is missing, damaged or not in
@@ -305,24 +301,14 @@ def publish_version(
 ) -> Iterator[NewVersion]:
     """Add a version to a model repository, activate it, and delete the oldest versions that no server is running.
 
-    If anything fails before activation, the previous version stays active and unchanged.
-
-    Args:
-        path: the model repository, created if it does not exist.
-        made_from: artifact kind → fingerprint of the artifacts that the version was made from.
-        details: details for the manifest.
-        keep: number of versions to keep, at least the new one and the previous one.
-        promote: activate the new version. The first version is always activated.
-        timeout_s: maximum wait for another export into the same directory.
+    If anything fails before activation, the previous version stays active and unchanged. The first version is always
+    activated. At least the new version and the previous one are kept.
 
     Raises:
         ArtifactError: `path` contains something else, or another export does not finish in time.
     """
     path = path.resolve()
-    _refuse_foreign(path, name)
-    path.mkdir(parents=True, exist_ok=True)
-    with _locked(path, timeout_s):
-        _clear_unfinished(path, name)
+    with _adding(path, name, timeout_s):
         number = max(_numbers(path / name), default=0) + 1
         replaced = _replaced_version(path, name)
         staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=path))
@@ -338,21 +324,16 @@ def publish_version(
             _take_oldest(path, name, keep, {replaced, number}, staging)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        _clear_unfinished(path, name)
 
 
 def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: int) -> ExportedEnsemble:
-    """Add a version that was published elsewhere to a model repository. Only the first version is activated.
+    """Move a version that was published elsewhere into a model repository. Only the first version is activated.
 
-    Args:
-        source: a model repository with only this version, on the same file system as `path`; its files are moved.
-        path: the model repository, created if it does not exist.
-        fingerprint: expected fingerprint of the version's manifest.
-        keep: number of versions to keep, at least this one and the active one.
+    `source` is a model repository with only this version, on the same file system as `path`.
 
     Raises:
         ArtifactError: the version has another name or fingerprint, a file is missing, altered or not in the manifest,
-            `path` contains something else, or `path` already has another version with the same number.
+            `path` contains something else, or already has another version with the same number.
     """
     if (found := names_in(source)) != [name]:
         raise ArtifactError(f"{source} holds {', '.join(found) or 'no ensemble'}, expected a version of {name!r}.")
@@ -363,10 +344,7 @@ def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: 
     manifest.check_fingerprint(fingerprint, source / name / str(number))
     _read_steps(source, source / name / str(number))
     path = path.resolve()
-    _refuse_foreign(path, name)
-    path.mkdir(parents=True, exist_ok=True)
-    with _locked(path):
-        _clear_unfinished(path, name)
+    with _adding(path, name):
         if number in _numbers(path / name):
             own = ExportedEnsemble.load(path, number)
             if own.manifest.fingerprint != fingerprint:
@@ -379,8 +357,17 @@ def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: 
         if replaced is None:
             _activate(path, name, number)
         _take_oldest(path, name, keep, {replaced, number}, source)
-        _clear_unfinished(path, name)
     return ExportedEnsemble.load(path, number)
+
+
+@contextmanager
+def _adding(path: Path, name: str, timeout_s: float = 60) -> Iterator[None]:
+    _refuse_foreign(path, name)
+    path.mkdir(parents=True, exist_ok=True)
+    with _locked(path, timeout_s):
+        _clear_unfinished(path, name)
+        yield
+        _clear_unfinished(path, name)
 
 
 def _move_in(staging: Path, path: Path, name: str, number: int) -> None:

@@ -27,13 +27,7 @@ _MAX_MESSAGE_BYTES = 1 << 20  # of an error: tracebacks may exceed gRPC's defaul
 
 @dataclass(frozen=True, kw_only=True)
 class ModelControl:
-    """Control of the models of one server.
-
-    Attributes:
-        address: HOST:PORT of the server's gRPC protocol.
-        key: key that the server requires.
-        timeout_s: maximum time to wait for a response, which includes the time to load a model.
-    """
+    """Control of the models of one server; `timeout_s` includes the time to load a model."""
 
     address: str
     key: str = field(repr=False)

@@ -15,11 +15,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
-from rankline.serving.native.objects import native_backends
 from rankline.serving.server.admin_api import KEY_HEADER, ModelControl
 from rankline.serving.server.logs import FileLog, PipeLog, ServerLog, crash_site, failure_reason
 from rankline.serving.server.managed_process import Launched, new_home
@@ -33,6 +32,7 @@ from rankline.serving.server.triton_install import (
     environment,
     find_installation,
     make_stub_environment,
+    native_backends,
     need_python,
     remove_environments,
 )
@@ -50,6 +50,7 @@ _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
 _SHM_BYTES = 16 << 20  # initial size and growth per model instance
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 _CRASHED_MODEL = re.compile(r"Stub process '[^']+' is not healthy")
+_Part = TypeVar("_Part")
 _TAKEN_PORT = re.compile(r"Socket '[^']*:(\d+)' already in use")
 
 
@@ -142,15 +143,11 @@ class EmbeddedServer:
 
     @property
     def endpoints(self) -> Endpoints:
-        if self._endpoints is None:
-            raise ServerError("the embedded server is not running. Start it first.")
-        return self._endpoints
+        return _running(self._endpoints)
 
     @property
     def pid(self) -> int:
-        if self._pid is None:
-            raise ServerError("the embedded server is not running. Start it first.")
-        return self._pid
+        return _running(self._pid)
 
     def process_ids(self) -> tuple[int, ...]:
         """Return the ids of the server and of its model processes; empty if the server is not running."""
@@ -274,16 +271,14 @@ class EmbeddedServer:
     def load(self, model: str, config: str | None = None) -> None:
         """Load a model, or reload it if its files have changed; the old model serves until the new one is ready.
 
-        If the model's process crashes, loading is retried once; see `start`.
-
-        Args:
-            config: configuration as JSON, used instead of the file.
+        `config` is a configuration as JSON, used instead of the file. If the model's process crashes, loading is
+        retried once; see `start`.
 
         Raises:
             ServerError: the model cannot be loaded, or the server's config names no models, so that none can be loaded.
         """
         self._add_python_for(model)
-        control = self._running_control()
+        control = _running(self._control)
         try:
             control.load(model, config)
         except ServerError as error:
@@ -302,13 +297,8 @@ class EmbeddedServer:
             add_python_backend(self._backends, self._installation)
 
     def unload(self, *models: str) -> None:
-        """Unload models, and wait until their requests are answered and their processes have ended.
-
-        Raises:
-            ServerError: a model is not unloaded in time, or the server's config names no models, so that none can be
-                unloaded.
-        """
-        control = self._running_control()
+        """Unload models, and wait until their requests are answered and their processes have ended."""
+        control = _running(self._control)
         native = {model for model in models if not self._num_processes[model]}  # Triton never reports dead processes
         for model in models:
             control.unload(model)
@@ -329,7 +319,7 @@ class EmbeddedServer:
 
     def is_ready(self, model: str, version: int) -> bool | None:
         """Whether a version of a model is ready; None if the server does not respond within a second."""
-        return self._running_control().is_model_ready(model, version)
+        return _running(self._control).is_model_ready(model, version)
 
     def interrupt(self) -> None:
         """Terminate the server without waiting, so that `start` or `load` in another thread fails.
@@ -344,11 +334,6 @@ class EmbeddedServer:
         if self._pid is not None and self.exit_reason() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-
-    def _running_control(self) -> ModelControl:
-        if self._control is None:
-            raise ServerError("the embedded server is not running. Start it first.")
-        return self._control
 
     def _count_processes(self) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -427,6 +412,12 @@ class EmbeddedServer:
     def _reason(self) -> str:
         assert self._log is not None
         return " ".join(filter(None, (failure_reason(self._log.text()), self._python_trouble)))
+
+
+def _running(part: _Part | None) -> _Part:
+    if part is None:
+        raise ServerError("the embedded server is not running. Start it first.")
+    return part
 
 
 def _is_running(pid: int) -> bool:

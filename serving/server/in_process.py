@@ -5,6 +5,7 @@ Rows are checked and encoded by the client. Threads may share the transport.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,9 +16,8 @@ from rankline.serving.client import Client, ModelSchema
 from rankline.serving.client.encoding import Array, WireTensor
 from rankline.serving.engines import engine_of_backend
 from rankline.serving.repository.ensemble import ExportedEnsemble
-from rankline.serving.transforms.load import load_call
-from rankline.serving.triton.checksums import MANIFEST_PARAMETER, check_step
-from rankline.serving.triton.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
+from rankline.serving.triton.step import CANDIDATES, MANIFEST_PARAMETER, MAX_LIST_LENGTH, PLAN, check_step, names_in
+from rankline.serving.triton.transforms import load_call
 from rankline.workflows.core.errors import RanklineError, RequestError
 from rankline.workflows.plan import Transform, TransformPlan
 from rankline.workflows.plan.tensors import unknown_columns as unknown_in
@@ -33,25 +33,14 @@ class _LocalClient(Client):
 
 
 def open_ensemble(ensemble: ExportedEnsemble) -> Client:
-    """Load an ensemble into this process, and return a client for it.
-
-    Raises:
-        ArtifactError: a file is missing, damaged or not in the manifest.
-        MissingExtraError: the runtime of the model is not installed.
-    """
+    """Load an ensemble into this process, with its files verified, and return a client for it."""
     return _LocalClient(ensemble)
 
 
 def unknown_columns(client: Client, rows: Any) -> list[str]:
     """Return the names of columns in which no value of the first rows is in the exported vocabulary.
 
-    Args:
-        client: client from `open_ensemble`. The result is empty for other clients, and for workflows run through
-            NVTabular.
-        rows: rows as in `Client.predict`.
-
-    Raises:
-        RequestError: the rows do not fit the model.
+    The result is empty for a client of a server, and for workflows run through NVTabular.
     """
     if not isinstance(client, _LocalClient) or not (messages := client.prepare(rows).messages):
         return []
@@ -88,11 +77,7 @@ class InProcess:
         return {tensor.schema.name: _array(tensor) for tensor in tensors}
 
     async def infer(self, message: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:  # noqa: ARG002
-        """Run the steps.
-
-        Raises:
-            RequestError: a step cannot run the rows.
-        """
+        """Run the steps; raise RequestError if one cannot run the rows."""
         tensors = dict(message)
         for run, inputs, outputs in self._steps:
             made = run({name: tensors[source] for name, source in inputs.items() if source in tensors})
@@ -130,15 +115,11 @@ class InProcess:
 def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:
     engine = engine_of_backend(backend)
     engine.require(feature=f"scoring with the engine {engine.name}")
-    model = engine.load(version / engine.format)
-    calls: dict[tuple[str, ...], Callable[..., Sequence[Array]]] = {}
+    served_call = cache(engine.load(version / engine.format).served_call)
 
     def call(tensors: Mapping[str, Array]) -> Mapping[str, Array]:
-        names = tuple(tensors)
-        if names not in calls:
-            calls[names] = model.served_call(names)
         try:
-            made = calls[names](*tensors.values())
+            made = served_call(tuple(tensors))(*tensors.values())
         except RanklineError:
             raise
         except Exception as error:  # engines raise anything

@@ -40,12 +40,9 @@ def remove_left(directory: Path, prefix: str) -> None:
 class Launched:
     """A launcher that has created `home` and waits for its program.
 
-    Args:
-        home: path of a new directory, the program's working directory. The directory, and shared memory whose name
-            starts with its name, are removed when the program ends.
-        log: sink for the program's output.
-        environment: environment variables of the program.
-        stop_timeout_s: how long a running program may take to stop before it is killed.
+    `home` is the path of a new directory, the program's working directory. It, and shared memory whose name starts with
+    its name, are removed when the program ends. A running program that takes longer to stop than `stop_timeout_s` is
+    killed.
 
     Raises:
         EOFError: `home` cannot be created; the log contains the reason.
@@ -69,15 +66,10 @@ class Launched:
             raise
 
     def run(self, *command: str, hidden: Sequence[str] = ()) -> int:
-        """Start the program.
+        """Start the program, and return its process id.
 
-        Args:
-            command: the program and its arguments.
-            hidden: further arguments, hidden from other users of this machine in the process list if the system allows
-                ptrace.
-
-        Returns:
-            The program's process id.
+        The `hidden` arguments follow the others, and other users of this machine cannot see them in the process list if
+        the system allows ptrace.
 
         Raises:
             EOFError: the program could not be started; the log contains the reason.

@@ -18,11 +18,7 @@ _DRAWS = 100
 
 
 def choose_ports(**wanted: int) -> dict[str, int]:
-    """Choose distinct ports on loopback by name: the requested ports if they are free, or any free ports for 0.
-
-    Raises:
-        ServerError: a requested port cannot be opened.
-    """
+    """Choose distinct ports on loopback by name: the requested ports if they are free, or any free ports for 0."""
     chosen = dict(wanted)
     for name, number in wanted.items():
         chosen[name] = _choose(name, number, but=chosen.values())

@@ -34,14 +34,10 @@ class Follower:
         self._trouble = ""
 
     def step(self, switch_to: Callable[[ExportedEnsemble], None]) -> None:
-        """Check once.
+        """Check once, and call `switch_to` with a new version; it raises if it leaves the old version active.
 
         A version that could not be loaded is retried after growing pauses: its files may have been incomplete, the disk
         unavailable or memory short. It is reported again only if the reason changes.
-
-        Args:
-            switch_to: makes a version the active one, or raises ArtifactError, OSError or ServerError and leaves the
-                old version active.
         """
         old = self.serving
         try:
@@ -105,11 +101,7 @@ class Supervisor:
     (triton-inference-server/server#7840), if a Python model's process is killed while it holds a lock in shared memory
     (#8882), or if it receives large JSON over HTTP.
 
-    Args:
-        server: a running server with the config of `config_of`.
-        ensemble: the version that the server has loaded.
-        follow_versions: whether to switch to the version that becomes active on disk.
-        report: called with a line for each event.
+    `server` runs with the config of `config_of`, and `report` is called with a line for each event.
     """
 
     def __init__(
@@ -164,11 +156,7 @@ class Supervisor:
         return set(self._down)
 
     def switch_to(self, new: ExportedEnsemble) -> None:
-        """Switch to another version without failing a request.
-
-        Raises:
-            ServerError: the new version cannot be loaded; the old version stays active.
-        """
+        """Switch to another version without failing a request, or raise ServerError and keep the old version active."""
         old = self.serving
         if self._rejected is not None:
             self._go_back()

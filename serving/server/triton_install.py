@@ -7,6 +7,7 @@ and models of an engine by the engine's folder. If there is a native backend, it
 serving machine: a model repository exported for native backends is served in Python if native backends are missing.
 """
 
+import logging
 import os
 import shutil
 import site
@@ -14,7 +15,9 @@ import sys
 import sysconfig
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,13 +26,61 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 import rankline
-from rankline.serving.repository.backends import backend_folders, own_backends
-from rankline.serving.server.numpy2_stub import fit_for_numpy
+from rankline.serving.engines import Engine, backend_folders, engines, own_backends
 from rankline.serving.triton.config import PYTHON_RUNTIME
 from rankline.workflows.core.errors import PINNED, ServerError, install_line
+from rankline.workflows.native.build import BuildError, built_objects, object_name, shipped_objects
 
 PYTHON_BACKEND = "python"
 STUB = "triton_python_backend_stub"
+
+_LOGGER = logging.getLogger(__name__)
+
+_WITHOUT_LIBRARY = ("identity", "nvtabular")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeBackends:
+    """Native backends available on this machine.
+
+    Attributes:
+        objects: backend → shared object that Triton loads.
+        libraries: backend → library of its framework, for backends that need one.
+        lacking: why there are no objects; "" if there are.
+    """
+
+    objects: Mapping[str, Path] = field(default_factory=dict)
+    libraries: Mapping[str, Path] = field(default_factory=dict)
+    lacking: str = ""
+
+
+@cache
+def native_backends() -> NativeBackends:
+    """Return the objects from this package or the cache, after compiling them if necessary.
+
+    Engines whose library is not installed are left out: their Python backend reports what to install.
+    """
+    try:
+        directory = shipped_objects() or built_objects(
+            when_absent=lambda: _LOGGER.warning("The native backends are compiled with g++ now, once.")
+        )
+    except BuildError as error:
+        return NativeBackends(lacking=str(error).partition("\n")[0])
+    libraries = {engine.backend: path for engine in engines().values() if (path := library_of(engine))}
+    found = {name: directory / object_name(name) for name in (*_WITHOUT_LIBRARY, *libraries)}
+    return NativeBackends(
+        objects={name: path for name, path in found.items() if path.is_file()},
+        libraries=libraries,
+    )
+
+
+def library_of(engine: Engine) -> Path | None:
+    """Return the framework's library without importing the framework; None if it is not installed or has none."""
+    spec = find_spec(engine.module) if engine.library else None
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for path in sorted(Path(folder).glob(engine.library)):
+            return path
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +88,6 @@ class Installation:
     """Files of an installed server.
 
     Attributes:
-        server: the tritonserver executable.
         python_backend: folder of Triton's Python backend.
         stub: executable that runs a Python model.
         libraries: directories for LD_LIBRARY_PATH.
@@ -52,11 +102,7 @@ class Installation:
 
 
 def find_installation() -> Installation:
-    """Locate the server, and check whether its stub can run under this interpreter.
-
-    Raises:
-        ServerError: the server is not installed, or incomplete.
-    """
+    """Locate the server, and check whether its stub can run under this interpreter."""
     if sys.platform != "linux":
         raise ServerError(f"the embedded server runs on Linux only, this is {sys.platform}. Use a Triton container.")
     spec = find_spec("pytriton")
@@ -94,11 +140,8 @@ def need_python(models: Sequence[str], repositories: Sequence[Path], native: Col
     """Whether any of the models, or steps of ensembles among them, runs in Python, or has an unreadable config.
 
     Triton's Python backend is only installed in this case: with it, any process that may load models could have Triton
-    run its own `model.py`.
-
-    Args:
-        repositories: searched in order; the first one that has a model is used.
-        native: backends that have a native form here.
+    run its own `model.py`. The first repository that has a model is used; `native` are backends that have a native form
+    here.
     """
     waiting, seen = list(models), set[str]()
     while waiting:
@@ -131,15 +174,7 @@ def assemble_backends(target: Path, further: tuple[Path, ...], native: Mapping[s
     """Create a directory of our backend folders and additional ones, without the Python backend.
 
     Files that Triton loads are copied (some MB) instead of linked: it rejects a library that "escapes backend
-    directory".
-
-    Args:
-        target: the directory to create.
-        further: directories of additional backend folders.
-        native: backend → shared object, for our folders.
-
-    Raises:
-        ServerError: a backend directory does not exist.
+    directory". `native` maps backends to shared objects, for our folders.
     """
     target.mkdir(parents=True)
     for folder in own_backends():
@@ -222,3 +257,41 @@ def _python_libraries() -> tuple[Path, ...]:
     base = sysconfig.get_config_var("LIBDIR") or ""
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""
     return Path(base), Path(base) / multiarch
+
+
+_KNOWN = {  # SHA-256 of the stubs of nvidia-pytriton 0.7.0
+    "251c532e0af9c057d50784cc933fd52f304163e238d51e74c0ffc1c1790188b5",  # Python 3.10
+    "a302adf6396501ac139da06f965aea1bf61929c99bf799f6b8797e071cd268f4",  # 3.11
+    "41a7758c6f44520b846e90a5bf8b063f99aee01698c3e32113ce352fe8369921",  # 3.12
+    "7b701b4b4bc01ca7af0350eaffa4f2aed92f02b465b3494a265059e4d3ca6cf8",  # 3.13
+}
+_KNOWS_BOTH = b"numpy._core"  # first module that pybind11 2.12 and later import
+# x86-64 instructions whose last byte becomes 0x28. These byte sequences occur nowhere else in the files.
+_READS = (
+    bytes.fromhex("48 63 40 20"),  # movslq 0x20(%rax),%rax: four times, in the conversion of arrays to tensors
+    bytes.fromhex("48 8b 06 8b 40 20"),  # mov (%rsi),%rax; mov 0x20(%rax),%eax: once, in the creation of arrays
+)
+_NUMPY_2_OFFSET = b"\x28"
+
+
+def fit_for_numpy(stub: bytes) -> bytes:
+    """Return the stub that runs Python models, patched if this process's NumPy requires it.
+
+    `nvidia-pytriton` 0.7 is compiled with pybind11 2.10, which reads the item size of an array at NumPy 1's offset in a
+    dtype, 32 bytes. NumPy 2 has flags at this offset and the size 8 bytes later, so every array would appear empty. For
+    everything else pybind11 calls NumPy. Therefore the five instructions that read the size get the new offset.
+    pybind11 2.12 and later support both versions.
+    """
+    import numpy as np  # imported here: a missing server is reported without NumPy
+
+    if np.lib.NumpyVersion(np.__version__) < "2.0.0" or _KNOWS_BOTH in stub:
+        return stub
+    if sha256(stub).hexdigest() not in _KNOWN:
+        raise ServerError(
+            "Triton's Python backend here is made for NumPy 1 and is not that of nvidia-pytriton 0.7.0 for x86-64, got "
+            f"NumPy {np.__version__}. pip install --force-reinstall --no-deps nvidia-pytriton==0.7.0, or use a "
+            "container of Triton."
+        )
+    for read in _READS:
+        stub = stub.replace(read, read[:-1] + _NUMPY_2_OFFSET)
+    return stub

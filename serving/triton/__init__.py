@@ -1,1 +1,1 @@
-"""Configs, parameters and checksums shared by the exporter and the Triton backends."""
+"""Configs, parameters, checksums and transforms shared by the exporter and the Triton backends."""

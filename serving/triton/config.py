@@ -7,7 +7,6 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.schema.tensors import Tensor
 
 PYTHON_RUNTIME = "model.py"
@@ -19,18 +18,13 @@ class ModelConfig:
     """A model that a backend runs.
 
     Attributes:
-        name: directory and model name.
-        backend: name of the backend folder.
         inputs, outputs: tensors without the batch dimension.
-        max_batch_size: maximum number of rows in a request or a batch of requests; at least 1.
         platform: Triton's name for the model format, if it has one.
         runtime: file of the backend folder that runs the model; "" for Triton's default, which prefers a shared object
             to `model.py`.
-        parameters: strings for the backend.
         instances: number of parallel copies of the model; in Python, each has its own process.
-        batch_delay_us: how long a request may wait to be batched with others, in microseconds.
         max_queue_size: number of requests that may wait; further requests are rejected. 0 for no limit.
-        queue_timeout_us: how long a request may wait before it is rejected, in microseconds. 0 for no limit.
+        queue_timeout_us: how long a request may wait before it is rejected. 0 for no limit.
     """
 
     name: str
@@ -45,9 +39,6 @@ class ModelConfig:
     batch_delay_us: int = 0
     max_queue_size: int = 0
     queue_timeout_us: int = 0
-
-    def __post_init__(self) -> None:
-        _check_batch_size(self.max_batch_size)
 
     def to_protobuf(self) -> Any:
         config = _skeleton(self)
@@ -71,16 +62,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleConfig:
-    """Models that Triton runs in sequence without a round trip.
-
-    Attributes:
-        name: directory and model name.
-        version: the version directory to serve.
-        inputs, outputs: tensors without the batch dimension.
-        max_batch_size: same as in the steps.
-        steps: steps in order.
-        parameters: strings for clients.
-    """
+    """Models that Triton runs in sequence without a round trip; `version` is the version directory to serve."""
 
     name: str
     version: int
@@ -89,9 +71,6 @@ class EnsembleConfig:
     max_batch_size: int
     steps: tuple[Step, ...]
     parameters: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _check_batch_size(self.max_batch_size)
 
     def to_protobuf(self) -> Any:
         config = _skeleton(self)
@@ -120,8 +99,3 @@ def _skeleton(config: ModelConfig | EnsembleConfig) -> Any:
             if -1 in tensor.dims and entries is message.input and isinstance(config, ModelConfig):
                 entry.allow_ragged_batch = True  # the backend pads rows of different widths
     return message
-
-
-def _check_batch_size(max_batch_size: int) -> None:
-    if max_batch_size < 1:
-        raise ConfigError(f"max_batch_size is {max_batch_size}, expected at least 1: tensors have the batch first.")

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from rankline.serving.repository.ensemble import CONFIG, ExportedEnsemble, publish_version
-from rankline.serving.triton.checksums import MANIFEST_PARAMETER
 from rankline.serving.triton.config import EnsembleConfig, ModelConfig, Step, to_pbtxt
+from rankline.serving.triton.step import MANIFEST_PARAMETER
 from rankline.workflows.plan import Column, ColumnSpec, KeyIndex, TransformPlan
 from rankline.workflows.schema.tensors import Tensor
 

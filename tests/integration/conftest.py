@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rankline.serving.client import Client
-from rankline.serving.loadtest.analysis.identity import BACKENDS
+from rankline.serving.loadtest.identity import BACKENDS
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from tests.factories.training.models import TABLE_ROWS, identity_config, table_config, wait_for_more, write_model
 from tests.harness.network.ports import free_port  # noqa: F401

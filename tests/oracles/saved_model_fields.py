@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import rankline.serving.native
+import rankline.serving
 
-TABLE = Path(rankline.serving.native.__file__).parent / "saved_model" / "fields.h"
+TABLE = Path(rankline.serving.__file__).parent / "native" / "saved_model" / "fields.h"
 _A_LINE = 6
 _HEADER = """\
 // Fields of all messages of a SavedModel, made from the descriptors of TensorFlow {version} by

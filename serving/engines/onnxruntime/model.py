@@ -18,8 +18,7 @@ import triton_python_backend_utils as pb_utils
 
 from rankline.serving.engines.onnxruntime.session import dtypes_of, make_callable, open_model, reason_of
 from rankline.serving.python_backends.batching import BatchingModel
-from rankline.serving.python_backends.model_arguments import Run, ServedModel, whole_number
-from rankline.serving.python_backends.tensors import check_tensors
+from rankline.serving.python_backends.model_arguments import Run, ServedModel, check_tensors, whole_number
 
 
 class TritonPythonModel(BatchingModel):

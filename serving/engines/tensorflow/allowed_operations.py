@@ -43,11 +43,7 @@ _CHECKPOINT = _RESTORING | _listed("kWriting")
 
 
 def check_loaded(path: Path) -> None:
-    """Raise if a SavedModel does more than compute, for any of its functions.
-
-    Raises:
-        ArtifactError: the SavedModel cannot be read, or contains forbidden operations; the message names them.
-    """
+    """Raise ArtifactError if any function of a SavedModel does more than compute."""
     _check_files(path, is_served=False)
     saved = _read(path)
     if len(saved.meta_graphs) != 1 or not saved.meta_graphs[0].HasField("object_graph_def"):
@@ -75,7 +71,7 @@ def check_loaded(path: Path) -> None:
 
 
 def check_served(path: Path) -> None:
-    """Raise if serving a SavedModel would do more than compute, keep variables and restore its own variables."""
+    """Raise ArtifactError if serving would do more than compute, keep variables and restore its own variables."""
     _check_files(path, is_served=True)
     for graph in _read(path).meta_graphs:
         if "serve" in graph.meta_info_def.tags and (found := set(_refused(graph))):
@@ -88,9 +84,7 @@ def check_served(path: Path) -> None:
 def _check_files(path: Path, *, is_served: bool) -> None:
     """Raise on files that TensorFlow could read in place of the checked ones, and on anything but regular files.
 
-    Args:
-        is_served: whether the SavedModel was exported, and so must contain nothing else. Other SavedModels may contain
-            links to files, as in model caches, and other files such as a README.
+    A served SavedModel must contain nothing else. Others may contain links to files, as in model caches, and a README.
     """
     try:
         for file in _files(path):

@@ -21,8 +21,7 @@ import triton_python_backend_utils as pb_utils
 
 from rankline.serving.engines.tensorflow.session import dtypes_of, make_callable, open_saved_model
 from rankline.serving.python_backends.batching import BatchingModel
-from rankline.serving.python_backends.model_arguments import Run, ServedModel, whole_number
-from rankline.serving.python_backends.tensors import check_tensors
+from rankline.serving.python_backends.model_arguments import Run, ServedModel, check_tensors, whole_number
 from rankline.workflows.core.errors import ArtifactError
 
 # Keras takes a third of the import time, and SavedModels do not need it. TensorFlow, imported when the model is loaded,

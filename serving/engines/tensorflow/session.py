@@ -15,14 +15,9 @@ from rankline.serving.engines.tensorflow.allowed_operations import check_served
 
 
 def open_saved_model(directory: Path, *, intra_op_threads: int = 0) -> tuple[Any, Mapping[str, Any]]:
-    """Load a graph and its variables.
+    """Load a checked graph and its variables; return the session, and signature name → `SignatureDef`.
 
-    Args:
-        intra_op_threads: number of threads that one operation may use; 0 for the number of cores. The calling thread
-            runs operations sequentially.
-
-    Returns:
-        The session, and signature name → `SignatureDef`.
+    The calling thread runs operations sequentially; 0 threads are one per core.
 
     Raises:
         ArtifactError: the SavedModel would do more than compute.

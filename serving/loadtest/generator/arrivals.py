@@ -54,11 +54,7 @@ class PoissonArrivals:
 
 @dataclass(frozen=True, kw_only=True)
 class TraceArrivals:
-    """Recorded times.
-
-    Attributes:
-        times_s: at least one time, in order; the run begins at the first.
-    """
+    """Recorded times: at least one, in order; the run begins at the first."""
 
     times_s: tuple[float, ...]
 

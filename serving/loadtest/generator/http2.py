@@ -42,14 +42,7 @@ class _Call:
 
 
 class Http2Connection:
-    """Implements `Transport` on a TCP connection without TLS.
-
-    Args:
-        url: HOST:PORT.
-
-    Raises:
-        ServerError: no server listens at `url`.
-    """
+    """Implements `Transport` on a TCP connection without TLS; raises ServerError if no server listens at HOST:PORT."""
 
     def __init__(self, url: str, path: str) -> None:
         host, _, port = url.rpartition(":")

@@ -27,12 +27,10 @@ class Job:
     """The load of one process.
 
     Attributes:
-        process: number of the client process.
         connect: function that opens the connection; must be picklable.
         messages: serialized requests, sent in rotation.
         warmup_s: duration of the warm-up, whose slices have negative numbers.
         time_limit_s: maximum duration of the run after the warm-up.
-        timeout_s: time after which a request without a response is given up.
         sample_every: keep every Nth response for comparison, except for requests due in the warm-up.
         concurrency: number of requests in flight; None for an open loop.
         due_ns: [num_requests] for an open loop, times since the start of the warm-up.
@@ -50,13 +48,10 @@ class Job:
 
 
 class Engine:
-    """Runs a job.
+    """Runs a job, with clocks in nanoseconds: `clock` is shared by all processes and the transport, `cpu_clock` ours.
 
-    Args:
-        report: called with the counts since the last call, and the number of the first unfinished slice.
-        last_slice: returns the number of the last slice to run, once it is known.
-        clock: clock in nanoseconds, shared by all processes and the transport.
-        cpu_clock: CPU time of this process in nanoseconds.
+    `report` is called with the counts since the last call, and the number of the first unfinished slice. `last_slice`
+    returns the number of the last slice to run, once it is known.
     """
 
     def __init__(
@@ -85,8 +80,7 @@ class Engine:
     def run(self, begin_ns: int) -> str:
         """Send until told to stop, the time is up or nothing is left to send, then wait for the responses.
 
-        Returns:
-            Why the connection failed before that; empty if it did not.
+        Return why the connection failed before that; empty if it did not.
         """
         self._measure_ns = begin_ns + int(self._job.warmup_s * 1e9)
         self._end_ns = self._measure_ns + int(self._job.time_limit_s * 1e9)

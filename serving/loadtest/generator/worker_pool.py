@@ -5,14 +5,15 @@ import gc
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from rankline.serving.loadtest.generator.sender import Engine, Job
+from rankline.serving.loadtest.generator.transport import INFER, TRANSPORTS, Transport
 from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord
-from rankline.workflows.core.errors import ServingError
+from rankline.workflows.core.errors import ConfigError, ServingError
 
 _START_DELAY_NS = 20_000_000  # gives all processes time to read their jobs
 _LOOK_INTERVAL_NS = 50_000_000
@@ -22,12 +23,24 @@ STOPPED = "stopped by Ctrl-C"
 """Failure of a run that was stopped by Ctrl-C."""
 
 
+def connect(name: str, url: str, path: str = INFER) -> Transport:
+    """Open a connection: `http2` needs the least client CPU, `grpcio` is what a Python program uses."""
+    if name == "http2":
+        from rankline.serving.loadtest.generator.http2 import Http2Connection
+
+        return Http2Connection(url, path)
+    if name == "grpcio":
+        from rankline.serving.loadtest.generator.grpcio import GrpcioConnection
+
+        return GrpcioConnection(url, path)
+    raise ConfigError(f"no transport {name!r}. Available: {', '.join(TRANSPORTS)}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The counts of all processes after the warm-up.
 
     Attributes:
-        slices: sums over the processes.
         samples: (process, message number, response).
         failure: why the run was cut short, by a connection failure or Ctrl-C; empty if it was not.
     """
@@ -38,11 +51,7 @@ class Outcome:
 
 
 class Workers:
-    """Processes that run jobs within a `with` block. They import no gRPC, Arrow or TensorFlow.
-
-    Args:
-        num_processes: number of processes, at least 1.
-    """
+    """Processes that run jobs within a `with` block. They import no gRPC, Arrow or TensorFlow."""
 
     def __init__(self, num_processes: int) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy locks held by gRPC's and Arrow's threads
@@ -86,7 +95,6 @@ class Workers:
         jobs.
 
         Args:
-            jobs: at most one job per process.
             on_begin: called when the warm-up is over.
             is_enough: called after each slice with all finished slices; the run ends when it returns True.
             on_end: called when no more requests are sent.
@@ -246,7 +254,10 @@ def _run_job(pipe: Connection, job: Job) -> None:
         gc.collect()
         gc.disable()  # a collection during the run would count as latency
         engine = Engine(
-            job, transport, report=lambda records, reached: pipe.send((records, reached)), last_slice=_Orders(pipe).read
+            job,
+            transport,
+            report=lambda records, reached: pipe.send((records, reached)),
+            last_slice=_orders(pipe).__next__,
         )
         pipe.send(engine.run(begin_ns))
     finally:
@@ -254,16 +265,13 @@ def _run_job(pipe: Connection, job: Job) -> None:
         transport.close()
 
 
-class _Orders:
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self._next_ns = 0
-        self._last_slice: int | None = None
-
-    def read(self) -> int | None:
+def _orders(pipe: Connection) -> Iterator[int | None]:
+    """Yield the last slice to run, once the parent has sent it, for each question."""
+    next_ns, last_slice = 0, None
+    while True:
         now = time.perf_counter_ns()
-        if self._last_slice is None and now > self._next_ns:
-            self._next_ns = now + _LOOK_INTERVAL_NS
-            if self._pipe.poll():
-                self._last_slice = self._pipe.recv()
-        return self._last_slice
+        if last_slice is None and now > next_ns:
+            next_ns = now + _LOOK_INTERVAL_NS
+            if pipe.poll():
+                last_slice = pipe.recv()
+        yield last_slice

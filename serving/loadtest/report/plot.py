@@ -30,12 +30,7 @@ _Item = TypeVar("_Item")
 
 
 def write_plot(report: BenchmarkReport, path: Path) -> None:
-    """Draw a report.
-
-    Args:
-        report: the report; a chart without data has a note instead.
-        path: file to write; its suffix determines the format, e.g. `.png` or `.svg`.
-    """
+    """Draw a report; a chart without data has a note instead. The suffix of the file determines its format."""
     with rc_context(_PLAIN):
         figure = Figure(figsize=(15, 4.2), layout="constrained")
         for axes, draw in zip(figure.subplots(1, len(_PICTURES)), _PICTURES, strict=True):

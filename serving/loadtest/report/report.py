@@ -9,11 +9,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rankline.serving.loadtest.analysis.resources import ServerResources
-from rankline.serving.loadtest.analysis.server_breakdown import Breakdown
-from rankline.serving.loadtest.runs import Floor, Load, Run
-from rankline.serving.loadtest.search.rate import SearchResult
-from rankline.serving.loadtest.stats.histogram import LatencyHistogram
+from rankline.serving.loadtest.runs import Floor, Load, Run, SearchResult
+from rankline.serving.loadtest.server_breakdown import Breakdown, ServerResources
+from rankline.serving.loadtest.stats.counters import LatencyHistogram
 from rankline.serving.loadtest.stats.metrics import METRICS, measure_all
 from rankline.serving.loadtest.stats.percentiles import Estimate
 from rankline.workflows.core.errors import ArtifactError
@@ -204,9 +202,7 @@ class BenchmarkReport:
     def from_dict(cls, document: Any, source: str) -> "BenchmarkReport":
         """Read the result of `to_dict`. Other keys are ignored, so the JSON of `rankline run` is accepted, too.
 
-        Args:
-            document: plain values.
-            source: origin of the document, for messages.
+        `source` is the origin of the document, for messages.
 
         Raises:
             ArtifactError: the document is not a report, or has another format version.
@@ -236,11 +232,7 @@ class BenchmarkReport:
 
     @classmethod
     def read(cls, path: Path) -> "BenchmarkReport":
-        """Read a file written by `to_json`.
-
-        Raises:
-            ArtifactError: the file does not exist, is not a report, or has another format version.
-        """
+        """Read a file written by `to_json`; errors are those of `from_dict`."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -80,18 +80,8 @@ def latency_percentile(level: float, *, is_compared: bool = False, is_drawn: boo
     )
 
 
-def _mean(run: Run) -> Estimate:
-    latency = run.whole.latency
-    return Estimate(value=latency.mean_ns / _NS_PER_MS if latency.total else None)
-
-
-def _max(run: Run) -> Estimate:
-    latency = run.whole.latency
-    return Estimate(value=latency.max_ns / _NS_PER_MS if latency.total else None)
-
-
-def _requests_per_s(run: Run) -> Estimate:
-    return Estimate(value=run.whole.num_answered / run.duration_s)
+def _latency(run: Run, value_ns: float) -> Estimate:
+    return Estimate(value=_ms(value_ns) if run.whole.latency.total else None)
 
 
 def _rows_per_s(run: Run) -> Estimate:
@@ -103,14 +93,19 @@ def _rows_per_s(run: Run) -> Estimate:
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric(name="mean_ms", measure=_mean),
+        Metric(name="mean_ms", measure=lambda run: _latency(run, run.whole.latency.mean_ns)),
         latency_percentile(0.5, is_compared=True, is_drawn=True),
         latency_percentile(0.9),
         latency_percentile(0.95, is_drawn=True),
         latency_percentile(0.99, is_compared=True, is_drawn=True),
         latency_percentile(0.999),
-        Metric(name="max_ms", title="max ms", measure=_max),
-        Metric(name="requests_per_s", title="answered/s", measure=_requests_per_s, loop=OPEN),
+        Metric(name="max_ms", title="max ms", measure=lambda run: _latency(run, run.whole.latency.max_ns)),
+        Metric(
+            name="requests_per_s",
+            title="answered/s",
+            measure=lambda run: Estimate(value=run.whole.num_answered / run.duration_s),
+            loop=OPEN,
+        ),
         Metric(
             name="rows_per_s", title="rows/s", measure=_rows_per_s, loop=CLOSED, has_interval=True, is_compared=True
         ),

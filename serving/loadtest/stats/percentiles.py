@@ -17,7 +17,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from rankline.serving.loadtest.stats.histogram import LatencyHistogram
+from rankline.serving.loadtest.stats.counters import LatencyHistogram
 
 CONFIDENCE = 0.95
 _TAIL = (1 - CONFIDENCE) / 2
@@ -42,12 +42,7 @@ class Estimate:
 
 
 def percentile(slices: Sequence[LatencyHistogram], level: float) -> Estimate:
-    """Estimate a percentile of all samples of a run, in nanoseconds.
-
-    Args:
-        slices: latencies of consecutive parts of the run.
-        level: level of the percentile, between 0 and 1.
-    """
+    """Estimate a percentile of all samples of a run, in nanoseconds, from those of its consecutive parts."""
     whole = LatencyHistogram.merged(slices)
     if whole.total < (needed := samples_needed(level)):
         return Estimate(reason=f"{whole.total:,} samples, at least {needed:,} required")
@@ -70,11 +65,7 @@ def samples_needed(level: float) -> int:
 
 
 def interval_ranks(num_samples: int, level: float) -> tuple[int, int]:
-    """Return the ranks, counted from 1, of the samples that bound a percentile.
-
-    Returns:
-        Lower and upper rank; 0 and `num_samples` + 1 mean no bound.
-    """
+    """Return the ranks of the samples that bound a percentile, from 1; 0 and `num_samples` + 1 mean no bound."""
     from scipy.stats import binom  # takes a second
 
     # B samples are below the percentile. Sample r is above it if B < r, below it if B >= r.
@@ -83,15 +74,9 @@ def interval_ranks(num_samples: int, level: float) -> tuple[int, int]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the bounds of the mean of a series of rates at `CONFIDENCE`, by Student's t.
+    """Return the bounds of the mean of a chronological series of rates, by Student's t; None for fewer than four.
 
     The number of independent values is reduced by the autocorrelation of neighbors (first-order autoregression).
-
-    Args:
-        values: values in chronological order.
-
-    Returns:
-        Lower and upper bound; None for fewer than four values.
     """
     if len(values) < _MIN_VALUES:
         return None

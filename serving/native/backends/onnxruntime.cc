@@ -114,14 +114,13 @@ struct Releaser {
 };
 template <typename T, Place release>
 using Owned = std::unique_ptr<T, Releaser<T, release>>;
-using Value = Owned<OrtValue, kReleaseValue>;
 
 int64_t NumCores() {
   cpu_set_t cores;
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
-// --- allowed content of a file, as in `serving/engines/onnxruntime/file_check.py` ---
+// --- allowed content of a file, as in `serving/engines/onnxruntime/session.py` ---
 
 // Messages that can contain tensors, directly or nested.
 enum Message : uint8_t { kModel, kGraph, kNode, kAttribute, kSparse, kTensor };
@@ -247,16 +246,14 @@ class OnnxModel : public LoadedModel {
       Do(kCastTypeInfoToTensorInfo, static_cast<const OrtTypeInfo*>(about), &tensor);
       int element = 0;
       if (tensor != nullptr) Do(kGetTensorElementType, tensor, &element);
-      type = tensor == nullptr ? "no tensor" : "type " + std::to_string(element);
-      for (size_t k = 0; k < std::size(kTypes); ++k) {
-        if (kTypes[k] == element) type = NameOf(static_cast<Dtype>(k));
-      }
+      type = tensor == nullptr ? "no tensor" : TypeName(kTypes, element);
     }
     return types;
   }
 };
 
 void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
+  CheckGiven(given, model_.info.inputs);
   struct Values {
     std::vector<OrtValue*>& all;
     ~Values() {
@@ -269,10 +266,6 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
   const Values inputs{inputs_}, outputs{outputs_};
   for (size_t i = 0; i < given.size(); ++i) {
     const Tensor& tensor = given[i];
-    const std::string& name = model_.info.inputs[i].name;
-    if (tensor.data == nullptr) throw RequestError("input '" + name + "' is missing");
-    if (tensor.dtype == Dtype::kString)
-      throw RequestError("input '" + name + "' holds strings, which are not supported");
     const int64_t shape[] = {tensor.rows, tensor.width};
     inputs_.push_back(nullptr);
     Do(kCreateTensorWithDataAsOrtValue, static_cast<const OrtMemoryInfo*>(model_.memory.get()),

@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <set>
 
 #include "saved_model/check.h"
 #include "triton/engine.h"
+#include "triton/names.h"
 #include "triton/workflow.h"
 
 namespace rankline {
@@ -97,12 +97,7 @@ std::string Varint(uint64_t value) {
 
 std::map<std::string, std::string> DtypesOf(const std::map<std::string, SignatureTensor>& tensors) {
   std::map<std::string, std::string> dtypes;
-  for (const auto& [name, tensor] : tensors) {
-    dtypes[name] = "type " + std::to_string(tensor.dtype);
-    for (size_t i = 0; i < std::size(kTypes); ++i) {
-      if (kTypes[i] == tensor.dtype) dtypes[name] = NameOf(static_cast<Dtype>(i));
-    }
-  }
+  for (const auto& [name, tensor] : tensors) dtypes[name] = TypeName(kTypes, tensor.dtype);
   return dtypes;
 }
 
@@ -180,11 +175,11 @@ class SavedModel : public LoadedModel {
   void Bind(const std::map<std::string, Signature>& signatures, const std::string& name, const std::string& directory) {
     const auto found = signatures.find(name);
     if (found == signatures.end()) {
-      std::string available;
+      std::vector<std::string> available;
       for (const auto& [key, signature] : signatures) {
-        if (key.compare(0, 2, "__") != 0) available += (available.empty() ? "'" : ", '") + key + "'";
+        if (key.compare(0, 2, "__") != 0) available.push_back(key);
       }
-      throw ArtifactError(directory + " has no signature '" + name + "'. Available: [" + available + "].");
+      throw ArtifactError(directory + " has no signature '" + name + "'. Available: " + Listed(available) + ".");
     }
     const std::string described = "signature '" + name + "' of " + directory;
     CheckTensors(described, "inputs", info.inputs, DtypesOf(found->second.inputs), true);
@@ -212,6 +207,7 @@ class SavedModel : public LoadedModel {
 };
 
 void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
+  CheckGiven(given, model_.info.inputs);
   // Tensors are views of the request's memory if it is aligned for TensorFlow; otherwise it is copied.
   struct Tensors {
     std::vector<TF_Tensor*>& all;
@@ -225,9 +221,6 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
   const Tensors values{values_}, results{results_};
   for (size_t i = 0; i < given.size(); ++i) {
     const Tensor& tensor = given[i];
-    if (tensor.data == nullptr) throw RequestError("input '" + model_.info.inputs[i].name + "' is missing");
-    if (tensor.dtype == Dtype::kString)
-      throw RequestError("input '" + model_.info.inputs[i].name + "' holds strings, which are not supported");
     const int64_t dims[] = {tensor.rows, tensor.width};
     values_.push_back(tf.NewTensor(
         kTypes[static_cast<size_t>(tensor.dtype)], dims, tensor.rank, const_cast<void*>(tensor.data),

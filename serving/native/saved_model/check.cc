@@ -14,6 +14,7 @@
 #include "protobuf.h"
 #include "saved_model/fields.h"
 #include "tensor.h"
+#include "triton/names.h"
 
 namespace rankline {
 namespace {
@@ -24,15 +25,10 @@ constexpr int kMostNested = 100;           // protobuf's own limit
 constexpr double kMostElements = 1 << 25;  // of constants, in addition to elements stored in the file
 constexpr double kMostNodes = 1 << 18;     // of a graph, counting functions at each call
 
-[[noreturn]] void RefuseProto(const char* why) {
-  throw ArtifactError(std::string("saved_model.pb is not as TensorFlow writes it (") + why +
-                      "). Save the model again.");
-}
-
 // Returns the undecoded key of a map entry.
 std::string KeyOf(std::string_view entry) {
   ProtoReader reader(entry);
-  if (!reader.Next() || reader.field != 1) RefuseProto("a map has no key");
+  if (!reader.Next() || reader.field != 1) throw ArtifactError("a map has no key");
   return std::to_string(static_cast<uint32_t>(reader.number)) + std::string(reader.text);
 }
 
@@ -48,7 +44,7 @@ std::pair<std::string, std::string_view> EntryOf(std::string_view bytes) {
 
 // Refuses duplicate and unknown fields, which readers of the message could interpret in different ways.
 void CheckMessage(std::string_view bytes, uint8_t message, int depth = 0) {
-  if (depth > kMostNested) RefuseProto("messages are nested too deeply");
+  if (depth > kMostNested) throw ArtifactError("messages are nested too deeply");
   std::bitset<256> seen;
   std::set<std::pair<uint64_t, std::string>> keys;
   for (ProtoReader reader(bytes); reader.Next();) {
@@ -58,14 +54,14 @@ void CheckMessage(std::string_view bytes, uint8_t message, int depth = 0) {
           return std::pair<uint64_t, uint64_t>(known.message, known.number) < key;
         });
     if (field == std::end(kFields) || field->message != message || field->number != reader.field) {
-      RefuseProto("a field is unknown");
+      throw ArtifactError("a field is unknown");
     }
-    if (field->wire != reader.wire) RefuseProto("a field has another type");
+    if (field->wire != reader.wire) throw ArtifactError("a field has another type");
     if (field->type != kNoMessage) CheckMessage(reader.text, field->type, depth + 1);
     if (field->slot == kMap) {
-      if (!keys.emplace(field->number, KeyOf(reader.text)).second) RefuseProto("a key comes twice");
+      if (!keys.emplace(field->number, KeyOf(reader.text)).second) throw ArtifactError("a key comes twice");
     } else if (field->slot != kRepeated) {
-      if (seen[field->slot]) RefuseProto("a field comes twice");
+      if (seen[field->slot]) throw ArtifactError("a field comes twice");
       seen.set(field->slot);
     }
   }
@@ -142,12 +138,13 @@ Graph GraphOf(std::string_view meta_graph) {
   for (const std::string_view definition : FieldsOf(meta_graph, 2)) {
     for (const std::string_view node : FieldsOf(definition, 1)) {
       graph.nodes.push_back(NodeOf(node));
-      if (!graph.places.emplace(FieldOf(node, 1), graph.places.size()).second) RefuseProto("two nodes have one name");
+      if (!graph.places.emplace(FieldOf(node, 1), graph.places.size()).second)
+        throw ArtifactError("two nodes have one name");
     }
     for (const std::string_view library : FieldsOf(definition, 2)) {
       for (const std::string_view function : FieldsOf(library, 1)) {
         const auto [added, is_new] = graph.functions.emplace(FieldOf(FieldOf(function, 1), 1), std::vector<Node>());
-        if (!is_new) RefuseProto("two functions have one name");
+        if (!is_new) throw ArtifactError("two functions have one name");
         for (const std::string_view node : FieldsOf(function, 3)) added->second.push_back(NodeOf(node));
       }
     }
@@ -173,7 +170,7 @@ Graph GraphOf(std::string_view meta_graph) {
 // Returns the number of nodes of a function, including called functions, and the call depth.
 std::pair<double, int> SizeOf(const Graph& graph, const std::vector<Node>& nodes, int depth,
                               std::map<std::string, std::pair<double, int>>& known) {
-  if (depth > kMostNested) RefuseProto("functions call each other too deeply");
+  if (depth > kMostNested) throw ArtifactError("functions call each other too deeply");
   std::pair<double, int> size{nodes.size(), 1};
   for (const Node& node : nodes) {
     for (const std::string& name : node.calls) {
@@ -184,7 +181,7 @@ std::pair<double, int> SizeOf(const Graph& graph, const std::vector<Node>& nodes
       size.second = std::max(size.second, known[name].second + 1);
     }
   }
-  if (size.first > kMostNodes || size.second > kMostNested) RefuseProto("functions call each other too often");
+  if (size.first > kMostNodes || size.second > kMostNested) throw ArtifactError("functions call each other too often");
   return size;
 }
 
@@ -297,22 +294,22 @@ void CheckServed(const std::string& directory, const Operations& known) {
   try {
     CheckFiles(directory);
     const MappedFile file(directory + "/saved_model.pb");
+    double num_elements = 0;
     try {
       CheckMessage(file.bytes(), 0);
-    } catch (const ProtoError& error) {
-      RefuseProto(error.what());
-    }
-    double num_elements = 0;
-    for (const std::string_view meta_graph : FieldsOf(file.bytes(), 2)) {
-      const std::string_view about = FieldOf(meta_graph, 1);
-      const std::vector<std::string_view> tags = FieldsOf(about, 4);
-      if (std::find(tags.begin(), tags.end(), kTag) == tags.end()) continue;
-      const Graph graph = GraphOf(meta_graph);
-      std::map<std::string, std::pair<double, int>> sizes;
-      SizeOf(graph, graph.nodes, 0, sizes);
-      for (const auto& [name, nodes] : graph.functions) SizeOf(graph, nodes, 0, sizes);
-      refused.merge(Refused(graph, known));
-      graph.ForEachNode([&](const Node& node) { num_elements += node.num_elements; });
+      for (const std::string_view meta_graph : FieldsOf(file.bytes(), 2)) {
+        const std::vector<std::string_view> tags = FieldsOf(FieldOf(meta_graph, 1), 4);
+        if (std::find(tags.begin(), tags.end(), kTag) == tags.end()) continue;
+        const Graph graph = GraphOf(meta_graph);
+        std::map<std::string, std::pair<double, int>> sizes;
+        SizeOf(graph, graph.nodes, 0, sizes);
+        for (const auto& [name, nodes] : graph.functions) SizeOf(graph, nodes, 0, sizes);
+        refused.merge(Refused(graph, known));
+        graph.ForEachNode([&](const Node& node) { num_elements += node.num_elements; });
+      }
+    } catch (const ArtifactError& error) {
+      throw ArtifactError(std::string("saved_model.pb is not as TensorFlow writes it (") + error.what() +
+                          "). Save the model again.");
     }
     if (!(num_elements <= kMostElements + static_cast<double>(file.bytes().size()))) {
       throw ArtifactError("its constants have shapes of more elements than it holds. Save the model again.");
@@ -323,10 +320,8 @@ void CheckServed(const std::string& directory, const Operations& known) {
     throw ArtifactError(directory + " cannot be loaded: " + error.what());
   }
   if (refused.empty()) return;
-  std::string named;
-  for (const std::string& op : refused) named += (named.empty() ? "'" : ", '") + op + "'";
-  throw ArtifactError(directory + " runs the operations [" + named +
-                      "], which do more than compute. Only what computes, looks up and keeps variables is served.");
+  throw ArtifactError(directory + " runs the operations " + Listed(refused) +
+                      ", which do more than compute. Only what computes, looks up and keeps variables is served.");
 }
 
 }  // namespace rankline

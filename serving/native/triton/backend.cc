@@ -11,7 +11,7 @@
 #include "plan/scratch.h"
 #include "triton/api.h"
 #include "triton/joining.h"
-#include "triton/manifest.h"
+#include "triton/names.h"
 
 namespace rankline {
 namespace {
@@ -24,14 +24,11 @@ constexpr int64_t kMostRows = int64_t{1} << 26;    // of a request, even if the 
 constexpr double kMostWarmUpBytes = 1 << 24;       // of inputs; a network may allocate fifty times as much
 constexpr int64_t kWarmUpRows[] = {1, 16, 256, 4096, 16384};
 
-// Triton's type numbers in the order of Dtype.
+// Triton's type numbers, and names in a config, in the order of Dtype.
 constexpr TRITONSERVER_DataType kDataTypes[] = {1, 6, 7, 8, 9, 2, 3, 4, 5, 10, 11, 12, 13};
-constexpr std::pair<const char*, Dtype> kConfigTypes[] = {
-    {"TYPE_BOOL", Dtype::kBool},     {"TYPE_INT8", Dtype::kInt8},     {"TYPE_INT16", Dtype::kInt16},
-    {"TYPE_INT32", Dtype::kInt32},   {"TYPE_INT64", Dtype::kInt64},   {"TYPE_UINT8", Dtype::kUint8},
-    {"TYPE_UINT16", Dtype::kUint16}, {"TYPE_UINT32", Dtype::kUint32}, {"TYPE_UINT64", Dtype::kUint64},
-    {"TYPE_FP16", Dtype::kFloat16},  {"TYPE_FP32", Dtype::kFloat32},  {"TYPE_FP64", Dtype::kFloat64},
-    {"TYPE_STRING", Dtype::kString}};
+constexpr const char* kConfigTypes[] = {"TYPE_BOOL",  "TYPE_INT8",   "TYPE_INT16",  "TYPE_INT32",  "TYPE_INT64",
+                                        "TYPE_UINT8", "TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64", "TYPE_FP16",
+                                        "TYPE_FP32",  "TYPE_FP64",   "TYPE_STRING"};
 
 uint64_t Now() {
   return static_cast<uint64_t>(
@@ -85,11 +82,10 @@ std::vector<TensorSpec> TensorsIn(const Json& entries) {
     TensorSpec spec;
     spec.name = entry["name"].string();
     const std::string& type = entry["data_type"].string();
-    const auto known = std::find_if(std::begin(kConfigTypes), std::end(kConfigTypes),
-                                    [&](const auto& pair) { return type == pair.first; });
+    const auto* known = std::find(std::begin(kConfigTypes), std::end(kConfigTypes), type);
     if (known == std::end(kConfigTypes))
       throw ArtifactError("'" + spec.name + "' is of type " + type + ", which is not supported");
-    spec.dtype = known->second;
+    spec.dtype = static_cast<Dtype>(known - std::begin(kConfigTypes));
     for (const Json& dim : entry["dims"].array()) {
       const int64_t length = NumberIn(dim);
       if (length > 0 && spec.width > kMostValues / length)
@@ -101,16 +97,6 @@ std::vector<TensorSpec> TensorsIn(const Json& entries) {
     specs.push_back(std::move(spec));
   }
   return specs;
-}
-
-bool IsMask(const TensorSpec& spec) {
-  constexpr std::string_view kEnd = "__valid";
-  return spec.optional && spec.dtype == Dtype::kBool && spec.name.size() > kEnd.size() &&
-         std::string_view(spec.name).substr(spec.name.size() - kEnd.size()) == kEnd;
-}
-
-bool IsListValues(const std::string& name) {
-  return name.size() > 8 && name.compare(name.size() - 8, 8, "__values") == 0;
 }
 
 class Model {
@@ -149,27 +135,24 @@ class Model {
     candidates.inputs.assign(info.inputs.size(), false);
     std::unordered_map<std::string_view, size_t> positions;
     for (size_t i = 0; i < info.inputs.size(); ++i) positions[info.inputs[i].name] = i;
-    std::string unknown;
-    for (size_t at = 0; at < names.size();) {
-      const size_t stop = std::min(names.find(',', at), names.size());
-      const auto found = positions.find(std::string_view(names).substr(at, stop - at));
+    std::vector<std::string> unknown;
+    for (const std::string& name : NamesIn(names)) {
+      const auto found = positions.find(name);
       if (found == positions.end() || info.inputs[found->second].width != kAnyWidth ||
           info.inputs[found->second].optional) {
-        unknown += (unknown.empty() ? "'" : ", '") + names.substr(at, stop - at) + "'";
-        at = stop + 1;
+        unknown.push_back(name);
         continue;
       }
       candidates.inputs[found->second] = true;
-      const auto mask = positions.find(info.inputs[found->second].name + "__valid");
+      const auto mask = positions.find(name + std::string(kMask));
       if (mask != positions.end()) candidates.inputs[mask->second] = true;
-      at = stop + 1;
     }
     if (!unknown.empty()) {
-      throw ArtifactError(std::string("parameter ") + kCandidates + " names [" + unknown +
-                          "], expected inputs of dims [-1].");
+      throw ArtifactError(std::string("parameter ") + kCandidates + " names " + Listed(unknown) +
+                          ", expected inputs of dims [-1].");
     }
     for (const TensorSpec& spec : info.outputs) {
-      candidates.outputs.push_back(spec.width == kAnyWidth && !IsListValues(spec.name));
+      candidates.outputs.push_back(spec.width == kAnyWidth && !EndsWith(spec.name, kValues));
     }
     candidates.max_per_row = info.WholeNumber(kMaxListLength, 0);
     candidates.max_scores = std::max<int64_t>(info.max_batch_size, 1);
@@ -535,7 +518,7 @@ class Instance {
       for (const TensorSpec& spec : model_.info.inputs) {
         const int64_t width = std::max<int64_t>(spec.width, 1);
         Tensor tensor{spec.dtype, rows, width, nullptr};
-        if (!IsMask(spec)) {
+        if (!(spec.optional && spec.dtype == Dtype::kBool && EndsWith(spec.name, kMask))) {
           void* memory = scratch.TakeBytes(tensor.num_bytes());
           std::memset(memory, 0, tensor.num_bytes());
           tensor.data = memory;

@@ -48,6 +48,10 @@ class LoadedModel {
   virtual const char* runs() const;
 };
 
+// Verifies the files in a step's folder against the manifest of its version, at a path in the model repository, like
+// `serving/triton/step.py`. Throws ArtifactError if one is missing, damaged or not in the manifest.
+void CheckStep(const std::string& model, const std::string& manifest);
+
 // --- defined by each backend ---
 
 struct BackendTraits {

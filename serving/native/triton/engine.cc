@@ -2,17 +2,9 @@
 
 #include <dlfcn.h>
 
+#include "triton/names.h"
+
 namespace rankline {
-namespace {
-
-std::string Listed(const std::vector<std::string>& names) {
-  std::string text = "[";
-  for (const std::string& name : names) text += (text.size() > 1 ? ", '" : "'") + name + "'";
-  return text + "]";
-}
-
-}  // namespace
-
 void* OpenLibrary(const std::map<std::string, std::string>& options, const char* name, bool alone) {
   const auto found = options.find("library");
   const std::string path = found == options.end() ? name : found->second;
@@ -44,6 +36,15 @@ void CheckTensors(const std::string& model, const char* side, const std::vector<
     if (const std::string& dtype = found.at(spec.name); dtype != NameOf(spec.dtype)) {
       throw ArtifactError(model + " has '" + spec.name + "' as " + dtype + ", config.pbtxt says " + NameOf(spec.dtype) +
                           ".");
+    }
+  }
+}
+
+void CheckGiven(const std::vector<Tensor>& given, const std::vector<TensorSpec>& specs) {
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (given[i].data == nullptr) throw RequestError("input '" + specs[i].name + "' is missing");
+    if (given[i].dtype == Dtype::kString) {
+      throw RequestError("input '" + specs[i].name + "' holds strings, which are not supported");
     }
   }
 }

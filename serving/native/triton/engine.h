@@ -26,6 +26,18 @@ void* FunctionOf(void* library, const char* name);
 void CheckTensors(const std::string& model, const char* side, const std::vector<TensorSpec>& declared,
                   const std::map<std::string, std::string>& found, bool all_of_them);
 
+// Throws RequestError if an input is missing, or holds strings, which the frameworks are not given.
+void CheckGiven(const std::vector<Tensor>& given, const std::vector<TensorSpec>& specs);
+
+// Returns the name of a framework's type, from its numbers in the order of Dtype.
+template <size_t N>
+std::string TypeName(const int (&numbers)[N], int number) {
+  for (size_t i = 0; i < N; ++i) {
+    if (numbers[i] == number) return NameOf(static_cast<Dtype>(i));
+  }
+  return "type " + std::to_string(number);
+}
+
 // Returns the first line of a framework's message.
 std::string FirstLine(const std::string& text);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "triton/names.h"
+
 namespace rankline {
 namespace {
 
@@ -12,11 +14,6 @@ constexpr int64_t kFewCells = 1 << 16;
 // Padded candidates are scored too, so a request with many candidates must not widen the others.
 constexpr int64_t kMostPaddedScores = 2;  // per requested score
 constexpr int64_t kFewScores = 256;
-constexpr std::string_view kValues = "__values", kLengths = "__nnzs";
-
-bool EndsWith(const std::string& name, std::string_view end) {
-  return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
-}
 
 // Checks list lengths before joining: a list with a wrong length would read the padding of a wider request as values.
 void CheckLengths(const Request& request, const std::vector<TensorSpec>& specs) {

@@ -13,7 +13,7 @@ namespace rankline {
 // A request's tensors, one per input of the config; data is null for a missing input.
 using Request = std::vector<Tensor>;
 
-// Rows with several candidates, as in `serving/python_backends/candidates.py`.
+// Rows with several candidates, as in `serving/python_backends/requests.py`.
 struct Candidates {
   std::vector<bool> inputs;  // by position: whether the input has a value per candidate
   std::vector<bool> outputs;

@@ -6,27 +6,12 @@
 #include <utility>
 
 #include "plan/plan.h"
+#include "triton/names.h"
 
 namespace rankline {
 namespace {
 
 std::string PlanOf(const ModelInfo& step) { return step.directory + "/plan"; }
-
-std::vector<std::string> NamesIn(const std::string& text) {
-  std::vector<std::string> names;
-  for (size_t at = 0; at < text.size();) {
-    const size_t stop = std::min(text.find(',', at), text.size());
-    names.push_back(text.substr(at, stop - at));
-    at = stop + 1;
-  }
-  return names;
-}
-
-std::string Listed(const std::set<std::string>& names) {
-  std::string text = "[";
-  for (const std::string& name : names) text += (text.size() > 1 ? ", '" : "'") + name + "'";
-  return text + "]";
-}
 
 std::string Shaped(const TensorSpec& spec) { return NameOf(spec.dtype) + ("[" + std::to_string(spec.width)) + "]"; }
 
@@ -36,7 +21,7 @@ std::vector<size_t> Positions(const ModelInfo& step, const char* side, const std
   std::set<std::string> expected, found;
   std::vector<size_t> positions;
   const auto is_mask = [](const TensorSpec& spec) {
-    return spec.dtype == Dtype::kBool && spec.optional && spec.name.find("__valid") != std::string::npos;
+    return spec.dtype == Dtype::kBool && spec.optional && EndsWith(spec.name, kMask);
   };
   for (const TensorSpec& spec : own) {
     size_t at = 0;

@@ -12,7 +12,7 @@ from bench.harness.fixtures import make_model
 from bench.harness.report import Report
 from bench.serving import alternatives, client, foreign, promotion, serving, tune, wide
 from rankline.recipes.workspace import Workspace
-from rankline.serving.loadtest.search.serving_config import Effort
+from rankline.serving.loadtest.serving_config import Effort
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import TrainedModel
 from tests.oracles.bench_reports import check_report

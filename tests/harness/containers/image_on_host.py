@@ -12,8 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from rankline.serving.native.objects import native_backends
-from rankline.serving.server.triton_install import find_installation
+from rankline.serving.server.triton_install import find_installation, native_backends
 from tests.harness.containers.deployment import CONTAINER, ROOT
 from tests.harness.process.programs import need_program
 

@@ -28,9 +28,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 import rankline.serving.client.grpc as client_over_grpc
 from rankline.serving.client import AsyncClient, Client, ClientConfig, ClientTls
-from rankline.serving.client.core import run
+from rankline.serving.client.core import connect, run
 from rankline.serving.client.errors import CallError
-from rankline.serving.client.transport import connect
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from rankline.serving.triton.config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from rankline.workflows.core.errors import DeadlineError, RequestError, ServerBusyError, ServerError

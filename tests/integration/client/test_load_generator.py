@@ -19,14 +19,14 @@ import pytest
 
 from rankline.scoring.backends import server_for
 from rankline.serving.client import Client
-from rankline.serving.loadtest.analysis.identity import BACKENDS, write_fastest_identity
-from rankline.serving.loadtest.analysis.resources import ResourceMeter
 from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.generator.payloads import lay_out
+from rankline.serving.loadtest.identity import BACKENDS, write_fastest_identity
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
 from rankline.serving.loadtest.runner import measure
-from rankline.serving.native.objects import NativeBackends
+from rankline.serving.loadtest.server_breakdown import ResourceMeter
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
+from rankline.serving.server.triton_install import NativeBackends
 from rankline.serving.triton.config import ModelConfig
 from rankline.workflows.core.errors import ConfigError, DataError, RequestError, ServerError, ServingError
 from rankline.workflows.schema.tensors import Tensor
@@ -242,7 +242,7 @@ def test_the_floor_is_pythons_where_there_are_no_native_backends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "rankline.serving.loadtest.analysis.identity.native_backends", lambda: NativeBackends(objects={}, libraries={})
+        "rankline.serving.loadtest.identity.native_backends", lambda: NativeBackends(objects={}, libraries={})
     )
     assert write_fastest_identity(tmp_path / "models", tmp_path / "backends") == "identity"
     assert (tmp_path / "models/identity/config.pbtxt").is_file()

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from rankline.serving.client import Client
-from rankline.serving.loadtest.analysis.identity import BACKENDS
+from rankline.serving.loadtest.identity import BACKENDS
 from rankline.serving.server import embedded as server_module
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from rankline.serving.server.ports import choose_ports

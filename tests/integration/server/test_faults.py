@@ -15,7 +15,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import serialize_byte_tensor
 
-from rankline.serving.loadtest.analysis.identity import BACKENDS
+from rankline.serving.loadtest.identity import BACKENDS
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from rankline.serving.triton.config import ModelConfig
 from rankline.workflows.plan import ANY_WIDTH, Column, ColumnSpec, KeyIndex, TransformPlan

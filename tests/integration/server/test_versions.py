@@ -25,10 +25,10 @@ from rankline.registry.status import statuses
 from rankline.runs.export_tags import CHAMPION
 from rankline.scoring.backends import client_for
 from rankline.serving.client import Client, ClientConfig
-from rankline.serving.native.objects import NativeBackends
 from rankline.serving.repository.ensemble import ExportedEnsemble, before
 from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.supervisor import Follower, Supervisor, config_of
+from rankline.serving.server.triton_install import NativeBackends
 from rankline.serving.triton.config import PYTHON_RUNTIME
 from rankline.workflows.core.errors import ConfigError, ServerError, ServingError
 from tests.factories.ensembles import NAME, damage, publish_tiny
@@ -435,7 +435,7 @@ def test_no_model_runs_code_of_its_own_where_nothing_is_pythons(served: Served) 
     (folder / "1" / "model.py").write_text(f"open({str(marker)!r}, 'w').close()\nclass TritonPythonModel: pass\n")
     (folder / "config.pbtxt").write_text('name: "theirs" backend: "python" max_batch_size: 0\n')
     with pytest.raises(ServerError, match="python"):
-        served.server._running_control().load("theirs")  # as somebody else would who has the key
+        served.server._control.load("theirs")  # as somebody else would who has the key
     assert not marker.exists()
     shutil.rmtree(folder)
     served.runtime = PYTHON_RUNTIME

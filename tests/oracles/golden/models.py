@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from rankline.serving.engines import engine_for
-from rankline.serving.export.parity import plan_inputs, raw_rows
+from rankline.serving.export.parity import plan_inputs, rows_of
 from rankline.training.config.train import TrainConfig
 from rankline.training.models.dlrm import DLRMConfig
 from rankline.training.models.mlp import MLPConfig
@@ -98,7 +98,7 @@ def encode(prepared: PreparedData, dtypes: Mapping[str, str], rows: pa.Table | N
         plan = compile_workflow(
             workflow.remove_inputs([label.name for label in prepared.spec.labels]), dtypes, prepared.candidates
         )
-    requests = raw_rows(plan, prepared.heldout(), _NUM_REQUESTS) if rows is None else rows
+    requests = rows_of(plan.inputs, prepared.heldout(), _NUM_REQUESTS) if rows is None else rows
     return requests, plan.run(*plan_inputs(plan, requests))
 
 

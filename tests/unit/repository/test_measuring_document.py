@@ -11,11 +11,9 @@ import pytest
 import typer
 
 from rankline.cli.main import app
-from rankline.serving.loadtest.analysis.resources import ServerResources
-from rankline.serving.loadtest.analysis.server_breakdown import Breakdown, StepTimes
 from rankline.serving.loadtest.report.report import BenchmarkReport
-from rankline.serving.loadtest.runs import Floor, Load
-from rankline.serving.loadtest.search.rate import SearchResult
+from rankline.serving.loadtest.runs import Floor, Load, SearchResult
+from rankline.serving.loadtest.server_breakdown import Breakdown, ServerResources, StepTimes
 from tests.factories.reports import report_of, result_of
 
 DOCS = Path(__file__).parents[3] / "docs"

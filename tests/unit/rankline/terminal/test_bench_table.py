@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from rankline.serving.loadtest.analysis.compare import compare
-from rankline.serving.loadtest.analysis.server_breakdown import Breakdown, StepTimes
+from rankline.serving.loadtest.compare import compare
 from rankline.serving.loadtest.report.report import LoadResult
 from rankline.serving.loadtest.runs import Load
+from rankline.serving.loadtest.server_breakdown import Breakdown, StepTimes
 from rankline.serving.loadtest.stats.percentiles import Estimate
 from rankline.terminal.bench_table import print_comparison, print_report
 from tests.factories.reports import report_of, result_of

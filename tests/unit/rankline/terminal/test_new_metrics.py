@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 
 from rankline.api.pipeline import Quality
 from rankline.runs.bench_reports import log_report
-from rankline.serving.loadtest.analysis.compare import compare
+from rankline.serving.loadtest.compare import compare
 from rankline.serving.loadtest.config import Slo
 from rankline.serving.loadtest.report.html import to_html
 from rankline.serving.loadtest.report.plot import write_plot

@@ -6,7 +6,7 @@ import pytest
 
 from rankline.serving.client import Client, ClientConfig, ClientTls
 from rankline.serving.client.config import MAX_PAUSE_S
-from rankline.serving.client.transport import by_scheme
+from rankline.serving.client.core import by_scheme
 from rankline.workflows.core.errors import ConfigError, RanklineError, ServerError
 
 

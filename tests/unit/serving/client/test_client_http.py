@@ -11,9 +11,8 @@ import psutil
 import pytest
 
 from rankline.serving.client import AsyncClient, Client, ClientConfig
-from rankline.serving.client.core import run
+from rankline.serving.client.core import connect, run
 from rankline.serving.client.errors import CallError
-from rankline.serving.client.transport import connect
 from rankline.workflows.core.errors import DeadlineError, RequestError, ServerError, ServingError
 
 CONFIG = {

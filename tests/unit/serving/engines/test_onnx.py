@@ -302,5 +302,5 @@ def test_what_is_no_onnx_or_takes_other_columns_is_refused(tmp_path: Path, conve
             ArtifactError, match=rf"{name} is not an ONNX model that can be loaded \(\w.+\). Export again"
         ):
             ONNX.load(tmp_path / name)
-    with pytest.raises(ArtifactError, match=r"the ONNX model takes \['price', .*the workflow makes \['userId'\]"):
+    with pytest.raises(ArtifactError, match=r"the model takes \['price', .*the workflow makes \['userId'\]"):
         ONNX.load(converted).score_served({"userId": np.zeros(1, np.int64)})

@@ -10,7 +10,7 @@ from rankline.serving.client import ModelSchema
 from rankline.serving.client.request_builder import check
 from rankline.serving.engines import Engine
 from rankline.serving.export.config import ExportConfig
-from rankline.serving.export.optional_inputs import optional_columns
+from rankline.serving.export.exporter import optional_columns
 from rankline.serving.export.triton_version import Served, write_version
 from rankline.workflows.core.errors import RequestError
 from rankline.workflows.plan import ANY_WIDTH, Column, ColumnSpec, Computed, KeyIndex, TransformPlan, tensor_call

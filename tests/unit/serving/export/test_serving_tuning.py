@@ -8,7 +8,7 @@ import pytest
 
 from rankline.serving.engines import Engine, engines
 from rankline.serving.export.config import ExportConfig
-from rankline.serving.loadtest.search.serving_config import VARIED, Measure, Reading, Trial, name_of, search, space
+from rankline.serving.loadtest.serving_config import VARIED, Measure, Reading, Trial, name_of, search, space
 from rankline.workflows.core.errors import ConfigError, ServerError
 from tests.factories.recorders import ProgressRecord
 

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from rankline.serving.importers import keras_archive, open_model
+from rankline.serving.importers import keras_file, open_model
 from rankline.serving.importers.keras_file import Model
 from rankline.workflows.core.errors import ArtifactError
 from tests.factories.importable_models import check_scores
@@ -378,8 +378,8 @@ def test_a_damaged_file_is_refused(what: str, file: Path) -> None:
 def test_what_unpacks_to_more_than_it_should_is_refused(
     ratio: int, name: str, message: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keras_archive, "MAX_JSON_BYTES", 1 << 20)
-    monkeypatch.setattr(keras_archive, "MAX_RATIO", ratio)
+    monkeypatch.setattr(keras_file, "MAX_JSON_BYTES", 1 << 20)
+    monkeypatch.setattr(keras_file, "MAX_RATIO", ratio)
     content = json.dumps([" " * (3 << 20)]).encode()
     with pytest.raises(ArtifactError, match=message):
         Model(changed(file, lambda config, members: members.update({name: content}), zipfile.ZIP_DEFLATED))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rankline.serving.export.parity import SCORE_TOLERANCE
 from rankline.serving.importers import xgboost as xgboost_file
-from rankline.serving.importers.ubjson import read_ubjson
+from rankline.serving.importers.xgboost import read_ubjson
 from rankline.workflows.core.errors import ArtifactError
 from tests.oracles.trees import NAMES, both_scores, random_rows, signal_of, tried_rows
 

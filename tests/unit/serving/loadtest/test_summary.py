@@ -3,9 +3,8 @@ from dataclasses import replace
 from typing import Any
 
 from rankline.serving.loadtest.report.report import LoadResult
-from rankline.serving.loadtest.runs import Load
-from rankline.serving.loadtest.search.rate import SearchResult
-from rankline.serving.loadtest.stats.histogram import LatencyHistogram
+from rankline.serving.loadtest.runs import Load, SearchResult
+from rankline.serving.loadtest.stats.counters import LatencyHistogram
 from rankline.serving.loadtest.summary import checked, conclusion, number, remarks, searched
 from tests.factories.reports import report_of, result_of
 

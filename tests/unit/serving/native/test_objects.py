@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from rankline.serving.engines import engines
-from rankline.serving.native.objects import library_of, native_backends
-from rankline.serving.server.triton_install import add_python_backend, assemble_backends, find_installation
+from rankline.serving.server.triton_install import (
+    add_python_backend,
+    assemble_backends,
+    find_installation,
+    library_of,
+    native_backends,
+)
 from rankline.workflows.native import build
 from rankline.workflows.native.build import BuildError, built_objects, find_compiler, object_name
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.serving.python_backends.candidates import Candidates
+from rankline.serving.python_backends.requests import Candidates
 from rankline.workflows.core.errors import RequestError
 
 MAX_SCORES = 1000

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rankline.serving.python_backends.errors import is_of_the_request
+from rankline.serving.python_backends.requests import is_of_the_request
 from rankline.workflows.core.errors import RequestError
 
 

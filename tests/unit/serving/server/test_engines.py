@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankline.serving.engines import engine_for, engine_of_backend, engines, engines_for
-from rankline.serving.repository.backends import backend_names
+from rankline.serving.engines import backend_names, engine_for, engine_of_backend, engines, engines_for
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.schema.model_artifact import SAVED_MODEL, TORCH_SCRIPT
 from tests.harness.process.packages import leave_installed

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rankline.serving.server.numpy2_stub import fit_for_numpy
+from rankline.serving.server.triton_install import fit_for_numpy
 from rankline.workflows.core.errors import ServerError
 
 SPEC = importlib.util.find_spec("pytriton")

@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 
 from rankline.serving.triton.config import EnsembleConfig, ModelConfig, Step, to_pbtxt
-from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.schema.tensors import Tensor
 
 GOLDEN = Path(__file__).parents[3] / "golden/serving"
@@ -49,9 +48,3 @@ def test_types_have_the_names_of_configs(dtype: str, written: str) -> None:
     inputs = (Tensor(name="x", dtype=dtype, dims=(-1,)),)
     config = ModelConfig(name="m", backend="b", inputs=inputs, outputs=PREDICT.outputs, max_batch_size=1)
     assert f"data_type: {written}\n  dims: -1" in to_pbtxt(config)
-
-
-@pytest.mark.parametrize("config", [PREDICT, ENSEMBLE])
-def test_a_batch_size_without_room_is_refused(config: ModelConfig | EnsembleConfig) -> None:
-    with pytest.raises(ConfigError, match="max_batch_size is 0, expected at least 1"):
-        type(config)(**(vars(config) | {"max_batch_size": 0}))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.serving.transforms.nvtabular import UncompiledTransform
+from rankline.serving.triton.transforms import UncompiledTransform
 from rankline.workflows.compiler.compile import compile_workflow, input_specs
 from rankline.workflows.compiler.operators import LOWERINGS, REFUSED
 from rankline.workflows.core.errors import LoweringError, UnfitError

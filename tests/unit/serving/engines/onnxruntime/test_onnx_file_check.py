@@ -6,8 +6,8 @@ import onnx
 import pytest
 from onnx import TensorProto, parser
 
-from rankline.serving.engines.onnxruntime.file_check import check_file
 from rankline.serving.engines.onnxruntime.offline import Model
+from rankline.serving.engines.onnxruntime.session import check_file
 from rankline.workflows.core.errors import ArtifactError
 
 CONSTANT = "y = Mul (a, w)"

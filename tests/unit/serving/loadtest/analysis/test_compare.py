@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.serving.loadtest.analysis.compare import Difference, compare
+from rankline.serving.loadtest.compare import Difference, compare
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
-from rankline.serving.loadtest.runs import Load
-from rankline.serving.loadtest.search.rate import SearchResult
+from rankline.serving.loadtest.runs import Load, SearchResult
 from rankline.serving.loadtest.stats.percentiles import Estimate
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from tests.factories.reports import report_of, result_of

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from rankline.serving.loadtest.analysis.resources import ServerResources
-from rankline.serving.loadtest.analysis.server_breakdown import Breakdown, StepTimes
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
-from rankline.serving.loadtest.runs import Floor, Load
-from rankline.serving.loadtest.search.rate import SearchResult
+from rankline.serving.loadtest.runs import Floor, Load, SearchResult
+from rankline.serving.loadtest.server_breakdown import Breakdown, ServerResources, StepTimes
 from rankline.serving.loadtest.stats.percentiles import Estimate
 from tests.factories.reports import report_of, result_of
 

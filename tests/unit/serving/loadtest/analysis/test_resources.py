@@ -6,7 +6,7 @@ from functools import partial
 
 import psutil
 
-from rankline.serving.loadtest.analysis.resources import ResourceMeter
+from rankline.serving.loadtest.server_breakdown import ResourceMeter
 from tests.harness.process.waiting import wait_until
 
 SPIN = "import sys; block = bytearray(64 << 20); print('spins', flush=True)\nwhile True: pass"

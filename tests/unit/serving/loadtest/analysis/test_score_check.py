@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from rankline.serving.loadtest.analysis.score_check import Answered, ScoreCheck
+from rankline.serving.loadtest.measurement import Answered, ScoreCheck
 from rankline.workflows.core.errors import ServingError
 from rankline.workflows.schema.tensors import Tensor
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rankline.serving.loadtest.analysis.server_breakdown import Statistics
+from rankline.serving.loadtest.server_breakdown import Statistics
 
 MS = 1_000_000
 BEFORE = {"count": 5}

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from rankline.serving.loadtest.generator.connections import connect
 from rankline.serving.loadtest.generator.transport import OK, Answer, Transport
+from rankline.serving.loadtest.generator.worker_pool import connect
 from rankline.workflows.core.errors import ConfigError, ServerError
 from tests.harness.process.waiting import wait_until
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.serving.client import ModelSchema
-from rankline.serving.loadtest.generator.synthetic_rows import MISSING_SHARE, UNSEEN_SHARE, generate, zipf
+from rankline.serving.loadtest.generator.payloads import MISSING_SHARE, UNSEEN_SHARE, generate, zipf
 from rankline.workflows.schema.tensors import Tensor
 
 NUM_ROWS = 20_000

@@ -13,9 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
-from rankline.serving.loadtest.generator.connections import connect
 from rankline.serving.loadtest.generator.sender import Job
-from rankline.serving.loadtest.generator.worker_pool import Workers
+from rankline.serving.loadtest.generator.worker_pool import Workers, connect
 from rankline.serving.loadtest.stats.counters import SliceRecord
 from rankline.workflows.core.errors import ServerError, ServingError
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.serving.loadtest.search.rate import highest_rate
+from rankline.serving.loadtest.rate import highest_rate
 
 
 @given(capacity=st.floats(2, 1e5), start=st.floats(1, 1e4))

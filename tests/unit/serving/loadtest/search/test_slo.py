@@ -4,9 +4,9 @@ from collections.abc import Callable
 import pytest
 
 from rankline.serving.loadtest.config import Slo
+from rankline.serving.loadtest.rate import SloSearch, holds_slo
 from rankline.serving.loadtest.report.report import LoadResult
 from rankline.serving.loadtest.runs import Load
-from rankline.serving.loadtest.search.slo import SloSearch, holds_slo
 from tests.factories.reports import result_of
 
 BOUND = Slo.parse("p99=10ms")

@@ -5,7 +5,7 @@ from hdrh.histogram import HdrHistogram
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.serving.loadtest.stats.histogram import LatencyHistogram
+from rankline.serving.loadtest.stats.counters import LatencyHistogram
 
 HOUR_NS = 3600 * 10**9
 SAMPLES = st.lists(st.integers(1, HOUR_NS), min_size=1, max_size=30)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.serving.loadtest.stats.histogram import LatencyHistogram
+from rankline.serving.loadtest.stats.counters import LatencyHistogram
 from rankline.serving.loadtest.stats.metrics import METRICS
 from rankline.serving.loadtest.stats.percentiles import interval_ranks, mean_interval, percentile, samples_needed
 

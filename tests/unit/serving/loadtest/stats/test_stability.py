@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord
-from rankline.serving.loadtest.stats.stability import Windows
+from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord, Windows
 
 COUNTS = st.lists(st.integers(0, 40), max_size=30)
 

@@ -1,4 +1,4 @@
-"""Latency targets: whether a rate meets a target, and the search for the highest rate that does."""
+"""Latency targets: whether a rate meets one, and the highest rate that does: bracket it, bisect, and confirm."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,8 +6,7 @@ from dataclasses import replace
 from rankline.serving.loadtest.config import LoadConfig, Slo
 from rankline.serving.loadtest.measurement import Bench
 from rankline.serving.loadtest.report.report import LoadResult
-from rankline.serving.loadtest.runs import Load
-from rankline.serving.loadtest.search.rate import SearchResult, highest_rate
+from rankline.serving.loadtest.runs import Load, SearchResult
 from rankline.serving.loadtest.stats.metrics import METRICS
 from rankline.serving.loadtest.stats.percentiles import samples_needed
 from rankline.serving.loadtest.summary import number, reached
@@ -87,3 +86,68 @@ class SloSearch:
 
 class _InVainError(Exception):
     pass
+
+
+_MIN_RATE = 1.0
+_MAX_RATE = 1e6
+
+
+def highest_rate(
+    holds: Callable[[float], bool],
+    *,
+    start: float,
+    lowest: float = _MIN_RATE,
+    step: float = 2.0,
+    resolution: float = 0.05,
+    confirmations: int = 2,
+) -> SearchResult:
+    """Search for the highest rate at which `holds` returns True.
+
+    `holds` may err near the bound, so the result has to pass again as many times as `confirmations`. If it fails, a
+    lower rate is tested, by larger steps each time.
+
+    Args:
+        lowest: lowest rate to test. If equal to `start`, the search ends if `start` fails.
+        step: factor between the rates of the bracket.
+        resolution: relative distance between a rate that passes and a rate that fails at which the search ends.
+    """
+    num_probes = 0
+
+    def probe(rate: float) -> bool:
+        nonlocal num_probes
+        num_probes += 1
+        return holds(rate)
+
+    low, high = _bracket(probe, start, lowest, step)
+    back = 1 + resolution
+    while low is not None:
+        while high is not None and high > low * (1 + resolution):
+            middle = (low * high) ** 0.5
+            if probe(middle):
+                low = middle
+            else:
+                high = middle
+        if high is None or all(probe(low) for _ in range(confirmations)):
+            break
+        high, low, back = low, low / back, back**2
+        if low < lowest:
+            low = None
+    return SearchResult(rate_per_s=low, failed_per_s=high, num_probes=num_probes)
+
+
+def _bracket(
+    probe: Callable[[float], bool], start: float, lowest: float, step: float
+) -> tuple[float | None, float | None]:
+    """Return a rate that passes, and the next rate, which fails."""
+    rate = start
+    if probe(rate):
+        while rate < _MAX_RATE:
+            if not probe(step * rate):
+                return rate, step * rate
+            rate *= step
+        return rate, None
+    while rate / step >= lowest:
+        rate /= step
+        if probe(rate):
+            return rate, step * rate
+    return None, rate

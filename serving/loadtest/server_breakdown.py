@@ -1,14 +1,17 @@
-"""Breakdown of a request's latency into client, network, and each step of the ensemble, from Triton's statistics.
+"""Breakdown of a request's latency from Triton's statistics, and the server's CPU time and memory.
 
-For each model, Triton sums up the time that requests spent in the queue, and the time for their inputs, computation and
-outputs. The difference of two readings around a measurement is the time spent in that measurement.
+Latency is split into client, network, and each step of the ensemble. For each model, Triton sums up the time that
+requests spent in the queue, and the time for their inputs, computation and outputs. The difference of two readings
+around a measurement is the time spent in that measurement.
 """
 
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
+import psutil
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -81,15 +84,7 @@ _KINDS = {
 
 
 class Statistics:
-    """Reads the statistics of a model and its steps.
-
-    Args:
-        url: HOST:PORT of the server's gRPC protocol.
-        model_name: an ensemble, or a model that is its own only step.
-
-    Raises:
-        ServerError: the server does not return its statistics.
-    """
+    """Reads the statistics of an ensemble and its steps, or of a model that is its own only step."""
 
     def __init__(self, url: str, model_name: str) -> None:
         self._url, self._name = url, model_name
@@ -106,16 +101,10 @@ class Statistics:
     def breakdown(
         self, before: Reading, after: Reading, *, num_requests: int, latency_ms: float, client_ms: float
     ) -> Breakdown | None:
-        """Split the mean latency of the requests between two readings.
+        """Split the mean latency of our requests between two readings; the client took `client_ms` of it.
 
-        Args:
-            num_requests: number of our requests answered between them.
-            latency_ms: mean latency of these requests.
-            client_ms: part of the latency spent in the client.
-
-        Returns:
-            The breakdown; None if the server answered none of our requests, or also requests of other clients, since
-            its statistics would not describe our requests.
+        Return None if the server answered none of our requests, or also requests of other clients, since its statistics
+        would not describe our requests.
         """
         grown = {name: Counter(totals) for name, totals in after.items()}
         for name, totals in grown.items():
@@ -151,3 +140,61 @@ class Statistics:
             return method(name, client_timeout=_TIMEOUT_S)
         except InferenceServerException as error:
             raise ServerError(f"{self._url} returned no statistics of {name!r}: {error.message()}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerResources:
+    """CPU time and memory used by the server.
+
+    Attributes:
+        cpu_cores: CPU time per second; 1 is one fully used core.
+        memory_bytes: maximum resident memory of all processes together, with shared pages counted in each process.
+        num_processes: number of processes, the server and its model instances.
+    """
+
+    cpu_cores: float
+    memory_bytes: int
+    num_processes: int
+
+
+class ResourceMeter:
+    """Measures processes from `begin` to `end`. `process_ids` returns no ids for a server on another machine."""
+
+    def __init__(self, process_ids: Callable[[], Sequence[int]]) -> None:
+        self._process_ids = process_ids
+        self._begin_s = self._elapsed_s = 0.0
+        self._cpu_before: dict[int, float] = {}
+        self._cpu_after: dict[int, float] = {}
+        self._memory_bytes = 0
+
+    def begin(self) -> None:
+        self._begin_s, self._memory_bytes = time.perf_counter(), 0
+        self._cpu_before = self.sample()
+
+    def sample(self) -> dict[int, float]:
+        """Update the maximum memory, and return CPU seconds by process."""
+        cpu_s, memory_bytes = {}, 0
+        for pid in self._process_ids():
+            try:
+                process = psutil.Process(pid)
+                times = process.cpu_times()
+                memory_bytes += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            cpu_s[pid] = times.user + times.system
+        self._memory_bytes = max(self._memory_bytes, memory_bytes)
+        return cpu_s
+
+    def end(self) -> None:
+        self._cpu_after = self.sample()
+        self._elapsed_s = time.perf_counter() - self._begin_s
+
+    def result(self) -> ServerResources | None:
+        if not self._cpu_after or not self._elapsed_s:
+            return None
+        used_s = sum(cpu_s - self._cpu_before.get(pid, 0.0) for pid, cpu_s in self._cpu_after.items())
+        return ServerResources(
+            cpu_cores=used_s / self._elapsed_s,
+            memory_bytes=self._memory_bytes,
+            num_processes=len(self._cpu_after),
+        )

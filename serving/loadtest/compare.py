@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
-from rankline.serving.loadtest.runs import Load
-from rankline.serving.loadtest.search.rate import SearchResult
+from rankline.serving.loadtest.runs import Load, SearchResult
 from rankline.serving.loadtest.stats.metrics import METRICS
 from rankline.serving.loadtest.stats.percentiles import Estimate
 from rankline.workflows.core.errors import ConfigError
@@ -20,14 +19,10 @@ _HOW = "command"  # key in the environment; the command line explains no differe
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The change of one figure.
+    """The change of one figure, such as a metric, or `highest_requests_per_s` of a search.
 
-    Attributes:
-        load: name of the load.
-        figure: name of a metric, or `highest_requests_per_s` of a search.
-        before, after: values of the figure.
-        change: after / before - 1.
-        low, high: bounds of the change at 95 % confidence; None if a report has no bound.
+    `change` is after / before - 1, between `low` and `high` at 95 % confidence, which are None if a report has no
+    bound.
     """
 
     load: str
@@ -77,8 +72,6 @@ class Comparison:
     """Two reports side by side.
 
     Attributes:
-        differences: one difference per figure in both reports.
-        only_before, only_after: loads that are missing in the other report.
         not_reported: figures that are missing in one of the reports, and the reasons.
         remarks: other differences between the runs.
         max_regression: accepted regression of a figure, as a fraction.
@@ -103,8 +96,7 @@ class Comparison:
 def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: float) -> Comparison:
     """Compare two reports of the same loads. For a search, only the highest rate is compared, not the tested rates.
 
-    Args:
-        max_regression: accepted regression of a figure: 0.1 is 10 % more latency, or 10 % fewer rows/s.
+    A `max_regression` of 0.1 accepts 10 % more latency, or 10 % fewer rows/s.
 
     Raises:
         ConfigError: the limit is negative, or the reports have no load in common.

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from rankline.serving.native.objects import native_backends
+from rankline.serving.server.triton_install import native_backends
 from rankline.serving.triton.config import ModelConfig, to_pbtxt
 from rankline.workflows.core.errors import ServerError
 from rankline.workflows.native.build import object_name
@@ -11,21 +11,16 @@ from rankline.workflows.schema.tensors import Tensor
 
 NAME = "identity"
 NATIVE_NAME = "native_identity"
-BACKENDS = Path(__file__).parents[1] / "backends"
+BACKENDS = Path(__file__).parent / "backends"
 """Backend folders of the server that serves `NAME`."""
 
 _MAX_BATCH_SIZE = 65_536
 
 
 def write_fastest_identity(repository: Path, backends: Path) -> str:
-    """Write the native model if this machine has its backend, otherwise the Python model.
+    """Write the native model if this machine has its backend, otherwise the Python model, and return its name.
 
-    Args:
-        repository: model repository, created if it does not exist.
-        backends: directory for the model's backend folder, created if it does not exist.
-
-    Returns:
-        Name of the model.
+    The model repository and the directory for the backend folder are created if they do not exist.
     """
     if NAME in native_backends().objects:
         write_native_identity(repository, backends)
@@ -41,11 +36,7 @@ def write_identity(repository: Path) -> None:
 
 
 def write_native_identity(repository: Path, backends: Path) -> None:
-    """Write the native model into a repository, and its backend into a directory of backend folders.
-
-    Raises:
-        ServerError: this machine has no native backends.
-    """
+    """Write the native model into a repository, and its backend into a directory of backend folders."""
     found = native_backends()
     if NAME not in found.objects:
         raise ServerError(f"there is no native identity model ({found.lacking}). Install g++.")

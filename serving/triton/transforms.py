@@ -1,12 +1,13 @@
-"""A workflow that runs through NVTabular instead of a plan, for operators without a compiled form.
+"""Transforms of raw columns as they are served: compiled plans, or workflows that run through NVTabular.
 
-It has the interface of a `TransformPlan` and takes the plan's place on disk. NVTabular converts each request to a
-DataFrame, which takes a few milliseconds for a single row. On disk it consists of NVTabular's own files, which are read
-without executing code from them, and `columns.json`.
+The latter is for operators without a compiled form. It has the interface of a `TransformPlan` and takes the plan's
+place on disk. NVTabular converts each request to a DataFrame, which takes a few milliseconds for a single row. On disk
+it consists of NVTabular's own files, which are read without executing code from them, and `columns.json`.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rankline.serving.triton.parameters import COLUMNS_FILE
+from rankline.serving.triton.step import COLUMNS_FILE
 from rankline.workflows.core.errors import ArtifactError, RanklineError, RequestError
-from rankline.workflows.plan import ANY_WIDTH, ColumnSpec
+from rankline.workflows.plan import ANY_WIDTH, ColumnSpec, Transform, TransformPlan, tensor_call
 from rankline.workflows.plan.columns import Lists, column_of_rows, padded_of
+from rankline.workflows.plan.native_library import call_of
 from rankline.workflows.plan.steps import fitting
+from rankline.workflows.plan.tensors import Tensors
 from rankline.workflows.schema.ragged import Padded
 from rankline.workflows.schema.tensor_names import MISSING_LIST
 
@@ -52,11 +55,7 @@ class UncompiledTransform:
         inputs: Mapping[str, NDArray[Any] | pa.LargeBinaryArray | Padded],
         valid: Mapping[str, NDArray[np.bool_]] | None = None,
     ) -> dict[str, NDArray[Any] | Padded]:
-        """Transform raw rows; arguments and results are the same as in `TransformPlan.run`.
-
-        Raises:
-            RequestError: NVTabular cannot transform the rows, or returns a different number of rows.
-        """
+        """Transform raw rows; arguments and results are the same as in `TransformPlan.run`."""
         import pandas as pd
 
         from rankline.workflows.nvt.compat import quiet_nvtabular, without_merlin_log
@@ -122,10 +121,7 @@ class UncompiledTransform:
 
 
 def _series(spec: ColumnSpec, column: Any, valid: NDArray[np.bool_] | None) -> "pd.Series[Any]":
-    """Return a raw column as pandas represents it when NVTabular reads a table.
-
-    Missing values are None or NaN, lists are objects.
-    """
+    """Return a raw column as pandas has it when NVTabular reads a table: missing values None or NaN, lists objects."""
     import pandas as pd
 
     if isinstance(column, Padded):
@@ -161,3 +157,22 @@ def _values(spec: ColumnSpec, column: "pd.Series[Any]") -> NDArray[Any] | Padded
         made = step.run(made)
     values: NDArray[Any] | Padded = padded_of(made) if isinstance(made, Lists) else made.values
     return values
+
+
+def load_call(
+    directory: Path, candidates: Collection[str] = (), max_list_length: int = 0
+) -> tuple[Transform, Callable[[Tensors], dict[str, NDArray[Any]]]]:
+    """Load the transform saved in a version directory, also as a function of tensors; see `tensor_call`."""
+    if not (directory / COLUMNS_FILE).is_file():
+        plan = TransformPlan.load(directory)
+        return plan, call_of(plan, directory, candidates, max_list_length)
+    if sys.modules.get("pandas", ...) is None:  # kept out of processes that only run plans
+        del sys.modules["pandas"]
+    try:
+        transform = UncompiledTransform.load(directory)
+    except ImportError as error:
+        raise ArtifactError(
+            f"{directory} runs through NVTabular, which is not here ({error}). The container image runs compiled "
+            "workflows only: export without --uncompiled, or serve it with rankline serve."
+        ) from None
+    return transform, tensor_call(transform, candidates, max_list_length)

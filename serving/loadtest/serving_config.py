@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from rankline.serving.engines import Engine
 from rankline.serving.export.config import ExportConfig
-from rankline.serving.loadtest.search.rate import highest_rate
+from rankline.serving.loadtest.rate import highest_rate
 from rankline.workflows.core.errors import ConfigError, RanklineError
 from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.core.progress import SILENT, Progress
@@ -33,12 +33,8 @@ _FARTHEST = 16  # factor between the first guess and the lowest rate tested
 class Reading:
     """One measurement of a server.
 
-    Attributes:
-        rate_per_s: offered requests per second; None for one request at a time.
-        answered_per_s: answered requests per second.
-        holds: whether the target was met.
-        value_ms: percentile of the target; None if it is not reported.
-        memory_bytes: memory of the server's processes; None if they are not accessible.
+    The rate is None for one request at a time, `value_ms` (the target's percentile) if it is not reported, and the
+    memory if the server's processes are not accessible. `holds` says whether the target was met.
     """
 
     rate_per_s: float | None
@@ -73,8 +69,6 @@ class Trial:
     """A configuration and its measurements.
 
     Attributes:
-        config: the served configuration.
-        readings: all measurements, in order.
         rate_per_s: highest rate that met the target; None if the trial was dropped.
         is_final: whether the configuration was among the best few, which are measured for longer.
         failure: why the configuration was not measured; empty if it was.
@@ -106,12 +100,8 @@ def space(
 ) -> list[ExportConfig]:
     """Return the configurations to try: the current one first, then the others, most similar first.
 
-    Args:
-        own: configuration whose other fields are kept.
-        engines: engines that can serve the model, the engine without conversion first.
-        bound_ms: latency bound, which limits how long requests wait to be batched.
-        num_cores: number of cores shared by instances and threads.
-        only: fields to vary.
+    The first of the `engines` serves the model without conversion. The latency bound limits how long requests wait to
+    be batched; instances and threads share `num_cores`.
 
     Raises:
         ConfigError: a field cannot be varied, or there is nothing to compare.
@@ -149,7 +139,12 @@ def space(
             found.setdefault(one)
     if len(found) == 1:
         raise ConfigError(f"there is nothing to compare: {name_of(base)} is all that is left. Vary more with --only.")
-    return sorted(found, key=lambda one: (one.batch_delay_ms != base.batch_delay_ms, _distance(one, base)))
+
+    def distance(one: ExportConfig) -> tuple[bool, int]:
+        num_others = sum(getattr(one, name) != getattr(base, name) for name in VARIED)
+        return one.batch_delay_ms != base.batch_delay_ms, num_others
+
+    return sorted(found, key=distance)
 
 
 def name_of(config: ExportConfig) -> str:
@@ -167,10 +162,6 @@ def _shares(base: ExportConfig, num_cores: int, only: Collection[str]) -> Iterat
                 yield instances, threads
 
 
-def _distance(one: ExportConfig, base: ExportConfig) -> int:
-    return sum(getattr(one, name) != getattr(base, name) for name in VARIED)
-
-
 def search(
     configs: Sequence[ExportConfig],
     serve: Serve,
@@ -182,17 +173,12 @@ def search(
 ) -> list[Trial]:
     """Measure configurations until the best is known, or the time is over.
 
-    Args:
-        configs: configurations from `space`.
-        serve: starts a server with a configuration.
-        time_limit_s: time after which no measurement begins, once a configuration has met the target.
-        keep: called with each finished trial, and again for the best few.
-        progress: updated for each configuration.
+    Once a configuration has met the target, no measurement begins after `time_limit_s`. `keep` is called with each
+    finished trial, and again for the best few.
 
     Returns:
         One trial per configuration that was tried, the best first: first the ones measured for longer, by rate, then
-            the
-        others. No trial has a rate if no configuration meets the target.
+            the others. No trial has a rate if no configuration meets the target.
     """
     begin_s, trials = clock(), dict[ExportConfig, Trial]()
     num_steps = len(configs) + _NUM_FINALISTS
@@ -258,9 +244,6 @@ def try_config(
     """Search for the highest rate of one configuration.
 
     Args:
-        config: configuration to serve.
-        serve: see `Serve`.
-        effort: precision of the search.
         start: first rate; None to begin with one request at a time.
         lowest: rate below which the configuration is dropped; None for a rate far below the first.
         end_s: time on the clock at which to stop.

@@ -1,4 +1,4 @@
-"""Requests with several candidates per row: validation, grouping into runs, and splitting of the scores."""
+"""Requests with several candidates per row, and whose fault an error is: the request's or the server's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,24 @@ Array = npt.NDArray[Any]
 _MOST_PADDING = 2  # computed scores per requested score
 _FEW_SCORES = 256
 
+_NOT_OF_THE_REQUEST = (MemoryError, OSError, ImportError, AttributeError, NameError, AssertionError)
+_NAMES = {"ResourceExhaustedError", "OutOfMemoryError", "InternalError", "UnknownError", "FailedPreconditionError"}
+"""Names of framework exceptions, to avoid importing the frameworks."""
+
+
+def is_of_the_request(error: Exception) -> bool:
+    """Whether the request itself caused an error, such as by values or shapes that do not fit.
+
+    Lack of memory, unreadable files and bugs are errors of the server.
+    """
+    return not isinstance(error, _NOT_OF_THE_REQUEST) and not _NAMES & {kind.__name__ for kind in type(error).__mro__}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Tensors of a step with one value per candidate, [num_rows, num_candidates], and limits on their size.
+    """Tensors of a step with one value per candidate, by position, and limits on their size.
 
-    Attributes:
-        inputs: position among the inputs → name.
-        outputs: position among the outputs → name.
-        max_per_row: maximum number of candidates in one row; 0 for no limit.
-        max_scores: maximum number of candidates over all rows of a run.
+    `max_scores` limits the candidates over all rows of a run, `max_per_row` those of one row, unless it is 0.
     """
 
     inputs: Mapping[int, str]
@@ -33,7 +41,7 @@ class Candidates:
     max_scores: int
 
     def shape_of(self, batch: Sequence[Array | None]) -> tuple[int, int]:
-        """Return the number of rows of a request, and the number of candidates in each row.
+        """Return the numbers of rows and of candidates in each row of a request.
 
         Raises:
             RequestError: there are no candidates, too many, or different numbers for different inputs.

@@ -1,1 +1,0 @@
-"""Serving transforms of raw columns: compiled plans, or workflows that run through NVTabular."""
