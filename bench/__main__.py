@@ -10,7 +10,7 @@ import typer
 
 from bench.harness.report import Report, asked, figures_file, figures_of
 from rankline.api.pipeline import write_json
-from rankline.cli.options.checks import check_writable
+from rankline.cli.options.arguments import check_writable
 from rankline.launch.horovod_check import problem as horovod_problem
 from rankline.terminal.console import CONSOLE, ERRORS, warn_busy
 from rankline.terminal.silence import quiet_libraries

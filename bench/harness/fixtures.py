@@ -20,7 +20,7 @@ from rankline.serving.engines.merlin_operators import Ensemble, TransformWorkflo
 from rankline.serving.export.config import ExportConfig
 from rankline.terminal.console import Stages
 from rankline.training.config.train import TrainConfig
-from rankline.training.models.dlrm import DLRMConfig
+from rankline.training.models.tabular import DLRMConfig
 from rankline.workflows.nvt.compat import quiet_nvtabular
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.feature_spec import HISTORY

@@ -20,8 +20,8 @@ from rankline.training.data.loader.tensorflow import KerasSequenceLoader
 from rankline.training.data.loader.tfrecord import tensor_dtype
 from rankline.training.models.base import embedding_columns, keras_inputs, number_columns, scores
 from rankline.training.models.config import ModelConfig, NetworkConfig, StepConfig
-from rankline.training.models.dlrm import DLRMConfig
-from rankline.training.models.dlrm.network import head
+from rankline.training.models.tabular import DLRMConfig
+from rankline.training.models.tabular.network import head
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
 HASH_SHARE = 0.75

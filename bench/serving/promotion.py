@@ -22,7 +22,7 @@ from rankline.recipes import recipe_named
 from rankline.recipes.workspace import Workspace
 from rankline.registry.activation import make_active, register
 from rankline.registry.alias_follower import Alias, AliasFollower
-from rankline.runs.export_tags import CHAMPION
+from rankline.runs.store import CHAMPION
 from rankline.serving.client import ClientConfig
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.repository.ensemble import ExportedEnsemble, before, versions

@@ -53,7 +53,7 @@ from rankline.serving.triton.step import PLAN
 from rankline.terminal.console import Stages
 from rankline.training.config.train import TrainConfig
 from rankline.training.models.config import NetworkConfig
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.core.errors import ExportError
 from rankline.workflows.plan import TransformPlan
 from rankline.workflows.preprocess.prepared_data import PreparedData

@@ -15,8 +15,7 @@ from rankline.serving.export.config import ExportConfig, num_cores
 from rankline.serving.loadtest.config import Slo
 from rankline.serving.loadtest.serving_config import LONG, Effort, Trial, space, try_config
 from rankline.training.tracking import TrackingConfig
-from rankline.tuning.serving import available_engines, tune_serving
-from rankline.tuning.serving_trials import Trials
+from rankline.tuning.serving import Trials, available_engines, tune_serving
 from rankline.workflows.core.errors import ServingError
 from rankline.workflows.core.progress import SILENT
 

@@ -30,7 +30,7 @@ from rankline.recipes.workspace import Workspace
 from rankline.training.data.loader.stream import BatchStream, Column
 from rankline.training.data.open_split import tensorflow_loader
 from rankline.training.models.config import StepConfig
-from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.models.sequential import SIMConfig
 from rankline.training.trainers.keras import TensorFlowTrainer
 from rankline.workflows.schema.feature_spec import HISTORY, Feature, FeatureSpec
 from rankline.workflows.schema.ragged import Ragged

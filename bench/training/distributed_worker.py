@@ -20,13 +20,13 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from rankline.launch.affinity import allowed_cpus, share_of
+from rankline.launch.worker import allowed_cpus, share_of
 from rankline.recipes import recipe_named
-from rankline.training.distributed.communicator import World
+from rankline.training.data.loader.stream import StreamOptions
+from rankline.training.distributed.communicator import World, join_world
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.distributed.horovod import HorovodWorld
-from rankline.training.distributed.launch import join_world
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.training.trainers.keras import TensorFlowTrainer
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 
@@ -51,8 +51,8 @@ def speed(
         with suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread.name), cores)
     spec, config = FeatureSpec.read(Path(directory)), replace(_RECIPE, batch_size=batch_size * world.size)
-    share = {"rank": world.rank, "size": world.size}
-    loader = TensorFlowTrainer.batches(Path(directory), spec, "train", batch_size, shuffle=True, seed=0, **share)
+    order: StreamOptions = {"shuffle": True, "seed": 0, "global_rank": world.rank, "global_size": world.size}
+    loader = TensorFlowTrainer.batches(Path(directory), spec, "train", batch_size, **order)
     trainer, batches = (
         TensorFlowTrainer(spec, config, num_steps=num_steps, world=world),
         chain.from_iterable(repeat(loader)),

@@ -24,7 +24,7 @@ from bench.training.criteo import CRITEO, run_criteo
 from rankline.recipes import recipe_named
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.loader.tfrecord import write_tfrecords
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.schema.feature_spec import FeatureSpec
 

@@ -56,12 +56,7 @@ class Source:
 
 
 def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: Progress = SILENT) -> Source:
-    """Find, download or generate the raw files, reusing files already in `cache`.
-
-    Raises:
-        ConfigError: the archive is unknown, or the config names no source of rows.
-        DownloadError: the download failed.
-    """
+    """Find, download or generate the raw files, reusing files already in `cache`."""
     if (config.data_dir or config.download or dataset.generate is None) and (given := config.of_generated):
         raise ConfigError(f"{', '.join(given)}: for generated rows only. Leave it out.")
     if config.data_dir is not None:

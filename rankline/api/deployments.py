@@ -19,8 +19,7 @@ from mlflow.exceptions import MlflowException
 from rankline.api import verbs as api
 from rankline.recipes.workspace import NAMES, REPOSITORY, WORK_DIR, Workspace, exported_workspace
 from rankline.registry.activation import make_active
-from rankline.registry.download import ensure_downloaded
-from rankline.registry.mlflow_registry import RegisteredVersion, Registry, RegistryError
+from rankline.registry.mlflow_registry import RegisteredVersion, Registry, RegistryError, ensure_downloaded
 from rankline.registry.pyfunc import frame_of, with_times
 from rankline.registry.status import Status, status_of, statuses
 from rankline.runs.store import open_store, uri_of
@@ -100,7 +99,6 @@ class RanklineDeployments(BaseDeploymentClient):
         config: Mapping[str, Any] | None = None,
         endpoint: str | None = None,
     ) -> dict[str, Any]:
-        """Deploy an ensemble that does not exist yet."""
         _refuse_endpoint(endpoint)
         if not re.fullmatch(NAMES, name):
             raise ConfigError(f"the name is {name!r}, expected letters, digits, - and _.")
@@ -164,7 +162,6 @@ class RanklineDeployments(BaseDeploymentClient):
         return scored
 
     def deploy(self, name: str, model_uri: str, flavor: str | None, config: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Make the version named by `model_uri` active."""
         options = dict(config or {})
         work_dir = Path(options.pop("work_dir", WORK_DIR))
         if options:

@@ -25,7 +25,7 @@ from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.report.report import BenchmarkReport
 from rankline.serving.repository.ensemble import refuse_other_project
 from rankline.terminal.console import STDOUT, Display, Stages, note
-from rankline.training.config.session import SessionConfig
+from rankline.training.config.train import SessionConfig
 from rankline.training.distributed.communicator import SOLO, World
 from rankline.training.distributed.config import WorkersConfig
 from rankline.workflows.core.errors import PINNED, ArtifactError, ConfigError, ServingError
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from rankline.serving.client import Client
     from rankline.serving.repository.ensemble import ExportedEnsemble
-    from rankline.training.run.elastic import Generation
+    from rankline.training.run.checkpoint import Generation
     from rankline.training.run.observers import Observer
     from rankline.training.tracking import RunLog
     from rankline.workflows.preprocess.prepared_data import PreparedData
@@ -127,7 +127,6 @@ class RunResult:
 def prepare(
     recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: Stages, dask: DaskConfig | None = None
 ) -> tuple["PreparedData", str]:
-    """Obtain and prepare the raw data; return it with a short description of its source."""
     require("nvtabular", feature="preparing data", extra=PINNED)  # fail before downloading anything
     dataset = recipe.dataset
     with ExitStack() as stack:
@@ -212,7 +211,6 @@ def train(
 
 
 def _say_what_is_left(work_dir: Path, run_ids: set[str]) -> None:
-    """Warn about runs that have not been fully delivered to MLflow."""
     from rankline.training.tracking.config import journals_of
     from rankline.training.tracking.journal import left_in, undelivered
 
@@ -275,8 +273,7 @@ def export(
 
 def _record(ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
     """Record the export on the run that trained the model; warn if the tracking store does not respond."""
-    from rankline.runs.export_tags import record_export
-    from rankline.runs.store import catch_up
+    from rankline.runs.store import catch_up, record_export
 
     catch_up(workspace.root)
     try:
@@ -303,10 +300,6 @@ def bench(
 
     Returns:
         The report, and the objective computed from the served scores.
-
-    Raises:
-        ArtifactError: the ensemble was exported from other data.
-        ServingError: the served quality differs from the model's offline quality.
     """
     from rankline.training.evaluation import objective_of, qualities
 
@@ -336,11 +329,7 @@ def bench_rows(
     progress: Progress = SILENT,
     check: "Callable[[Client, NDArray[Any]], None]" = lambda *_: None,
 ) -> BenchmarkReport:
-    """Measure a server, once `check` has accepted its scores of the rows.
-
-    Raises:
-        ServingError: the scores differ from those of the same ensemble in this process.
-    """
+    """Measure a server, once `check` has accepted its scores of the rows."""
     from rankline.scoring.read_rows import select
     from rankline.serving.client import Client
     from rankline.serving.loadtest.runner import measure

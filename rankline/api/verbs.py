@@ -24,7 +24,7 @@ from rankline.scoring.sample import check_free, check_name, publish_sample, read
 from rankline.serving.export.config import ExportConfig
 from rankline.terminal.console import CONSOLE, Stages, note
 from rankline.terminal.silence import quiet_libraries
-from rankline.training.config.session import SessionConfig
+from rankline.training.config.train import SessionConfig
 from rankline.workflows.core.errors import ConfigError, DataError
 from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.preprocess.config import DaskConfig

@@ -4,8 +4,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.options.arguments import BATCH_SIZES, BenchUrl, JsonFile, RecipeName, Repository, WorkDir
-from rankline.cli.options.checks import batch_sizes_of, check_writable
+from rankline.cli.options.arguments import (
+    BATCH_SIZES,
+    BenchUrl,
+    JsonFile,
+    RecipeName,
+    Repository,
+    WorkDir,
+    batch_sizes_of,
+    check_writable,
+)
 from rankline.recipes.overrides import Overrides, with_options
 from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
 from rankline.scoring.backends import server_for
@@ -137,7 +145,6 @@ def _measure(
 
 
 def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regression: float) -> bool:
-    """Print the comparison, and return whether anything regressed."""
     from rankline.serving.loadtest.compare import compare
     from rankline.terminal.bench_table import print_comparison
 
@@ -147,7 +154,6 @@ def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regressi
 
 
 def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
-    """Save the report and its plots, log it to the run that trained the model, and print its location."""
     from rankline.runs.bench_reports import log_report
     from rankline.runs.store import catch_up, uri_of_run
 

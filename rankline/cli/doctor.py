@@ -3,8 +3,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.markup import escape
 
-from rankline.cli.options.arguments import JsonFile
-from rankline.cli.options.checks import check_writable
+from rankline.cli.options.arguments import JsonFile, check_writable
 from rankline.terminal.console import CONSOLE
 
 if TYPE_CHECKING:

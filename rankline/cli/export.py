@@ -184,7 +184,6 @@ def image_command(
 
 
 def say_active(ensemble: "ExportedEnsemble", why_not: str = "--no-promote") -> None:
-    """Print which version is active after an export and, if it is another version, why and how to activate this one."""
     from rankline.serving.repository.ensemble import active_version
 
     active = active_version(ensemble.path, ensemble.name)

@@ -12,10 +12,9 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from rankline.cli.bench import bench_command
-from rankline.cli.data import convert_command, import_command, prepare_command
+from rankline.cli.data import convert_command, import_command, init_command, prepare_command
 from rankline.cli.doctor import doctor_command
 from rankline.cli.export import export_command, image_command
-from rankline.cli.init import init_command
 from rankline.cli.options.recipe_options import RecipeCommand
 from rankline.cli.predict import predict_command, recommend_command
 from rankline.cli.run import run_command
@@ -80,7 +79,6 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Set up the process before any command."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # telemetry blocks when there is no network
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads must not spin: the loader needs the cores
     show_all(debug)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.options.arguments import RecipeName, Repository, TlsRoot, Url, WorkDir
-from rankline.cli.options.checks import check_writable
+from rankline.cli.options.arguments import RecipeName, Repository, TlsRoot, Url, WorkDir, check_writable
 from rankline.cli.options.completion import recipes
 from rankline.recipes import recipe_named
 from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace, is_exported_only, is_no_recipe
@@ -150,7 +149,6 @@ def _check_options(options: Mapping[str, object], given: Mapping[str, str], reci
 
 
 def _note_unknown(client: "Client", rows: "pa.Table") -> None:
-    """Warn about columns in which every value is unknown to the model, such as ids in another format."""
     from rankline.serving.server.in_process import unknown_columns
 
     if unknown := listed([repr(name) for name in unknown_columns(client, rows)], 5):

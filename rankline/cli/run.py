@@ -2,8 +2,17 @@ from contextlib import ExitStack
 
 from rankline.api.data_source import SourceConfig
 from rankline.cli.bench import save_report
-from rankline.cli.options.arguments import BATCH_SIZES, BatchSizes, JsonFile, RecipeName, Repository, Seeds, WorkDir
-from rankline.cli.options.checks import batch_sizes_of, check_writable
+from rankline.cli.options.arguments import (
+    BATCH_SIZES,
+    BatchSizes,
+    JsonFile,
+    RecipeName,
+    Repository,
+    Seeds,
+    WorkDir,
+    batch_sizes_of,
+    check_writable,
+)
 from rankline.cli.options.recipe_options import with_recipe_options
 from rankline.recipes import recipe_named
 from rankline.recipes.overrides import Overrides

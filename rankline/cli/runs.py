@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from rankline.cli.options import completion
-from rankline.cli.options.arguments import JsonFile, Repository, WorkDir
-from rankline.cli.options.checks import check_writable
+from rankline.cli.options.arguments import JsonFile, Repository, WorkDir, check_writable
 from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace
 from rankline.terminal.console import CONSOLE, note, say
 from rankline.training.tracking.config import journals_of
@@ -135,8 +134,7 @@ def ui_command(
     """
     import webbrowser
 
-    from rankline.runs.mlflow_ui import serve_pages
-    from rankline.runs.shared_view import lay_out
+    from rankline.runs.mlflow_ui import lay_out, serve_pages
     from rankline.runs.store import check_store, open_store, uri_of
 
     uri = uri_of(work_dir)

@@ -124,10 +124,7 @@ def serve_command(
 def _follower(
     follow: str, recipe: str | None, work_dir: Path, repository: Path
 ) -> "tuple[AliasFollower, ExportedEnsemble]":
-    """Return a follower that has checked the alias once, and the active version.
-
-    The version may be outdated if the tracking store does not respond.
-    """
+    """Return a follower that has checked the alias once, and the active version."""
     from rankline.registry.alias_follower import Alias, AliasFollower
     from rankline.runs.store import uri_of
     from rankline.serving.repository.ensemble import ExportedEnsemble

@@ -10,7 +10,7 @@ from rankline.recipes import recipe_named
 from rankline.recipes.overrides import Overrides
 from rankline.recipes.workspace import WORK_DIR, Workspace
 from rankline.terminal.console import note
-from rankline.training.config.session import SessionConfig
+from rankline.training.config.train import SessionConfig
 from rankline.training.distributed.config import WorkersConfig
 
 
@@ -43,7 +43,7 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
         if options.bind_cores:
             pin_cores(worker)
         from rankline.api import pipeline
-        from rankline.training.run.elastic import Generation
+        from rankline.training.run.checkpoint import Generation
         from rankline.workflows.preprocess.prepared_data import PreparedData
 
         chosen, session = recipe_named(recipe).with_overrides(overrides), overrides.apply(SessionConfig())

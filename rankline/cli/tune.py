@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rankline.cli.export import say_active
-from rankline.cli.options.arguments import JsonFile, RecipeName, Repository, WorkDir
-from rankline.cli.options.checks import check_writable
+from rankline.cli.options.arguments import JsonFile, RecipeName, Repository, WorkDir, check_writable
 from rankline.cli.options.recipe_options import with_recipe_options
 from rankline.recipes import Recipe, recipe_named
 from rankline.recipes.overrides import Overrides, names_of
@@ -107,7 +106,6 @@ def tune_command(
 
 
 def _refuse(why: str, given: Mapping[str, object], overrides: Overrides, config: object) -> None:
-    """Refuse options that the search would not read."""
     of_config = set(overrides.values) & set(names_of(config))
     wrong = [option for option, value in given.items() if value is not None]
     if wrong := [*wrong, *(f"--{name.replace('_', '-')}" for name in sorted(of_config))]:

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankline.cli.options import completion
-from rankline.cli.options.arguments import JsonFile, OptionalRecipeName, RecipeName, Repository, ServedUrl, WorkDir
-from rankline.cli.options.checks import check_writable
+from rankline.cli.options.arguments import (
+    JsonFile,
+    OptionalRecipeName,
+    RecipeName,
+    Repository,
+    ServedUrl,
+    WorkDir,
+    check_writable,
+)
 from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace
 from rankline.terminal.console import CONSOLE, say
 from rankline.workflows.core.errors import ArtifactError
@@ -145,7 +152,6 @@ def rollback_command(
 
 
 def _version(recipe: str, repository: Path, number: int | None) -> "ExportedEnsemble":
-    """Return a version by its number, or the newest version if no number is given."""
     from rankline.serving.repository.ensemble import ExportedEnsemble, versions
 
     path = exported_workspace(recipe, repository=repository).ensemble

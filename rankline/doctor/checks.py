@@ -125,7 +125,6 @@ def _is_taken(port: int) -> bool:
 
 
 def _cache() -> Check:
-    """Check that the cache is writable; without it, backends and Horovod's wheel are rebuilt each time."""
     cache = cache_directory()
     existing = next(path for path in (cache, *cache.parents) if path.exists())
     works = os.access(existing, os.W_OK)

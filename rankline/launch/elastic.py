@@ -2,9 +2,9 @@
 
 Each worker runs the same command line. Its output carries records for the launcher (`rankline.launch.worker`); the
 rest of the output goes to a log. In an elastic run, all workers restart from the last checkpoint when a worker dies or
-hosts join, as with torchrun. Each start is a generation (`rankline.training.run.elastic.Generation`). A restart costs
-seconds, for importing TensorFlow and tracing the model. In return, workers never have to change worlds, and only the
-checkpoint has to survive.
+hosts join, as with torchrun. Each start is a generation (`rankline.training.run.checkpoint.Generation`). A restart
+costs seconds, for importing TensorFlow and tracing the model. In return, workers never have to change worlds, and only
+the checkpoint has to survive.
 """
 
 import time
@@ -13,12 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
-from rankline.launch.config import LaunchConfig
+from rankline.launch.config import LaunchConfig, first_places, reachable
 from rankline.launch.horovodrun import WorkerGroup
-from rankline.launch.hosts import first_places, reachable
 from rankline.launch.worker_output import Listener, clear_logs
 from rankline.training.distributed.config import WorkersConfig
-from rankline.training.run.elastic import Generation
+from rankline.training.run.checkpoint import Generation
 from rankline.workflows.core.errors import ConfigError, RanklineError, WorkerLostError
 from rankline.workflows.core.progress import Progress, beside
 
@@ -30,7 +29,6 @@ _MAX_FAILURES = 5
 def launch(
     command: Sequence[str], config: WorkersConfig, options: LaunchConfig, logs: Path, progress: Progress
 ) -> Mapping[str, str]:
-    """Run a command as several workers until they end; return path, run_id and tracking_uri of the model."""
     clear_logs(logs)
     number = options.num_workers(config)
     if config.is_elastic:
@@ -45,8 +43,6 @@ def launch(
 
 
 class ElasticRun:
-    """A run that restarts as a new generation whenever its workers change."""
-
     def __init__(
         self,
         command: Sequence[str],
@@ -66,17 +62,7 @@ class ElasticRun:
         self._hosts: Mapping[str, int] = options.find_hosts(config)
 
     def run(self, num_workers: int) -> Mapping[str, str]:
-        """Train until the model is published.
-
-        The first generation has at least `num_workers`, later generations at least `min_workers`.
-
-        Returns:
-            Path, run_id and tracking_uri of the model.
-
-        Raises:
-            RanklineError: a worker failed because of its own error, workers are repeatedly lost without a checkpoint in
-                between, or there are not enough hosts.
-        """
+        """Train until the model is published."""
         generation, num_failures = Generation(), 0
         hosts = self._wait_for_hosts(num_workers)
         while True:
@@ -155,8 +141,6 @@ class ElasticRun:
 
 
 class HostWatch:
-    """Watches for hosts that join or leave, and ends the generation when it should restart."""
-
     def __init__(
         self, places: Mapping[str, int], find_hosts: Callable[[], Mapping[str, int]], max_workers: int
     ) -> None:

@@ -31,7 +31,6 @@ _LAUNCHERS = ("HOROVOD_", "OMPI_", "PMI_", "PMIX_")  # variables that would make
 
 
 def problem(*, mpi: bool = False) -> str | None:
-    """Start a world of one worker in a separate process. Return why that fails, with the remedy, or None."""
     remedy = "make horovod MPI=1" if mpi else "make horovod"
     if not (Path(__file__).parents[2] / "Makefile").exists():  # installed from a wheel
         remedy += " in a checkout of Rankline"

@@ -13,9 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Timer
 
-from rankline.launch.config import LaunchConfig
+from rankline.launch.config import LaunchConfig, is_local
 from rankline.launch.horovod_check import problem
-from rankline.launch.hosts import is_local
 from rankline.launch.worker import LAUNCHED_VARIABLE
 from rankline.launch.worker_output import Listener
 from rankline.serving.server.logs import ServerLog
@@ -39,14 +38,7 @@ _SHELL = (
 
 
 class WorkerGroup:
-    """A group of workers; all have ended when the `with` block ends.
-
-    The command learns from its environment that it is a worker. Workers must find each other within
-    `start_timeout_s`.
-
-    Raises:
-        RanklineError: Horovod is missing, or horovodrun could not be started.
-    """
+    """A group of workers; all have ended when the `with` block ends."""
 
     def __init__(
         self,

@@ -99,8 +99,6 @@ def keep_key_off_command_lines() -> None:
 
 
 class WithoutKey:
-    """horovodrun settings that are pickled without the key; unpickling adds it from the environment."""
-
     def __init__(self, settings: Any) -> None:
         self._settings = copy.copy(settings)
         self._settings.key = None

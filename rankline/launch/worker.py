@@ -10,25 +10,67 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 from rich.console import Console
 
-from rankline.launch.affinity import allowed_cpus, share_of
 from rankline.terminal.console import CONSOLE, Display, Stages, format_error, say
-from rankline.training.distributed.communicator import World
+from rankline.training.distributed.communicator import World, join_world, num_started
 from rankline.training.distributed.config import WorkersConfig
-from rankline.training.distributed.launch import join_world, num_started
 from rankline.training.run.observers import Observer
 from rankline.workflows.core.errors import ConfigError, RanklineError, WorkerLostError
 from rankline.workflows.core.progress import Progress
 
 if TYPE_CHECKING:
     from rankline.training.tracking import RunLog
+
+_SYSTEM = Path("/sys/devices/system/cpu")
+
+
+class Cpu(NamedTuple):
+    """A logical CPU; a core with several threads has several of them."""
+
+    socket: int
+    core: int
+    number: int
+
+
+def allowed_cpus(system: Path = _SYSTEM) -> list[Cpu]:
+    """Return the CPUs that this process may use, sorted by socket and core.
+
+    Without topology information, each CPU counts as one core of a single socket.
+    """
+    return sorted(_cpu(system, number) for number in os.sched_getaffinity(0))
+
+
+def cores_of(cpus: Iterable[Cpu]) -> list[list[Cpu]]:
+    return [list(group) for _, group in groupby(sorted(cpus), key=lambda cpu: (cpu.socket, cpu.core))]
+
+
+def share_of(cpus: Sequence[Cpu], *, rank: int, size: int) -> set[int]:
+    """Return the CPUs of process `rank` of `size`: whole adjacent cores.
+
+    The set is empty if there are fewer cores than processes.
+    """
+    cores = cores_of(cpus)
+    mine = cores[len(cores) * rank // size : len(cores) * (rank + 1) // size]
+    return {cpu.number for core in mine for cpu in core} if len(cores) >= size else set()
+
+
+def _cpu(system: Path, number: int) -> Cpu:
+    topology = system / f"cpu{number}" / "topology"
+    try:
+        socket, core = (int((topology / name).read_text()) for name in ("physical_package_id", "core_id"))
+    except (OSError, ValueError):
+        socket, core = 0, number
+    return Cpu(socket, core, number)
+
 
 LAUNCHED_VARIABLE = "RANKLINE_LAUNCHED"
 """Set in the environment of workers whose launcher reads their records."""
@@ -93,12 +135,6 @@ class Worker:
 
     @contextmanager
     def in_world(self, config: WorkersConfig) -> Iterator[World]:
-        """Join the world of workers; errors in the block are propagated to the other workers.
-
-        Raises:
-            ConfigError: the number of workers differs from `config`, or `join_world` failed.
-            WorkerLostError: another worker ended or does not respond.
-        """
         world = join_world(config)
         with world.propagating_errors():
             if not config.is_elastic and config.workers not in (1, world.size):
@@ -112,7 +148,6 @@ class Worker:
         return [_ReportingObserver(log.run_id)] if self.is_launched else []
 
     def show(self, model: Mapping[str, str]) -> None:
-        """Report or print path, run_id and tracking_uri of the model."""
         if self.rank > 0:
             return
         if self.is_launched:
@@ -122,7 +157,6 @@ class Worker:
 
 
 def reject_multiprocess(verb: str, environment: Mapping[str, str]) -> None:
-    """Refuse a command if several processes would run it in the same place."""
     if (number := num_started(environment)) > 1:
         raise ConfigError(
             f"rankline {verb} was started as one of {number} processes, and each would do all of the work in the same "
@@ -180,8 +214,6 @@ class _ReportingProgress(Progress):
 
 
 class _ReportingObserver(Observer):
-    """Observer that reports the information needed to restart the run."""
-
     def __init__(self, run_id: str) -> None:
         report(run_id=run_id)
 

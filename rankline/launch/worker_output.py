@@ -29,8 +29,6 @@ def clear_logs(directory: Path) -> None:
 
 
 class Listener:
-    """Reads the output of the workers and their launcher, writes logs, and determines the outcome of the run."""
-
     def __init__(
         self, logs: Path, progress: Progress, *, mpi: bool, after_checkpoint: Callable[[], None] = lambda: None
     ) -> None:
@@ -109,7 +107,6 @@ class Listener:
         return self._directory / ("launcher.log" if worker == _LAUNCHER else f"worker-{worker}.log")
 
     def failure(self, status: int | None) -> RanklineError:
-        """Return why there is no model: a worker's error, else a worker's exit status, else the launcher's output."""
         for worker, (is_lost, error) in sorted(self._errors.items()):
             if not is_lost:
                 return RanklineError(error if worker == 0 else f"worker {worker}: {error}")

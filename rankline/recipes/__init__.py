@@ -36,7 +36,6 @@ class Available:
 
 @cache
 def available() -> Available:
-    """Return the built-in recipes and those of installed packages."""
     recipes = {recipe.name: recipe for module in _MODULES for recipe in _recipes_in(module)}
     problems = []
     for entry in entry_points(group=GROUP):
@@ -50,11 +49,7 @@ def available() -> Available:
 
 
 def recipe_named(name: str) -> Recipe:
-    """Return a recipe by its name or file; `churn=movielens` is the recipe movielens under the name churn.
-
-    Raises:
-        ConfigError: there is no such recipe, or its file is invalid.
-    """
+    """Return a recipe by its name or file; `churn=movielens` is the recipe movielens under the name churn."""
     recipe = _found(name)
     CALLED[recipe.name] = name
     return recipe

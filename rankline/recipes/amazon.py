@@ -5,9 +5,7 @@ from typing import Any
 
 from rankline.recipes.base import Recipe
 from rankline.training.config.train import TrainConfig
-from rankline.training.models.sequential.dien import DIENConfig
-from rankline.training.models.sequential.din import DINConfig
-from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.models.sequential import DIENConfig, DINConfig, SIMConfig
 from rankline.workflows.data.amazon.dataset import AMAZON
 from rankline.workflows.preprocess import SequenceConfig
 

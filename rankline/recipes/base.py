@@ -70,7 +70,6 @@ class Recipe:
         )
 
     def with_overrides(self, overrides: Overrides) -> "Recipe":
-        """Return the recipe with values from command-line options."""
         train = overrides.apply(self.train)
         train.check_read(overrides.values)
         return replace(

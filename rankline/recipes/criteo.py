@@ -5,8 +5,7 @@ from typing import Any
 
 from rankline.recipes.base import Recipe
 from rankline.training.config.train import TrainConfig
-from rankline.training.models.dcnv2 import DCNv2Config
-from rankline.training.models.dlrm import DLRMConfig
+from rankline.training.models.tabular import DCNv2Config, DLRMConfig
 from rankline.workflows.data.criteo.dataset import CRITEO
 from rankline.workflows.preprocess import RowsConfig
 from rankline.workflows.preprocess.config import PrepareConfig

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 
-from rankline.recipes.table_defaults import table_defaults
 from rankline.training.config.train import TrainConfig
 from rankline.training.models.config import ModelConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.data.autodetect.guess import Guess, Guesses, guess, labels_among
@@ -64,18 +64,7 @@ def first_recipe(
     format_name: Format | None = None,
     progress: Progress = SILENT,
 ) -> FirstRecipe:
-    """Make a recipe for files.
-
-    Args:
-        files: files, directories and patterns, relative to the working directory.
-        labels: columns to predict; if empty, one is guessed.
-        directory: directory of the recipe file; the paths in the file are relative to it.
-        name: name of the recipe; by default the name of the first file.
-
-    Raises:
-        DataError: files are missing, empty or damaged, or nothing can be learned about the label.
-        ConfigError: the format is unknown.
-    """
+    """Make a recipe for files."""
     files_config = FilesConfig(files=tuple(files), format=format_name)
     paths = find_files(files_config, Path())
     files_config = with_format(files_config, paths)
@@ -161,7 +150,6 @@ def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, Da
 
 
 def _without_leaks(guesses: Guesses, config: TableConfig, rows: pa.Table) -> Guesses:
-    """Return the guesses with likely leaks ignored, giving the reason for each."""
     leaks: dict[str, str] = {}
     for label, label_config in config.labels.items():
         leaks |= find_leaks(rows, config.columns, rows[names_of(config)[label]], label, label_config)
@@ -274,3 +262,30 @@ def _flow(value: Any) -> str:
 
 def _comment(text: str) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+
+
+_SMALL, _MEDIUM, _LARGE = 10_000, 50_000, 500_000
+
+
+def table_defaults(num_rows: int) -> TrainConfig:
+    """Return model and training settings for a table with `num_rows` rows."""
+    model = MLPConfig(
+        hidden=(256, 256),
+        number_dim=8,
+        embedding_dim=8,
+        linear_terms=False,
+        dropout=0.3 if num_rows <= _SMALL else 0.1,
+    )
+    sizes = ((_SMALL, 128, 20), (_MEDIUM, 256, 24), (_LARGE, 1024, 8))
+    batch_size, epochs = next(((size, epochs) for most, size, epochs in sizes if num_rows <= most), (4096, 3))
+    return TrainConfig(
+        model=model,
+        optimizer="adam",
+        learning_rate=2e-3,
+        learning_rate_decay="cosine",
+        weight_decay=0.1 if num_rows <= _SMALL else 0.05,
+        weight_averaging=num_rows <= _SMALL,
+        batch_size=batch_size,
+        epochs=epochs,
+        early_stopping_patience=6,
+    )

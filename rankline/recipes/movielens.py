@@ -2,10 +2,8 @@
 
 from rankline.recipes.base import Recipe
 from rankline.training.config.train import TrainConfig
-from rankline.training.models.factorization.bayesian_fm import BayesianFMConfig
-from rankline.training.models.factorization.ease import EASEConfig
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.factorization import BayesianFMConfig, EASEConfig
+from rankline.training.models.tabular import MLPConfig, TorchMLPConfig
 from rankline.workflows.data.movielens.dataset import MOVIELENS, MOVIELENS_HISTORY
 from rankline.workflows.preprocess import RowsConfig
 from rankline.workflows.preprocess.config import PrepareConfig

@@ -64,12 +64,9 @@ def names_of(*configs: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Overrides:
-    """Values of command-line options or keyword arguments, by field name."""
-
     values: Mapping[str, Any]
 
     def apply(self, config: Config) -> Config:
-        """Return the config with its own and nested fields replaced."""
         values = {name: getattr(config, name) for name in (field.name for field in fields(config))}  # type: ignore[arg-type]
         values |= {name: value for name, value in self.values.items() if name in values}
         return replace(config, **{name: self.apply(v) if is_dataclass(v) else v for name, v in values.items()})  # type: ignore[type-var]
@@ -132,7 +129,6 @@ _CHOICES: Mapping[str, Callable[[str], list[str]]] = {
 
 
 def description_of(kind: type, name: str) -> str:
-    """Return the help text of a field, from the docstring of its class or of a base class."""
     line = re.compile(rf"^    {name}: (.+?)(?=^    \w+: |\Z)", re.DOTALL | re.MULTILINE)
     found = [match for owner in kind.__mro__ if (match := line.search(inspect.getdoc(owner) or ""))]
     if not found:

@@ -9,7 +9,7 @@ from rankline.recipes.yaml_config import WITHOUT, read_yaml, schema_of
 from rankline.serving.export.config import ExportConfig
 from rankline.training.config.train import TrainConfig
 from rankline.training.models.config import ModelConfig
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.core.validation import check_choice
 from rankline.workflows.data.tabular.config import TableConfig
 from rankline.workflows.data.tabular.dataset import table_dataset
@@ -50,7 +50,6 @@ class RecipeFile(TableConfig):
         check_choice(self, "name", is_plain, "letters, digits, - and _")
 
     def recipe(self, base: Path) -> Recipe:
-        """Return the recipe, resolving relative file paths against `base`."""
         config = TableConfig(**{entry.name: getattr(self, entry.name) for entry in fields(TableConfig)})
         dataset = table_dataset(self.name, config, base)
         parts = {"rows": asdict(self.rows), "prepare": asdict(self.prepare)}

@@ -16,8 +16,6 @@ NAMES = "[A-Za-z0-9_-]+"
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """Paths of a recipe in its work directory, and the model repository for its exports."""
-
     recipe: str
     root: Path = WORK_DIR
     repository: Path = REPOSITORY

@@ -30,11 +30,6 @@ _SCHEMAS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", b
 
 
 def read_yaml(path: Path, kind: type[Config]) -> Config:
-    """Read a file into a config.
-
-    Raises:
-        ConfigError: the file is unreadable or not YAML, or an entry is unknown, missing or out of range.
-    """
     try:
         text = read_regular(path, MOST_BYTES).decode()
     except OSError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from rankline.runs.export_tags import CHAMPION
+from rankline.runs.store import CHAMPION
 from rankline.serving.repository.ensemble import REGISTRY, ExportedEnsemble
 from rankline.terminal.console import note
 from rankline.workflows.core.errors import ArtifactError
@@ -39,11 +39,7 @@ def keep_registry_uri(path: Path, uri: str) -> None:
 
 
 def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
-    """Register a version: as the champion if it is active, else as the candidate.
-
-    Raises:
-        ArtifactError: the version is damaged, its run failed, or the store refuses it.
-    """
+    """Register a version: as the champion if it is active, else as the candidate."""
     registry = _open(uri)
     registered = _registered(registry, ensemble)
     keep_registry_uri(ensemble.path, uri)
@@ -55,13 +51,11 @@ def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
 def make_active(ensemble: ExportedEnsemble, *, in_place_of: int | None = None, is_urgent: bool = False) -> None:
     """Make a version active, and the champion if its ensemble belongs to a registry.
 
+    If the version cannot be registered, nothing changes.
+
     Args:
         in_place_of: the version that must still be active; None for any.
         is_urgent: if the registry does not respond, activate the version anyway, and warn that the alias stays.
-
-    Raises:
-        ArtifactError: the version could not be registered, and nothing was changed; or another version became active
-            in the meantime; or the alias could not be moved.
     """
     uri = registry_uri(ensemble.path)
     if uri is None:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from rankline.recipes.workspace import NAMES
 from rankline.registry.activation import keep_registry_uri
-from rankline.registry.download import ensure_downloaded
-from rankline.registry.mlflow_registry import RegisteredVersion, Registry, RegistryError
+from rankline.registry.mlflow_registry import RegisteredVersion, Registry, RegistryError, ensure_downloaded
 from rankline.runs.store import open_store
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.workflows.core.errors import ArtifactError, ConfigError
@@ -60,13 +59,7 @@ class AliasFollower:
             self._trouble = str(error)
 
     def follow(self) -> None:
-        """Activate the version that the alias names, if the alias was moved.
-
-        Raises:
-            ArtifactError: the alias does not exist, the store does not respond, or the version is damaged or belongs to
-                another model.
-            OSError: for example, the disk is full.
-        """
+        """Activate the version that the alias names, if the alias was moved."""
         wanted = self._registry.at(*self._alias)
         if wanted is None:
             raise RegistryError(

@@ -15,7 +15,7 @@ The model version is created only once all files are in the store, so an alias n
 import hashlib
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions, version
@@ -35,12 +35,12 @@ from mlflow.types import ColSpec, Schema
 from mlflow.types.schema import AnyType
 
 from rankline.runs.bench_reports import read_report
-from rankline.runs.export_tags import CHAMPION, ENGINE, VERSION
 from rankline.runs.reader import open_reader
-from rankline.runs.store import directory_of, stored_id
+from rankline.runs.store import CHAMPION, ENGINE, VERSION, directory_of, stored_id
 from rankline.serving.client import ModelSchema
 from rankline.serving.engines import engines
-from rankline.serving.repository.ensemble import ExportedEnsemble, versions
+from rankline.serving.export.config import ExportConfig
+from rankline.serving.repository.ensemble import ExportedEnsemble, add_version, versions
 from rankline.training.tracking import TrackingConfig
 from rankline.training.tracking.errors import reason_of
 from rankline.training.tracking.upload import experiment_id
@@ -49,6 +49,7 @@ from rankline.workflows.core.formatting import quality_figure
 from rankline.workflows.core.tracking_uri import without_credentials
 from rankline.workflows.schema.feature_spec import FILE_NAME
 from rankline.workflows.storage.artifacts import MANIFEST
+from rankline.workflows.storage.atomic import staging_for
 
 CANDIDATE = "candidate"
 """Alias of the most recently registered version."""
@@ -100,12 +101,7 @@ class Registry:
         self._client, self._uri = client, without_credentials(client.tracking_uri)
 
     def register(self, ensemble: ExportedEnsemble) -> RegisteredVersion:
-        """Register a version as `CANDIDATE`. A version that is already registered stays unchanged.
-
-        Raises:
-            ArtifactError: a file is damaged, or the run that trained the model failed, was killed or deleted.
-            RegistryError: the store refuses the version.
-        """
+        """Register a version as `CANDIDATE`. A version that is already registered stays unchanged."""
         with self._explained(f"{ensemble.name} version {ensemble.version} was not registered"):
             if found := self._find(ensemble):
                 return found
@@ -306,3 +302,32 @@ def _description(ensemble: ExportedEnsemble) -> str:
     details: dict[str, Any] = dict(ensemble.manifest.details)
     figures = ", ".join(f"{name} {quality_figure(value)}" for name, value in ensemble.offline_metrics.items())
     return f"Engine {details[ENGINE]}; parity on {details['parity']['num_rows']:,} rows. {figures}".strip()
+
+
+def ensure_downloaded(
+    registry: Registry, wanted: RegisteredVersion, path: Path, report: Callable[[str], None]
+) -> ExportedEnsemble:
+    """Return a registered version from a model repository, downloaded if necessary.
+
+    Its files are verified against the manifest, and the manifest against the registry.
+    """
+    if not wanted.fingerprint:
+        raise ArtifactError(
+            f"version {wanted.number} of the registered model {wanted.name!r} is no ensemble of that name. "
+            "Choose one that `rankline register` made."
+        )
+    if found := _there(wanted, path):
+        found.check_files()
+        return found
+    with staging_for(path.resolve()) as directory:
+        report(f"fetching {wanted.words}")
+        source = registry.download(wanted, directory)
+        return add_version(source, path, wanted.name, fingerprint=wanted.fingerprint, keep=ExportConfig.keep_versions)
+
+
+def _there(wanted: RegisteredVersion, path: Path) -> ExportedEnsemble | None:
+    try:
+        found = ExportedEnsemble.load(path, wanted.version)
+    except ArtifactError:
+        return None
+    return found if found.manifest.fingerprint == wanted.fingerprint else None

@@ -43,7 +43,6 @@ class Bounds:
 
     @classmethod
     def parse(cls, metric: str | None, by: float | None, p99: str | None) -> "Bounds | None":
-        """Parse the options of `export`; return None if `metric` is not given."""
         if metric is None:
             if given := [name for name, value in (("--by", by), ("--p99", p99)) if value is not None]:
                 raise ConfigError(f"{', '.join(given)}: with --if-better METRIC only.")
@@ -53,12 +52,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Comparison of a candidate with the champion, which is the active version.
-
-    Attributes:
-        p99_ms: the candidate's 99th percentile of latency; None if not measured.
-        refusals: reasons not to promote the candidate; empty if it is promoted.
-    """
+    """Comparison of a candidate with the champion, which is the active version."""
 
     champion: int
     candidate: int
@@ -99,7 +93,6 @@ def try_out(
     log_path: Path,
     progress: Progress,
 ) -> Decision:
-    """Serve both versions on one server, and compare their scores of the validation rows of the candidate's data."""
     from rankline.serving.loadtest.runner import measure
     from rankline.training.evaluation import METRICS, objective_of
     from rankline.training.evaluation.confidence import difference
@@ -147,7 +140,6 @@ def try_out(
 
 
 def _other_requests(old: "Client", new: "Client") -> Iterator[str]:
-    """Yield the reasons why the new version would refuse current requests."""
     before, after = ({column.name: column for column in client.schema.columns} for client in (old, new))
     if gone := sorted(before.keys() - after.keys()):
         yield f"it does not take {', '.join(gone)}, which requests have"
@@ -159,7 +151,6 @@ def _other_requests(old: "Client", new: "Client") -> Iterator[str]:
 def _serving_both(
     champion: "ExportedEnsemble", candidate: "ExportedEnsemble", log_path: Path
 ) -> "Iterator[tuple[Client, Client]]":
-    """Yield a client of each version on one server, which serves both under temporary names."""
     from rankline.serving.client import Client
     from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 

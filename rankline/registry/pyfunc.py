@@ -32,10 +32,7 @@ class _Scorer:
 
 
 def frame_of(rows: Any) -> pd.DataFrame:
-    """Convert raw rows in any of MLflow's formats to a DataFrame.
-
-    They may be a DataFrame, records, columns, one row, `dataframe_split` or `dataframe_records`.
-    """
+    """Convert raw rows in any of MLflow's formats to a DataFrame."""
     if isinstance(rows, pd.DataFrame):
         return rows
     if isinstance(rows, Mapping):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankline.registry.activation import registry_uri
-from rankline.runs.export_tags import CHAMPION, VERSION
+from rankline.runs.store import CHAMPION, VERSION
 from rankline.workflows.core.errors import ArtifactError, ServerError
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ class Status:
 
     @property
     def disagreements(self) -> tuple[str, ...]:
-        """Descriptions of each disagreement about the active version, and how to resolve it."""
         found = []
         if self.trouble:
             found.append(f"{self.name}: {self.trouble}")
@@ -118,7 +117,6 @@ def _registered(active: "ExportedEnsemble") -> dict[str, Any]:
 
 
 def _served(url: str, ensemble: "ExportedEnsemble") -> int:
-    """Return the version whose steps a server runs."""
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
 

@@ -32,9 +32,6 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
     Metrics such as `bench/p50_ms` are curves over the rows per request. `FIGURES` are single values, which `rankline
     ui` shows next to the AUC. An error in one file does not affect the others. If `run_id` is empty, the model was
     trained elsewhere, and only the files are written.
-
-    Raises:
-        ArtifactError: a file could not be written, the run was deleted, or the store refuses it.
     """
     failures = _write(report, directory)
     if not run_id:
@@ -66,7 +63,6 @@ def _incomplete(failures: Sequence[str], kept: str) -> ArtifactError:
 
 
 def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
-    """Return a report from a file, or from the run that it was logged to."""
     path = Path(named)
     if path.exists():
         return BenchmarkReport.read(path)
@@ -78,11 +74,6 @@ def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
 
 
 def read_report(store: Reader, run_id: str) -> BenchmarkReport:
-    """Return the last report that was logged to a run.
-
-    Raises:
-        ArtifactError: the run does not exist, or has no report of this format version.
-    """
     source = f"{_FOLDER}/{_JSON} of MLflow run {run_id}"
     try:
         with store.artifact(store.run(run_id).run_id, f"{_FOLDER}/{_JSON}") as path:
@@ -154,7 +145,6 @@ def _log_figures(report: BenchmarkReport, client: "MlflowClient", run_id: str) -
 
 
 def _key_figures(report: BenchmarkReport) -> dict[str, float]:
-    """Return the `FIGURES` that were measured."""
     one_by_one = [result for result in report.bench if result.concurrency == 1]
     smallest = min(one_by_one, key=lambda result: result.batch_size, default=None)
     latency = {name: smallest.value(name) for name in FIGURES if name.endswith("_ms")} if smallest else {}

@@ -46,14 +46,7 @@ class QualityDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class RunComparison:
-    """The comparison of two runs.
-
-    Attributes:
-        num_rows: number of validation rows compared; 0 if a run has none.
-        is_paired: whether both runs scored the same rows.
-        serving: comparison of the last benchmarks; None if one is missing or they have no load in common.
-        remarks: what could not be compared, and why.
-    """
+    """The comparison of two runs."""
 
     before: RunSummary
     after: RunSummary
@@ -86,7 +79,6 @@ class RunComparison:
 
     @property
     def key_loads(self) -> tuple[LoadDifference, ...]:
-        """The p50 of the first load, and the highest throughput in rows/s."""
         found = self.serving.differences if self.serving else ()
         latency = [one for one in found if one.figure == "p50_ms"][:1]
         rates = sorted((one for one in found if one.figure == "rows_per_s"), key=lambda one: one.before)[-1:]

@@ -49,7 +49,6 @@ class StoredRun:
 
 
 def open_reader(uri: str) -> "Reader":
-    """Open a store; raise `ArtifactError` if it is a file that does not exist."""
     path = existing_file(uri)
     return _File(uri, path) if path else _Server(uri)
 

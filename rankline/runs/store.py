@@ -14,20 +14,19 @@ from rankline.training.tracking import quiet
 from rankline.training.tracking.config import journals_of, store_uri
 from rankline.training.tracking.errors import reason_of
 from rankline.training.tracking.journal import left_in
-from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.core.errors import ArtifactError, RanklineError
 from rankline.workflows.core.tracking_uri import VARIABLE, file_of, without_credentials
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from rankline.serving.repository.ensemble import ExportedEnsemble
     from rankline.training.tracking.upload import Outcome
-
 
 _LOOK_S = "5"
 
 
 def server() -> str | None:
-    """Return the URI, without password, of the server that records runs, or None if the work directory records them."""
     return without_credentials(os.environ.get(VARIABLE, "")) or None
 
 
@@ -49,10 +48,6 @@ def check_store(uri: str) -> None:
     """Check before long work that a store accepts results.
 
     An unreachable server is accepted, because logged data is kept until the server responds.
-
-    Raises:
-        ArtifactError: the store, or a proxy in front of it, refuses the user, or there is no store.
-        ConfigError: MLflow cannot open the store.
     """
     if file := file_of(uri):
         there = next(path for path in (file, *file.absolute().parents) if path.exists())
@@ -103,7 +98,6 @@ def existing_file(uri: str) -> Path | None:
 
 
 def deliver(work_dir: Path) -> "Iterator[Outcome]":
-    """Deliver the data that finished runs of a work directory could not send to their stores."""
     from rankline.training.tracking.upload import deliver_left
 
     with quiet():
@@ -147,3 +141,30 @@ def ending_run(client: "MlflowClient", run_id: str) -> Iterator[None]:
         raise
     finally:
         client.set_terminated(run_id, status)
+
+
+VERSION, ENGINE = "version", "engine"
+"""Names of tags on a run."""
+CHAMPION = "champion"
+"""Alias of the active version in the registry."""
+MEGABYTES = "serving/megabytes"
+
+
+def record_export(ensemble: "ExportedEnsemble", work_dir: Path) -> None:
+    """Tag the run that trained a model with version, engine and size of its export."""
+    if not ensemble.run_id:  # the model was trained elsewhere
+        return
+    from mlflow.exceptions import MlflowException
+
+    uri = uri_of_run(ensemble.tracking_uri, work_dir)
+    try:
+        client = open_store(uri)
+        run_id = stored_id(client, ensemble.run_id)
+        client.set_tag(run_id, VERSION, f"{ensemble.name} {ensemble.version}")
+        client.set_tag(run_id, ENGINE, str(ensemble.manifest.details["engine"]))
+        client.log_metric(run_id, MEGABYTES, ensemble.num_bytes / 1e6)
+    except (MlflowException, RanklineError, OSError) as error:
+        raise ArtifactError(
+            f"MLflow run {ensemble.run_id} in {uri} does not say that it was exported as version "
+            f"{ensemble.version}: {reason_of(error)}. The ensemble is whole."
+        ) from None

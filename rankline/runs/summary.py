@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from rankline.runs.bench_reports import FIGURES
-from rankline.runs.export_tags import ENGINE, MEGABYTES, VERSION
 from rankline.runs.reader import SHORT_ID, Reader, StoredRun
+from rankline.runs.store import ENGINE, MEGABYTES, VERSION
 from rankline.training.evaluation import OBJECTIVES
 from rankline.training.evaluation.validation_scores import FILE, FOLDER, ValidationScores
 from rankline.training.tracking.config import OWN_ID
@@ -89,7 +89,6 @@ class RunSummary:
 
 
 def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list[RunSummary]:
-    """Return the runs of a store, latest first, without the trials of `rankline tune`."""
     found = [RunSummary.of(run) for run in store.runs(recipe, limit)]
     if not found and recipe is not None and recipe not in store.experiments():
         raise ConfigError(f"no run of {recipe!r} was recorded in {store.uri}.")
@@ -97,7 +96,6 @@ def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list
 
 
 def find_run(store: Reader, named: str) -> RunSummary:
-    """Return a run, given its id or a prefix of its id."""
     if re.fullmatch("[0-9a-f]{32}", named):
         return RunSummary.of(store.run(named))
     if not re.fullmatch(f"[0-9a-f]{{{_FEWEST_DIGITS},31}}", named):
@@ -113,7 +111,6 @@ def find_run(store: Reader, named: str) -> RunSummary:
 
 
 def validation_of(store: Reader, run: RunSummary) -> ValidationScores | None:
-    """Return a run's scored validation rows, or None if it has none."""
     with store.artifact(run.run_id, f"{FOLDER}/{FILE}") as path:
         return ValidationScores.read(path) if path else None
 

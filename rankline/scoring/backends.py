@@ -31,18 +31,7 @@ class Server:
 
 @contextmanager
 def client_for(repository: Path, url: str | None, tls_root: Path | None = None) -> Iterator["Client"]:
-    """Yield a client of the server at `url`, or of an exported ensemble in this process, with a note to the user.
-
-    Args:
-        repository: repository of the ensemble, with the ensemble's name; only read if there is no `url`.
-        url: HOST:PORT of the gRPC endpoint of a running server.
-        tls_root: root certificates to verify the server with; enables TLS.
-
-    Raises:
-        ArtifactError: the ensemble does not exist, or is damaged.
-        ConfigError: `tls_root` cannot be read, or comes without `url`.
-        ServerError: no server responds at `url`.
-    """
+    """Yield a client of the server at `url`, or of an exported ensemble in this process, with a note to the user."""
     from rankline.serving.client import Client, ClientConfig, ClientTls
 
     if url is not None:
@@ -65,18 +54,7 @@ def client_for(repository: Path, url: str | None, tls_root: Path | None = None) 
 def server_for(
     repository: Path, url: str | None = None, *, log_path: Path | None = None, with_identity: bool = False
 ) -> Iterator[Server]:
-    """Yield the server at `url`, or start one that serves an exported ensemble until the block ends.
-
-    Args:
-        repository: repository of the ensemble, used if there is no `url`.
-        url: HOST:PORT of the gRPC endpoint of a running server.
-        log_path: file for the log of a started server.
-        with_identity: whether a started server also serves a model that returns its input.
-
-    Raises:
-        ArtifactError: the ensemble does not exist.
-        ServerError: the server does not start.
-    """
+    """Yield the server at `url`, or start one that serves an exported ensemble until the block ends."""
     if url is not None:
         yield Server(url=url)
         return

@@ -159,9 +159,6 @@ def read_blocks(path: Path, format_name: str, schema: "ModelSchema | None" = Non
 
     Without a schema, the types of CSV columns are inferred. With a schema, they are inferred only for the model's
     columns; other columns keep their text. There is at least one block, which may be empty.
-
-    Raises:
-        DataError: the file is empty, or does not have the given format.
     """
     readers = {"csv": _csv_blocks, "jsonl": _json_blocks, "parquet": _parquet_blocks}
     try:
@@ -252,11 +249,7 @@ def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
 
 
 def select(rows: pa.Table, schema: "ModelSchema") -> pa.Table:
-    """Select the model's columns. The rows may have other columns, and may lack optional ones.
-
-    Raises:
-        DataError: a required column is missing.
-    """
+    """Select the model's columns. The rows may have other columns, and may lack optional ones."""
     taken = {column.name for column in schema.columns}
     required = [column.name for column in schema.columns if column.is_required]
     if missing := [name for name in required if name not in rows.column_names]:
@@ -267,11 +260,7 @@ def select(rows: pa.Table, schema: "ModelSchema") -> pa.Table:
 
 
 def missing_columns(sent: Collection[str], optional: Iterable[str], given: Iterable[str]) -> str:
-    """Return a message about columns that are scored as missing, or an empty string.
-
-    Raises:
-        DataError: a column is given but not sent, or its name is close to a missing one.
-    """
+    """Return a message about columns that are scored as missing, or an empty string."""
     missing = [name for name in optional if name not in sent]
     if unread := [name for name in missing if name in given]:
         raise DataError(

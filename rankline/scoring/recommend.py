@@ -38,9 +38,6 @@ def best_items(
         context: values of columns other than user, item and history; other values come from the catalog.
         with_known: also score the items that the user has in the data.
         report: called with a remark about the user, if there is one.
-
-    Raises:
-        ConfigError: a column is neither in `context` nor in the catalog, or user ids are numbers and `user` is not.
     """
     user_column, item_column = user_and_item(prepared)
     history_column, catalog = prepared.spec.metadata.history, prepared.catalog()
@@ -65,7 +62,6 @@ def best_items(
 
 
 def user_and_item(prepared: PreparedData) -> tuple[str, str]:
-    """Return the names of the user and item columns. Reads no rows, so it can be called before a server starts."""
     user_column, item_column = prepared.group_by, prepared.item
     if user_column is None or item_column is None or CATALOG not in prepared.manifest.files:
         raise ConfigError(
@@ -76,7 +72,6 @@ def user_and_item(prepared: PreparedData) -> tuple[str, str]:
 
 
 def context_of(texts: Sequence[str], schema: "ModelSchema") -> dict[str, Any]:
-    """Parse `--context name=value` into a mapping from column to value, typed as in `typed_row`."""
     given: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -88,11 +83,7 @@ def context_of(texts: Sequence[str], schema: "ModelSchema") -> dict[str, Any]:
 
 
 def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collection[str]) -> list[str]:
-    """Return the catalog columns that are sent with each item, besides the item itself.
-
-    Raises:
-        ConfigError: a column has no source, or an unknown column is given.
-    """
+    """Return the catalog columns that are sent with each item, besides the item itself."""
     known = {prepared.group_by, prepared.item, prepared.spec.metadata.history}
     further = {column.name: column.is_required for column in schema.columns if column.name not in known}
     if unknown := sorted(set(context) - further.keys()):

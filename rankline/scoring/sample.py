@@ -43,13 +43,11 @@ def read_sample(path: Path) -> pa.Table:
 
 
 def publish_sample(rows: pa.Table, path: Path) -> None:
-    """Store the first rows as an artifact."""
     with publish(path, KIND) as staging:
         pq.write_table(rows.slice(0, _MOST_ROWS), staging / _FILE)
 
 
 def is_foreign(ensemble: ExportedEnsemble) -> bool:
-    """Whether the model was trained elsewhere."""
     return KIND in ensemble.manifest.made_from
 
 

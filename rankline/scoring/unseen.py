@@ -29,7 +29,6 @@ def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
 
 
 def untrained_classes(prepared: PreparedData) -> dict[str, list[str]]:
-    """Return the classes of each label that have no training row."""
     source = prepared.spec.sources["train"]
     heads = [head for head in prepared.spec.heads if head.task == MULTICLASS]
     if source.type != PARQUET or not heads:

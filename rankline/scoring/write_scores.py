@@ -77,7 +77,6 @@ def score_blocks(
 
 
 def without_score(scores: "NDArray[Any]") -> "NDArray[np.int64]":
-    """Return the indices of rows with a NaN score."""
     is_nan = np.isnan(scores) if scores.dtype.kind == "f" else np.zeros(len(scores), np.bool_)
     return np.unique(np.nonzero(is_nan)[0])
 
@@ -106,7 +105,6 @@ def scores_to(output: Path | None, format_name: str) -> Iterator[Write]:
 
 
 def _like(rows: pa.Table, first: pa.Schema) -> pa.Table:
-    """Return rows with the columns of the first block, in its order."""
     if rows.column_names == first.names:
         return rows
     if others := [name for name in rows.column_names if name not in first.names]:

@@ -127,7 +127,6 @@ def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> 
 
 
 def print_statuses(found: "Sequence[Status]", console: Console) -> None:
-    """Print a line for each ensemble, then any disagreements with a server or the alias."""
     columns = {
         "ensemble": [escape(one.name) for one in found],
         "version": [str(one.version) for one in found],

@@ -90,10 +90,6 @@ def tune(
     """Search until there are `num_trials` complete or pruned trials, including the trials of an earlier call.
 
     The recipe's settings are the first trial. The search varies the settings in `only`, or all if it is empty.
-
-    Raises:
-        ConfigError: a setting cannot be varied.
-        RanklineError: the recipe's settings cannot be trained, too many trials failed, or another process is searching.
     """
     space = search_space(recipe.train, only)
     directory.mkdir(parents=True, exist_ok=True)
@@ -169,7 +165,6 @@ class _Search:
 
     @property
     def words(self) -> str:
-        """A description of the best trial so far."""
         if not self._done(TrialState.COMPLETE):
             return ""
         best = quality_figure(self._study.best_value)
@@ -278,7 +273,6 @@ def _as_drawn(value: Any) -> Any:
 
 
 def _value_of(values: Values, drawn: Any) -> Any:
-    """Invert `_as_drawn`."""
     if isinstance(values, OneOf):
         return next(value for value in values.values if _as_drawn(value) == drawn)
     return _rounded(drawn) if isinstance(drawn, float) else drawn

@@ -80,7 +80,6 @@ _OF_MODELS: Mapping[str, Callable[[Any], Values]] = {
 
 
 def search_space(config: TrainConfig, only: tuple[str, ...] = ()) -> dict[str, Values]:
-    """Return the settings of a run and its model, with the values to try."""
     found = _OF_STEPS if config.model.framework.learns_in_steps else {}
     of_model = {field.name for field in fields(config.model)}
     made = {name: values(getattr(config, name)) for name, values in found.items()}

@@ -1,4 +1,4 @@
-"""Configuration of training. Importing this module does not import a framework."""
+"""Configuration of a training run. Importing this module does not import a framework."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,9 +7,46 @@ from typing import Any
 
 from rankline.training.models import MODELS
 from rankline.training.models.config import ModelConfig, StepConfig, check_not_negative
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.validation import MOST_SEED, check_at_least, check_choice
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionConfig:
+    """How a run is carried out. No option here changes the model.
+
+    Attributes:
+        checkpoint_every: steps between checkpoints; only the latest is kept. 0 disables checkpoints.
+        resume: continue an interrupted run from its checkpoint.
+        tensorboard: write losses, metrics and throughput for TensorBoard, next to the model.
+        evaluate_train: after each epoch, compute metrics on the training rows as well as the validation rows.
+        device: "auto" trains on a GPU if the framework finds one, "cuda" fails without a GPU, and "cpu" hides GPUs from
+            this process.
+        deterministic: restrict TensorFlow to kernels that produce the same bits in every run, on any device; slower.
+        profile_steps: first and last step that TensorBoard's profiler records, e.g. 90,100; implies `tensorboard`.
+    """
+
+    checkpoint_every: int = 0
+    resume: bool = False
+    tensorboard: bool = False
+    evaluate_train: bool = False
+    device: str = DEVICES[0]
+    deterministic: bool = False
+    profile_steps: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 0, "checkpoint_every")
+        check_choice(self, "device", self.device in DEVICES, " or ".join(DEVICES))
+        if self.profile_steps and not (
+            len(self.profile_steps) == 2 and 1 <= self.profile_steps[0] <= self.profile_steps[1]
+        ):
+            raise ConfigError(
+                f"profile_steps is {self.profile_steps}, expected two steps in ascending order, such as 90,100."
+            )
+
 
 DECAYS = ("none", "linear", "quadratic", "cosine")
 HOLDOUTS = ("inner", "valid")
@@ -105,11 +142,7 @@ class TrainConfig(StepConfig):
             )
 
     def with_choices(self, **choices: Any) -> "TrainConfig":
-        """Return a copy with other options, of the run or of its model, by name.
-
-        Raises:
-            ConfigError: neither has an option of that name, or a value is out of range.
-        """
+        """Return a copy with other options, of the run or of its model, by name."""
         model: ModelConfig = choices.pop("model", self.model)
         if unknown := choices.keys() - _names(self) - _names(model):
             raise ConfigError(
@@ -122,11 +155,7 @@ class TrainConfig(StepConfig):
 
     @classmethod
     def from_dict(cls, choices: Mapping[str, Any]) -> "TrainConfig":
-        """Return the config that `to_dict` wrote, also after a round trip through JSON, which turns tuples into lists.
-
-        Raises:
-            ConfigError: the model is not part of Rankline, or an option is unknown.
-        """
+        """Return the config that `to_dict` wrote, also after a round trip through JSON, which makes lists of tuples."""
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()
         }

@@ -27,18 +27,6 @@ def convert(
 
     The workflow, held-out rows, catalog and metadata stay the same. The result is an artifact with its own fingerprint,
     so it does not match models and checkpoints of the original data.
-
-    Args:
-        output: directory of the new prepared data, replaced once complete; may be `prepared` itself.
-        to: one of `rankline.workflows.schema.feature_spec.SOURCE_TYPES`.
-        prebatch: rows per TFRecord.
-        prebatch_valid: rows per TFRecord of the validation split; None for `prebatch`.
-        progress: receives the number of rows.
-
-    Raises:
-        ArtifactError: `prepared` is missing or damaged, or `output` is another kind of artifact.
-        ConfigError: unknown format, all splits already have it, or `prebatch` is not valid for it.
-        DataError: a file does not match the spec.
     """
     sizes = {_VALID: prebatch if prebatch_valid is None else prebatch_valid}
     if to not in SOURCE_TYPES:

@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from rankline.training.data.loader.columns import arrow_schema
 from rankline.training.data.spec_files import DataSet, Rows
-from rankline.training.data.trimming import trimmed
 from rankline.workflows.core.errors import DataError, SpecError
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
@@ -51,6 +50,13 @@ from rankline.workflows.storage.artifacts import publish, refuse_foreign
 
 from merlin.schema import Tags  # isort: skip
 from nvtabular.ops.categorify import _emb_sz_rule  # isort: skip
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy.typing as npt
+
+from rankline.training.data.loader.columns import from_arrow
+from rankline.workflows.schema.ragged import Ragged, arrow_lists, offsets_of
 
 TRAIN, VALID, TEST = "train", "valid", "test"
 
@@ -65,20 +71,7 @@ def import_data(
     *,
     progress: Progress = SILENT,
 ) -> PreparedData:
-    """Validate, trim and publish the data.
-
-    Args:
-        path: a feature spec, or a directory with `feature_spec.yaml`.
-        output: directory of the artifact, replaced once complete.
-        progress: receives the number of bytes read; the note has the number of rows.
-
-    Raises:
-        SpecError: the spec is not valid or does not match the files; the message has the entry.
-        DataError: a file is damaged, a value is missing or out of range, a label does not fit its task, a split has no
-            information about its labels, or the columns of a history disagree; the message has the file, and the row if
-            there is one.
-        ArtifactError: `output` is another kind of artifact.
-    """
+    """Validate, trim and publish the data."""
     refuse_foreign(output, KIND)
     if path.is_dir() and not (path / FILE_NAME).is_file():
         raise SpecError(
@@ -267,3 +260,79 @@ def _ids(feature: Feature) -> Any:
 def _history(feature: Feature) -> Any:
     assert feature.max_length is not None  # lists have one
     return _ids(feature) >> ops.ListSlice(-feature.max_length)
+
+
+def trimmed(rows: Rows, histories: Sequence[str], negatives: Sequence[str]) -> dict[str, pa.ListArray]:
+    """Remove the zeros at both ends of each history.
+
+    Args:
+        histories: list columns with the features of one history, which correspond item by item.
+        negatives: list columns of items that were not chosen, as many as the history has or none.
+    """
+    made: dict[str, _Trimmed] = {}
+    for names in (histories, negatives):
+        for name in names:
+            made[name] = _Trimmed.of(rows, name)
+            made[name].check_like(made[names[0]])
+    if histories and negatives:
+        made[negatives[0]].check_like(made[histories[0]], or_empty=True)
+    return {name: column.lists for name, column in made.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trimmed:
+    """A trimmed column: row i had `before[i]` values and keeps `lengths[i]`, starting at index `first[i]`."""
+
+    name: str
+    origin: tuple[Path, int]
+    values: npt.NDArray[np.int64]
+    before: npt.NDArray[np.int64]
+    first: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Rows, name: str) -> "_Trimmed":
+        column = from_arrow(rows.table[name])
+        assert isinstance(column, Ragged)
+        offsets = column.offsets.astype(np.int64)
+        places = np.flatnonzero(column.values)
+        bounds = np.searchsorted(places, offsets)  # row i has places[bounds[i] : bounds[i + 1]]
+        lengths = np.diff(bounds)
+        first, last = np.zeros_like(lengths), np.full_like(lengths, -1)
+        full = lengths > 0
+        first[full] = places[bounds[:-1][full]] - offsets[:-1][full]
+        last[full] = places[bounds[1:][full] - 1] - offsets[:-1][full]
+        made = cls(
+            name=name,
+            origin=rows.origins[name],
+            values=column.values[places].astype(np.int64, copy=False),
+            before=np.diff(offsets),
+            first=first,
+            lengths=lengths,
+        )
+        made._refuse(last - first + 1 != lengths, lambda _: "has a 0 between ids, and 0 is padding")
+        return made
+
+    @property
+    def lists(self) -> pa.ListArray:
+        return arrow_lists(self.values, offsets_of(self.lengths))
+
+    def check_like(self, other: "_Trimmed", *, or_empty: bool = False) -> None:
+        """Raise if a row has another number of ids, or padding at another end, than in the other column."""
+        differ = self.lengths != other.lengths
+        if or_empty:
+            differ &= self.lengths > 0
+        self._refuse(
+            differ,
+            lambda row: (
+                f"has {self.lengths[row]} ids and {other.name!r} has {other.lengths[row]}, expected as many in both"
+            ),
+        )
+        shifted = (self.before == other.before) & (self.first != other.first) & (self.lengths > 0)
+        self._refuse(shifted, lambda _: f"and {other.name!r} have their padding at different ends")
+
+    def _refuse(self, wrong: npt.NDArray[np.bool_], reason: Callable[[int], str]) -> None:
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            path, start = self.origin
+            raise DataError(f"{path}: row {start + row + 1}: {self.name!r} {reason(row)}. Correct the row, or drop it.")

@@ -58,18 +58,10 @@ class WorkersConfig:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the run continues when a worker dies."""
         return self.max_workers > 0
 
     def of_world(self, config: "TrainConfig", size: int) -> "TrainConfig":
-        """Return the config of the whole run, given the config of one of its `size` workers.
-
-        Returns:
-            A config whose `batch_size` is the rows per step of all workers, and whose learning rate is scaled.
-
-        Raises:
-            ConfigError: the global batch size is not a multiple of the number of workers.
-        """
+        """Return the config of the whole run, given the config of one of its `size` workers."""
         batch_size = self.global_batch_size or config.batch_size * size
         if batch_size % size:
             raise ConfigError(

@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from rankline.training.distributed.communicator import Array
 from rankline.training.distributed.config import LAG_FACTOR
 from rankline.workflows.core.errors import ConfigError, RanklineError, WorkerLostError, WorkersError
 
@@ -33,6 +33,7 @@ except ImportError as error:
         f"several workers need Horovod, which cannot be imported ({reason}). Build it: make horovod"
     ) from None
 
+Array = npt.NDArray[Any]
 _LEAST_COMPRESSED = 1024  # values; for fewer the savings are not worth the rounding
 _LARGEST_HALF_EXPONENT = 15  # 2¹⁵ < 65504
 _OF_HOROVOD = ("Horovod", "gloo")  # in messages of Horovod's errors
@@ -49,13 +50,6 @@ class HorovodWorld:
     """The world of a process started by horovodrun, see `rankline.training.distributed.communicator.World`.
 
     Joins the other workers, unless this process already has.
-
-    Args:
-        compression: "fp16" to send float16, scaled by a power of two so that the largest value just fits; or "none".
-        timeout_s: time to wait for a worker that does not respond; ten times as long for a worker that lags.
-
-    Raises:
-        WorkerLostError: another worker did not arrive in time.
     """
 
     def __init__(self, *, compression: str, timeout_s: float) -> None:
@@ -244,7 +238,6 @@ def _store() -> str | None:
 
 
 def _post(key: str, value: Any) -> None:
-    """Send a value to the other workers, if there is a store."""
     if store := _store():
         request = urllib.request.Request(f"{store}/{key}", data=json.dumps(value).encode(), method="PUT")
         with suppress(OSError), urllib.request.urlopen(request, timeout=_STORE_TIMEOUT_S):

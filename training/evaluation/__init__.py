@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from rankline.training.distributed.communicator import Array
-from rankline.training.evaluation import binary, tasks
+from rankline.training.evaluation import metrics
 from rankline.training.evaluation.scored_rows import ScoredRows
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.optional_packages import installed
@@ -43,8 +43,6 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The metric that decides which of two models is better."""
-
     name: str
     title: str
     is_rising: bool = False
@@ -110,9 +108,6 @@ def measured(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
 
     Returns:
         Finite values, see `measured_as`; with several heads also `loss`.
-
-    Raises:
-        ValueError: see `measured_as`.
     """
     if len(heads) == 1:
         return measured_as(heads[0].task, rows)
@@ -167,18 +162,18 @@ def quality(labels: Array, scores: Array, groups: Array | None = None, *, task: 
 
 
 METRICS = {
-    "auc": Metric(measure=binary.auc, title="AUC"),
-    f"auc_{binary.NUM_THRESHOLDS}_thresholds": Metric(measure=binary.thresholded_auc),
-    "logloss": Metric(measure=binary.logloss, title="logloss", tasks=(BINARY, MULTICLASS)),
-    "calibration": Metric(measure=binary.calibration, title="mean score / mean label"),
-    "gauc": Metric(measure=binary.gauc, title="GAUC", needs_groups=True),
-    "rmse": Metric(measure=tasks.rmse, title="RMSE", tasks=(REGRESSION,)),
-    "mae": Metric(measure=tasks.mae, title="MAE", tasks=(REGRESSION,)),
-    "r2": Metric(measure=tasks.r2, title="R²", tasks=(REGRESSION,)),
-    "accuracy": Metric(measure=tasks.accuracy, title="accuracy", tasks=(MULTICLASS,)),
-    "macro_f1": Metric(measure=tasks.macro_f1, title="macro F1", tasks=(MULTICLASS,)),
+    "auc": Metric(measure=metrics.auc, title="AUC"),
+    f"auc_{metrics.NUM_THRESHOLDS}_thresholds": Metric(measure=metrics.thresholded_auc),
+    "logloss": Metric(measure=metrics.logloss, title="logloss", tasks=(BINARY, MULTICLASS)),
+    "calibration": Metric(measure=metrics.calibration, title="mean score / mean label"),
+    "gauc": Metric(measure=metrics.gauc, title="GAUC", needs_groups=True),
+    "rmse": Metric(measure=metrics.rmse, title="RMSE", tasks=(REGRESSION,)),
+    "mae": Metric(measure=metrics.mae, title="MAE", tasks=(REGRESSION,)),
+    "r2": Metric(measure=metrics.r2, title="R²", tasks=(REGRESSION,)),
+    "accuracy": Metric(measure=metrics.accuracy, title="accuracy", tasks=(MULTICLASS,)),
+    "macro_f1": Metric(measure=metrics.macro_f1, title="macro F1", tasks=(MULTICLASS,)),
     "calibration_error": Metric(
-        measure=binary.calibration_error, title="calibration error", tasks=(BINARY, MULTICLASS)
+        measure=metrics.calibration_error, title="calibration error", tasks=(BINARY, MULTICLASS)
     ),
 }
 """Name → metric, for the metrics that come with Rankline."""
@@ -208,7 +203,6 @@ def losses_of(heads: Sequence[Head], labels: Array, scores: Array) -> float:
 
 
 def split_by_head(heads: Sequence[Head], rows: ScoredRows) -> Iterator[tuple[Head, ScoredRows]]:
-    """Yield each head with the rows that have its label; rows as in `measured`."""
     if len(heads) == 1:
         yield heads[0], rows
         return

@@ -41,12 +41,10 @@ class Difference:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Bounds of the change at 95% confidence."""
         return self.change - LEVEL * self.error, self.change + LEVEL * self.error
 
     @property
     def is_sure(self) -> bool:
-        """Whether the bounds exclude 0."""
         low, high = self.bounds
         return low > 0 or high < 0
 
@@ -57,9 +55,6 @@ def difference(name: str, before: tuple[Array, Array], after: tuple[Array, Array
     Args:
         before, after: labels and scores, shape (N,) each, or (N, C) for scores of several classes. If the labels are
             equal and in the same order, the rows are assumed to be the same.
-
-    Raises:
-        ValueError: the metric is AUC, and only one class is present.
     """
     figures = [METRICS[name].measure(ScoredRows.of(*rows)) for rows in (before, after)]
     added = [MEASURABLE[name](*rows) for rows in (before, after)]

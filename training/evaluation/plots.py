@@ -21,13 +21,7 @@ _PLAIN: Any = {"text.parse_math": False}  # column names may contain "$"
 
 
 def write_pictures(heads: Sequence[Head], labels: Array, scores: Array, path: Path) -> None:
-    """Draw a row of plots for each head.
-
-    Args:
-        labels: shape (N,), for several heads (N, heads), NaN if missing.
-        scores: shape (N,), or (N, values of all heads).
-        path: PNG to write.
-    """
+    """Draw a row of plots for each head."""
     with rc_context(_PLAIN):
         figure = Figure(figsize=(15, 4.4 * len(heads)))
         # Manual layout: Matplotlib's layout engines measure every text, which takes three times as long as drawing.

@@ -30,9 +30,6 @@ class Ranking:
         Args:
             scores: scores of all candidates, shape (C,).
             relevant: whether the user chose each candidate, bool of shape (C,).
-
-        Raises:
-            ValueError: a score is NaN.
         """
         if np.isnan(scores).any():
             raise ValueError("scores hold NaN.")
@@ -47,11 +44,7 @@ class Ranking:
         self._num_users += 1
 
     def figures(self) -> dict[str, float]:
-        """Return `recall_at_K` (hits divided by possible hits), `ndcg_at_K`, and the number of users counted.
-
-        Raises:
-            ValueError: no users were counted.
-        """
+        """Return `recall_at_K` (hits divided by possible hits), `ndcg_at_K`, and the number of users counted."""
         if not self._num_users:
             raise ValueError("no user chose any of the candidates.")
         recall, ndcg = (self._sums / self._num_users).tolist()

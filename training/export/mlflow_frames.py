@@ -26,7 +26,6 @@ class FrameScorer:
         self._score = score
 
     def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        """Return a column per output: numbers if the output is (N, 1), otherwise a list per row."""
         outputs = self._score(padded_rows(frame[self._columns]))
         columns: dict[str, Any] = {
             name: output[:, 0] if output.shape[1] == 1 else list(output) for name, output in outputs.items()

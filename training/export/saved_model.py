@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from rankline.training.export.graph_cut import split_at_features
 from rankline.training.export.mlflow_frames import Arrays, FrameScorer
 from rankline.training.models.layers import DenseFeatures, Lists
 from rankline.training.models.layers.sequence_features import PaddedLists, SequenceFeatures
@@ -129,20 +129,14 @@ def _split(model: Any) -> tuple[list[Any], Any]:
 
 def _tensor_specs(spec: FeatureSpec, *, padded: bool) -> dict[str, Any]:
     tensors: dict[str, tuple[tuple[int | None, ...], Any]] = {}
-
-    def add(name: str, shape: tuple[int | None, ...], dtype: Any) -> None:
-        tensors[name] = shape, dtype
-
     targets = {feature.name for feature in spec.channel(TARGET)}
     for name, dtype in spec.model_dtypes.items():
         if not spec[name].is_list:
-            add(name, (None, None if name in targets else 1) if padded else (None,), dtype)
+            tensors[name] = (None, None if name in targets else 1) if padded else (None,), dtype
         elif padded:
-            add(name + VALUES, (None, None), dtype)
-            add(name + NNZS, (None, 1), tf.int32)
+            tensors |= {name + VALUES: ((None, None), dtype), name + NNZS: ((None, 1), tf.int32)}
         else:
-            add(name + VALUES, (None,), dtype)
-            add(name + OFFSETS, (None,), tf.int32)
+            tensors |= {name + VALUES: ((None,), dtype), name + OFFSETS: ((None,), tf.int32)}
     arguments = argument_names(tensors)
     return {name: tf.TensorSpec(*tensor, arguments[name]) for name, tensor in tensors.items()}
 
@@ -175,3 +169,25 @@ def _singles(spec: FeatureSpec) -> list[Any]:
 
 def _lists(spec: FeatureSpec) -> list[Any]:
     return [feature for feature in (*spec.categorical, *spec.continuous) if feature.is_list]
+
+
+def split_at_features(model: Any) -> tuple[list[Any], Any]:
+    """Split a model after its feature layers.
+
+    Args:
+        model: functional Keras model that uses its inputs only through `DenseFeatures` layers, Rankline's or Keras'
+            own, or through `SequenceFeatures`.
+
+    Returns:
+        The feature layers, and the rest as a Keras model whose input is the list of their outputs in the same order:
+        tensors or, for `SequenceFeatures`, dicts of tensors.
+    """
+    kinds = DenseFeatures | SequenceFeatures | keras.layers.DenseFeatures
+    layers = [layer for layer in model.layers if isinstance(layer, kinds)]
+    try:
+        return layers, keras.Model([layer.output for layer in layers], model.output)
+    except ValueError as error:
+        raise ExportError(
+            "the model uses an input outside of DenseFeatures or SequenceFeatures, so it has no serving form "
+            f"({error})."
+        ) from None

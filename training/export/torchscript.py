@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from rankline.training.export.mlflow_frames import Arrays, FrameScorer
-from rankline.training.models.torch_heads import outputs_of
+from rankline.training.models.tabular.torch_mlp import outputs_of
 from rankline.workflows.core.errors import ExportError
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.model_artifact import OUTPUTS

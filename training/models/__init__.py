@@ -10,18 +10,17 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 from rankline.training.models.config import ModelConfig
-from rankline.training.models.dcnv2 import DCNv2Config
-from rankline.training.models.deepfm import DeepFMConfig
-from rankline.training.models.dlrm import DLRMConfig
-from rankline.training.models.factorization.bayesian_fm import BayesianFMConfig
-from rankline.training.models.factorization.ease import EASEConfig
+from rankline.training.models.factorization import BayesianFMConfig, EASEConfig
 from rankline.training.models.lightgbm import LightGBMConfig
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.mmoe import MMoEConfig
-from rankline.training.models.sequential.dien import DIENConfig
-from rankline.training.models.sequential.din import DINConfig
-from rankline.training.models.sequential.sim import SIMConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.sequential import DIENConfig, DINConfig, SIMConfig
+from rankline.training.models.tabular import (
+    DCNv2Config,
+    DeepFMConfig,
+    DLRMConfig,
+    MLPConfig,
+    MMoEConfig,
+    TorchMLPConfig,
+)
 from rankline.workflows.core.errors import ConfigError, SpecError
 from rankline.workflows.schema.feature_spec import HISTORY, TARGET, FeatureSpec
 
@@ -48,7 +47,6 @@ ENTRY_POINTS = "rankline.models"
 
 
 def model_named(name: str) -> type[ModelConfig]:
-    """Return the config class of a model, by its name in `MODELS` or in an installed package, or as "MODULE:CLASS"."""
     installed = {} if name in MODELS else {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     module, _, class_name = installed.get(name, name).partition(":")
     try:
@@ -65,7 +63,6 @@ def model_named(name: str) -> type[ModelConfig]:
 
 
 def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
-    """Raise `SpecError` if a model does not support the histories, the tasks or the number of heads of a spec."""
     if model.takes_histories != spec.is_sequential:
         fitting = sorted(name for name, other in MODELS.items() if _takes_rows(other, spec))
         got, expected = ("with", "without") if spec.is_sequential else ("without", "with")

@@ -40,7 +40,6 @@ class UniformIds(keras.initializers.Initializer):  # type: ignore[misc]  # tenso
 
 
 def keras_inputs(spec: FeatureSpec) -> dict[str, Any]:
-    """Create Keras inputs for the features of `spec`, named like the loader's tensors."""
     dtypes: dict[str, Any] = {}
     for name, dtype in spec.model_dtypes.items():
         dtypes |= {name + VALUES: dtype, name + NNZS: tf.int32} if spec[name].is_list else {name: dtype}
@@ -73,18 +72,15 @@ def scalar_layer(columns: Sequence[Any], step: StepConfig, **options: Any) -> An
     return ScalarDenseFeatures(columns, fused=num_ids <= FUSED_IDS, **options)
 
 
-def embedded(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
-    """Return embeddings and numbers of all features side by side, with dropout."""
-    columns = embedding_columns(spec.categorical, model) + number_columns(spec.continuous)
+def embedded(
+    inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig, *, with_numbers: bool = True
+) -> Any:
+    """Return embeddings of all ids, and numbers, side by side, with dropout."""
+    columns = embedding_columns(spec.categorical, model)
+    if with_numbers:
+        columns += number_columns(spec.continuous)
     regularizer = penalty(model.l2_embedding)
     layer = feature_layer(columns, spec.categorical, step, activity_regularizer=regularizer, name="features")
-    return dropped(layer(inputs), model.embedding_dropout)
-
-
-def embedded_ids(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
-    """Return embeddings of all categorical features, at least one, side by side, with dropout."""
-    options = {"activity_regularizer": penalty(model.l2_embedding), "name": "features"}
-    layer = feature_layer(embedding_columns(spec.categorical, model), spec.categorical, step, **options)
     return dropped(layer(inputs), model.embedding_dropout)
 
 

@@ -224,7 +224,6 @@ class SequentialConfig(NetworkConfig):
 
     @property
     def is_reference(self) -> bool:
-        """Whether to follow NVIDIA's SIM for TensorFlow 2."""
         return self.variant == REFERENCE
 
 

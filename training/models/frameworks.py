@@ -28,12 +28,6 @@ class Framework:
     learns_in_steps: bool = True
 
     def require(self, *, feature: str) -> None:
-        """Raise if the framework is not installed, without importing it.
-
-        Raises:
-            MissingExtraError: it is not installed.
-            RanklineError: TensorFlow is installed in another version or twice.
-        """
         require(self.module, feature=feature, extra=self.extra)
         for module in self.pinned:
             require(module, feature=feature, extra=PINNED)
@@ -57,7 +51,7 @@ PYTORCH = Framework(
 LIGHTGBM = Framework(
     name="lightgbm",
     format=ONNX,
-    trainer="rankline.training.trainers.lightgbm:LightGBMTrainer",
+    trainer="rankline.training.trainers.in_memory:LightGBMTrainer",
     module="lightgbm",
     extra="lightgbm",
     learns_in_steps=False,
@@ -65,7 +59,7 @@ LIGHTGBM = Framework(
 RANKLINE = Framework(
     name="rankline",
     format=SAVED_MODEL,
-    trainer="rankline.training.trainers.factorization:TablesTrainer",
+    trainer="rankline.training.trainers.in_memory:TablesTrainer",
     module="tensorflow",
     extra="cpu",
     pinned=("tf_keras",),

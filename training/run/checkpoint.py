@@ -16,12 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from rankline.training.config.train import TrainConfig
+import rankline
+from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.distributed.communicator import SOLO, Array, World
+from rankline.training.distributed.config import WorkersConfig
+from rankline.training.tracking import rankline_version
 from rankline.training.trainers.base import Batches
 from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.core.formatting import listed
 from rankline.workflows.preprocess.prepared_data import KIND as PREPARED
-from rankline.workflows.storage.artifacts import load_manifest, publish, refuse_foreign
+from rankline.workflows.storage.artifacts import code_fingerprint, load_manifest, publish, refuse_foreign, versions
 from rankline.workflows.storage.atomic import remove
 
 KIND = "training-checkpoint"
@@ -31,6 +35,8 @@ FREE = ("learning_rate",)
 
 _BEFORE: dict[str, Any] = {"epoch_holdout": "valid"}
 """Option → implicit value before the option existed, if that differs from the option's default."""
+_AS_THEY_ARE = ("config", "run_id", "num_batches", "order", "chosen")
+"""Fields of a checkpoint that the manifest holds without conversion."""
 
 
 def checkpoint_path(output: Path) -> Path:
@@ -85,36 +91,24 @@ class Checkpoint:
     @property
     def header(self) -> dict[str, Any]:
         """Everything except the arrays, as JSON values."""
-        return {
-            "config": dict(self.config),
-            "run_id": self.run_id,
-            "position": asdict(self.position),
-            "num_batches": self.num_batches,
-            "order": dict(self.order),
-            "best": dict(self.best.metrics),
-            "state": list(self.state),
-            "chosen": dict(self.chosen),
-        }
+        parts = {"position": asdict(self.position), "best": dict(self.best.metrics), "state": list(self.state)}
+        return parts | {name: getattr(self, name) for name in _AS_THEY_ARE}
 
     @classmethod
     def of(
         cls, header: Mapping[str, Any], fingerprint: str, *, state: Sequence[Array], best: Sequence[Array]
     ) -> "Checkpoint":
         """Build a checkpoint from its header and its arrays, which are in the order of the header's names."""
+        header = {"chosen": {}, **header}  # earlier versions lack it
         return cls(
-            config=header["config"],
             fingerprint=fingerprint,
-            run_id=header["run_id"],
             position=Position(**header["position"]),
-            num_batches=header["num_batches"],
-            order=header["order"],
             best=Best(metrics=header["best"], weights=best),
             state=dict(zip(header["state"], state, strict=True)),
-            chosen=header.get("chosen", {}),
+            **{name: header[name] for name in _AS_THEY_ARE},
         )
 
     def write(self, path: Path) -> None:
-        """Write the checkpoint to `path` atomically, replacing an earlier one."""
         with publish(path, KIND, made_from={PREPARED: self.fingerprint}, details=self.header) as staging:
             _write_arrays(staging / "state", self.state.values())
             _write_arrays(staging / "best", self.best.weights)
@@ -159,13 +153,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The latest checkpoint of a run, and when to write the next.
-
-    Args:
-        every: steps between checkpoints; 0 writes none.
-        first: the run before its first step.
-        last_step: step of this run's existing checkpoint; None without one.
-    """
+    """The latest checkpoint of a run, and when to write the next."""
 
     def __init__(
         self, path: Path, every: int, first: Checkpoint, *, last_step: int | None, world: World = SOLO
@@ -177,7 +165,6 @@ class Checkpoints:
         return self.every > 0 and step % self.every == 0
 
     def write(self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, Array]) -> None:
-        """Replace the latest checkpoint. All workers call this; only worker 0 writes."""
         if self._world.rank == 0:
             replace(self._first, position=position, order=order, best=best, state=state).write(self.path)
         self.last_step = position.step
@@ -256,3 +243,108 @@ def _read_arrays(directory: Path) -> list[Array]:
     """Memory-map the arrays copy-on-write: PyTorch needs writable arrays, and the files must not change."""
     files = sorted(directory.glob("*.npy"))
     return [np.asarray(np.load(path, mmap_mode="c", allow_pickle=False)) for path in files]
+
+
+_CODE = ("workflows", "training")  # the packages whose code affects a run
+_SHOWN = 3
+
+
+def check_same(
+    world: World,
+    config: TrainConfig,
+    session: SessionConfig,
+    workers: WorkersConfig,
+    fingerprint: str,
+) -> None:
+    if world.size == 1:
+        return
+    mine = {
+        "prepared data": fingerprint[:12],
+        "rankline": rankline_version(),
+        "code": code_fingerprint(*(Path(rankline.__file__).with_name(name) for name in _CODE)),
+        **{name: str(found) for name, found in versions().items() if name in ("tensorflow-cpu", "tensorflow", "numpy")},
+        **{
+            name: repr(value)
+            for choices in (config.to_dict(), asdict(session), asdict(workers))
+            for name, value in choices.items()
+        },
+    }
+    expected, *others = world.all_gather_object(mine)
+    for rank, got in enumerate(others, start=1):
+        if odd := [
+            f"{name} {got.get(name)} where worker 0 has {expected.get(name)}"
+            for name in sorted({*got, *expected})
+            if got.get(name) != expected.get(name)
+        ]:
+            raise ConfigError(
+                f"worker {rank} has {listed(odd, _SHOWN, '; ')}. "
+                "Start all workers with the same options, on the same data, code and packages."
+            )
+
+
+def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """Return worker 0's checkpoint on all workers, or None if it has none.
+
+    Only worker 0 has the arrays; `rankline.training.trainers.base.Trainer.share_state` sends the state to the others.
+    """
+    if world.size == 1:
+        return checkpoint
+    mine = checkpoint and (checkpoint.header | {"state": []}, checkpoint.fingerprint)
+    shared: tuple[dict[str, Any], str] | None = world.all_gather_object(mine)[0]
+    if shared is None or world.rank == 0:
+        return checkpoint
+    header, fingerprint = shared
+    if "global_rank" in header["order"]:  # absent if the loader cannot restore an order
+        header["order"]["global_rank"] = world.rank
+    return Checkpoint.of(header, fingerprint, state=(), best=())
+
+
+GENERATION_VARIABLE = "RANKLINE_GENERATION"
+"""Environment variable with the `Generation` as JSON, set for each worker of an elastic run."""
+
+_STEP_COUNTERS = ("/iteration", "/finite_steps")  # name suffixes of the optimizer's and the trainer's step counters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One start of all workers of an elastic run.
+
+    Attributes:
+        number: number of earlier starts.
+        run_id: MLflow run that an earlier generation opened.
+        has_checkpoint: whether an earlier generation wrote a checkpoint.
+        cause: why the last generation ended, as a sentence.
+    """
+
+    number: int = 0
+    run_id: str | None = None
+    has_checkpoint: bool = False
+    cause: str = ""
+
+    def to_environment(self) -> dict[str, str]:
+        return {GENERATION_VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "Generation | None":
+        text = environment.get(GENERATION_VARIABLE)
+        return cls(**json.loads(text)) if text else None
+
+
+def resized(checkpoint: Checkpoint, reader: Reader) -> Checkpoint:
+    """Convert a checkpoint to another number of workers, at the same fraction of the epoch.
+
+    Steps are converted as if these workers had run from the start, so that the learning rate decays to the end of the
+    run. Some rows of this epoch may be read twice and others not at all, because each number of workers splits the rows
+    differently.
+    """
+    checkpoint = replace(checkpoint, order=reader.order)
+    if len(reader) == checkpoint.num_batches:
+        return checkpoint
+    at, num_batches = checkpoint.position, len(reader)
+    batch = at.batch * num_batches // checkpoint.num_batches
+    step = (at.epoch - 1) * num_batches + batch
+    state = {
+        name: np.full_like(array, step) if name.endswith(_STEP_COUNTERS) else array
+        for name, array in checkpoint.state.items()
+    }
+    return replace(checkpoint, position=replace(at, step=step, batch=batch), num_batches=num_batches, state=state)

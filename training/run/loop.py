@@ -1,16 +1,16 @@
 """The epochs of a training run: train, evaluate, report, write checkpoints and stop. Independent of the framework."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rankline.training.config.train import TrainConfig
-from rankline.training.distributed.communicator import World
-from rankline.training.evaluation import objective_of
-from rankline.training.evaluation.first_rows import FirstRows
+from rankline.training.distributed.communicator import SOLO, World
+from rankline.training.evaluation import measured, objective_of
+from rankline.training.evaluation.scored_rows import FirstRows, Tally
 from rankline.training.run.checkpoint import Best, Checkpoint, Checkpoints, Position, Reader, all_finite
-from rankline.training.run.evaluate import evaluate
 from rankline.training.run.observers import Mark, Observer, Throughput
 from rankline.training.tracking import RunLog
 from rankline.training.trainers.base import Array, Batches, Trainer
@@ -19,10 +19,15 @@ from rankline.workflows.core.errors import DataError, RanklineError
 from rankline.workflows.core.formatting import quality_figure
 from rankline.workflows.core.machine import freed_memory_kept
 from rankline.workflows.core.progress import Progress
+from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.schema.feature_spec import FeatureSpec, Part
+from rankline.workflows.schema.label_stats import expected_labels
 from rankline.workflows.schema.targets import Head
 
 INNER = "inner"
 """Name of the split that holds out training rows to select the epoch."""
+SHARE = 0.2
+"""Fraction of the training rows that `INNER` holds out."""
 _AVERAGES_PER_EPOCH = 64  # averaging reads all weights including tables, so it does not happen in every step
 _REPORT_EVERY_S = 0.2
 _SPLIT_NAMES = {"valid": "validation", "train": "training", INNER: "inner validation"}
@@ -30,13 +35,7 @@ _SPLIT_NAMES = {"valid": "validation", "train": "training", INNER: "inner valida
 
 @dataclass(frozen=True, kw_only=True)
 class OpenData:
-    """The opened splits of a run.
-
-    Attributes:
-        train: this worker's training batches.
-        evaluated: split → batches to score; includes the split that measures an epoch.
-        group_by: column to group rows by for AUC averaged over groups, in addition to the overall AUC; None for none.
-    """
+    """The opened splits of a run."""
 
     train: Reader
     evaluated: Mapping[str, Batches]
@@ -98,7 +97,6 @@ class TrainingRun:
         """Validation rows scored by the kept weights; None if these weights come from a checkpoint."""
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Start from scratch or from a checkpoint; all workers get the state of worker 0."""
         if checkpoint:
             self._trainer.restore(checkpoint.state)
         self._trainer.share_state()
@@ -289,3 +287,63 @@ class _Sums(NamedTuple):
     mark: Mark
     loss_sum: float
     added_sum: float
+
+
+def inner_spec(spec: FeatureSpec, data: PreparedData) -> FeatureSpec:
+    """Return a spec with two splits: "inner" is the holdout, and "train" has the other training rows.
+
+    A model trains on the other training rows to find the best epoch; `rankline.training.run.train` then trains another
+    one on all of them for as many epochs, so validation metrics stay unbiased (Hastie et al. 2009, "The Elements of
+    Statistical Learning", section 7.2).
+
+    If the data was split by time, the holdout consists of the latest training rows, just as the validation rows are the
+    latest of all rows. Otherwise it is the end of each row group, so the order of rows across files does not matter.
+    """
+    by_time = data.manifest.details.get("config", {}).get("split") == "time"
+    source = spec.source("train")
+    cuts = {"train": (0.0, 1 - SHARE), INNER: (1 - SHARE, 1.0)}
+    parts = {split: Part(begin=begin, end=end, of_each_group=not by_time) for split, (begin, end) in cuts.items()}
+    return replace(spec, sources={split: replace(source, part=part) for split, part in parts.items()})
+
+
+def evaluate(
+    trainer: Trainer,
+    batches: Batches,
+    heads: Sequence[Head],
+    *,
+    group_by: str | None,
+    split: str,
+    world: World = SOLO,
+    first_rows: FirstRows | None = None,
+) -> dict[str, float]:
+    """Score a split, with the averaged weights if there are any, and compute its metrics.
+
+    Raises:
+        DataError: the labels do not fit the heads, or the split has only one class.
+        FloatingPointError: a score is not finite.
+    """
+    tally = Tally(heads)
+    with trainer.averaged():
+        for inputs, label in batches:
+            groups = trainer.array(inputs[group_by]) if group_by is not None and group_by in inputs else None
+            scored = trainer.array(label), trainer.score(inputs), groups
+            with _explained(heads, split):
+                tally.add(*scored)
+            if first_rows is not None:
+                first_rows.add(*scored[:2])
+    rows = tally.rows(world)
+    with _explained(heads, split):
+        # On different machines workers may round differently, and would then stop at different epochs.
+        figures: dict[str, float] = world.all_gather_object(measured(heads, rows))[0]
+    return figures
+
+
+@contextmanager
+def _explained(heads: Sequence[Head], split: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        expected = " and ".join(dict.fromkeys(map(expected_labels, heads))).replace("0 or 1", "0 and 1")
+        raise DataError(
+            f"the {split} data cannot be measured: {error} Prepare it again, with rows of each label: {expected}."
+        ) from None

@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from rankline.training.config.session import SessionConfig
+from rankline.training.config.train import SessionConfig
 from rankline.training.models.frameworks import PYTORCH, TENSORFLOW, Framework
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.optional_packages import require
+
+if TYPE_CHECKING:
+    from rankline.training.tracking import RunLog
 
 _WARMUP_STEPS = 10  # tracing, compiling and filling caches
 _SERIES_INTERVAL_S = 10.0  # a request to a remote store takes about 0.1 s
@@ -48,13 +51,11 @@ class Throughput:
         return Mark(active_s=self._clock() - self._paused_s, num_rows=self._num_rows)
 
     def since(self, mark: Mark) -> float:
-        """Return samples per second since `mark`."""
         start, now = max(mark, self._warm) if self.is_warm else mark, self.mark()
         return (now.num_rows - start.num_rows) / (now.active_s - start.active_s)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Exclude the time spent in the block."""
         began = self._clock()
         try:
             yield
@@ -91,36 +92,27 @@ class Observer:
         """Called at the end of the run, including after errors."""
 
 
+def _forwarded(event: str) -> Callable[..., None]:
+    def forward(self: "Observers", *arguments: Any) -> None:
+        for observer in self.observers:
+            getattr(observer, event)(*arguments)
+
+    return forward
+
+
 class Observers(Observer):
     """Forwards each event to several observers. Closes all of them even if one fails."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._observers = tuple(observers)
-        self.every_step = any(observer.every_step for observer in self._observers)
+        self.observers = tuple(observers)
+        self.every_step = any(observer.every_step for observer in self.observers)
 
-    def before_step(self, step: int) -> None:
-        for observer in self._observers:
-            observer.before_step(step)
-
-    def after_step(self, step: int, num_rows: int) -> None:
-        for observer in self._observers:
-            observer.after_step(step, num_rows)
-
-    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
-        for observer in self._observers:
-            observer.after_look(step, figures)
-
-    def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
-        for observer in self._observers:
-            observer.after_epoch(step, figures)
-
-    def after_checkpoint(self, step: int) -> None:
-        for observer in self._observers:
-            observer.after_checkpoint(step)
+    before_step, after_step, after_look = map(_forwarded, ("before_step", "after_step", "after_look"))
+    after_epoch, after_checkpoint = map(_forwarded, ("after_epoch", "after_checkpoint"))
 
     def close(self) -> None:
         with ExitStack() as at_end:
-            for observer in self._observers:
+            for observer in self.observers:
                 at_end.callback(observer.close)
 
 
@@ -133,7 +125,7 @@ def check_session(session: SessionConfig, framework: Framework, num_steps: int) 
         require("tensorboard", feature="tensorboard", extra=framework.extra)
 
 
-def observers_of(session: SessionConfig, framework: Framework, directory: Path, log: "MetricLog") -> list[Observer]:
+def observers_of(session: SessionConfig, framework: Framework, directory: Path, log: "RunLog") -> list[Observer]:
     observers: list[Observer] = [Series(log)]
     if session.tensorboard or session.profile_steps:
         observers.append(TensorBoard(directory))
@@ -143,18 +135,12 @@ def observers_of(session: SessionConfig, framework: Framework, directory: Path, 
     return observers
 
 
-class MetricLog(Protocol):
-    """Destination of `Series`, such as `rankline.training.tracking.RunLog`."""
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None: ...
-
-
 class Series(Observer):
     """Logs metrics to MLflow as `steps/NAME` every few seconds, so that long epochs can be watched."""
 
     def __init__(
         self,
-        log: MetricLog,
+        log: "RunLog",
         interval_s: float = _SERIES_INTERVAL_S,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

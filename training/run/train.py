@@ -12,19 +12,18 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rankline.training.config.session import SessionConfig
-from rankline.training.config.train import TrainConfig
+from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.data.loader.memory import available_bytes
 from rankline.training.data.open_split import first_rows as first_rows_of
 from rankline.training.distributed.communicator import SOLO, World
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.evaluation import all_metrics
-from rankline.training.evaluation.first_rows import FirstRows
+from rankline.training.evaluation.scored_rows import FirstRows
 from rankline.training.evaluation.validation_scores import FOLDER, ValidationScores
 from rankline.training.models import check_memory, check_rows
 from rankline.training.models.frameworks import Framework
@@ -32,15 +31,16 @@ from rankline.training.run.checkpoint import (
     FREE,
     Checkpoint,
     Checkpoints,
+    Generation,
     Reader,
+    check_same,
     checkpoint_path,
     plain,
     refuse_to_replace,
+    resized,
+    shared_checkpoint,
 )
-from rankline.training.run.consistency import check_same, shared_checkpoint
-from rankline.training.run.elastic import Generation, resized
-from rankline.training.run.holdout import inner_spec
-from rankline.training.run.loop import INNER, OpenData, Span, TrainingRun
+from rankline.training.run.loop import INNER, OpenData, Span, TrainingRun, inner_spec
 from rankline.training.run.observers import EarlyEnd, Observer, Observers, check_session, observers_of
 from rankline.training.tracking import RunLog, TrackingConfig, code_version, tracked_run
 from rankline.training.trainers import trainer_for
@@ -62,14 +62,6 @@ _SHORT_DIGEST = 12  # characters, as in messages
 _VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
-class OpenSplit(Protocol):
-    """Opens a split of prepared data, as `rankline.training.trainers.base.Trainer.batches` does."""
-
-    def __call__(
-        self, prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int
-    ) -> Batches: ...
-
-
 def train(
     prepared: Path | PreparedData,
     output: Path,
@@ -79,7 +71,7 @@ def train(
     tracking: TrackingConfig,
     progress: Progress = SILENT,
     checkpoint: Path | None = None,
-    open_split: OpenSplit | None = None,
+    open_split: Callable[..., Batches] | None = None,
     observers: Callable[[RunLog], Iterable[Observer]] = lambda _: (),
     world: World = SOLO,
     workers: WorkersConfig | None = None,
@@ -112,25 +104,14 @@ def train(
         workers: how the workers split the work; None for the defaults.
         generation: generation of an elastic run, which continues from the last checkpoint of earlier ones; None
             otherwise.
-
-    Raises:
-        ArtifactError: `prepared` or the checkpoint is missing, damaged or another kind of artifact, or `output` exists
-            and is not a trained model.
-        ConfigError: unknown model or optimizer, options that contradict each other or the checkpoint, an existing
-            checkpoint without `resume`, workers with different options, data or code, or no GPU although one is
-            required.
-        DataError: the validation data has only one class, or a file is damaged.
-        MissingExtraError: the framework is not installed, or TensorBoard is requested but not installed.
-        SpecError: the data has histories that the model does not support, or lacks histories that the model needs.
-        WorkersError: another worker failed, died or does not respond.
-        RanklineError: the loss, a weight or a score is no longer finite; the message has the step, the batch and the
-            last checkpoint.
     """
     session = session or SessionConfig()
     with world.propagating_errors(), _visible_devices(session):
         job = _checked(prepared, output, config, session, workers or WorkersConfig(), world, checkpoint)
         opening = partial(
-            _opened, job, open_split or partial(job.trainer_type.batches, rank=world.rank, size=world.size)
+            _opened,
+            job,
+            open_split or partial(job.trainer_type.batches, global_rank=world.rank, global_size=world.size),
         )
         resumed = _resumed(job, generation)
         inner = opening(inner_spec(job.spec, job.data)) if job.config.chooses_inside else None
@@ -189,8 +170,7 @@ def rehearse(
     job = _checked(
         prepared, tracking.directory / "rehearsal", config, SessionConfig(), WorkersConfig(), SOLO, checkpoint=None
     )
-    open_split = partial(job.trainer_type.batches, rank=SOLO.rank, size=SOLO.size)
-    data = _opened(job, open_split, inner_spec(job.spec, job.data))
+    data = _opened(job, job.trainer_type.batches, inner_spec(job.spec, job.data))
     with _recorded(job, tracking, None, None) as log, _observed(job, log, observers) as observer:
         try:
             return _Fitting(job, log, observer, progress, None).choose(data, observer=observer)
@@ -263,7 +243,6 @@ def _checked(
     world: World,
     checkpoint: Path | None,
 ) -> _Job:
-    """Validate the arguments, together with the other workers."""
     if world.rank == 0:
         refuse_foreign(output, KIND)
     framework = config.model.framework
@@ -313,7 +292,7 @@ def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
     return shared_checkpoint(job.world, found)
 
 
-def _opened(job: _Job, open_split: OpenSplit, spec: FeatureSpec) -> OpenData:
+def _opened(job: _Job, open_split: Callable[..., Batches], spec: FeatureSpec) -> OpenData:
     path, size = job.data.path, job.world.size
     train_batches = open_split(path, spec, "train", job.config.batch_size // size, shuffle=True, seed=job.config.seed)
     num_rows = _LONG_ROWS_EVALUATION_BATCH_SIZE if spec.is_sequential else _EVALUATION_BATCH_SIZE
@@ -342,7 +321,6 @@ class _Fitting:
         self._rows_before = 0.0
 
     def choose(self, data: OpenData, *, rows_after: int = 0, observer: Observer | None = None) -> Mapping[str, float]:
-        """Train with a holdout of the training rows and return the metrics and number (`epoch`) of its best epoch."""
         config = self._job.config
         span = Span(epochs=config.epochs, patience=config.early_stopping_patience, judged=INNER)
         progress = _Share(self._progress, before=0, after=rows_after, about="choosing: ")
@@ -352,7 +330,6 @@ class _Fitting:
         return chosen
 
     def fit(self, data: OpenData, chosen: Mapping[str, float]) -> tuple[Trainer, Mapping[str, float], FirstRows | None]:
-        """Train the model to publish, for the selected number of epochs if one was selected."""
         config = self._job.config
         if chosen:
             span = Span(epochs=int(chosen["epoch"]), patience=0, every_epoch=False)
@@ -453,7 +430,6 @@ def _recorded(
 
 @contextmanager
 def _observed(job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Observer]]) -> Iterator[Observer]:
-    """Yield all observers as one; on workers other than 0, an observer that does nothing."""
     if not job.is_first:
         yield Observer()
         return
@@ -488,7 +464,6 @@ def _prepare_params(data: PreparedData) -> dict[str, Any]:
 
 
 def _workers_params(job: _Job) -> dict[str, Any]:
-    """Return how the workers split the work; empty for a single worker."""
     if job.world.size == 1 and not job.workers.is_elastic:
         return {}
     return {f"workers.{name}": value for name, value in (asdict(job.workers) | {"workers": job.world.size}).items()}

@@ -65,11 +65,7 @@ class TrackingConfig:
 
 
 def store_uri(directory: Path, server: str | None = None) -> str:
-    """Return the tracking URI of a work directory's runs: the server, or `mlflow.db` in the directory.
-
-    Raises:
-        ConfigError: MLflow cannot open a store in a directory with such a name.
-    """
+    """Return the tracking URI of a work directory's runs: the server, or `mlflow.db` in the directory."""
     return server or uri_of_file(directory / STORE)
 
 

@@ -13,7 +13,6 @@ _HINTS = {
 
 
 def reason_of(error: BaseException) -> str:
-    """Return MLflow's reason for an error in one line, without passwords and with a hint if available."""
     files = error.args[0] if isinstance(error, shutil.Error) else ()
     text = str(files[0][-1] if files and isinstance(files, list) else error)
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#####")] or [""]

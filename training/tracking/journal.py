@@ -58,12 +58,7 @@ class InUse(ArtifactError):  # noqa: N818  (a state, not a fault)
 
 
 class Journal:
-    """The journal of a run, locked until it is closed. The directory is created if missing.
-
-    Raises:
-        InUse: another process has locked it.
-        ArtifactError: it is damaged.
-    """
+    """The journal of a run, locked until it is closed. The directory is created if missing."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -99,11 +94,6 @@ class Journal:
         write_whole(self.directory / _DELIVERED, (json.dumps(delivered._asdict()) + "\n").encode())
 
     def append(self, kind: str, **content: Any) -> None:
-        """Write an entry.
-
-        Raises:
-            OSError: for example, the disk is full; the journal is then unchanged.
-        """
         body = json.dumps({"kind": kind, **content}).encode()
         line = b"%08x %s\n" % (zlib.crc32(body), body)
         with self._guard:
@@ -141,11 +131,6 @@ class Journal:
         sync(self.directory)
 
     def read(self, begin: int = 0) -> Iterator[Entry]:
-        """Yield the entries from byte `begin` on.
-
-        Raises:
-            ArtifactError: a line is damaged and valid lines follow it.
-        """
         with (self.directory / _JOURNAL).open("rb") as file:
             file.seek(begin)
             lines = file.read().splitlines(keepends=True)
@@ -175,8 +160,6 @@ class Journal:
 
 
 class Left(NamedTuple):
-    """A journal that was not uploaded completely."""
-
     directory: Path
     delivered: Delivered
 
@@ -193,11 +176,7 @@ def undelivered(directory: Path, failure: str) -> str:
 
 
 def journal_of(journals: Path, run_id: str) -> Journal | None:
-    """Return the remaining journal of a run, or None if the store has the complete run.
-
-    Raises:
-        InUse: the run is still active.
-    """
+    """Return the remaining journal of a run, or None if the store has the complete run."""
     for left in left_in(journals):
         if run_id in (left.directory.name, left.delivered.run_id):
             return Journal(left.directory)

@@ -50,12 +50,7 @@ _ANSWERS_LATER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EX
 
 
 def client_of(uri: str) -> MlflowClient:
-    """Return a client that fails within seconds if a server does not respond; creates a missing file store.
-
-    Raises:
-        ConfigError: MLflow cannot open the store.
-        OSError: the file cannot be created.
-    """
+    """Return a client that fails within seconds if a server does not respond; creates a missing file store."""
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would overwrite a progress bar
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)
     if file := file_of(uri):
@@ -83,11 +78,6 @@ def _make_store(file: Path) -> None:
 
 
 def experiment_id(client: MlflowClient, config: TrackingConfig) -> str:
-    """Return the id of the experiment in the store, creating it if missing.
-
-    Raises:
-        ConfigError: the experiment was deleted in MLflow.
-    """
     experiment = client.get_experiment_by_name(config.experiment)
     if experiment is None:
         # A server chooses the location of artifacts itself.
@@ -102,11 +92,7 @@ def experiment_id(client: MlflowClient, config: TrackingConfig) -> str:
 
 
 def stored_run(client: MlflowClient, run_id: str) -> Run | None:
-    """Return a run by MLflow's id or its journal's id; None if it does not exist or was deleted.
-
-    Raises:
-        MlflowException: the store does not respond, or `run_id` is not a valid id.
-    """
+    """Return a run by MLflow's id or its journal's id; None if it does not exist or was deleted."""
     try:
         run = client.get_run(run_id)
         return run if run.info.lifecycle_stage == LifecycleStage.ACTIVE else None
@@ -153,13 +139,6 @@ class Delivery:
         return self._at.run_id
 
     def step(self) -> None:
-        """Upload all new entries in as few requests as possible.
-
-        Raises:
-            MlflowException: the store does not respond, or rejects an entry.
-            RanklineError: the journal is damaged, or the experiment was deleted.
-            OSError: a file to upload cannot be read, or the destination is full.
-        """
         self._journal.sync()
         while entries := list(self._journal.read(self._at.end)):
             for kind, several in groupby(entries, key=_kind_of_request):
@@ -278,7 +257,6 @@ class Delivery:
             self._store.log_artifact(self.run_id, str(path))
 
     def _log_model(self, entry: Entry) -> None:
-        """Create a logged model atomically from a directory that has an MLmodel file."""
         directory, called = self._journal.directory / entry.content["path"], entry.content["path"]
         stored = self._found_model(called) or self._new_model(called)
         if stored.status == LoggedModelStatus.READY:
@@ -342,11 +320,7 @@ class Deliverer:
         self._thread.start()
 
     def opened(self, limit_s: float | None) -> Delivery:
-        """Wait until the run is in the store, could not be created there, or `limit_s` has passed.
-
-        Raises:
-            RanklineError: the store rejects the run, or the experiment was deleted; the run is discarded.
-        """
+        """Wait until the run is in the store, could not be created there, or `limit_s` has passed."""
         self._tried.wait(limit_s)
         failure = self._failure
         if failure is not None and not self._delivery.run_id and not may_pass(failure):
@@ -359,7 +333,6 @@ class Deliverer:
         return self._delivery
 
     def finish(self, limit_s: float | None = None) -> None:
-        """Upload the remaining entries, waiting at most `limit_s`. Entries not uploaded by then stay in the journal."""
         self._is_leaving = True
         self._wake.set()
         self._thread.join(limit_s)
@@ -385,13 +358,7 @@ class Deliverer:
 
 
 class Outcome(NamedTuple):
-    """The result of uploading a leftover journal.
-
-    Attributes:
-        directory: directory of the journal, deleted if it was uploaded.
-        run_id: id of the run in the store; empty if the run is not there.
-        failure: why it was not uploaded; empty if it was.
-    """
+    """The result of uploading a leftover journal."""
 
     directory: Path
     uri: str
@@ -460,7 +427,6 @@ def _kind_of_request(entry: Entry) -> str:
 
 
 def _chunks(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """Split entries into lists that fit into one MLflow request."""
     some, count = list[Entry](), 0
     for entry in entries:
         if some and count + len(entry.content["values"]) > _MOST_METRICS:

@@ -4,12 +4,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from rankline.training.config.train import TrainConfig
 from rankline.training.distributed.communicator import SOLO, World
 from rankline.training.distributed.communicator import Array as Array  # re-exported
+from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.core.formatting import listed
 from rankline.workflows.schema.feature_spec import FeatureSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from rankline.training.data.loader.stream import StreamOptions
+_SHOWN = 3
 
 
 class Batches(Protocol):
@@ -35,7 +45,8 @@ class Trainer(ABC):
     PACKAGES: tuple[str, ...]
     """Distributions that the exported model needs; those that are not installed are ignored."""
 
-    _average: "Average | None"
+    _average: Any
+    """Running average of the weights, with `update`, and `swap` to exchange both; None for none."""
     _loss_sum: Any
     _added_sum: Any
 
@@ -67,17 +78,9 @@ class Trainer(ABC):
     @staticmethod
     @abstractmethod
     def batches(
-        prepared: Path,
-        spec: FeatureSpec,
-        split: str,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        seed: int,
-        rank: int = 0,
-        size: int = 1,
+        prepared: Path, spec: FeatureSpec, split: str, batch_size: int, **options: "Unpack[StreamOptions]"
     ) -> Batches:
-        """Open a split of prepared data for the framework, or the share of worker `rank` of `size`."""
+        """Open a split of prepared data for the framework; `options` has `shuffle`, and may have others."""
 
     def share_state(self) -> None:  # noqa: B027  (nothing to do for one worker)
         """Give all workers the state of worker 0, except that each draws its own dropout."""
@@ -111,9 +114,16 @@ class Trainer(ABC):
         if self._average is not None:
             self._average.update()
 
-    def averaged(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
         """Use the averaged weights for `score` in the block; does nothing without an average."""
-        return swapped(self._average)
+        if self._average is not None:
+            self._average.swap()
+        try:
+            yield
+        finally:
+            if self._average is not None:
+                self._average.swap()
 
     @abstractmethod
     def score(self, inputs: Mapping[str, Any]) -> Array:
@@ -145,27 +155,6 @@ class Trainer(ABC):
     def export(self, path: Path) -> None: ...
 
 
-class Average(Protocol):
-    """A running average of a model's weights."""
-
-    def update(self) -> None: ...
-
-    def swap(self) -> None:
-        """Exchange the average and the weights."""
-
-
-@contextmanager
-def swapped(average: Average | None) -> Iterator[None]:
-    """Replace the model's weights with their average in the block; does nothing without an average."""
-    if average is not None:
-        average.swap()
-    try:
-        yield
-    finally:
-        if average is not None:
-            average.swap()
-
-
 def share_of_sample(number: Any) -> Any:
     """Return the share of the `number`-th sample in the average of the weights, so that later samples count more.
 
@@ -173,3 +162,21 @@ def share_of_sample(number: Any) -> Any:
     4): the t-th sample has the share (η + 1) / (t + η), η = 0.5.
     """
     return 1.5 / (number + 0.5)
+
+
+def check_state(state: Mapping[str, Array], expected: Mapping[str, tuple[int, ...]]) -> None:
+    shapes = [
+        f"{name} {np.shape(state[name])} instead of {shape}"
+        for name, shape in expected.items()
+        if name in state and np.shape(state[name]) != shape
+    ]
+    parts = {
+        "lacks": sorted(expected.keys() - state.keys()),
+        "has the unknown": sorted(state.keys() - expected.keys()),
+        "has": shapes,
+    }
+    if differences := [f"it {verb} {listed(names, _SHOWN)}" for verb, names in parts.items() if names]:
+        raise ArtifactError(
+            f"the saved state is of another model: {'; '.join(differences)}. "
+            "Go on with the configuration that it was saved under, or start anew."
+        )

@@ -1,54 +1,71 @@
-"""Base class of trainers that need all rows at once."""
+"""Trainers of models that need all rows at once."""
 
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rankline.training.config.train import TrainConfig
-from rankline.training.data.loader.arrays import ArrayLoader
+from rankline.training.data.loader.columns import Column
+from rankline.training.data.loader.epochs import ParquetLoader
 from rankline.training.data.loader.files import ParquetFiles
-from rankline.training.data.loader.stream import StreamOptions
+from rankline.training.data.loader.stream import Batch, StreamOptions
 from rankline.training.data.open_split import check_parquet, parquet_split
-from rankline.training.distributed.communicator import SOLO, World
 from rankline.training.evaluation import losses_of
+from rankline.training.models.factorization.tables import users_and_items
 from rankline.training.trainers.base import Array, Trainer
 from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.optional_packages import require
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class KeptRowsTrainer(Trainer):
+
+class ArrayLoader(ParquetLoader[tuple[dict[str, Column], Array]]):
+    """Batches of prepared Parquet files as NumPy arrays.
+
+    A batch is `(inputs, labels)`. `inputs` maps names to ids int64 (N,), numbers float32 (N,) or lists (`Ragged`).
+    `labels` is float32 (N,), or (N, number of labels).
+    """
+
+    def __init__(self, files: ParquetFiles, spec: FeatureSpec, batch_size: int, options: StreamOptions) -> None:
+        cats, conts, self._labels = (
+            [feature.name for feature in features] for features in (spec.categorical, spec.continuous, spec.labels)
+        )
+        self._set_up(files, batch_size, cats, conts, self._labels, options, stack_labels=len(self._labels) > 1)
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Column], Array]]:
+        """Iterate over the next epoch, or the rest of it after `load_state_dict`."""
+        return iter(self._epochs)
+
+    def _tensors(self, batch: Batch) -> tuple[dict[str, Column], Array]:
+        labels = [np.asarray(batch[name]) for name in self._labels]
+        inputs = {name: batch[name] for name in self._input_names}
+        return inputs, labels[0] if len(labels) == 1 else np.stack(labels, axis=1)
+
+
+class InMemoryTrainer(Trainer):
     """Keeps the rows of the first epoch in memory, and fits a further share of the model after each epoch.
 
     The same rows in the same order give the same model, so the saved state consists of the rows. The loss of an epoch
     is computed on all rows at its end.
     """
 
-    ROW_DTYPE: type
-    """Type of the rows in memory."""
     IN_ORDER = False
     """Whether to read rows in the order of the files, for models that depend on it."""
 
     _average = None
 
-    def __init__(
-        self,
-        spec: FeatureSpec,
-        config: TrainConfig,
-        num_steps: int,
-        *,
-        world: World = SOLO,  # noqa: ARG002  (a trainer's signature; `check` requires one worker)
-        laid_out_for: int | None = None,  # noqa: ARG002
-    ) -> None:
+    def __init__(self, spec: FeatureSpec, config: TrainConfig, num_steps: int, **_: Any) -> None:
         self._spec, self._config = spec, config
         self.model: Any = config.model.build(spec, config)
         self._steps_per_epoch = max(1, num_steps // config.epochs)
         self._rows: list[Array] = []
         self._labels: list[Array] = []
-        self._step, self._epochs_learned, self._total_loss = 0, 0, 0.0
+        self._step, self._epochs_learned, self._loss_sum, self._added_sum = 0, 0, 0.0, 0.0
 
     @staticmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
@@ -69,35 +86,12 @@ class KeptRowsTrainer(Trainer):
 
     @classmethod
     def batches(
-        cls,
-        prepared: Path,
-        spec: FeatureSpec,
-        split: str,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        seed: int,
-        rank: int = 0,
-        size: int = 1,
+        cls, prepared: Path, spec: FeatureSpec, split: str, batch_size: int, **options: "Unpack[StreamOptions]"
     ) -> ArrayLoader:
-        def make(files: ParquetFiles, options: StreamOptions) -> ArrayLoader:
-            return ArrayLoader(files, spec, batch_size, options)
-
-        shuffle = shuffle and not cls.IN_ORDER
-        return parquet_split(make, prepared, spec, split, shuffle=shuffle, seed=seed, rank=rank, size=size)
-
-    @property
-    @abstractmethod
-    def _row_width(self) -> int:
-        """Columns per row in memory."""
-
-    @abstractmethod
-    def _begin(self, rows: Array, labels: Array) -> None:
-        """Start fitting all rows, with labels (N, heads)."""
-
-    @abstractmethod
-    def _learn(self, share: float) -> None:
-        """Continue until this share of the model, in (0, 1], is fitted."""
+        options["shuffle"] = options["shuffle"] and not cls.IN_ORDER
+        return parquet_split(
+            lambda files, whole: ArrayLoader(files, spec, batch_size, whole), prepared, spec, split, options
+        )
 
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
         if self._step < self._steps_per_epoch:
@@ -106,22 +100,15 @@ class KeptRowsTrainer(Trainer):
         self._step += 1
         if self._step % self._steps_per_epoch == 0:
             self._learn_epoch()
-            rows, labels = self._rows[0], self._labels[0]
-            scores = self.array(self.model.scores(rows))
-            self._total_loss += len(rows) * losses_of(self._spec.heads, self.array(labels), scores)
+            rows, labels = self._rows[0], self.array(self._labels[0])
+            self._loss_sum += len(rows) * losses_of(self._spec.heads, labels, self.array(self.model.scores(rows)))
 
     def _learn_epoch(self) -> None:
         if not self._epochs_learned:
             self._rows, self._labels = [np.concatenate(self._rows)], [np.concatenate(self._labels)]
-            self._begin(self._rows[0], self._labels[0])
+            self.model.begin(self._rows[0], self.array(self._labels[0]), self._config.seed)
         self._epochs_learned += 1
-        self._learn(self._epochs_learned / self._config.epochs)
-
-    def loss_sum(self) -> float:
-        return self._total_loss
-
-    def added_sum(self) -> float:
-        return 0.0
+        self.model.learn(self._epochs_learned / self._config.epochs)
 
     def diverged_at(self) -> int | None:
         return None
@@ -134,13 +121,65 @@ class KeptRowsTrainer(Trainer):
         return array[:, 0] if array.ndim > 1 and array.shape[1] == 1 else array
 
     def state(self) -> dict[str, Array]:
-        rows = np.concatenate([np.empty((0, self._row_width), self.ROW_DTYPE), *self._rows])
+        nothing = np.empty((0, self.model.width), self.model.row_dtype)
         labels = np.concatenate([np.empty((0, len(self._spec.heads)), np.float32), *self._labels])
-        progress = {"step": np.array(self._step), "loss": np.array(self._total_loss)}
-        return {"rows": rows, "labels": labels} | progress
+        progress = {"step": np.array(self._step), "loss": np.array(self._loss_sum)}
+        return {"rows": np.concatenate([nothing, *self._rows]), "labels": labels} | progress
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._rows, self._labels = [np.array(state["rows"])], [np.array(state["labels"])]
-        self._step, self._total_loss = int(state["step"]), float(state["loss"])
+        self._step, self._loss_sum = int(state["step"]), float(state["loss"])
         for _ in range(self._step // self._steps_per_epoch):
             self._learn_epoch()
+
+
+class TablesTrainer(InMemoryTrainer):
+    PYFUNC = "rankline.training.export.saved_model"
+    PACKAGES = ("tensorflow-cpu", "tensorflow")
+    IN_ORDER = True
+
+    @staticmethod
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
+        users_and_items(spec, config.model)  # type: ignore[arg-type]  # a TablesConfig
+        InMemoryTrainer.check(spec, config, num_workers=num_workers)
+
+    def num_parameters(self) -> tuple[int, int]:
+        return sum(table.size for table in self.model.tables), 0
+
+    def weights(self) -> list[Array]:
+        return list(self.model.tables)
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        self.model.tables = [np.asarray(table) for table in weights]
+
+    def export(self, path: Path) -> None:
+        from rankline.training.export.saved_model import export_saved_model
+
+        export_saved_model(self.model.keras_model(), self._spec, path)
+
+
+class LightGBMTrainer(InMemoryTrainer):
+    """Grows a share of the trees after each epoch. The trees do not depend on the number of threads."""
+
+    PYFUNC = "rankline.training.export.onnx"
+    PACKAGES = ("onnxruntime",)
+
+    @staticmethod
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
+        for module in ("onnx", "onnxruntime"):
+            require(module, feature="training 'lightgbm'", extra="lightgbm")
+        InMemoryTrainer.check(spec, config, num_workers=num_workers)
+
+    def num_parameters(self) -> tuple[int, int]:
+        return 0, self.model.num_leaves()
+
+    def weights(self) -> list[Array]:
+        return [np.frombuffer(text.encode(), np.uint8) for text in self.model.texts()]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        self.model.load([bytes(text).decode() for text in weights])
+
+    def export(self, path: Path) -> None:
+        from rankline.training.models.lightgbm.onnx import to_onnx
+
+        path.write_bytes(to_onnx(self.model).SerializeToString(deterministic=True))

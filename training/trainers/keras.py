@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,39 +14,35 @@ import tf_keras as keras
 from tensorflow.python.framework import config as tensorflow_config
 
 from rankline.training.config.train import TrainConfig
+from rankline.training.data.loader.stream import StreamOptions
 from rankline.training.data.open_split import tensorflow_loader
 from rankline.training.distributed.communicator import SOLO, World
 from rankline.training.export import saved_model
-from rankline.training.export.graph_cut import split_at_features
-from rankline.training.trainers.base import Array, Batches, Trainer, share_of_sample
-from rankline.training.trainers.keras_losses import loss_of
-from rankline.training.trainers.keras_optimizers import LossScale, ScheduledRate, divided, make_optimizer
-from rankline.training.trainers.lr_schedule import Schedule
-from rankline.training.trainers.state import check_state
+from rankline.training.export.saved_model import split_at_features
+from rankline.training.trainers.base import Array, Batches, Trainer, check_state, share_of_sample
+from rankline.training.trainers.keras_optimizers import OPTIMIZERS, LossScale, ScheduledRate, divided, make_optimizer
+from rankline.training.trainers.lr_schedule import Schedule, check_optimizer
 from rankline.workflows.schema.feature_spec import NEGATIVES, FeatureSpec
-from rankline.workflows.schema.targets import Head
+from rankline.workflows.schema.targets import BINARY, MULTICLASS, Head
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class TensorFlowTrainer(Trainer):
     """Trains a Keras model with the inputs of `keras_inputs` and one output per head, or several outputs of a single
     head.
 
-    With several, the first output is the score; `rankline.training.trainers.keras_losses` has the loss. If the spec has
+    With several, the first output is the score; `rankline.training.trainers.keras` has the loss. If the spec has
     negative histories, training steps use them and scoring does not.
 
     Seeds the global random generators of Python, NumPy and TensorFlow; dropout uses generators of the model. With a
     mixed `precision`, training uses a second network that computes in that precision on the float32 weights of `model`;
     scoring and export always use float32. On a CPU, float16 is always compiled with XLA.
-
-    Args:
-        world: the workers that train together. `batch_size` of `config` counts the rows of all workers.
-        laid_out_for: rows per batch for which to choose the layout of tables, the same for every generation of an
-            elastic run; None for `batch_size`.
     """
 
     PYFUNC = saved_model.__name__
-    _average: "_Average | None"
     PACKAGES = ("tensorflow-cpu", "tensorflow")
 
     def __init__(
@@ -84,13 +80,8 @@ class TensorFlowTrainer(Trainer):
         self._scored = sorted(self._inputs.keys() - _names_of_negatives(spec))
 
     @staticmethod
-    def check(
-        spec: FeatureSpec,  # noqa: ARG004  (only the optimizer can be invalid)
-        config: TrainConfig,
-        *,
-        num_workers: int = 1,  # noqa: ARG004
-    ) -> None:
-        _make_optimizer(config, num_steps=1)
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:  # noqa: ARG004
+        check_optimizer(config.optimizer, config.table_lr_scale, OPTIMIZERS)
 
     @staticmethod
     def sees_gpu() -> bool:
@@ -110,19 +101,9 @@ class TensorFlowTrainer(Trainer):
 
     @staticmethod
     def batches(
-        prepared: Path,
-        spec: FeatureSpec,
-        split: str,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        seed: int,
-        rank: int = 0,
-        size: int = 1,
+        prepared: Path, spec: FeatureSpec, split: str, batch_size: int, **options: "Unpack[StreamOptions]"
     ) -> Batches:
-        return tensorflow_loader(
-            prepared, spec, split, batch_size, shuffle=shuffle, seed=seed, global_rank=rank, global_size=size
-        )
+        return tensorflow_loader(prepared, spec, split, batch_size, **options)
 
     def share_state(self) -> None:
         self._world.broadcast(list(self._state_variables().values()))
@@ -149,10 +130,7 @@ class TensorFlowTrainer(Trainer):
         return self.array(self._score({name: inputs[name] for name in self._scored}))
 
     def quick_score(self, inputs: Mapping[str, Any]) -> Any:
-        """Score with the training network in its precision, whereas `score` always computes in float32.
-
-        Returns float32 (N, 1), or as wide as all heads together.
-        """
+        """Score with the training network in its precision, whereas `score` always computes in float32."""
         return self._quick_score({name: inputs[name] for name in self._scored})
 
     def array(self, tensor: Any) -> Array:
@@ -238,9 +216,6 @@ class TensorFlowTrainer(Trainer):
         summed. The weights sum to 1 if all batches are full. Otherwise the gradients are divided by the sum afterwards;
         it is reduced together with the gradients, because a separate reduction would make workers wait for each other
         twice per step. The loss scale is removed later, where the gradients are checked to be finite.
-
-        Returns:
-            The values of `_Network.gradients`, and the number of rows of all workers, float64.
         """
         num_rows = tf.cast(tf.shape(labels)[0], tf.float32)
         share = num_rows / self._batch_size
@@ -390,3 +365,31 @@ def _make_optimizer(config: TrainConfig, num_steps: int) -> Any:
         table_lr_scale=config.table_lr_scale,
         weight_decay=config.weight_decay,
     )
+
+
+def loss_of(heads: Sequence[Head], labels: Any, outputs: Sequence[Any]) -> Any:
+    """Return the weighted mean of the losses of all heads, a scalar.
+
+    With one head, all outputs are fitted to its label: SIM has two. With several, a row without a head's label
+    contributes zero to its loss, and each loss is a mean over all rows, so that the losses of parts of a batch add up
+    to the batch's.
+    """
+    if len(heads) == 1:
+        losses = [tf.reduce_mean(_row_losses(heads[0], labels, output)) for output in outputs]
+        return tf.add_n(losses) / len(losses)
+    weighted = []
+    for head, own, output in zip(heads, tf.unstack(labels[..., None], axis=1), outputs, strict=False):
+        has_label = tf.math.is_finite(own)
+        losses = _row_losses(head, tf.where(has_label, own, tf.zeros_like(own)), output)
+        weighted.append(head.weight * tf.reduce_mean(losses * tf.cast(has_label[:, 0], losses.dtype)))
+    return tf.add_n(weighted) / sum(head.weight for head in heads)
+
+
+def _row_losses(head: Head, labels: Any, output: Any) -> Any:
+    """Return the loss of each row, (N,), from labels (N, 1) and an output (N, width)."""
+    # Keras computes cross-entropies from logits if the probabilities are the direct output of sigmoid or softmax.
+    if head.task == BINARY:
+        return keras.losses.binary_crossentropy(labels, output)
+    if head.task == MULTICLASS:
+        return keras.losses.sparse_categorical_crossentropy(labels, output)
+    return tf.reduce_mean(tf.square((labels - output) / head.deviation), axis=1)

@@ -5,15 +5,13 @@ rows (https://github.com/keras-team/keras/issues/19992). The optimizers here upd
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
 
 from rankline.training.config.train import ROWWISE_TABLE_LR_SCALE
-from rankline.training.trainers.lr_schedule import Schedule
-from rankline.training.trainers.precision import GROWTH_STEPS, INITIAL_SCALE
+from rankline.training.trainers.lr_schedule import GROWTH_STEPS, INITIAL_SCALE, Schedule, check_optimizer
 from rankline.workflows.core.errors import ConfigError
 
 
@@ -30,13 +28,9 @@ class ScheduledRate(keras.optimizers.schedules.LearningRateSchedule):  # type: i
 
 
 class LossScale:
-    """Dynamic loss scaling of dense gradients and `tf.IndexedSlices`; see `rankline.training.trainers.precision`.
+    """Dynamic loss scaling of dense gradients and `tf.IndexedSlices`; see `rankline.training.trainers.lr_schedule`.
 
     Unlike Keras' `LossScaleOptimizer`, it does not count skipped steps as steps of the optimizer.
-
-    Attributes:
-        scale: factor on the loss; a float32 variable.
-        good_steps: steps in a row since the last change of the scale; an int64 variable.
     """
 
     def __init__(self) -> None:
@@ -44,7 +38,6 @@ class LossScale:
         self.good_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="good_steps")
 
     def apply(self, gradients: list[Any], apply: Callable[[list[Any]], None]) -> None:
-        """Divide the gradients by the scale, call `apply` with them if they are all finite, and update the scale."""
         unscaled = [divided(gradient, self.scale) for gradient in gradients]
         is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_values(gradient))) for gradient in unscaled])
 
@@ -138,10 +131,6 @@ class RowwiseAdagrad(LazyAdam):
     highly multiclass classifiers"; FBGEMM's "exact row-wise Adagrad"). Rows that a batch does not use stay the same. A
     variable is a table if its name ends in `_embedding`, as in `tf.feature_column.embedding_column`, or in
     `/embedding_weights`, as in Keras' own `DenseFeatures`.
-
-    Args:
-        initial_accumulator: initial value of the accumulators; damps the first steps.
-        table_lr_scale: factor on the learning rate of tables.
     """
 
     def __init__(self, learning_rate: Any = 0.001, *, initial_accumulator: float = 1e-6, **kwargs: Any) -> None:
@@ -193,39 +182,16 @@ def _by_position(var_list: Any, slots: list[Any]) -> list[Any]:
     return [None if _is_table(variable) else next(remaining) for variable in var_list]
 
 
-Make = Callable[[Any, float | None, int], Any]
-
-
-def _one_rate(name: str, optimizer: Callable[..., Any]) -> Make:
-    def make(learning_rate: Any, table_lr_scale: float | None, batch_size: int) -> Any:  # noqa: ARG001
-        if table_lr_scale not in (None, 1):
-            raise ConfigError(
-                f"optimizer {name!r} has one learning rate, got table_lr_scale {table_lr_scale:g}. "
-                "Leave it out, or choose 'lazy_adam' or 'rowwise_adagrad'."
-            )
-        return optimizer(learning_rate)
-
-    return make
-
-
-def _lazy_adam(learning_rate: Any, table_lr_scale: float | None, batch_size: int) -> Any:  # noqa: ARG001
-    return LazyAdam(learning_rate, table_lr_scale=table_lr_scale or 1.0)
-
-
-def _rowwise_adagrad(learning_rate: Any, table_lr_scale: float | None, batch_size: int) -> Any:
-    # The loss is a mean, so the gradient of a single row is of the order of 1 / batch_size.
-    return RowwiseAdagrad(
-        learning_rate, table_lr_scale=table_lr_scale or ROWWISE_TABLE_LR_SCALE, initial_accumulator=batch_size**-2.0
-    )
-
-
 # name → (learning rate, scale of the tables' rate or None for the optimizer's default, rows per batch) → optimizer
-OPTIMIZERS: Mapping[str, Make] = {
-    "sgd": _one_rate("sgd", PlainSGD),
-    "adagrad": _one_rate("adagrad", partial(keras.optimizers.Adagrad, jit_compile=False)),
-    "adam": _one_rate("adam", partial(keras.optimizers.Adam, jit_compile=False)),
-    "lazy_adam": _lazy_adam,
-    "rowwise_adagrad": _rowwise_adagrad,
+OPTIMIZERS: Mapping[str, Callable[[Any, float | None, int], Any]] = {
+    "sgd": lambda rate, *_: PlainSGD(rate),
+    "adagrad": lambda rate, *_: keras.optimizers.Adagrad(rate, jit_compile=False),
+    "adam": lambda rate, *_: keras.optimizers.Adam(rate, jit_compile=False),
+    "lazy_adam": lambda rate, scale, _: LazyAdam(rate, table_lr_scale=scale or 1.0),
+    # The loss is a mean, so the gradient of a single row is of the order of 1 / batch_size.
+    "rowwise_adagrad": lambda rate, scale, batch_size: RowwiseAdagrad(
+        rate, table_lr_scale=scale or ROWWISE_TABLE_LR_SCALE, initial_accumulator=batch_size**-2.0
+    ),
 }
 
 
@@ -237,17 +203,8 @@ def make_optimizer(
     table_lr_scale: float | None = None,
     weight_decay: float = 0.0,
 ) -> Any:
-    """Build an optimizer by its name in `OPTIMIZERS`.
-
-    Args:
-        learning_rate: a number or a `keras.optimizers.schedules.LearningRateSchedule`.
-        batch_size: rows per batch; the loss is a mean over them.
-        table_lr_scale: factor on the learning rate of embedding tables, if the optimizer supports one; None for its
-            default.
-        weight_decay: decoupled weight decay (AdamW) of all variables except embedding tables; 0 for none.
-    """
-    if name not in OPTIMIZERS:
-        raise ConfigError(f"optimizer is {name!r}. Available: {', '.join(sorted(OPTIMIZERS))}.")
+    """Build an optimizer by its name in `OPTIMIZERS`."""
+    check_optimizer(name, table_lr_scale, OPTIMIZERS)
     optimizer = OPTIMIZERS[name](learning_rate, table_lr_scale, batch_size)
     if weight_decay:
         optimizer.weight_decay = weight_decay

@@ -1,13 +1,34 @@
-"""The learning rate schedule, with the same formula for both frameworks."""
+"""The learning rate schedule, a check of optimizers, and the constants of loss scaling, for both frameworks."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rankline.training.config.train import TrainConfig
+from rankline.workflows.core.errors import ConfigError
+
+# Gradients below 6e-8 underflow in float16, and the mean over a batch makes them small. Therefore the loss is times a
+# scale before the backward pass, and gradients are divided by it in float32. A step with an overflowing gradient is
+# skipped and halves the scale; many good ones double it (Micikevicius et al. 2017, "Mixed precision training").
+INITIAL_SCALE = 2.0**15
+GROWTH_STEPS = 2_000
+"""Good steps in a row after which the scale doubles."""
+
+_ONE_RATE = ("sgd", "adagrad", "adam")
+"""Optimizers with the same learning rate for tables and all other weights."""
+
+
+def check_optimizer(name: str, table_lr_scale: float | None, known: Collection[str]) -> None:
+    if name not in known:
+        raise ConfigError(f"optimizer is {name!r}. Available: {', '.join(sorted(known))}.")
+    if name in _ONE_RATE and table_lr_scale not in (None, 1):
+        raise ConfigError(
+            f"optimizer {name!r} has one learning rate, got table_lr_scale {table_lr_scale:g}. "
+            "Leave it out, or choose 'lazy_adam' or 'rowwise_adagrad'."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,11 +37,6 @@ class Schedule:
 
     With "quadratic" this is DLRM's original schedule (Naumov et al. 2019; `LRPolicyScheduler` in its code, a polynomial
     decay of power 2).
-
-    Attributes:
-        decay: one of `rankline.training.config.train.DECAYS`.
-        warmup_steps: steps in which the rate rises.
-        decay_start_step: step at which the decay starts, but not before the end of the warm-up.
     """
 
     num_steps: int
@@ -39,7 +55,6 @@ class Schedule:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the rate is the same in all steps."""
         return self.decay == "none" and not self.warmup_steps
 
     def factor(self, step: Any, ops: Any = np) -> Any:

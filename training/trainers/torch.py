@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,14 +13,16 @@ from rankline.training.data.loader.files import ParquetFiles
 from rankline.training.data.loader.stream import StreamOptions
 from rankline.training.data.loader.torch import DLDataLoader, TorchAsyncItr
 from rankline.training.data.open_split import check_parquet, parquet_split
-from rankline.training.distributed.communicator import SOLO, World
 from rankline.training.export import torchscript as torch_script
-from rankline.training.models.torch_heads import loss_of, outputs_of
-from rankline.training.trainers.base import Array, Trainer, share_of_sample
-from rankline.training.trainers.state import check_state
-from rankline.training.trainers.torch_optimizers import Optimizers, check_optimizer
+from rankline.training.models.tabular.torch_mlp import loss_of, outputs_of
+from rankline.training.trainers.base import Array, Trainer, check_state, share_of_sample
+from rankline.training.trainers.lr_schedule import check_optimizer
+from rankline.training.trainers.torch_optimizers import OPTIMIZERS, Optimizers
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.schema.feature_spec import FeatureSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _OPTIMIZER = "optimizer/"
 
@@ -34,18 +36,9 @@ class TorchTrainer(Trainer):
     """
 
     PYFUNC = torch_script.__name__
-    _average: "_Average | None"
     PACKAGES = ("torch",)
 
-    def __init__(
-        self,
-        spec: FeatureSpec,
-        config: TrainConfig,
-        num_steps: int,
-        *,
-        world: World = SOLO,  # noqa: ARG002  (a trainer's signature; `check` requires one worker)
-        laid_out_for: int | None = None,  # noqa: ARG002
-    ) -> None:
+    def __init__(self, spec: FeatureSpec, config: TrainConfig, num_steps: int, **_: Any) -> None:
         torch.manual_seed(config.seed)
         self._spec = spec
         self.model = config.model.build(spec, config).to(_device())
@@ -71,7 +64,7 @@ class TorchTrainer(Trainer):
             )
         if config.xla:
             raise ConfigError(f"xla is TensorFlow's compiler, and {name} is a PyTorch model. Leave it out.")
-        check_optimizer(config)
+        check_optimizer(config.optimizer, config.table_lr_scale, OPTIMIZERS)
         check_parquet(spec, reader="a PyTorch model")
 
     @staticmethod
@@ -84,15 +77,7 @@ class TorchTrainer(Trainer):
 
     @staticmethod
     def batches(
-        prepared: Path,
-        spec: FeatureSpec,
-        split: str,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        seed: int,
-        rank: int = 0,
-        size: int = 1,
+        prepared: Path, spec: FeatureSpec, split: str, batch_size: int, **options: "Unpack[StreamOptions]"
     ) -> DLDataLoader:
         def make(files: ParquetFiles, options: StreamOptions) -> TorchAsyncItr:
             return TorchAsyncItr(
@@ -105,7 +90,7 @@ class TorchTrainer(Trainer):
                 **options,
             )
 
-        dataset = parquet_split(make, prepared, spec, split, shuffle=shuffle, seed=seed, rank=rank, size=size)
+        dataset = parquet_split(make, prepared, spec, split, options)
         return DLDataLoader(dataset, pin_memory=True, device=_device())
 
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
@@ -165,7 +150,6 @@ class TorchTrainer(Trainer):
         return self._tensor_parts() | optimizer
 
     def _tensor_parts(self) -> dict[str, torch.Tensor]:
-        """Return the tensors of the state, which can be written in place."""
         parts = {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
         if self._average is not None:
             parts |= {f"average/{number}": tensor for number, tensor in enumerate(self._average.values)}
@@ -187,8 +171,6 @@ class TorchTrainer(Trainer):
 
 
 class _Average:
-    """A running average of the weights. An update reads all weights, including tables."""
-
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tensors
         self.values = [tensor.clone() for tensor in tensors]

@@ -14,9 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rankline.training.config.train import ROWWISE_TABLE_LR_SCALE, TrainConfig
-from rankline.training.trainers.lr_schedule import Schedule
-from rankline.training.trainers.precision import GROWTH_STEPS, INITIAL_SCALE
-from rankline.workflows.core.errors import ConfigError
+from rankline.training.trainers.lr_schedule import GROWTH_STEPS, INITIAL_SCALE, Schedule
 
 Weights: TypeAlias = Sequence[nn.Parameter]
 
@@ -24,10 +22,6 @@ Weights: TypeAlias = Sequence[nn.Parameter]
 class RowwiseAdagrad(Optimizer):
     """Row-wise Adagrad for embedding tables with sparse gradients; see
     `rankline.training.trainers.keras_optimizers.RowwiseAdagrad`.
-
-    Args:
-        tables: weights of shape (number of ids, dimension).
-        initial_accumulator: initial value of the accumulators; damps the first steps.
     """
 
     def __init__(self, tables: Weights, lr: float, *, initial_accumulator: float) -> None:
@@ -48,7 +42,7 @@ class RowwiseAdagrad(Optimizer):
 
 
 class LossScale:
-    """Dynamic loss scaling, see `rankline.training.trainers.precision`.
+    """Dynamic loss scaling, see `rankline.training.trainers.lr_schedule`.
 
     PyTorch's `GradScaler` decides separately for each optimizer whether to skip a step; this class decides for both at
     once.
@@ -58,7 +52,6 @@ class LossScale:
         self.scale, self.good_steps = INITIAL_SCALE, 0
 
     def unscale(self, weights: Weights) -> bool:
-        """Divide the gradients by the scale, update the scale, and return whether all gradients are finite."""
         values = [_values(weight) for weight in weights if weight.grad is not None]
         for value in values:
             value.div_(self.scale)
@@ -96,7 +89,7 @@ class Optimizers:
                 self.tables.append(cast(nn.Parameter, module.weight))
         ids = {id(table) for table in self.tables}
         self.rest = [weight for weight in model.parameters() if id(weight) not in ids]
-        self._optimizers = _make(config, self.tables, self.rest)
+        self._optimizers = OPTIMIZERS[config.optimizer](config, self.tables, self.rest)
         for optimizer in self._optimizers:
             _make_slots(optimizer, () if config.optimizer == "adam" else self.tables)
         self._loss_scale = LossScale() if config.precision == "float16" else None
@@ -115,7 +108,6 @@ class Optimizers:
             self._apply()
 
     def state(self) -> dict[str, Any]:
-        """Return name → tensor or number of everything that the next steps depend on, except the weights."""
         state: dict[str, Any] = {"steps": self._done}
         if self._loss_scale is not None:
             state |= {"scale": self._loss_scale.scale, "good_steps": self._loss_scale.good_steps}
@@ -127,7 +119,6 @@ class Optimizers:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state of the same model and options."""
         self._done = int(state["steps"])
         if self._loss_scale is not None:
             self._loss_scale.scale, self._loss_scale.good_steps = float(state["scale"]), int(state["good_steps"])
@@ -179,60 +170,22 @@ def _weights(optimizer: Optimizer) -> list[nn.Parameter]:
     return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
-def check_optimizer(config: TrainConfig) -> None:
-    """Raise `ConfigError` if the optimizer is unknown, or does not support the options."""
-    table, weight = (nn.Parameter(torch.zeros(1, 1)) for _ in range(2))
-    _make(config, [table], [weight])
-
-
-def _sgd(config: TrainConfig, tables: Weights, rest: Weights) -> list[Optimizer]:
-    return [torch.optim.SGD([*tables, *rest], _one_rate(config))]
-
-
-def _adagrad(config: TrainConfig, tables: Weights, rest: Weights) -> list[Optimizer]:
-    return [torch.optim.Adagrad([*tables, *rest], _one_rate(config))]
-
-
-def _adam(config: TrainConfig, tables: Weights, rest: Weights) -> list[Optimizer]:
-    return [torch.optim.Adam([*tables, *rest], _one_rate(config), fused=True)]
-
-
-def _lazy_adam(config: TrainConfig, tables: Weights, rest: Weights) -> list[Optimizer]:
-    lr = config.learning_rate * (config.table_lr_scale or 1.0)
-    return [torch.optim.SparseAdam(tables, lr), torch.optim.Adam(rest, config.learning_rate, fused=True)]
-
-
-def _rowwise_adagrad(config: TrainConfig, tables: Weights, rest: Weights) -> list[Optimizer]:
-    lr = config.learning_rate * (config.table_lr_scale or ROWWISE_TABLE_LR_SCALE)
-    # The loss is a mean, so the gradient of a single row is of the order of 1 / batch_size.
-    return [
-        RowwiseAdagrad(tables, lr, initial_accumulator=config.batch_size**-2.0),
-        torch.optim.Adam(rest, config.learning_rate, fused=True),
-    ]
-
-
-def _one_rate(config: TrainConfig) -> float:
-    if config.table_lr_scale not in (None, 1):
-        raise ConfigError(
-            f"optimizer {config.optimizer!r} has one learning rate, got table_lr_scale {config.table_lr_scale:g}. "
-            "Leave it out, or choose 'lazy_adam' or 'rowwise_adagrad'."
-        )
-    return config.learning_rate
-
-
 # name → (config, embedding tables, other weights) → optimizers
 OPTIMIZERS: Mapping[str, Callable[[TrainConfig, Weights, Weights], list[Optimizer]]] = {
-    "sgd": _sgd,
-    "adagrad": _adagrad,
-    "adam": _adam,
-    "lazy_adam": _lazy_adam,
-    "rowwise_adagrad": _rowwise_adagrad,
+    "sgd": lambda config, tables, rest: [torch.optim.SGD([*tables, *rest], config.learning_rate)],
+    "adagrad": lambda config, tables, rest: [torch.optim.Adagrad([*tables, *rest], config.learning_rate)],
+    "adam": lambda config, tables, rest: [torch.optim.Adam([*tables, *rest], config.learning_rate, fused=True)],
+    "lazy_adam": lambda config, tables, rest: [
+        torch.optim.SparseAdam(tables, config.learning_rate * (config.table_lr_scale or 1.0)),
+        torch.optim.Adam(rest, config.learning_rate, fused=True),
+    ],
+    # The loss is a mean, so the gradient of a single row is of the order of 1 / batch_size.
+    "rowwise_adagrad": lambda config, tables, rest: [
+        RowwiseAdagrad(
+            tables,
+            config.learning_rate * (config.table_lr_scale or ROWWISE_TABLE_LR_SCALE),
+            initial_accumulator=config.batch_size**-2.0,
+        ),
+        torch.optim.Adam(rest, config.learning_rate, fused=True),
+    ],
 }
-
-
-def _make(config: TrainConfig, tables: Weights, rest: Weights) -> list[Optimizer]:
-    if config.optimizer not in OPTIMIZERS:
-        raise ConfigError(
-            f"optimizer is {config.optimizer!r}. Available for {config.model.name}: {', '.join(sorted(OPTIMIZERS))}."
-        )
-    return OPTIMIZERS[config.optimizer](config, tables, rest)

@@ -16,8 +16,6 @@ _MODEL = "--model"
 
 
 def with_recipe_options(*configs: type, of_recipe: Callable[[Recipe], tuple[Any, ...]]) -> Callable[[Command], Command]:
-    """Give a `RecipeCommand` the options of `configs` and of the configs of its recipe."""
-
     def decorate(command: Command) -> Command:
         general = with_options(*configs)(command)
         general.for_recipe = lambda recipe: with_options(*configs, *of_recipe(recipe))(command)  # type: ignore[attr-defined]
@@ -31,7 +29,6 @@ class RecipeCommand(TyperCommand):
     """A command with the options of the recipe among its arguments; without a recipe, only the general options."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the arguments with the options of the recipe and its model."""
         try:
             return self._context_of_recipe(info_name, args, parent, **extra)
         except ConfigError:

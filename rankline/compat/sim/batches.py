@@ -19,10 +19,7 @@ _KEPT_SHARE = 0.25  # of the available memory
 
 
 class SplitOpener:
-    """Opens a split according to the parameters, in place of `Trainer.batches`.
-
-    Evaluation uses the batch size of training.
-    """
+    """Opens a split according to the parameters, in place of `Trainer.batches`."""
 
     def __init__(self, config: SimOptions) -> None:
         self._config = config
@@ -63,10 +60,7 @@ def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
 
 
 def repeated(batches: Batches, times: int) -> Batches:
-    """Return batches whose epoch is `times` passes over `batches`, each pass in the order of a separate epoch.
-
-    The result has a position that can be saved if `batches` has one.
-    """
+    """Return batches whose epoch is `times` passes over `batches`, each pass in the order of a separate epoch."""
     if times == 1:
         return batches
     return _PositionedPasses(batches, times) if hasattr(batches, "load_state_dict") else _Passes(batches, times)
@@ -90,13 +84,11 @@ class _Passes:
 
 class _PositionedPasses(_Passes):
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last yielded batch, as plain values."""
         inner = self._batches.state_dict()
         epoch, done = divmod(inner["epoch"], self._times)
         return {**inner, "epoch": epoch, "batch": done * len(self._batches) + inner["batch"], "times": self._times}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at a saved position."""
         if state.get("times") != self._times:
             raise ConfigError(
                 f"the saved position is of {state.get('times', 1)} passes per epoch, got {self._times}. Pass the same "

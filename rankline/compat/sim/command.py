@@ -8,13 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from rankline.compat.sim.affinity import set_affinity
-from rankline.compat.sim.options import INFERENCE, PARAMETERS, TRAIN, SimOptions
+from rankline.compat.sim.options import INFERENCE, PARAMETERS, TRAIN, SimOptions, set_affinity
 from rankline.recipes.overrides import Overrides, with_options
 from rankline.serving.engines.tensorflow.allowed_operations import check_loaded
 from rankline.terminal.console import Stages, say
-from rankline.training.config.session import SessionConfig
-from rankline.training.config.train import TrainConfig
+from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.models import check_rows, model_named
 from rankline.training.models.frameworks import TENSORFLOW
 from rankline.workflows.core.errors import ArtifactError, ConfigError
@@ -183,7 +181,6 @@ def _choices(config: SimOptions, prepared: "PreparedData") -> TrainConfig:
 
 
 def _with_seed(config: SimOptions, left: "Checkpoint | None" = None) -> SimOptions:
-    """Return the config with the given seed, the seed of the checkpoint, or else a random seed."""
     if config.seed >= 0:
         return config
     return replace(config, seed=left.config["seed"] if left else secrets.randbelow(1 << _SEED_BITS))
@@ -405,10 +402,7 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
 
 
 def _measure(config: SimOptions, step: "Step", batches: "Batches", progress: Progress) -> str:
-    """Run the steps of a benchmark or of one pass, and log each step and the totals.
-
-    `step` returns further values to log next to the throughput.
-    """
+    """Run the steps of a benchmark or of one pass, and log each step and the totals."""
     from rankline.compat.sim.log import SERIES, SimLog, time_steps
     from rankline.training.tracking import tracked_run
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from rankline.training.run.observers import MetricLog, Observer, Series
+from rankline.training.run.observers import Observer, Series
+from rankline.training.tracking import RunLog
 from rankline.training.trainers.base import Batches
 
 SERIES = "sim/"
@@ -38,8 +39,6 @@ Clock = Callable[[], float]
 
 
 class SimLog:
-    """A log file that is flushed after each line; `append` continues an existing file."""
-
     def __init__(self, path: Path, *, append: bool = False, now: Callable[[], datetime] = datetime.now) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a" if append else "w", encoding="utf-8", buffering=1)
@@ -52,7 +51,6 @@ class SimLog:
         self._file.close()
 
     def write(self, step: Sequence[int], data: Mapping[str, float]) -> None:
-        """Write a line; `step` is [epoch, step], [epoch] or []."""
         now = self._now()
         line = {
             "timestamp": str(now.timestamp()),
@@ -114,16 +112,7 @@ def time_steps(
     tell: Callable[[int, float], None] = lambda *_: None,
     clock: Clock = time.perf_counter,
 ) -> StepTimes:
-    """Run steps and time them.
-
-    Args:
-        step: called with the inputs and labels of a batch; returns when the device has finished.
-        batches: at least one batch.
-        warmup_steps: number of first steps to exclude; see `StepTimes`.
-        num_steps: number of measured steps, over as many passes as necessary; None runs a single pass in total.
-        tell: called with the number of each step, from 1, and its rows per second.
-        clock: returns seconds.
-    """
+    """Run steps and time them."""
     times = StepTimes(warmup_steps, clock)
     total = len(batches) if num_steps is None else warmup_steps + num_steps
     stream = chain.from_iterable(repeat(batches))
@@ -136,14 +125,12 @@ def time_steps(
 
 
 class TrainingLog(Observer):
-    """Observer that writes the lines of a training run, and logs its metrics to MLflow."""
-
     every_step = True
 
     def __init__(
         self,
         log: SimLog,
-        metrics: MetricLog,
+        metrics: RunLog,
         *,
         steps_per_epoch: int,
         warmup_steps: int = 0,

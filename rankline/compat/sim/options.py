@@ -1,8 +1,11 @@
 """Parameters of the command `sim`. This module is fast to import."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankline.launch.worker import Cpu, allowed_cpus, cores_of
 from rankline.training.config.train import TrainConfig
 from rankline.training.models import model_named
 from rankline.training.models.config import VARIANTS
@@ -127,10 +130,11 @@ class SimOptions:
         self._require(
             "num_parallel_calls", self.num_parallel_calls is None or self.num_parallel_calls >= 1, "at least 1"
         )
-        check_at_least(self, 0, "repeat_count", "prefetch_train_size", "prefetch_test_size", prefix="--")
-        check_at_least(self, 0, "long_seq_length", "prebatch_train_size", "prebatch_test_size", prefix="--")
-        check_at_least(self, 0, "benchmark_warmup_steps", prefix="--")
-        check_at_least(self, 0, "inter_op_parallelism", "intra_op_parallelism", prefix="--")
+        check_at_least(
+            self, 0, "repeat_count", "prefetch_train_size", "prefetch_test_size", "long_seq_length",
+            "prebatch_train_size", "prebatch_test_size", "benchmark_warmup_steps", "inter_op_parallelism",
+            "intra_op_parallelism", prefix="--",
+        )  # fmt: skip
         for name in ("stage_one_mlp_dims", "stage_two_mlp_dims", "aux_mlp_dims"):
             self._require(name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
         self._require("lr", self.lr > 0, "a number above 0")
@@ -153,12 +157,7 @@ class SimOptions:
         return self.results_dir / self.log_filename
 
     def train_config(self, spec: FeatureSpec, precision: str) -> TrainConfig:
-        """Convert these parameters to a training config. Features that the document lacks are switched off.
-
-        Args:
-            spec: its longest history is split into the long and the short history.
-            precision: precision that `amp` selects on this machine.
-        """
+        """Convert these parameters to a training config. Features that the document lacks are switched off."""
         config = TrainConfig(model=model_named(self.model_type)(), weight_averaging=False, early_stopping_patience=0)
         taken = config.to_dict().keys() - {"model"}
         choices = {ours: getattr(self, theirs) for ours, theirs in PARAMETERS.items()}
@@ -175,3 +174,23 @@ class SimOptions:
                 f"one would be empty. Give at most {longest - 1}."
             )
         return longest - self.long_seq_length
+
+
+_SOCKET, _CORE = ("socket",), ("single", "single_unique")
+MODES = ("disabled", *_SOCKET, *_CORE, "socket_unique_interleaved", "socket_unique_continuous")
+
+
+def cpus_of(mode: str, cpus: Sequence[Cpu]) -> set[int]:
+    if mode not in MODES:
+        raise ConfigError(f"--affinity is {mode!r}. Available: {', '.join(MODES)}.")
+    first = min(cpus)
+    if mode in _SOCKET:
+        return {cpu.number for cpu in cpus if cpu.socket == first.socket}
+    if mode in _CORE:
+        return {cpu.number for cpu in cores_of(cpus)[0]}
+    return {cpu.number for cpu in cpus}
+
+
+def set_affinity(mode: str) -> None:
+    """Bind this thread and all threads that it starts later. Call this before a framework starts its own threads."""
+    os.sched_setaffinity(0, cpus_of(mode, allowed_cpus()))

@@ -65,7 +65,6 @@ def _new_trainer(spec: FeatureSpec, config: TrainConfig) -> TensorFlowTrainer:
 
 
 def _done(scores: Any) -> Any:
-    """Wait until the device has computed the scores, and return them."""
     scores.numpy()
     return scores
 

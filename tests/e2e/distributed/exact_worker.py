@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from rankline.training.config.session import SessionConfig
-from rankline.training.config.train import TrainConfig
-from rankline.training.distributed.communicator import World
+from rankline.training.config.train import SessionConfig, TrainConfig
+from rankline.training.distributed.communicator import World, join_world
 from rankline.training.distributed.config import WorkersConfig
-from rankline.training.distributed.launch import join_world
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.sequential.din import DINConfig
-from rankline.training.run.consistency import check_same
+from rankline.training.models.sequential import DINConfig
+from rankline.training.models.tabular import MLPConfig
+from rankline.training.run.checkpoint import check_same
 from rankline.training.run.observers import Observer
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig

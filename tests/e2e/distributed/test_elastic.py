@@ -24,7 +24,7 @@ _TOY = """
 import json, os, signal, sys, time
 from pathlib import Path
 from rankline.launch.worker import Worker, report
-from rankline.training.run.elastic import Generation
+from rankline.training.run.checkpoint import Generation
 
 directory, *actions = sys.argv[1:]
 worker, generation = Worker.from_environment(os.environ), Generation.from_environment(os.environ)

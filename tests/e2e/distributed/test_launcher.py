@@ -19,7 +19,7 @@ from rankline.launch.config import LaunchConfig
 from rankline.launch.elastic import launch
 from rankline.launch.horovod_check import built_with, tensorflow_version
 from rankline.training.distributed.config import WorkersConfig
-from rankline.training.run.elastic import GENERATION_VARIABLE
+from rankline.training.run.checkpoint import GENERATION_VARIABLE
 from rankline.workflows.core.errors import RanklineError, WorkerLostError
 from rankline.workflows.core.progress import SILENT
 from rankline.workflows.schema.model_artifact import TrainedModel
@@ -188,7 +188,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 from rankline.training.config.train import TrainConfig
 from rankline.training.distributed.horovod import HorovodWorld
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.training.trainers.keras import TensorFlowTrainer
 from rankline.workflows.schema.feature_spec import FeatureSpec
 

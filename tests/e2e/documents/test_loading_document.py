@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankline.training.models.config import StepConfig
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 from tests.harness.commands.command_line import commands, typed
 

@@ -17,8 +17,7 @@ from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import export_ensemble
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
-from rankline.training.config.session import SessionConfig
-from rankline.training.config.train import TrainConfig
+from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.run.checkpoint import checkpoint_path
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig

@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from rankline.registry.activation import register
 from rankline.registry.alias_follower import Alias, AliasFollower
 from rankline.registry.status import statuses
-from rankline.runs.export_tags import CHAMPION
+from rankline.runs.store import CHAMPION
 from rankline.scoring.backends import client_for
 from rankline.serving.client import Client, ClientConfig
 from rankline.serving.repository.ensemble import ExportedEnsemble, before

@@ -8,8 +8,8 @@ from mlflow import MlflowClient
 from rankline.registry.activation import make_active, register
 from rankline.registry.alias_follower import Alias, AliasFollower
 from rankline.registry.mlflow_registry import Registry
-from rankline.runs.export_tags import CHAMPION
 from rankline.runs.mlflow_ui import serve_pages
+from rankline.runs.store import CHAMPION
 from rankline.serving.repository.ensemble import ExportedEnsemble, active_version, before
 from rankline.workflows.core.errors import ArtifactError
 from tests.factories.ensembles import NAME, publish_tiny

@@ -21,7 +21,7 @@ import pandas as pd
 
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import export_ensemble
-from rankline.training.config.session import SessionConfig
+from rankline.training.config.train import SessionConfig
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.workflows.core.errors import ArtifactError

@@ -9,10 +9,8 @@ import pyarrow as pa
 from rankline.serving.engines import engine_for
 from rankline.serving.export.parity import plan_inputs, rows_of
 from rankline.training.config.train import TrainConfig
-from rankline.training.models.dlrm import DLRMConfig
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.sequential.dien import DIENConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.sequential import DIENConfig
+from rankline.training.models.tabular import DLRMConfig, MLPConfig, TorchMLPConfig
 from rankline.workflows.compiler.compile import compile_workflow
 from rankline.workflows.nvt.compat import quiet_nvtabular
 from rankline.workflows.preprocess.prepared_data import PreparedData

@@ -14,8 +14,8 @@ from bench.peers.native import feature_columns, hashed, make_dataset, num_bucket
 from bench.training import quality
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.loader.tfrecord import write_tfrecords
-from rankline.training.export.graph_cut import split_at_features
-from rankline.training.models.dlrm import DLRMConfig
+from rankline.training.export.saved_model import split_at_features
+from rankline.training.models.tabular import DLRMConfig
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.data.movielens.dataset import MOVIELENS
 from rankline.workflows.preprocess.raw import RawData

@@ -120,7 +120,7 @@ LIGHT = {
     "rankline.serving.server.embedded": {"pandas"},
     "rankline.workflows.data": {"nvtabular"},
     "rankline.workflows.preprocess.prepared_data": {"nvtabular"},
-    "rankline.training.distributed.launch": {"horovod"},
+    "rankline.training.distributed.communicator": {"horovod"},
     "rankline.training.models": {"torch"},
     "rankline.training.trainers": {"torch"},
     "rankline.training.data.loader.torch": set[str](),

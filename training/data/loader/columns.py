@@ -29,7 +29,6 @@ def arrow_schema(features: Iterable[Feature]) -> pa.Schema:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Whether columns of this type contain numbers or lists of numbers."""
     value = kind.value_type if _is_list(kind) or pa.types.is_fixed_size_list(kind) else kind
     return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value))
 
@@ -43,11 +42,7 @@ def num_nulls(column: pa.ChunkedArray) -> int:
 
 
 def fill_nulls(column: pa.ChunkedArray, value: float) -> pa.ChunkedArray:
-    """Replace nulls, including those inside lists, with `value`, and null lists with empty ones.
-
-    Raises:
-        pa.ArrowException: `value` does not fit the column's type, or a fixed-size list is null.
-    """
+    """Replace nulls, including those inside lists, with `value`, and null lists with empty ones."""
     kind = column.type
     if pa.types.is_fixed_size_list(kind):
         if column.null_count:
@@ -164,7 +159,6 @@ def lost_by_cast(column: Column, dtype: np.dtype[Any]) -> Any:
 
 
 def not_finite(column: Column) -> Any:
-    """Return a value that is NaN or infinite, or None."""
     values = column.values if isinstance(column, Ragged) else column
     is_finite = np.isfinite(values)
     return None if is_finite.all() else values[~is_finite][0]

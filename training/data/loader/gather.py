@@ -9,13 +9,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from rankline.training.data.loader.compiled import compiled
+from numba import njit
 
 Array = npt.NDArray[Any]
 SLACK = 8
 """Number of values that may be written past the end."""
 _STEP = np.uintp(SLACK)  # unsigned like all indices below: signed indices are checked for negative values each time
+
+
+def compiled(function: Any) -> Any:
+    """Compile at the first call, and cache the result on disk if possible."""
+    try:
+        return njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # neither the package directory nor the user cache is writable
+        return njit(nogil=True)(function)
 
 
 @compiled

@@ -56,8 +56,6 @@ class ShuffleBlock(NamedTuple):
 
 
 class BlockRows(NamedTuple):
-    """Rows from `start` to `stop` of a shuffle block."""
-
     block: int
     start: int
     stop: int
@@ -83,22 +81,7 @@ class BatchRun(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The order of rows for one worker.
-
-    Attributes:
-        group_rows: rows of each row group.
-        group_bytes: memory of each row group.
-        batch_size: rows per batch; only the last batch of an epoch is smaller. If another worker has one more row and
-            therefore one more batch, this worker splits a row off its last full batch.
-        shuffle: shuffle the row groups, and the rows of each block.
-        seed: seed of the random order.
-        parts_per_chunk: row groups to mix in one block; the name is Merlin's.
-        block_bytes: maximum memory of a block. Row groups that would exceed it are streamed.
-        drop_last: drop the last rows if they do not fill a batch.
-        global_rank, global_size: this worker's number, and the number of workers. All workers have the same number of
-            batches, and each row belongs to one worker.
-        pad: give all workers the same number of rows by giving some rows to two workers.
-    """
+    """The order of rows for one worker."""
 
     group_rows: tuple[int, ...]
     group_bytes: tuple[int, ...]

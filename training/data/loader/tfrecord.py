@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from rankline.training.data.loader.columns import arrow_schema, arrow_type
 from rankline.training.data.loader.stream import Batch, BatchStream, check_any_batch, check_reading
-from rankline.training.data.loader.tf_memory import limit_tensorflow_memory
+from rankline.training.data.loader.tensorflow import limit_tensorflow_memory
 from rankline.workflows.core.errors import ConfigError, DataError
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
@@ -58,20 +58,7 @@ def tensor_dtype(feature: Feature) -> Any:
 def write_tfrecords(
     files: Sequence[Path], spec: FeatureSpec, directory: Path, *, prebatch: int = 1, progress: Progress = SILENT
 ) -> list[Path]:
-    """Write each Parquet file as a TFRecord file with the same rows in the same order.
-
-    Args:
-        files: Parquet files of prepared data; their names without suffix must differ.
-        spec: all its columns are written.
-        directory: directory of the NAME.tfrecord files, each of which is written atomically.
-        prebatch: rows per record. Values above 1 make files smaller and much faster to read; the last record of a file
-            may have fewer rows.
-        progress: receives the number of rows.
-
-    Raises:
-        ConfigError: `prebatch` is below 1, or two files have the same name.
-        DataError: a file is damaged, lacks a column, has a null without `null_fill`, or does not match the spec.
-    """
+    """Write each Parquet file as a TFRecord file with the same rows in the same order."""
     if prebatch < 1:
         raise ConfigError(f"prebatch is {prebatch}, expected a whole number of at least 1.")
     targets = _targets(files, directory, SUFFIX)
@@ -112,7 +99,6 @@ def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path:
 
 
 def _value_lists(column: Any, feature: Feature, prebatch: int, path: Path) -> dict[str, Ragged]:
-    """Return name → values of each record."""
     name, is_list = feature.name, isinstance(column, Ragged) or column.ndim > 1
     if is_list != feature.is_list:
         expected = "lists" if feature.is_list else "single values"
@@ -154,17 +140,6 @@ def parquet_from_tfrecords(
     """Write each TFRecord file as a Parquet file with the same rows in the same order.
 
     The files may come from any writer, in either layout, as long as they have the columns of the spec.
-
-    Args:
-        files: TFRecord files, not compressed; their names without suffix must differ.
-        spec: features to read; others in the records are ignored. Columns have its order and dtypes.
-        directory: directory of the NAME.parquet files, each of which is written atomically.
-        progress: receives the number of bytes read; the note has the number of rows.
-
-    Raises:
-        ConfigError: two files have the same name.
-        DataError: a file is missing, truncated or damaged, or a feature is missing, has another type, or has values
-            that do not fit its dtype or cardinality.
     """
     targets = _targets(files, directory, ".parquet")
     schema = arrow_schema(spec.features)
@@ -198,7 +173,6 @@ def tfrecord_tables(
 
 
 def rows_per_record(files: Sequence[Path], label: Feature) -> int:
-    """Rows of a full record: 1, or the `prebatch` of the files; fewer if no file has a full record."""
     return _layout_of(files, [label], counted=label).block_rows
 
 
@@ -259,9 +233,6 @@ class Layout:
         Returns:
             `name` of shape (N, 1); for a list column `name__values` (M, 1) and `name__nnzs` (N, 1), int32. Integers are
             int64, numbers float32.
-
-        Raises:
-            tf.errors.InvalidArgumentError: a record is not valid; the message names the feature.
         """
         parsers = {feature.name: self._parser(feature) for feature in self.features}
         if self.has_nnzs:
@@ -339,7 +310,6 @@ def _as_column(values: Any) -> Any:
 def _layout_of(
     files: Sequence[Path], features: Iterable[Feature], *, counted: Feature, beside: Sequence[Path] = ()
 ) -> Layout:
-    """Infer the layout from the first record of each file."""
     wanted = tuple({feature.name: feature for feature in features}.values())
     lists = [feature.name for feature in wanted if feature.is_list]
     first = {path: record for path in files for record in islice(_decoded(path), 1)}

@@ -42,13 +42,6 @@ class Workers(Generic[T]):
 
     Tasks are submitted in the order in which their results are needed, with the decoding of the next block interleaved
     with the gathering of the current one. A task therefore only waits for tasks that have already started.
-
-    Args:
-        epoch: the order of the rows.
-        read: decodes rows of a row group, given their order and a dict that holds open row groups that are streamed.
-        make: converts a batch, for example to tensors.
-        bucket_by: list column by whose lengths the rows of shuffled batches are sorted; None for none.
-        num_threads: None for Arrow's default, the number of cores or OMP_NUM_THREADS, but at most four.
     """
 
     def __init__(

@@ -76,6 +76,7 @@ class TablesModel(ABC):
             for feature, first, last in zip(spec.categorical, ends[:-1], ends[1:], strict=True)
         ]
         self.width: int = ends[-1]
+        self.row_dtype = np.int32
         sizes = [feature.embedding_shape[0] for feature in spec.categorical]
         self.tables = [np.zeros((size, model.served_dim + 1), np.float32) for size in sizes]
 

@@ -1,15 +1,19 @@
 """Keras layers for tabular features and for histories."""
 
 from rankline.training.models.layers.attention import DinAttention, DotAttention, SmoothedMean
-from rankline.training.models.layers.auxiliary import AuxiliaryLoss
-from rankline.training.models.layers.dense import Dense
 from rankline.training.models.layers.dense_features import DenseFeatures, Lists
+from rankline.training.models.layers.history import (
+    DotProductFeatures,
+    HardSearch,
+    PriorShift,
+    Recency,
+    RecencyMean,
+    SoftSearch,
+)
 from rankline.training.models.layers.interactions import Cross, DotProductInteraction
-from rankline.training.models.layers.mlp import Mlp
-from rankline.training.models.layers.recency import DotProductFeatures, PriorShift, Recency, RecencyMean
-from rankline.training.models.layers.recurrent import DienBlock
+from rankline.training.models.layers.mlp import Dense, Mlp
+from rankline.training.models.layers.recurrent import AuxiliaryLoss, DienBlock
 from rankline.training.models.layers.scalar_features import FUSED_IDS, ScalarDenseFeatures
-from rankline.training.models.layers.search import HardSearch, SoftSearch
 from rankline.training.models.layers.sequence_features import SequenceFeatures
 
 __all__ = [

@@ -11,8 +11,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from rankline.training.models.layers.dense import Dense
-from rankline.training.models.layers.mlp import product, with_leading_axes_of
+from rankline.training.models.layers.mlp import Dense, product, with_leading_axes_of
 
 _UNITS = (80, 40)  # as in the activation unit of NVIDIA's SIM
 
@@ -24,10 +23,6 @@ def per_candidate(present: Any) -> Any:
 
 def masked_softmax(scores: Any, present: Any) -> Any:
     """Softmax over the items on the last axis; padding gets 0.
-
-    Args:
-        scores: (N, C, T) in any precision.
-        present: (N, T) or (N, C, T).
 
     Returns:
         float32 (N, C, T), because small weights would vanish in half precision.

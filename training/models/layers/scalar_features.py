@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
-from rankline.training.models.layers.columns import key_of, kind_of, num_ids, width_of
-from rankline.training.models.layers.dense_features import DenseFeatures
+from rankline.training.models.layers.dense_features import DenseFeatures, key_of, kind_of, num_ids, width_of
 from rankline.workflows.core.errors import ConfigError, SpecError
 
 AGGREGATIONS = ("concat", "stack")

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tf_keras as keras
 
-from rankline.training.models.layers.dense_features import Lists
-from rankline.training.models.layers.tables import add_table
+from rankline.training.models.layers.dense_features import Lists, add_table
 from rankline.workflows.core.errors import ConfigError, SpecError
 from rankline.workflows.schema.feature_spec import HISTORY, NEGATIVES, TARGET, USERS, FeatureSpec
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
@@ -97,11 +96,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         super().build(input_shape)
 
     def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Look up the inputs.
-
-        Raises:
-            tf.errors.InvalidArgumentError: lists of a row are not equally long, or an id is outside its table.
-        """
         columns: dict[str, Any] = {name: inputs[name] for name in (*self._looked_up_users, *self._targets)}
         for names in (self._history, self._negatives):
             for name in (name for name in names if name + VALUES in inputs):

@@ -30,7 +30,7 @@ class LightGBMConfig(ModelConfig):
     """
 
     name: ClassVar[str] = "lightgbm"
-    network: ClassVar[str] = "rankline.training.models.lightgbm.network:build"
+    network: ClassVar[str] = "rankline.training.models.lightgbm.network:Forests"
     framework: ClassVar[Framework] = LIGHTGBM
     tasks: ClassVar[tuple[str, ...]] = TASKS
     takes_several_heads: ClassVar[bool] = True

@@ -39,7 +39,7 @@ class Block:
 class Forests:
     """LightGBM forests for all heads, one booster per head. There are no boosters before `begin`."""
 
-    def __init__(self, spec: FeatureSpec, model: LightGBMConfig) -> None:
+    def __init__(self, spec: FeatureSpec, model: LightGBMConfig, _: StepConfig | None = None) -> None:
         if lists := [feature.name for feature in spec.continuous if feature.is_list]:
             raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
         self.heads, self._model = spec.heads, model
@@ -47,6 +47,7 @@ class Forests:
             Block(feature=f, width=min(f.embedding_shape[0] - 1, model.list_ids) if f.is_list else 1)
             for f in (*spec.categorical, *spec.continuous)
         )
+        self.width, self.row_dtype = sum(block.width for block in self.blocks), np.float32
         self.boosters: list[lightgbm.Booster] = []
 
     def matrix(self, inputs: Mapping[str, Any]) -> NDArray[np.float32]:
@@ -54,21 +55,20 @@ class Forests:
         return np.concatenate([block.columns(inputs[block.feature.name]) for block in self.blocks], axis=1)
 
     def begin(self, rows: NDArray[np.float32], labels: NDArray[np.float32], seed: int) -> None:
-        """Start fitting rows of `matrix`, with labels (N, heads), NaN if missing."""
         self.boosters = []
-        for head, own in zip(self.heads, labels.T, strict=True):
+        for head, own in zip(self.heads, np.atleast_2d(labels.T), strict=True):
             has_label = ~np.isnan(own)
             data = lightgbm.Dataset(rows[has_label], own[has_label], params={"verbosity": -1})
             self.boosters.append(lightgbm.Booster(self._parameters(head, seed), data))
 
-    def boost(self, trees: int) -> None:
-        """Grow the forests to `trees` trees, or fewer if no more splits are found."""
+    def learn(self, share: float) -> None:
+        """Grow the forests to this share of the trees, or fewer if no more splits are found."""
+        trees = round(share * self._model.trees)
         for booster in self.boosters:
             while booster.current_iteration() < trees and not booster.update():
                 pass
 
     def scores(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs of all heads side by side: (N, sum of widths)."""
         parts = [np.asarray(booster.predict(rows)).reshape(len(rows), -1) for booster in self.boosters]
         return np.concatenate(parts, axis=1).astype(np.float32)
 
@@ -80,7 +80,6 @@ class Forests:
         self.boosters = [lightgbm.Booster(model_str=text) for text in texts]
 
     def num_leaves(self) -> int:
-        """Maximum number of leaves of all trees."""
         return sum(self._model.trees * self._model.leaves * head.width for head in self.heads)
 
     def _parameters(self, head: Head, seed: int) -> dict[str, Any]:
@@ -97,11 +96,3 @@ class Forests:
             "force_col_wise": True,
             "verbosity": -1,
         } | ({"num_class": head.width} if head.task == MULTICLASS else {})
-
-
-def build(
-    spec: FeatureSpec,
-    model: LightGBMConfig,
-    step: StepConfig,  # noqa: ARG001  (a network's signature)
-) -> Forests:
-    return Forests(spec, model)

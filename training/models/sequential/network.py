@@ -1,4 +1,4 @@
-"""Building blocks of DIN, DIEN and SIM.
+"""DIN, DIEN and SIM.
 
 Shapes as in `rankline.training.models.layers.attention`: N rows, C candidates per row (1 in training), T items in a
 history, D values per item. All scores of a row share one history, so that ranking many candidates costs little more
@@ -12,9 +12,24 @@ import tensorflow as tf
 import tf_keras as keras
 
 from rankline.training.models import check_rows
-from rankline.training.models.base import UniformIds, dropped, logit
-from rankline.training.models.config import SequentialConfig
-from rankline.training.models.layers import DotProductFeatures, Mlp, PriorShift, RecencyMean, SequenceFeatures
+from rankline.training.models.base import UniformIds, dropped, keras_inputs, logit
+from rankline.training.models.config import SequentialConfig, StepConfig
+from rankline.training.models.layers import (
+    AuxiliaryLoss,
+    DienBlock,
+    DinAttention,
+    DotAttention,
+    DotProductFeatures,
+    HardSearch,
+    Mlp,
+    PriorShift,
+    Recency,
+    RecencyMean,
+    SequenceFeatures,
+    SmoothedMean,
+    SoftSearch,
+)
+from rankline.training.models.sequential import SOFT, DIENConfig, DINConfig, EvolutionConfig, SIMConfig
 from rankline.workflows.core.errors import SpecError
 from rankline.workflows.schema.feature_spec import CATEGORICAL, HISTORY, NEGATIVES, FeatureSpec
 
@@ -37,12 +52,7 @@ def longest_history(spec: FeatureSpec) -> int:
 
 
 def look_up(inputs: Any, spec: FeatureSpec, model: SequentialConfig, **options: Any) -> dict[str, Any]:
-    """Look up users, candidates and histories as embeddings, with penalties and dropout.
-
-    Returns:
-        Output of `SequenceFeatures`, with "user" if the model uses users and the spec has any, and with "bias" if the
-        model has `linear_terms`.
-    """
+    """Look up users, candidates and histories as embeddings, with penalties and dropout."""
     layer = SequenceFeatures(
         spec,
         dimension=model.embedding_dim,
@@ -83,11 +93,6 @@ def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: Feature
 
     With `linear_terms` the weights of the candidate's ids are added to the logit, with `dot_product_features` the dot
     products of the candidate and the summaries.
-
-    Args:
-        x: (N, C, H).
-        found: output of `look_up`.
-        summaries: summaries of the history, (N, C, D) or (N, D); None entries are skipped.
     """
     logits = logit(x)[..., 0]
     if "bias" in found:
@@ -147,9 +152,6 @@ class SplitHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
             tf.ensure_shape(present_latest, (None, self.num_recent)),
         )
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_recent": self.num_recent}
-
 
 def _held(x: Any, l2: float, name: str) -> Any:
     """Add a penalty on the squared norm of `x`, averaged over the rows, in float32 to avoid overflow of the squares."""
@@ -162,3 +164,143 @@ def _initializer(model: SequentialConfig) -> Any:
     if model.is_reference:  # uniform in ± 1/√rows
         return keras.initializers.VarianceScaling(scale=1 / 3, mode="fan_in", distribution="uniform")
     return keras.initializers.TruncatedNormal(stddev=model.embedding_dim**-0.5)
+
+
+def build_din(spec: FeatureSpec, model: DINConfig, step: StepConfig) -> Any:
+    """Build DIN (Zhou et al. 2018, arXiv:1706.06978): attention of the candidate over the whole history.
+
+    Weights are the softmax of the scores, whereas the paper uses the scores themselves. The softmax is better on
+    Amazon's reviews of beauty products: AUC 0.800 versus 0.788; with dot products instead of the activation unit 0.796
+    (one seed each). The variant "reference" uses dot-product attention and no product.
+    """
+    check(spec, model)
+    inputs = keras_inputs(spec)
+    found = look_up(inputs, spec, model, length=longest_history(spec) if step.xla else None)
+    target = found["target"]
+    attention = DotAttention() if model.is_reference else DinAttention()
+    recency = [Recency(longest_history(spec))(found["history"])] if model.recency else []
+    attended, _ = attention([target, found["history"], found["mask"], *recency])
+    product = None if model.is_reference else keras.layers.Multiply()([target, attended])
+    mean, mean_product = recent(found, longest_history(spec), model)
+    x = hidden([target, attended, product, mean, mean_product, found.get("user")], model.hidden, model)
+    return keras.Model(inputs, score(x, found, [attended, mean], spec, model))
+
+
+def build_dien(
+    spec: FeatureSpec,
+    model: DIENConfig,
+    step: StepConfig,  # noqa: ARG001  (a network's signature)
+) -> Any:
+    """Build DIEN (Zhou et al. 2019, arXiv:1809.03672): interests that evolve over the latest items.
+
+    latest items ─▶ GRU ─▶ attention of the candidate ─▶ AUGRU ─▶ last state ─┐
+                     └─▶ auxiliary loss                                      ├─▶ hidden ─▶ sigmoid
+    candidate, user ─────────────────────────────────────────────────────────┘
+
+    Without negative histories in `spec` it has no auxiliary loss.
+    """
+    check(spec, model)
+    inputs = keras_inputs(spec)
+    num_recent = model.short_history if learns_from_negatives(spec, model) else 0
+    found = look_up(inputs, spec, model, num_recent=num_recent, length=model.short_history)
+    state = evolved(found["target"], found["history"], found["mask"], found.get("negatives"), model)
+    mean, product = recent(found, model.short_history, model)
+    x = hidden([found["target"], state, mean, product, found.get("user")], model.hidden, model)
+    return keras.Model(inputs, score(x, found, [mean], spec, model))
+
+
+def evolved(target: Any, latest: Any, present: Any, negatives: Any, model: EvolutionConfig) -> Any:
+    """Return the state of the interests after the latest items, for each candidate: (N, C, `gru_units`).
+
+    Args:
+        target: candidates, (N, C, D).
+        latest: latest items, (N, T, D).
+        present: mask of the latest items, (N, T).
+        negatives: a negative for each of these items, (N, T, D), for the auxiliary loss; None for no such loss.
+    """
+    state, states = DienBlock(model.gru_units, reference=model.is_reference)([target, latest, present])
+    if negatives is None:
+        return state
+    auxiliary = AuxiliaryLoss(model.aux_hidden, model.aux_weight, reference=model.is_reference)
+    return auxiliary([state, states, latest, negatives, present])
+
+
+def build_sim(spec: FeatureSpec, model: SIMConfig, step: StepConfig) -> Any:
+    """Build SIM (Pi et al. 2020, arXiv:2006.05639): search in a long history, then attention over the results.
+
+    earlier items ─▶ stage one: attention ─▶ stage_one_hidden ─▶ its own probability, used in training only
+                 └─▶ search ─▶ attention, mean ─┐
+    latest items ─────┴─▶ DIEN ─────────────────┼─▶ hidden ─▶ sigmoid
+    candidate, user ────────────────────────────┘
+
+    Attention, the exact search, covers both the search results and the latest items. It knows how many items were
+    chosen since each item, in place of the paper's time intervals. The results are thus weighed against current
+    interests, as in DIN. Attention over the results alone cannot do this: its weights sum to 1 and do not tell how much
+    was found. On generated reviews the AUC is 0.820 with both changes and 0.783 with neither (one seed). In the variant
+    "reference" attention uses dot products and covers only the results.
+
+    The outputs are "output" and, for a soft search, "stage_one", which a hard search does not need, as in the paper.
+    """
+    check(spec, model)
+    inputs = keras_inputs(spec)
+    is_soft = model.search == SOFT
+    max_items = max(longest_history(spec), model.short_history)
+    found = look_up(
+        inputs,
+        spec,
+        model,
+        num_recent=model.short_history if learns_from_negatives(spec, model) else 0,
+        length=max_items if step.xla else None,
+        same=not is_soft,
+    )
+    target, user = found["target"], found.get("user")
+    earlier, present, latest, present_latest = SplitHistory(model.short_history)([found["history"], found["mask"]])
+    outputs = []
+    if is_soft:
+        attended, scores = DotAttention()([target, earlier, present])
+        stage_one = logit(hidden([target, attended, user], model.stage_one_hidden, model))[..., 0]
+        outputs.append(probability(stage_one, "stage_one", spec))
+        kept = SoftSearch(model.num_searched)([scores, present])
+    else:
+        kept = HardSearch(model.num_searched)(Earlier()([found["same"], present]))
+    if model.is_reference:
+        attended, _ = DotAttention()([target, earlier, kept])
+        product = None
+    else:
+        seen = WithLatest(model.short_history)([kept, found["mask"]])
+        recency = Recency(max_items)(found["history"])
+        attended, _ = DinAttention()([target, found["history"], seen, recency])
+        product = keras.layers.Multiply()([target, attended])
+    mean = SmoothedMean()([earlier, kept])
+    recent_mean, recent_product = recent(found, max_items, model)
+    state = evolved(target, latest, present_latest, found.get("negatives"), model)
+    parts = [target, attended, product, mean, state, recent_mean, recent_product, user]
+    x = hidden(parts, model.hidden, model)
+    return keras.Model(inputs, [score(x, found, [attended, recent_mean], spec, model), *outputs])
+
+
+class Earlier(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """Selects the earlier part of a mask over the whole history.
+
+    Call with `[same, present]`: (N, C, T), and the mask of the earlier part, (N, E). Returns (N, C, E).
+    """
+
+    def call(self, inputs: Any) -> Any:
+        same, present = inputs
+        return same[:, :, : tf.shape(present)[1]] * present[:, None]
+
+
+class WithLatest(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """Extends a search result to a mask over the whole history that includes all of the latest items.
+
+    Call with `[kept, present]`: (N, C, max(T - R, 1)), and the mask of the history, (N, T). Returns (N, C, T).
+    """
+
+    def __init__(self, num_recent: int, **kwargs: Any) -> None:
+        super().__init__(**{"dtype": tf.float32, **kwargs})
+        self.num_recent = num_recent
+
+    def call(self, inputs: Any) -> Any:
+        kept, present = inputs
+        latest = tf.repeat(present[:, None, -self.num_recent :], tf.shape(kept)[1], axis=1)
+        return tf.concat([kept[:, :, : tf.shape(present)[1] - tf.shape(latest)[2]], latest], axis=2)

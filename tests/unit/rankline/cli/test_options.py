@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rankline.cli.main import app
-from rankline.cli.options.checks import check_writable
+from rankline.cli.options.arguments import check_writable
 from rankline.recipes import recipe_named
 from rankline.workflows.core.errors import ConfigError
 from tests.factories.ensembles import publish_tiny

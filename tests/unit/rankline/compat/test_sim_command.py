@@ -13,15 +13,13 @@ import tensorflow as tf
 import typer
 from typer.testing import CliRunner
 
-from rankline.compat.sim.affinity import MODES, cpus_of
 from rankline.compat.sim.batches import SplitOpener
 from rankline.compat.sim.command import CONTEXT, _check_alike, sim_command
-from rankline.compat.sim.options import SimOptions
-from rankline.launch.affinity import Cpu
+from rankline.compat.sim.options import MODES, SimOptions, cpus_of
+from rankline.launch.worker import Cpu
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.convert import convert
-from rankline.training.models.sequential.din import DINConfig
-from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.models.sequential import DINConfig, SIMConfig
 from rankline.training.run.checkpoint import plain
 from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError, SpecError
 from rankline.workflows.preprocess.prepared_data import KIND, write_spec

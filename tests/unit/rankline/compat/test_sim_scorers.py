@@ -12,9 +12,7 @@ from rankline.compat.sim.batches import with_rows
 from rankline.compat.sim.scorers import from_checkpoint, saved, score_each_size, untrained
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.open_split import tensorflow_loader
-from rankline.training.models.sequential.dien import DIENConfig
-from rankline.training.models.sequential.din import DINConfig
-from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.models.sequential import DIENConfig, DINConfig, SIMConfig
 from rankline.training.run.checkpoint import Best, Checkpoint, Position, plain
 from rankline.training.trainers.keras import TensorFlowTrainer
 from rankline.workflows.core.errors import ArtifactError, ConfigError, SpecError

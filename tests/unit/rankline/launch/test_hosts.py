@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.launch.config import LaunchConfig
-from rankline.launch.hosts import discover_hosts, first_places, parse_hosts, reachable
+from rankline.launch.config import LaunchConfig, discover_hosts, first_places, parse_hosts, reachable
 from rankline.training.distributed.config import WorkersConfig
 from rankline.workflows.core.errors import ConfigError
 

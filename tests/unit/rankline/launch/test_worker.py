@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.launch.affinity import Cpu, allowed_cpus, share_of
-from rankline.launch.worker import Worker, parse_record, report
+from rankline.launch.worker import Cpu, Worker, allowed_cpus, parse_record, report, share_of
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.tracking import RunLog
 from rankline.workflows.core.errors import ConfigError

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from rankline.recipes import recipe_named
 from rankline.recipes.recipe_file import read_recipe, recipe_schema
 from rankline.training.models import MODELS
-from rankline.training.models.dlrm import DLRMConfig
+from rankline.training.models.tabular import DLRMConfig
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.preprocess import RowsConfig
 from rankline.workflows.schema.targets import Head

@@ -12,9 +12,7 @@ from rankline.recipes import Recipe, available, recipe_named
 from rankline.recipes.overrides import Overrides, flags_of, with_options
 from rankline.training.config.train import TrainConfig
 from rankline.training.models.base import embedding_columns
-from rankline.training.models.dlrm import DLRMConfig
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.tabular import DLRMConfig, MLPConfig, TorchMLPConfig
 from rankline.training.trainers import trainer_for
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.data.amazon.dataset import AMAZON

@@ -11,7 +11,7 @@ from rankline.registry.activation import make_active, register, registry_uri
 from rankline.registry.mlflow_registry import CANDIDATE, Registry
 from rankline.registry.promotion_gate import Bounds
 from rankline.registry.status import status_of, statuses
-from rankline.runs.export_tags import CHAMPION
+from rankline.runs.store import CHAMPION
 from rankline.serving.repository.ensemble import CONFIG, REGISTRY, ExportedEnsemble, active_version, before
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from tests.factories.ensembles import NAME, publish_tiny

@@ -6,7 +6,7 @@ import pytest
 from rankline.registry.activation import make_active, register, registry_uri
 from rankline.registry.alias_follower import Alias, AliasFollower
 from rankline.registry.mlflow_registry import Registry
-from rankline.runs.export_tags import CHAMPION
+from rankline.runs.store import CHAMPION
 from rankline.serving.repository.ensemble import ExportedEnsemble, active_version, versions
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from tests.factories.ensembles import NAME, damage, publish_tiny

@@ -14,7 +14,7 @@ from mlflow.exceptions import MlflowException
 
 from rankline.registry.mlflow_registry import CANDIDATE, RegisteredVersion, Registry, RegistryError
 from rankline.runs.bench_reports import log_report
-from rankline.runs.export_tags import CHAMPION
+from rankline.runs.store import CHAMPION
 from rankline.workflows.core.errors import ArtifactError
 from tests.factories.ensembles import NAME, damage, publish_tiny
 from tests.factories.reports import report_of, result_of

@@ -9,8 +9,7 @@ from mlflow import MlflowClient
 from typer.testing import CliRunner
 
 from rankline.cli.main import app
-from rankline.runs.mlflow_ui import serve_pages
-from rankline.runs.shared_view import lay_out
+from rankline.runs.mlflow_ui import lay_out, serve_pages
 from rankline.workflows.core.errors import ServerError
 from tests.factories.reports import report_of, result_of
 from tests.unit.rankline.conftest import Store

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from rankline.registry.activation import register
-from rankline.runs.export_tags import record_export
 from rankline.runs.reader import _Server
-from rankline.runs.store import open_store, uri_of
+from rankline.runs.store import open_store, record_export, uri_of
 from rankline.runs.summary import differences, find_run, runs_in, validation_of
 from rankline.serving.repository.ensemble import KIND, ExportedEnsemble
 from rankline.training.tracking.config import OWN_ID

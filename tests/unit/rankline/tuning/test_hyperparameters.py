@@ -21,9 +21,8 @@ from rankline.runs.reader import open_reader
 from rankline.runs.summary import runs_in
 from rankline.training.config.train import TrainConfig
 from rankline.training.models import MODELS
-from rankline.training.models.dlrm import DLRMConfig
 from rankline.training.models.lightgbm import LightGBMConfig
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import DLRMConfig, MLPConfig
 from rankline.training.run.observers import EarlyEnd, Observer
 from rankline.training.run.train import rehearse
 from rankline.training.tracking import TrackingConfig

@@ -20,10 +20,7 @@ from rankline.serving.engines.onnxruntime import ENGINE as ONNX
 from rankline.training.export.saved_model import export_saved_model
 from rankline.training.export.torchscript import export_torch_script
 from rankline.training.models.config import ModelConfig, StepConfig
-from rankline.training.models.dcnv2 import DCNv2Config
-from rankline.training.models.dlrm import DLRMConfig
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.tabular import DCNv2Config, DLRMConfig, MLPConfig, TorchMLPConfig
 from rankline.workflows.core.errors import ArtifactError, ExportError, MissingExtraError
 from rankline.workflows.schema.feature_spec import FILE_NAME, Feature, FeatureSpec
 from rankline.workflows.schema.model_artifact import KIND, SAVED_MODEL, TORCH_SCRIPT, TrainedModel

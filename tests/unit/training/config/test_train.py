@@ -4,14 +4,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rankline.recipes.table_defaults import table_defaults
-from rankline.training.config.session import SessionConfig
-from rankline.training.config.train import TrainConfig
+from rankline.recipes.first_recipe import table_defaults
+from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.models import MODELS
 from rankline.training.models.config import ModelConfig
-from rankline.training.models.dlrm import DLRMConfig
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import DLRMConfig, MLPConfig
 from rankline.workflows.core.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ import pytest
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.convert import convert
 from rankline.training.data.loader.tfrecord import rows_per_record
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.workflows.core.errors import ConfigError, DataError

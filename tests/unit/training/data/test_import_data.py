@@ -11,9 +11,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.training.data.import_data import import_data
+from rankline.training.data.import_data import import_data, trimmed
 from rankline.training.data.spec_files import Rows
-from rankline.training.data.trimming import trimmed
 from rankline.workflows.compiler.compile import compile_workflow
 from rankline.workflows.core.errors import DataError, SpecError
 from rankline.workflows.nvt.compat import quiet_nvtabular

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from rankline.training.distributed.communicator import SOLO, Solo, World
-from rankline.training.distributed.launch import join_world
+from rankline.training.distributed.communicator import SOLO, Solo, World, join_world
 
 
 def test_worker_alone_exchanges_with_nobody() -> None:

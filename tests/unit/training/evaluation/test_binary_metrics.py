@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rankline.training.evaluation import METRICS, measured_as, quality
-from rankline.training.evaluation.binary import calibration, calibration_error, gauc, logloss, thresholded_auc
+from rankline.training.evaluation.metrics import calibration, calibration_error, gauc, logloss, thresholded_auc
 from rankline.training.evaluation.scored_rows import ScoredRows
 from rankline.workflows.data.auc import exact_auc
 from rankline.workflows.schema.targets import BINARY

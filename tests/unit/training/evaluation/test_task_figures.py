@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
+from rankline.training.evaluation.metrics import accuracy, class_logloss, confidence_error, macro_f1, mae, r2, rmse
 from rankline.training.evaluation.ranking import Ranking
 from rankline.training.evaluation.scored_rows import ScoredRows
-from rankline.training.evaluation.tasks import accuracy, class_logloss, confidence_error, macro_f1, mae, r2, rmse
 
 NUMBERS = ScoredRows(
     labels=np.array([1.0, 2.0, 6.0], np.float32),

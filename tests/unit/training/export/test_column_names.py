@@ -23,8 +23,7 @@ from rankline.training.models.factorization.served_tables import served_model
 from rankline.training.models.frameworks import TENSORFLOW
 from rankline.training.models.lightgbm import LightGBMConfig
 from rankline.training.models.lightgbm.onnx import to_onnx
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.tabular import MLPConfig, TorchMLPConfig
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 from rankline.workflows.schema.model_artifact import ONNX, SAVED_MODEL, TORCH_SCRIPT
 from rankline.workflows.schema.ragged import Ragged, padded_rows
@@ -117,10 +116,10 @@ def test_pytorch(rows: pd.DataFrame, tmp_path: Path) -> None:
 
 
 def test_lightgbm(rows: pd.DataFrame, tmp_path: Path) -> None:
-    forests = LightGBMConfig(min_leaf_rows=1).build(SPEC, StepConfig())
+    forests = LightGBMConfig(min_leaf_rows=1, trees=2).build(SPEC, StepConfig())
     matrix = forests.matrix({n: Ragged.of_rows(rows[n]) if n in LISTS else rows[n].to_numpy() for n in rows})
     forests.begin(matrix, np.arange(NUM_ROWS, dtype=np.float32)[:, None] % 3, seed=0)
-    forests.boost(2)
+    forests.learn(1)
     (tmp_path / ONNX).write_bytes(to_onnx(forests).SerializeToString())
     assert_scored(tmp_path / ONNX, load_onnx, rows, forests.scores(matrix))
 

@@ -13,15 +13,10 @@ import tf_keras as keras
 
 from rankline.serving.engines.merlin_operators import merlin_operator
 from rankline.training.config.train import TrainConfig
-from rankline.training.export.graph_cut import split_at_features
-from rankline.training.export.saved_model import _load_pyfunc, export_saved_model, load_signature
+from rankline.training.export.saved_model import _load_pyfunc, export_saved_model, load_signature, split_at_features
 from rankline.training.models.config import ModelConfig, StepConfig
-from rankline.training.models.dcnv2 import DCNv2Config
-from rankline.training.models.dlrm import DLRMConfig
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.sequential.dien import DIENConfig
-from rankline.training.models.sequential.din import DINConfig
-from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.models.sequential import DIENConfig, DINConfig, SIMConfig
+from rankline.training.models.tabular import DCNv2Config, DLRMConfig, MLPConfig
 from rankline.workflows.core.errors import ArtifactError, ExportError
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.ragged import padded_rows

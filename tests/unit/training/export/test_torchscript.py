@@ -10,8 +10,8 @@ import torch
 
 from rankline.training.export.torchscript import _load_pyfunc, export_torch_script
 from rankline.training.models.config import StepConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
-from rankline.training.models.torch_mlp.network import Output
+from rankline.training.models.tabular import TorchMLPConfig
+from rankline.training.models.tabular.torch_mlp import Output
 from rankline.workflows.core.errors import ArtifactError, ExportError
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.torchscript.program import load_torch_script

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from rankline.training.models.config import StepConfig
-from rankline.training.models.dlrm import DLRMConfig
+from rankline.training.models.tabular import DLRMConfig
 from rankline.workflows.core.errors import SpecError
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 from tests.oracles.tolerance import ROUNDING

@@ -12,11 +12,7 @@ import torch
 
 from rankline.training.models import MODELS
 from rankline.training.models.config import NetworkConfig, StepConfig
-from rankline.training.models.dcnv2 import DCNv2Config
-from rankline.training.models.deepfm import DeepFMConfig
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.mmoe import MMoEConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.tabular import DCNv2Config, DeepFMConfig, MLPConfig, MMoEConfig, TorchMLPConfig
 from rankline.workflows.core.errors import SpecError
 from rankline.workflows.schema.feature_spec import FeatureSpec
 

@@ -15,14 +15,10 @@ from rankline.cli.main import app
 from rankline.training.config.train import TrainConfig
 from rankline.training.models import MODELS, check_memory, check_rows, model_named
 from rankline.training.models.config import ModelConfig, NetworkConfig, StepConfig
-from rankline.training.models.dcnv2 import DCNv2Config
-from rankline.training.models.deepfm import DeepFMConfig
-from rankline.training.models.deepfm.network import NumberVectors, PairProducts
-from rankline.training.models.dlrm import DLRMConfig
 from rankline.training.models.frameworks import TENSORFLOW
 from rankline.training.models.layers import Cross
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.mmoe import MMoEConfig
+from rankline.training.models.tabular import DCNv2Config, DeepFMConfig, DLRMConfig, MLPConfig, MMoEConfig
+from rankline.training.models.tabular.network import NumberVectors, PairProducts
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.workflows.core.errors import ConfigError, SpecError

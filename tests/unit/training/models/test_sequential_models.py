@@ -10,9 +10,7 @@ import tensorflow as tf
 
 from rankline.training.config.train import TrainConfig
 from rankline.training.models import MODELS, check_rows
-from rankline.training.models.sequential.dien import DIENConfig
-from rankline.training.models.sequential.din import DINConfig
-from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.models.sequential import DIENConfig, DINConfig, SIMConfig
 from rankline.workflows.core.errors import SpecError
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec, SpecMetadata
 from tests.factories.training.sequences import LISTS, MAX_LENGTH, keras_batch, make_spec, make_table

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rankline.training.models.config import StepConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
-from rankline.training.models.torch_mlp.network import TorchMLP
+from rankline.training.models.tabular import TorchMLPConfig
+from rankline.training.models.tabular.torch_mlp import TorchMLP
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
 CONFIG, STEP = TorchMLPConfig(linear_terms=False), StepConfig()

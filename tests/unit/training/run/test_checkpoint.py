@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.loader.tfrecord import write_tfrecords
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.training.run.checkpoint import (
     Best,
     Checkpoint,

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.training.config.train import TrainConfig
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.run.checkpoint import Best, Checkpoint, Position, Reader
-from rankline.training.run.elastic import Generation, resized
+from rankline.training.models.tabular import MLPConfig
+from rankline.training.run.checkpoint import Best, Checkpoint, Generation, Position, Reader, resized
 from rankline.training.trainers.keras import TensorFlowTrainer
 from rankline.workflows.schema.feature_spec import FeatureSpec
 

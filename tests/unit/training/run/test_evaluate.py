@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from rankline.training.evaluation import quality
-from rankline.training.evaluation.first_rows import FirstRows
-from rankline.training.evaluation.scored_rows import Tally
-from rankline.training.run.evaluate import evaluate
+from rankline.training.evaluation.scored_rows import FirstRows, Tally
+from rankline.training.run.loop import evaluate
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.schema.targets import MULTICLASS, Head
 from tests.factories.workers import OneOfTwo

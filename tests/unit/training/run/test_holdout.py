@@ -9,12 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rankline.training.config.session import SessionConfig
-from rankline.training.config.train import TrainConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.config.train import SessionConfig, TrainConfig
+from rankline.training.models.tabular import TorchMLPConfig
 from rankline.training.run.checkpoint import Checkpoint, checkpoint_path
-from rankline.training.run.holdout import SHARE, inner_spec
-from rankline.training.run.loop import INNER
+from rankline.training.run.loop import INNER, SHARE, inner_spec
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.training.trainers.torch import TorchTrainer

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rankline.training.config.session import SessionConfig
+from rankline.training.config.train import SessionConfig
 from rankline.training.models.frameworks import TENSORFLOW
 from rankline.training.run.callbacks import ThroughputLogger
 from rankline.training.run.observers import Profile, Series, Throughput, check_session

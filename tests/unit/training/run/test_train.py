@@ -11,13 +11,12 @@ from typing import Any
 import mlflow
 import pytest
 
-from rankline.training.config.session import SessionConfig
-from rankline.training.config.train import TrainConfig
+from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.evaluation import METRICS, Metric
 from rankline.training.evaluation.validation_scores import ValidationScores
 from rankline.training.models.config import ModelConfig
-from rankline.training.models.sequential.din import DINConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.sequential import DINConfig
+from rankline.training.models.tabular import TorchMLPConfig
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.training.trainers.keras import TensorFlowTrainer

@@ -15,13 +15,10 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rankline.training.config.session import SessionConfig
-from rankline.training.config.train import TrainConfig
+from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.distributed.config import WorkersConfig
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
-from rankline.training.run.checkpoint import Checkpoint, checkpoint_path
-from rankline.training.run.elastic import Generation
+from rankline.training.models.tabular import MLPConfig, TorchMLPConfig
+from rankline.training.run.checkpoint import Checkpoint, Generation, checkpoint_path
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig, tracked_run
 from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError, RanklineError
@@ -59,7 +56,7 @@ import tests.harness
 import tensorflow, torch
 import rankline.training.trainers.keras, rankline.training.trainers.torch
 from tests.harness.process.frameworks import rewrite_graphs
-from rankline.training.config.session import SessionConfig
+from rankline.training.config.train import SessionConfig
 from rankline.training.config.train import TrainConfig
 from rankline.training.tracking import TrackingConfig
 from rankline.training.run.train import train

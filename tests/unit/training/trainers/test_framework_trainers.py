@@ -11,8 +11,7 @@ import torch
 
 from rankline.training.config.train import TrainConfig
 from rankline.training.export.saved_model import load_signature
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.tabular import MLPConfig, TorchMLPConfig
 from rankline.training.trainers.keras import TensorFlowTrainer
 from rankline.training.trainers.torch import TorchTrainer
 from rankline.workflows.core.errors import ConfigError

@@ -15,18 +15,17 @@ from rankline.training import trainers
 from rankline.training.config.train import TrainConfig
 from rankline.training.export.onnx import _load_pyfunc
 from rankline.training.export.saved_model import _load_pyfunc as load_saved_model
-from rankline.training.models.factorization.bayesian_fm import BayesianFMConfig
+from rankline.training.models.factorization import BayesianFMConfig
 from rankline.training.models.frameworks import LIGHTGBM
 from rankline.training.models.lightgbm import LightGBMConfig
 from rankline.training.models.lightgbm.network import Forests
 from rankline.training.models.lightgbm.onnx import to_onnx
-from rankline.training.run.evaluate import evaluate
+from rankline.training.run.loop import evaluate
 from rankline.training.run.observers import Observer
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.training.trainers.base import Trainer
-from rankline.training.trainers.factorization import TablesTrainer
-from rankline.training.trainers.lightgbm import LightGBMTrainer
+from rankline.training.trainers.in_memory import LightGBMTrainer, TablesTrainer
 from rankline.workflows.core.errors import ConfigError, MissingExtraError
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec, SpecMetadata
 from rankline.workflows.schema.ragged import Ragged
@@ -134,7 +133,7 @@ def test_numbers_at_and_around_every_threshold_take_the_same_branch(head: Head, 
     )
     forests = Forests(spec, LightGBMConfig(trees=30))
     forests.begin(rows, labels[head.task].astype(np.float32)[:, None], seed=0)
-    forests.boost(30)
+    forests.learn(1)
     thresholds = {
         (node["split_feature"], float(node["threshold"]))
         for tree in forests.boosters[0].dump_model()["tree_info"]

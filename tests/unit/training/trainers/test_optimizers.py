@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.training.config.train import DECAYS, TrainConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.tabular import TorchMLPConfig
 from rankline.training.trainers import torch_optimizers
 from rankline.training.trainers.keras_optimizers import (
     OPTIMIZERS,
@@ -23,8 +23,7 @@ from rankline.training.trainers.keras_optimizers import (
     ScheduledRate,
     make_optimizer,
 )
-from rankline.training.trainers.lr_schedule import Schedule
-from rankline.training.trainers.precision import GROWTH_STEPS, INITIAL_SCALE
+from rankline.training.trainers.lr_schedule import GROWTH_STEPS, INITIAL_SCALE, Schedule, check_optimizer
 from rankline.workflows.core.errors import ConfigError
 from tests.oracles.tolerance import ROUNDING
 
@@ -181,7 +180,7 @@ def test_optimizer_refuses_unknown_names_and_options(
         if framework == "keras":
             make_optimizer(name, learning_rate=0.1, batch_size=1, **options)
         else:
-            torch_optimizers.check_optimizer(CONFIG.with_choices(optimizer=name, **options))
+            check_optimizer(name, options.get("table_lr_scale"), torch_optimizers.OPTIMIZERS)
 
 
 # --- Learning rates

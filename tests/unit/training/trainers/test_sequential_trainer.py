@@ -11,11 +11,8 @@ import tensorflow as tf
 import tf_keras as keras
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from rankline.training.config.session import SessionConfig
-from rankline.training.config.train import TrainConfig
-from rankline.training.models.sequential.dien import DIENConfig
-from rankline.training.models.sequential.din import DINConfig
-from rankline.training.models.sequential.sim import SIMConfig
+from rankline.training.config.train import SessionConfig, TrainConfig
+from rankline.training.models.sequential import DIENConfig, DINConfig, SIMConfig
 from rankline.training.run.checkpoint import Checkpoint, checkpoint_path
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig

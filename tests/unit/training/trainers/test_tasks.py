@@ -12,18 +12,15 @@ import tensorflow as tf
 import torch
 from sklearn import metrics as sklearn_metrics
 
-from rankline.training.config.session import SessionConfig
-from rankline.training.config.train import TrainConfig
+from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.evaluation import losses_of, measured_as, metric_names, objective_of, qualities, quality
 from rankline.training.evaluation.scored_rows import ScoredRows
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.mmoe import MMoEConfig
-from rankline.training.models.torch_heads import loss_of as torch_loss_of
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.tabular import MLPConfig, MMoEConfig, TorchMLPConfig
+from rankline.training.models.tabular.torch_mlp import loss_of as torch_loss_of
 from rankline.training.run.observers import Observer
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
-from rankline.training.trainers.keras_losses import loss_of
+from rankline.training.trainers.keras import loss_of
 from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
 from tests.factories.training.heads import HEADS, make_prepared
 

@@ -15,8 +15,7 @@ import torch
 
 from rankline.training.config.train import TrainConfig
 from rankline.training.models.config import ModelConfig
-from rankline.training.models.mlp import MLPConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.tabular import MLPConfig, TorchMLPConfig
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.training.trainers import keras as of_tensorflow

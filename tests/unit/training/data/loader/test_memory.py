@@ -9,9 +9,9 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from rankline.training.data.loader import tf_memory
+from rankline.training.data.loader import tensorflow as of_tensorflow
 from rankline.training.data.loader.memory import available_bytes, buffer_bytes
-from rankline.training.data.loader.tf_memory import VARIABLE, limit_mb, limit_tensorflow_memory
+from rankline.training.data.loader.tensorflow import VARIABLE, limit_mb, limit_tensorflow_memory
 from rankline.workflows.core.errors import ConfigError
 
 
@@ -45,7 +45,7 @@ def test_buffer_size_that_is_no_size_is_refused(size: float | str) -> None:
 GPUS = tf.config.list_physical_devices("GPU")
 PROGRAM = """
 import tensorflow as tf
-from rankline.training.data.loader.tf_memory import limit_tensorflow_memory
+from rankline.training.data.loader.tensorflow import limit_tensorflow_memory
 limits = limit_tensorflow_memory()
 print(list(limits.values()))
 gpus = tf.config.list_physical_devices("GPU")
@@ -102,13 +102,13 @@ def test_limit_stands_for_later_loaders_and_another_is_refused(monkeypatch: pyte
 
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [gpu])
     monkeypatch.setattr(tf.config, "set_logical_device_configuration", configure)
-    monkeypatch.setattr(tf_memory, "_free_mb", lambda gpu: 4096)
-    monkeypatch.setattr(tf_memory, "_given", {})
+    monkeypatch.setattr(of_tensorflow, "_free_mb", lambda gpu: 4096)
+    monkeypatch.setattr(of_tensorflow, "_given", {})
     first = limit_tensorflow_memory({VARIABLE: text})
-    monkeypatch.setattr(tf_memory, "_free_mb", lambda gpu: 100)
+    monkeypatch.setattr(of_tensorflow, "_free_mb", lambda gpu: 100)
     assert limit_tensorflow_memory({VARIABLE: text}) == first == {gpu.name: 1024}
     with pytest.raises(ConfigError, match="TensorFlow has already taken its memory"):
         limit_tensorflow_memory({VARIABLE: "0.5"})
-    monkeypatch.setattr(tf_memory, "_given", {})  # TensorFlow was started by somebody else
+    monkeypatch.setattr(of_tensorflow, "_given", {})  # TensorFlow was started by somebody else
     with pytest.raises(ConfigError, match="TensorFlow has already taken its memory"):
         limit_tensorflow_memory({VARIABLE: text})

@@ -1,4 +1,4 @@
-"""Options that the loaders of both formats have: `rankline.training.data.open_split.Reading`."""
+"""Options that the loaders of both formats have: see `tensorflow_loader`."""
 
 from dataclasses import replace
 from pathlib import Path

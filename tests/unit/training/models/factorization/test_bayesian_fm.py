@@ -12,8 +12,8 @@ import tensorflow as tf
 from rankline.serving.engines.onnxruntime import ENGINE as ONNX
 from rankline.training.config.train import TrainConfig
 from rankline.training.export.saved_model import export_saved_model, load_signature
-from rankline.training.models.factorization.bayesian_fm import BayesianFMConfig
-from rankline.training.models.factorization.bayesian_fm.network import BayesianFM
+from rankline.training.models.factorization import BayesianFMConfig
+from rankline.training.models.factorization.bayesian_fm import BayesianFM
 from rankline.workflows.core.errors import SpecError
 from rankline.workflows.data.auc import exact_auc
 from rankline.workflows.schema.feature_spec import FILE_NAME, Feature, FeatureSpec, SpecMetadata

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rankline.training.config.train import TrainConfig
-from rankline.training.models.factorization.ease import EASEConfig
-from rankline.training.models.factorization.ease.network import EASE
+from rankline.training.models.factorization import EASEConfig
+from rankline.training.models.factorization.ease import EASE
 from rankline.workflows.schema.ragged import Ragged
 from tests.unit.training.models.factorization.test_bayesian_fm import STRANGER, inputs_of, spec_of
 

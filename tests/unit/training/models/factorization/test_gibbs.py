@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankline.training.models.factorization.bayesian_fm.gibbs import Chain, _above, _seed
-from rankline.training.models.factorization.bayesian_fm.grouping import Encoded, partners
-from rankline.training.models.factorization.bayesian_fm.posterior import Posterior
+from rankline.training.models.factorization.bayesian_fm import Posterior
+from rankline.training.models.factorization.gibbs import Chain, Encoded, _above, _seed, partners
 
 
 def rows_of(num_rows: int = 4000, seed: int = 0) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rankline.training.models.layers.auxiliary import AuxiliaryLoss, auxiliary_loss
+from rankline.training.models.layers.recurrent import AuxiliaryLoss, auxiliary_loss
 from tests.oracles.tolerance import ROUNDING
 
 NUM_ROWS, NUM_STEPS, UNITS, WIDTH = 3, 4, 5, 2

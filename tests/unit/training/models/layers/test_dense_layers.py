@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rankline.training.models.config import StepConfig
 from rankline.training.models.layers import Cross, DotProductInteraction
-from rankline.training.models.layers.dense import Dense
-from rankline.training.models.layers.periodic import PeriodicNumbers
-from rankline.training.models.mlp import MLPConfig
+from rankline.training.models.layers.interactions import PeriodicNumbers
+from rankline.training.models.layers.mlp import Dense
+from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 from tests.oracles.tolerance import ROUNDING
 

@@ -22,12 +22,10 @@ from rankline.training.models.layers import (
     SoftSearch,
 )
 from rankline.training.models.layers.attention import DinUnit
-from rankline.training.models.layers.auxiliary import AuxiliaryLoss
-from rankline.training.models.layers.dense import Dense
-from rankline.training.models.layers.mlp import Prelu
-from rankline.training.models.layers.periodic import PeriodicNumbers
-from rankline.training.models.layers.recency import DotProductFeatures, PriorShift, Recency, RecencyMean
-from rankline.training.models.layers.recurrent import Augru, DienBlock, Gru
+from rankline.training.models.layers.history import DotProductFeatures, PriorShift, Recency, RecencyMean
+from rankline.training.models.layers.interactions import PeriodicNumbers
+from rankline.training.models.layers.mlp import Dense, Prelu
+from rankline.training.models.layers.recurrent import Augru, AuxiliaryLoss, DienBlock, Gru
 from rankline.workflows.core.errors import ConfigError
 from tests.harness.keras_policy import policy
 from tests.oracles.tolerance import ROUNDING

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.training.models.layers import HardSearch, SoftSearch
-from rankline.training.models.layers.recency import DotProductFeatures, PriorShift, Recency, RecencyMean
+from rankline.training.models.layers.history import DotProductFeatures, PriorShift, Recency, RecencyMean
 
 
 def arrays(lengths: list[int], num_candidates: int, num_steps: int, seed: int) -> tuple[Any, Any]:

@@ -1,6 +1,7 @@
 """The model of NVIDIA's MovieLens notebook for PyTorch: embeddings, lists summed, then Linear-ReLU-BatchNorm layers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -8,9 +9,10 @@ from torch import nn
 from torch.nn import functional
 
 from rankline.training.models.config import StepConfig
-from rankline.training.models.torch_mlp import TorchMLPConfig
+from rankline.training.models.tabular import TorchMLPConfig
 from rankline.workflows.core.errors import SpecError
 from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, Feature, FeatureSpec
+from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
 
 class Output(NamedTuple):
@@ -26,16 +28,6 @@ class Output(NamedTuple):
     penalty: torch.Tensor
 
 
-def build(
-    spec: FeatureSpec,
-    model: TorchMLPConfig,
-    step: StepConfig,  # noqa: ARG001  (a network's signature)
-) -> nn.Module:
-    if lists := [feature.name for feature in spec.continuous if feature.is_list]:
-        raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
-    return TorchMLP(spec, model)
-
-
 class TorchMLP(nn.Module):
     """Dense layers over embeddings of single ids, a summed embedding bag per list, and normalized numbers.
 
@@ -46,8 +38,10 @@ class TorchMLP(nn.Module):
     Call with the inputs of a batch of `rankline.training.data.loader.torch.TorchAsyncItr`.
     """
 
-    def __init__(self, spec: FeatureSpec, model: TorchMLPConfig) -> None:
+    def __init__(self, spec: FeatureSpec, model: TorchMLPConfig, _: StepConfig | None = None) -> None:
         super().__init__()
+        if lists := [feature.name for feature in spec.continuous if feature.is_list]:
+            raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
         self._choices = model
         self._ids = [feature.name for feature in spec.categorical]
         self._numbers = [feature.name for feature in spec.continuous]
@@ -125,3 +119,49 @@ def _start_uniform(table: nn.Module, scale: float) -> None:
 
 def _mean_squared_norm(rows: torch.Tensor) -> torch.Tensor:
     return rows.square().mean(dim=0).sum()
+
+
+def loss_of(heads: Sequence[Head], labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """Return the weighted mean of the losses of all heads, a scalar; see
+    `rankline.training.trainers.keras.loss_of`.
+
+    Args:
+        heads: in the order of labels and logits.
+        labels: (N,), or (N, number of heads), NaN if missing.
+        logits: (N,), or (N, sum of the heads' widths).
+    """
+    if len(heads) == 1:
+        return _row_losses(heads[0], labels, logits).mean()
+    total = torch.zeros((), device=logits.device)
+    for head, own, logit in zip(heads, labels.unbind(dim=1), _of_heads(heads, logits), strict=True):
+        has_label = own.isfinite()
+        safe = torch.where(has_label, own, torch.zeros_like(own))
+        losses = _row_losses(head, safe, logit[:, 0] if head.width == 1 else logit)
+        total = total + head.weight * (losses * has_label).mean()
+    return total / sum(head.weight for head in heads)
+
+
+def outputs_of(heads: Sequence[Head], logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the output of each head, (N, width): probabilities, or a number in the unit of its label."""
+    columns = logits[:, None] if logits.dim() == 1 else logits
+    return tuple(_activated(head, own) for head, own in zip(heads, _of_heads(heads, columns), strict=True))
+
+
+def _of_heads(heads: Sequence[Head], logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    ends = list(accumulate(head.width for head in heads))
+    return tuple(logits[:, end - head.width : end] for head, end in zip(heads, ends, strict=True))
+
+
+def _activated(head: Head, logit: torch.Tensor) -> torch.Tensor:
+    if head.task == REGRESSION:
+        return logit * head.deviation + head.mean
+    return torch.sigmoid(logit) if head.task == BINARY else torch.softmax(logit, dim=1)
+
+
+def _row_losses(head: Head, labels: torch.Tensor, logit: torch.Tensor) -> torch.Tensor:
+    """Return the loss of each row, (N,), from labels (N,) and logits (N,), or (N, C) for C classes."""
+    if head.task == BINARY:
+        return functional.binary_cross_entropy_with_logits(logit, labels, reduction="none")
+    if head.task == MULTICLASS:
+        return functional.cross_entropy(logit, labels.long(), reduction="none")
+    return ((labels - head.mean) / head.deviation - logit).square()

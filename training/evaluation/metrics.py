@@ -1,10 +1,9 @@
-"""Metrics of binary labels, exact over all rows unless a name says otherwise."""
+"""Metrics of binary labels, numbers and several classes, exact over all rows unless a name says otherwise."""
 
 import numpy as np
 
 from rankline.training.distributed.communicator import Array
 from rankline.training.evaluation.scored_rows import ScoredRows, starts
-from rankline.training.evaluation.tasks import class_logloss, confidence_error
 from rankline.workflows.data.auc import exact_auc
 
 NUM_THRESHOLDS = 200
@@ -13,8 +12,66 @@ _SMALLEST = 1e-7
 _NUM_BINS = 15
 
 
+def rmse(rows: ScoredRows) -> float:
+    """Return the root mean squared error, in the unit of the label."""
+    return float(np.sqrt(rows.mean(np.square(_difference(rows)))))
+
+
+def mae(rows: ScoredRows) -> float:
+    """Return the mean absolute error, in the unit of the label."""
+    return rows.mean(np.abs(_difference(rows)))
+
+
+def r2(rows: ScoredRows) -> float:
+    spread = rows.mean(np.square(rows.labels - rows.mean(rows.labels)))
+    return 1 - rows.mean(np.square(_difference(rows))) / spread if spread > 0 else float("nan")
+
+
+def class_logloss(rows: ScoredRows) -> float:
+    """Return the mean cross-entropy in nats; probabilities are clipped to at least 1e-7."""
+    labels, scores = rows.labels, rows.scores
+    if not np.isin(labels, np.arange(scores.shape[1])).all():
+        raise ValueError(f"labels hold values other than the numbers of {scores.shape[1]} classes.")
+    of_class = scores[np.arange(len(labels)), labels.astype(np.int64)].astype(np.float64)
+    return -rows.mean(np.log(np.clip(of_class, _SMALLEST, 1.0)))
+
+
+def accuracy(rows: ScoredRows) -> float:
+    """Return the fraction of rows whose most likely class, the first in a tie, is the label."""
+    return rows.mean(rows.scores.argmax(axis=1) == rows.labels)
+
+
+def macro_f1(rows: ScoredRows) -> float:
+    """Return the mean over the classes of F1, 2·hits / (rows of the class + rows predicted as the class).
+
+    Classes without any such rows are ignored.
+    """
+    own, said = rows.labels.astype(np.int64), rows.scores.argmax(axis=1)
+    hits, of_class, named = (
+        np.bincount(classes, weights=counts, minlength=rows.scores.shape[1])
+        for classes, counts in ((own, rows.counts * (own == said)), (own, rows.counts), (said, rows.counts))
+    )
+    either = of_class + named
+    return float(np.mean(2 * hits[either > 0] / either[either > 0]))
+
+
+def confidence_error(rows: ScoredRows) -> float:
+    """Return the mean absolute difference between the most likely class's probability and its accuracy, in 15 bins.
+
+    Guo et al. 2017, "On Calibration of Modern Neural Networks".
+    """
+    confidence = rows.scores.max(axis=1).astype(np.float64)
+    gap = ((rows.scores.argmax(axis=1) == rows.labels) - confidence) * rows.counts
+    bins = np.clip(np.ceil(confidence * _NUM_BINS).astype(np.int64) - 1, 0, _NUM_BINS - 1)
+    return float(np.abs(np.bincount(bins, weights=gap)).sum() / rows.counts.sum())
+
+
+def _difference(rows: ScoredRows) -> Array:
+    difference: Array = rows.scores.astype(np.float64) - rows.labels
+    return difference
+
+
 def auc(rows: ScoredRows) -> float:
-    """Return the probability that a random positive has a higher score than a random negative; see `exact_auc`."""
     return exact_auc(rows.labels, rows.scores, rows.counts)
 
 
@@ -23,13 +80,6 @@ def thresholded_auc(rows: ScoredRows, num_thresholds: int = NUM_THRESHOLDS) -> f
 
     The thresholds are equally spaced, the curve is linear in between, and scores between two thresholds count as tied.
     If all scores are close together, it is less precise than `auc`. It exists for comparison with Keras.
-
-    Args:
-        rows: rows with probabilities.
-        num_thresholds: at least 2; the first is below all scores, the last above.
-
-    Raises:
-        ValueError: only one class is present.
     """
     # float32, so that a score equal to a threshold is on the same side as in Keras.
     gap = np.ceil(rows.scores.astype(np.float32) * np.float32(num_thresholds - 1)).astype(np.int64) - 1
@@ -58,7 +108,7 @@ def calibration_error(rows: ScoredRows) -> float:
 
     This is the expected calibration error with equal mass (Nguyen and O'Connor 2015, "Posterior calibration and
     exploratory analysis for natural language processing models"). Ties stay in one bin. With several classes it is the
-    one of Guo et al. 2017; see `rankline.training.evaluation.tasks.confidence_error`.
+    one of Guo et al. 2017; see `rankline.training.evaluation.metrics.confidence_error`.
     """
     if rows.scores.ndim > 1:
         return confidence_error(rows)
@@ -77,9 +127,6 @@ def gauc(rows: ScoredRows) -> float:
 
     This is the grouped AUC of Zhou et al. 2018 ("Deep Interest Network for Click-Through Rate Prediction"). With users
     as groups, it measures how well items are ordered *for one user*. Ties count half, as in `auc`.
-
-    Returns:
-        NaN if no group has both classes.
     """
     assert rows.groups is not None
     order = np.lexsort((rows.scores, rows.groups))

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 
 from rankline.training.distributed.communicator import Array
 from rankline.training.models.config import StepConfig
-from rankline.training.models.factorization.ease import EASEConfig
+from rankline.training.models.factorization import EASEConfig
 from rankline.training.models.factorization.tables import TablesModel
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
@@ -27,7 +27,7 @@ _STEEPNESS = 4.0
 
 
 class EASE(TablesModel):
-    def __init__(self, spec: FeatureSpec, model: EASEConfig, step: StepConfig) -> None:  # noqa: ARG002
+    def __init__(self, spec: FeatureSpec, model: EASEConfig, _: StepConfig | None = None) -> None:
         super().__init__(spec, model)
         self._model = model
 
