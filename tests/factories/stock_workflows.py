@@ -46,8 +46,6 @@ GRAPHS: dict[str, Any] = {
     "categorify": lambda: ["user", "city", "tags"] >> ops.Categorify(),
     "categorify_joint": lambda: [["user", "item"]] >> ops.Categorify(encode_type="joint"),
     "categorify_combo": lambda: [["item", "city"]] >> ops.Categorify(encode_type="combo"),
-    "categorify_threshold": lambda: ["user"] >> ops.Categorify(freq_threshold=8, dtype="int32"),
-    "categorify_max_size": lambda: ["user"] >> ops.Categorify(max_size=10),
     "fill_missing": lambda: ["age"] >> ops.FillMissing(-1, add_binary_cols=True),
     "fill_median": lambda: ["age"] >> ops.FillMedian(),
     "normalize": lambda: ["age", "price"] >> ops.FillMissing(0) >> ops.Normalize(),
@@ -57,7 +55,6 @@ GRAPHS: dict[str, Any] = {
     "join_groupby": lambda: ["user"] >> ops.JoinGroupby(cont_cols=["price"], stats=["count", "mean", "std"]),
     "target_encoding": lambda: [["city", "item"]] >> ops.TargetEncoding("label", kfold=3, p_smooth=10),
     "list_slice": lambda: ["tags"] >> ops.Categorify() >> ops.ListSlice(0, 2),
-    "list_slice_padded": lambda: ["tags"] >> ops.Categorify() >> ops.ListSlice(0, 2, pad=True),
     "value_count": lambda: ["tags"] >> ops.Categorify() >> ops.ValueCount(),
     "rename_tags": lambda: ["user"] >> ops.Categorify() >> ops.Rename(postfix="_id") >> ops.AddTags(["mine"]),
     "reduce_dtype_size": lambda: ["user", "price"] >> ops.ReduceDtypeSize(),
@@ -71,10 +68,6 @@ GRAPHS: dict[str, Any] = {
     "categorify_buckets": lambda: ["user"] >> ops.Categorify(freq_threshold=9, num_buckets=4),
     "lambda_on_a_feature": lambda: ["price"] >> ops.LambdaOp(lambda column: column * 2),
     "lambda_on_the_label": lambda: (["user"] >> ops.Categorify()) + (["label"] >> ops.LambdaOp(lambda c: c > 0)),
-    "filter": lambda: ["price"] >> ops.Filter(f=lambda frame: frame[frame["price"] > 0]),
-    "dropna": lambda: ["age"] >> ops.Dropna(),
-    "groupby": lambda: ["user", "price"] >> ops.Groupby(groupby_cols=["user"], aggs={"price": ["mean"]}),
-    "difference_lag": lambda: ["price"] >> ops.DifferenceLag("price", shift=1),
 }
 
 

@@ -110,7 +110,7 @@ def ensemble(
     return export_ensemble(prepared, trained, output, config, name="linear")
 
 
-def test_it_serves_what_was_trained_elsewhere(
+def test_engine_from_outside_serves_a_converted_model(
     ensemble: ExportedEnsemble, prepared: PreparedData, trained: TrainedModel
 ) -> None:
     rows = prepared.heldout().select(prepared.inputs)
@@ -126,7 +126,9 @@ def test_it_serves_what_was_trained_elsewhere(
     assert len(set(expected.tolist())) > len(expected) // 2  # there was something to tell apart
 
 
-def test_without_the_package_nothing_is_served(ensemble: ExportedEnsemble, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_from_outside_is_named_when_its_package_is_missing(
+    ensemble: ExportedEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", [entry for entry in sys.path if entry != str(OUTSIDE)])
         engines.cache_clear()

@@ -24,7 +24,7 @@ from rankline.training.tracking import TrackingConfig
 from rankline.workflows.preprocess.prepared_data import HISTORIES, PreparedData
 from rankline.workflows.schema.model_artifact import TrainedModel
 from rankline.workflows.schema.tensor_names import SCORE
-from tests.oracles.golden.files import HAS_FMA, MADE_WITH, NO_FMA, read_json, unpack
+from tests.oracles.golden.files import HAS_FMA, NO_FMA, unpack
 from tests.oracles.golden.models import MODELS, scores
 from tests.oracles.golden.prepares import PREPARES, generate, prepare_raw, tables_of
 from tests.oracles.golden.tables import read_table, steps_apart
@@ -86,14 +86,8 @@ def assert_scores_as_made(actual: object, files: Path, name: str) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=SCORE_ROUNDING)
 
 
-def test_it_was_made_with_the_packages_of_2023(files: Path) -> None:
-    versions = read_json(files / MADE_WITH)
-    made_with = {name: versions[name].rsplit(".", 1)[0] for name in ("pandas", "numpy", "dask", "tensorflow-cpu")}
-    assert made_with == {"pandas": "1.5", "numpy": "1.26", "dask": "2023.7", "tensorflow-cpu": "2.15"}
-
-
 @pytest.mark.parametrize("name", PREPARES)
-def test_raw_files_are_generated_to_the_byte(name: str, files: Path, tmp_path: Path) -> None:
+def test_golden_raw_files_are_generated_to_the_byte(name: str, files: Path, tmp_path: Path) -> None:
     generate(name, tmp_path)
     raw = files / "raw" / PREPARES[name].dataset.name
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
@@ -103,7 +97,7 @@ def test_raw_files_are_generated_to_the_byte(name: str, files: Path, tmp_path: P
 
 @pytest.mark.skipif(not HAS_FMA, reason=NO_FMA)
 @pytest.mark.parametrize("name", PREPARES)
-def test_data_are_prepared_to_the_bit(name: str, files: Path, tmp_path: Path) -> None:
+def test_golden_data_are_prepared_to_the_bit(name: str, files: Path, tmp_path: Path) -> None:
     made, expected = (files / "raw" / PREPARES[name].dataset.name), files / "prepared" / name
     prepared = prepare_raw(name, made, tmp_path / "prepared")
     tables, tables_made = tables_of(prepared.path), tables_of(expected)
@@ -115,7 +109,7 @@ def test_data_are_prepared_to_the_bit(name: str, files: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("archive", "name"), DATA)
-def test_a_trained_model_scores_the_same(archive: str, name: str, archives: dict[str, Path]) -> None:
+def test_golden_model_scores_the_same(archive: str, name: str, archives: dict[str, Path]) -> None:
     files = archives[archive]
     prepared = PreparedData.load(files / "prepared" / DATA[archive, name])
     actual = scores(prepared, TrainedModel.load(files / "models" / name), requests(files, name))
@@ -123,7 +117,7 @@ def test_a_trained_model_scores_the_same(archive: str, name: str, archives: dict
 
 
 @pytest.mark.parametrize(("archive", "name"), DATA)
-def test_a_run_goes_on_from_its_checkpoint_to_the_same_model(
+def test_golden_checkpoint_resumes_to_the_same_model(
     archive: str, name: str, archives: dict[str, Path], tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     files, output = archives[archive], tmp_path / name
@@ -139,7 +133,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_model(
 
 
 @pytest.mark.parametrize("ensemble", ENSEMBLES)
-def test_a_trained_model_is_exported_again(ensemble: str, files: Path, tmp_path: Path) -> None:
+def test_golden_model_is_exported_again(ensemble: str, files: Path, tmp_path: Path) -> None:
     name = ENSEMBLES[ensemble]
     engine = ensemble.removeprefix(f"{name}_")
     trained = TrainedModel.load(files / "models" / name)
@@ -167,7 +161,7 @@ def servers(archives: dict[str, Path]) -> Iterator[dict[str, EmbeddedServer]]:
 
 
 @pytest.mark.parametrize(("archive", "ensemble"), SERVED)
-def test_an_ensemble_is_served_and_scores_the_same(
+def test_golden_ensemble_is_served_and_scores_the_same(
     archive: str, ensemble: str, archives: dict[str, Path], servers: dict[str, EmbeddedServer]
 ) -> None:
     files, name = archives[archive], SERVED[archive, ensemble]

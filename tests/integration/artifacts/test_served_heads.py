@@ -93,7 +93,7 @@ def server(ensembles: dict[str, ExportedEnsemble]) -> Iterator[EmbeddedServer]:
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_each_head_is_an_output_that_server_and_process_agree_on(
+def test_heads_are_outputs_on_which_server_and_process_agree(
     name: str, ensembles: dict[str, ExportedEnsemble], server: EmbeddedServer, prepared: PreparedData
 ) -> None:
     heldout = prepared.heldout()
@@ -121,15 +121,7 @@ def test_each_head_is_an_output_that_server_and_process_agree_on(
     np.testing.assert_allclose(outputs["kind of"].sum(axis=1), 1, rtol=1e-5)
 
 
-def test_http_has_all_outputs(server: EmbeddedServer, prepared: PreparedData) -> None:
-    asked = prepared.heldout().select(list(INPUTS))
-    with Client(server.endpoints.grpc, "mlp") as client:
-        expected = client.predict(asked)
-    with Client(server.endpoints.http, "mlp", ClientConfig(transport="http")) as client:
-        np.testing.assert_array_equal(client.predict(asked), expected)
-
-
-def test_an_operator_whose_code_changed_since_the_data_was_prepared_is_refused(
+def test_operator_changed_since_the_data_was_prepared_is_refused(
     prepared: PreparedData, ensembles: dict[str, ExportedEnsemble], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = TrainedModel.load(ensembles["mlp"].path.parent / "mlp")
@@ -147,3 +139,11 @@ def test_an_operator_whose_code_changed_since_the_data_was_prepared_is_refused(
     with pytest.raises(ParityError, match=r"column 'x' differs: .* was .* when the data was prepared, and is .* now"):
         export_ensemble(prepared, trained, tmp_path / "repository", ExportConfig(), name="heads")
     assert not (tmp_path / "repository").exists()
+
+
+def test_http_has_all_outputs(server: EmbeddedServer, prepared: PreparedData) -> None:
+    asked = prepared.heldout().select(list(INPUTS))
+    with Client(server.endpoints.grpc, "mlp") as client:
+        expected = client.predict(asked)
+    with Client(server.endpoints.http, "mlp", ClientConfig(transport="http")) as client:
+        np.testing.assert_array_equal(client.predict(asked), expected)

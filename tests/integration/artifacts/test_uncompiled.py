@@ -86,20 +86,12 @@ def expected(functions: Any, tmp_path_factory: pytest.TempPathFactory) -> np.nda
     return 1 / (1 + np.exp(-total))
 
 
-def test_it_scores_as_nvtabular_in_this_process(ensemble: ExportedEnsemble, expected: np.ndarray) -> None:
+def test_uncompiled_workflow_scores_as_nvtabular_in_process(ensemble: ExportedEnsemble, expected: np.ndarray) -> None:
     with open_ensemble(ensemble) as client:
         np.testing.assert_allclose(client.predict(SAMPLE), expected, rtol=1e-5)
 
 
-def test_what_it_costs_is_in_the_manifest(ensemble: ExportedEnsemble) -> None:
-    about = ensemble.manifest.details["uncompiled"]
-    assert about["operators"] == ["LambdaOp"]
-    assert about["row_ms"] > 0
-
-
-def test_triton_scores_the_same_and_refuses_what_the_workflow_cannot_take(
-    ensemble: ExportedEnsemble, expected: np.ndarray
-) -> None:
+def test_uncompiled_workflow_scores_the_same_in_triton(ensemble: ExportedEnsemble, expected: np.ndarray) -> None:
     with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, "mine") as client:
         np.testing.assert_allclose(client.predict(SAMPLE), expected, rtol=1e-5)
         for number in range(5):
@@ -111,14 +103,7 @@ def test_triton_scores_the_same_and_refuses_what_the_workflow_cannot_take(
         np.testing.assert_allclose(client.predict(SAMPLE.slice(0, 1)), expected[:1], rtol=1e-5)
 
 
-def test_it_can_be_fused(workflow: Path, model: Path, expected: np.ndarray, tmp_path: Path) -> None:
-    config = ExportConfig(uncompiled="LambdaOp", fused=True)
-    fused = export_foreign(model, SAMPLE, tmp_path / "mine", config, name="mine", workflow=workflow)
-    with open_ensemble(fused) as client:
-        np.testing.assert_allclose(client.predict(SAMPLE), expected, rtol=1e-5)
-
-
-def test_it_is_refused_unless_it_is_named(workflow: Path, model: Path, tmp_path: Path) -> None:
+def test_uncompiled_operator_is_refused_unless_named(workflow: Path, model: Path, tmp_path: Path) -> None:
     with pytest.raises(LoweringError, match="--uncompiled LambdaOp"):
         export_foreign(model, SAMPLE, tmp_path / "mine", ExportConfig(), name="mine", workflow=workflow)
     with pytest.raises(ConfigError, match=r"names \['Categorify'\], expected .*\['LambdaOp'\]"):
@@ -126,7 +111,7 @@ def test_it_is_refused_unless_it_is_named(workflow: Path, model: Path, tmp_path:
         export_foreign(model, SAMPLE, tmp_path / "mine", config, name="mine", workflow=workflow)
 
 
-def test_a_function_that_no_package_names_is_not_called(model: Path, tmp_path: Path) -> None:
+def test_function_without_an_entry_point_is_not_called(model: Path, tmp_path: Path) -> None:
     save_workflow(fitted(graph(lambda column: column * 2), ROWS, tmp_path / "scratch"), tmp_path / "workflow")
     with pytest.raises(ArtifactError, match=r"LambdaOp on \['price'\] was saved with its code.*rankline\.functions"):
         export_foreign(model, SAMPLE, tmp_path / "mine", UNCOMPILED, name="mine", workflow=tmp_path / "workflow")
@@ -136,7 +121,7 @@ def test_a_function_that_no_package_names_is_not_called(model: Path, tmp_path: P
     assert not (tmp_path / "mine").exists()
 
 
-def test_a_function_that_hangs_on_the_other_rows_is_refused(functions: Any, model: Path, tmp_path: Path) -> None:
+def test_function_that_depends_on_other_rows_is_refused(functions: Any, model: Path, tmp_path: Path) -> None:
     save_workflow(fitted(graph(functions.above_the_mean), ROWS, tmp_path / "scratch"), tmp_path / "workflow")
     with pytest.raises(ParityError, match="depends on what else is in a batch"):
         export_foreign(model, SAMPLE, tmp_path / "mine", UNCOMPILED, name="mine", workflow=tmp_path / "workflow")

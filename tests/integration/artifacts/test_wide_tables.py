@@ -78,7 +78,7 @@ def expected(columns: dict[str, NDArray[np.generic]]) -> NDArray[np.float32]:
     return sums[:, 0]
 
 
-def test_a_wide_table_is_one_step_behind_a_relay(ensemble: ExportedEnsemble) -> None:
+def test_wide_table_is_one_step_behind_a_relay(ensemble: ExportedEnsemble) -> None:
     assert ensemble.steps == ("wide_relay_v1", "wide_score_v1")
     ensemble.check_files()
     relayed = [tensor.name for tensor in ensemble.step_config("wide_relay_v1").input]
@@ -86,22 +86,14 @@ def test_a_wide_table_is_one_step_behind_a_relay(ensemble: ExportedEnsemble) -> 
 
 
 @pytest.mark.parametrize("num_rows", [1, 7, 64])
-def test_a_wide_table_scores_as_its_model_does(num_rows: int, server: EmbeddedServer) -> None:
+def test_wide_table_scores_as_its_model(num_rows: int, server: EmbeddedServer) -> None:
     with Client(server.endpoints.grpc, "wide") as client, ThreadPoolExecutor(4) as pool:
         requests = [rows(num_rows, seed) for seed in range(8)]
         for scores, columns in zip(pool.map(client.predict, requests), requests, strict=True):
             np.testing.assert_allclose(scores, expected(columns), rtol=1e-4, atol=1e-3)
 
 
-def test_a_relayed_nan_stays_nan(ensemble: ExportedEnsemble, server: EmbeddedServer) -> None:
-    relayed = [tensor.name for tensor in ensemble.step_config("wide_relay_v1").input]
-    columns = rows(3, seed=0)
-    columns[next(name for name in relayed if DTYPES[name] == "float32")][1] = np.nan
-    with Client(server.endpoints.grpc, "wide") as client:
-        assert np.isnan(client.predict(columns)).tolist() == [False, True, False]
-
-
-def test_a_wide_row_that_lacks_a_column_names_it_and_few_others(server: EmbeddedServer) -> None:
+def test_wide_row_without_a_column_names_it_and_few_others(server: EmbeddedServer) -> None:
     columns = rows(1, seed=0)
     del columns[NAMES[0]]
     with (
@@ -110,3 +102,11 @@ def test_a_wide_row_that_lacks_a_column_names_it_and_few_others(server: Embedded
     ):
         client.predict(columns)
     assert len(str(caught.value)) < 400
+
+
+def test_relayed_nan_stays_nan(ensemble: ExportedEnsemble, server: EmbeddedServer) -> None:
+    relayed = [tensor.name for tensor in ensemble.step_config("wide_relay_v1").input]
+    columns = rows(3, seed=0)
+    columns[next(name for name in relayed if DTYPES[name] == "float32")][1] = np.nan
+    with Client(server.endpoints.grpc, "wide") as client:
+        assert np.isnan(client.predict(columns)).tolist() == [False, True, False]

@@ -2,38 +2,29 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from rankline.scoring.recommend import best_items
 from rankline.serving.client import AsyncClient, Client, ClientConfig, PreparedRequest
-from rankline.serving.engines import engine_for
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import export_ensemble
-from rankline.serving.export.triton_version import Served, write_version
-from rankline.serving.loadtest.generator.payloads import lay_out
-from rankline.serving.repository.ensemble import CONFIG, ExportedEnsemble
-from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
+from rankline.serving.repository.ensemble import ExportedEnsemble
+from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.supervisor import config_of
-from rankline.workflows.compiler.compile import compile_workflow
 from rankline.workflows.core.errors import RequestError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, save_workflow
 from rankline.workflows.nvt.operators import NullToEmptyList
 from rankline.workflows.preprocess.partitions import file_name
-from rankline.workflows.preprocess.prepared_data import CATALOG, HELDOUT, HISTORIES, KIND, PreparedData
+from rankline.workflows.preprocess.prepared_data import HELDOUT, KIND, PreparedData
 from rankline.workflows.schema.feature_spec import (
     FILE_NAME,
     HISTORY,
@@ -103,9 +94,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
         heldout = heldout.append_column("label", pa.array(np.zeros(60, np.float32)))
         (directory / HELDOUT).mkdir()
         pq.write_table(heldout, directory / HELDOUT / file_name(0))
-        pq.write_table(pa.table({"item_id": ITEMS, "title": [f"title {item}" for item in ITEMS]}), directory / CATALOG)
-        owned = [ITEMS[number : number + 15] for number in range(len(USERS_KNOWN))]
-        pq.write_table(pa.table({"user_id": USERS_KNOWN, "history": owned}), directory / HISTORIES)
     return PreparedData.load(path)
 
 
@@ -168,37 +156,6 @@ def client(server: EmbeddedServer) -> Iterator[Client]:
         yield connected
 
 
-@pytest.fixture(scope="module")
-def waiting(
-    prepared: PreparedData, trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Client, Callable[[], tuple[int, int]]]]:
-    """Plan and model in one step that waits up to 100 ms for requests to join, and how often it ran how many."""
-    repository = tmp_path_factory.mktemp("waiting")
-    engine = engine_for(trained.format)
-    model = engine.load_trained(trained.model_path)
-    plan = compile_workflow(prepared.workflow(), model.dtypes(prepared.spec), prepared.candidates)
-    served = Served(engine=engine, path=trained.model_path)
-    config = replace(CONFIG_OF_TEST, fused=True)
-    write_version(repository, plan, served, config, name="tiny", version=1, candidates=prepared.candidates)
-    shutil.rmtree(repository / "tiny")
-    file = repository / "tiny_score_v1" / CONFIG
-    message = text_format.Parse(file.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
-    message.dynamic_batching.max_queue_delay_microseconds = 100_000
-    del message.parameters["MANIFEST"]
-    file.write_text(text_format.MessageToString(message), encoding="utf-8")
-    with EmbeddedServer(ServerConfig(repositories=(repository,))) as running:
-
-        def num_executions() -> tuple[int, int]:
-            with grpc.insecure_channel(running.endpoints.grpc) as channel:
-                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-                asked = service_pb2.ModelStatisticsRequest(name="tiny_score_v1")
-                stats = stub.ModelStatistics(asked).model_stats[0]
-            return stats.inference_stats.success.count, stats.execution_count
-
-        with Client(running.endpoints.grpc, "tiny_score_v1") as connected:
-            yield connected, num_executions
-
-
 def row_of(number: int) -> dict[str, Any]:
     """Known and unknown users, histories of any length."""
     rng = np.random.default_rng(number)
@@ -212,28 +169,8 @@ def one_by_one(client: Client, row: dict[str, Any], items: list[str]) -> Any:
     return client.predict(rows | {"item_id": items})
 
 
-def test_the_config_says_which_columns_may_hold_several(client: Client, ensemble: ExportedEnsemble) -> None:
-    assert client.schema.candidates == ("item_id",)
-    assert {tensor.name: tensor.dims for tensor in client.schema.inputs} == {
-        "user_id": (1,),
-        "item_id": (-1,),
-        "history__values": (-1,),
-        "history__nnzs": (1,),
-    }
-    assert {tensor.name: tensor.dims for tensor in client.schema.optional_inputs} == {
-        "user_id__valid": (1,),
-        "item_id__valid": (-1,),
-    }
-    assert client.schema.outputs[0].dims == (-1,)
-    assert client.schema.max_list_length == 300
-    parity = ensemble.manifest.details["parity"]
-    assert parity["num_candidates"] == 16
-    assert parity["num_left_out"] == 0
-    assert parity["largest_score_difference"] < SCORE_ROUNDING
-
-
 @pytest.mark.parametrize("number", range(4))
-def test_a_ranking_scores_each_candidate_as_a_row_of_its_own(client: Client, number: int) -> None:
+def test_rank_scores_each_candidate_as_a_row_of_its_own(client: Client, number: int) -> None:
     items = [*ITEMS, "never seen"]
     scores = client.rank(row_of(number), items)
     np.testing.assert_allclose(scores, one_by_one(client, row_of(number), items), atol=SCORE_ROUNDING)
@@ -241,7 +178,7 @@ def test_a_ranking_scores_each_candidate_as_a_row_of_its_own(client: Client, num
     assert len(np.unique(scores)) > 35
 
 
-def test_one_candidate_may_be_sent_as_ever(client: Client) -> None:
+def test_predict_takes_a_single_candidate_per_row(client: Client) -> None:
     rows = interactions(20, seed=3)
     scores = client.predict(rows)
     assert scores.shape == (20,)
@@ -253,7 +190,7 @@ def test_one_candidate_may_be_sent_as_ever(client: Client) -> None:
         np.testing.assert_allclose(client.predict(lacking), alone, atol=SCORE_ROUNDING)
 
 
-def test_rows_may_hold_several_each_and_more_than_fit_into_one_request(client: Client) -> None:
+def test_predict_takes_rows_of_candidates_beyond_one_request(client: Client) -> None:
     rng = np.random.default_rng(4)
     rows = interactions(9, seed=4).assign(item_id=list(rng.choice(ITEMS, (9, 200))))  # 2 rows of 200 fit into 512
     scores = client.predict(rows)
@@ -263,7 +200,7 @@ def test_rows_may_hold_several_each_and_more_than_fit_into_one_request(client: C
         np.testing.assert_allclose(scores[number], client.rank(row, items), atol=SCORE_ROUNDING)
 
 
-def test_every_transport_and_asyncio_rank_alike(client: Client, server: EmbeddedServer) -> None:
+def test_transports_rank_alike(client: Client, server: EmbeddedServer) -> None:
     items: list[Any] = [*ITEMS, None, "never"]
     expected = client.rank(row_of(2), items)
     with Client(server.endpoints.http, "tiny", ClientConfig(transport="http")) as over_http:
@@ -278,26 +215,6 @@ def test_every_transport_and_asyncio_rank_alike(client: Client, server: Embedded
             np.testing.assert_allclose(scores, expected[: len(scores)], atol=SCORE_ROUNDING)
 
 
-def test_joined_requests_with_different_numbers_of_candidates_get_their_own_scores(
-    client: Client, waiting: tuple[Client, Callable[[], tuple[int, int]]]
-) -> None:
-    joined, num_executions = waiting
-    counts = [1 + (7 * number) % 40 for number in range(32)]
-    before = num_executions()
-
-    def ask(number: int) -> Any:
-        return joined.rank(row_of(number), [ITEMS[(number + i) % 40] for i in range(counts[number])])
-
-    with ThreadPoolExecutor(32) as pool:
-        results = list(pool.map(ask, range(32)))
-    after = num_executions()
-    assert after[0] - before[0] == 32
-    assert after[1] - before[1] < 32  # of Triton's batches
-    for number, scores in enumerate(results):
-        items = [ITEMS[(number + i) % 40] for i in range(counts[number])]
-        np.testing.assert_allclose(scores, one_by_one(client, row_of(number), items), atol=SCORE_ROUNDING)
-
-
 def resized(request: PreparedRequest, count: int) -> PreparedRequest:
     """A ranking with another number of candidates than there are scores expected, past the client's checks."""
     (message,) = request.messages
@@ -307,37 +224,7 @@ def resized(request: PreparedRequest, count: int) -> PreparedRequest:
     return request
 
 
-def test_a_bad_request_fails_alone(client: Client, waiting: tuple[Client, Callable[[], tuple[int, int]]]) -> None:
-    joined, _ = waiting
-
-    def ask(number: int) -> Any:
-        if number % 4 == 1:
-            return joined.infer(resized(joined.prepare_ranking(row_of(number), ["é1"]), 0)).tolist()
-        row = row_of(number)
-        if number % 4 == 3:
-            row = {"user_id": row["user_id"], "history__values": ["é1"], "history__nnzs": 5}
-        return joined.rank(row, ITEMS[: 1 + number])
-
-    def answer(number: int) -> Any:
-        try:
-            return ask(number)
-        except RequestError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(answer, range(12)))
-    for number, found in enumerate(answers):
-        if number % 4 == 1:
-            assert "'item_id' has no candidates, expected at least one per row" in found
-        elif number % 4 == 3:
-            assert "lengths of 'history' do not fit its values" in found
-        else:
-            np.testing.assert_allclose(
-                found, one_by_one(client, row_of(number), ITEMS[: 1 + number]), atol=SCORE_ROUNDING
-            )
-
-
-def test_the_server_refuses_none_and_too_many(client: Client, server: EmbeddedServer) -> None:
+def test_server_refuses_no_and_too_many_candidates(client: Client, server: EmbeddedServer) -> None:
     with pytest.raises(RequestError, match="there are no candidates"):
         client.rank(row_of(1), [])
     with pytest.raises(RequestError, match="'item_id' has no candidates, expected at least one per row"):
@@ -348,43 +235,3 @@ def test_the_server_refuses_none_and_too_many(client: Client, server: EmbeddedSe
             unlimited.rank(row_of(1), ["é1"] * 301)
         with pytest.raises(RequestError, match="3 rows have 200 candidates each, expected at most 512 in all"):
             unlimited.predict(interactions(3, seed=5).assign(item_id=[["é1"] * 200] * 3))
-
-
-def test_one_process_for_both_steps_answers_the_same(
-    client: Client, waiting: tuple[Client, Callable[[], tuple[int, int]]]
-) -> None:
-    of_one, _ = waiting
-    assert replace(of_one.schema, name="tiny") == client.schema
-    np.testing.assert_array_equal(of_one.rank(row_of(3), ITEMS), client.rank(row_of(3), ITEMS))
-    np.testing.assert_array_equal(of_one.predict(interactions(7, seed=6)), client.predict(interactions(7, seed=6)))
-
-
-def test_rows_with_one_candidate_can_be_laid_out_for_a_benchmark(client: Client, prepared: PreparedData) -> None:
-    rows = prepared.heldout().select(list(prepared.inputs)).combine_chunks()
-    expected = client.predict(rows)
-    requests = lay_out(client, rows, 4, 3, np.random.default_rng(0))
-    for message, draw in zip(requests.messages, requests.draws, strict=True):
-        request = service_pb2.ModelInferRequest.FromString(message)
-        scores = client.infer(PreparedRequest(messages=(request,), num_rows=4))
-        np.testing.assert_allclose(scores, expected[draw], atol=SCORE_ROUNDING)
-
-
-def test_recommending_ranks_what_the_user_does_not_have(client: Client, prepared: PreparedData) -> None:
-    said: list[str] = []
-    best = best_items(client, prepared, "u3", 6, report=said.append)
-    owned = set(ITEMS[3:18])
-    rest = [item for item in ITEMS if item not in owned]
-    scores = client.rank({"user_id": "u3", "history": ITEMS[3:18]}, rest)
-    assert [row["item_id"] for row in best] == [rest[i] for i in np.argsort(-scores)[:6]]
-    assert [row["score"] for row in best] == pytest.approx(sorted(scores.tolist(), reverse=True)[:6])
-    assert best[0]["title"] == f"title {best[0]['item_id']}"
-    assert said == []
-    assert {row["item_id"] for row in best_items(client, prepared, "u3", 40, with_known=True)} == set(ITEMS)
-
-
-def test_somebody_unknown_has_no_history_and_is_told_so(client: Client, prepared: PreparedData) -> None:
-    said: list[str] = []
-    best = best_items(client, prepared, "stranger", 40, report=said.append)
-    assert said == ["user 'stranger' is not in the data: these are for a user without a history."]
-    scores = client.rank({"user_id": "stranger", "history": []}, ITEMS)
-    assert [row["score"] for row in best] == pytest.approx(sorted(scores.tolist(), reverse=True))

@@ -109,7 +109,7 @@ def test_chosen_python_that_does_not_start_is_rejected(checkout: Path, python: s
         ("importlib.util.find_spec = lambda name: None", "cannot make virtual environments.*-venv"),
     ],
 )
-def test_a_python_that_lacks_something(checkout: Path, tmp_path: Path, change: str, message: str) -> None:
+def test_python_that_lacks_something_is_rejected(checkout: Path, tmp_path: Path, change: str, message: str) -> None:
     assert re.search(message, refusal(checkout, PYTHON=changed_python(tmp_path, "python", change)))
 
 
@@ -130,20 +130,20 @@ def environment_of(checkout: Path, python: str) -> None:
 
 
 @pytest.mark.parametrize("change", [None, "sys.version_info = (3, 9, 2)"], ids=["gone", "too old"])
-def test_an_environment_whose_python_will_not_do(checkout: Path, tmp_path: Path, change: str | None) -> None:
+def test_environment_of_an_unsuitable_python_is_rejected(checkout: Path, tmp_path: Path, change: str | None) -> None:
     environment_of(checkout, changed_python(tmp_path, "python", change) if change else "/nonexistent/python3.11")
     (checkout / ".venv/.installed-cpu-0").touch()
     assert re.search("the Python of .venv will not do: it .*`make clean` removes .venv", refusal(checkout))
 
 
-def test_an_environment_with_another_python_than_the_chosen_one(checkout: Path, tmp_path: Path) -> None:
+def test_environment_of_another_python_than_the_chosen_is_rejected(checkout: Path, tmp_path: Path) -> None:
     environment_of(checkout, sys.executable)
     other = program(tmp_path, "python3.10", "echo Python 3.10.99")
     message = rf"\.venv has Python {sys.version.split()[0]}, and PYTHON={other} is Python 3\.10\.99: make clean first"
     assert re.search(message, refusal(checkout, PYTHON=other))
 
 
-def test_a_developers_environment_will_do_for_every_target(checkout: Path) -> None:
+def test_developer_environment_serves_every_target(checkout: Path) -> None:
     extras = re.findall(r"scripts/setup.sh (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
     most = max(extras, key=len)
     sources = (checkout / "pyproject.toml").read_bytes() + (checkout / "constraints.txt").read_bytes()
@@ -170,7 +170,7 @@ def environment_made(checkout: Path, **environment: str) -> list[str]:
     return lines
 
 
-def test_the_newest_suitable_python_that_starts(checkout: Path, tools: Path) -> None:
+def test_newest_suitable_python_is_chosen(checkout: Path, tools: Path) -> None:
     """On a machine of another kind, of which it says so."""
     program(tools, "g++", "exit 0")
     program(tools, "python3.13", "exit 127")  # as a shim of pyenv
@@ -233,7 +233,7 @@ def uv_wheel(folder: Path) -> dict[str, str]:
     return {**NOWHERE, "PIP_FIND_LINKS": str(folder)}
 
 
-def test_uv_fetches_a_python_where_none_will_do(
+def test_uv_fetches_a_python_where_none_is_suitable(
     checkout: Path, tools: Path, tmp_path: Path, mirror: dict[str, str]
 ) -> None:
     """As on a system whose only Python is newer; uv comes from PyPI too, for as long as it is needed."""
@@ -253,7 +253,7 @@ def test_uv_fetches_a_python_where_none_will_do(
 
 
 @pytest.mark.parametrize("lacking", ["any way to uv", "uv's source"])
-def test_no_network(checkout: Path, tools: Path, tmp_path: Path, lacking: str) -> None:
+def test_missing_network_is_named_with_its_remedy(checkout: Path, tools: Path, tmp_path: Path, lacking: str) -> None:
     program(tools, "g++", "exit 0")
     without_venv = "; sys.modules['venv'] = None" if lacking == "any way to uv" else ""
     changed_python(tools, "python3", f"sys.version_info = (3, 14, 0){without_venv}")

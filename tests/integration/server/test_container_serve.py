@@ -71,9 +71,9 @@ def kill_server(image: RunningImage) -> None:
 
 
 def exports_and_rollbacks_fail_no_request(directory: Path) -> None:
-    """Twenty exports with the default retention, ten rollbacks and five broken versions in between."""
+    """Eight exports with the default retention, four rollbacks and two broken versions in between."""
     with serving(directory) as (image, repository, client), under_load():
-        for number in range(2, 22):
+        for number in range(2, 10):
             version = publish_tiny(repository, 10 * number, keep=KEEP)
             wait_until(lambda number=number: offset_of(client) == 10 * number)
             if number % 2:
@@ -243,53 +243,27 @@ def replace_by_fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def with_parameter(key: str) -> str:
-    return f'backend: "nvtabular"\nparameters {{\n  key: "{key}"\n  value {{\n    string_value: "evil.so"\n  }}\n}}'
-
-
 NOT_OURS = "is not as rankline export writes it"
-CONFIGS = (
-    ' runtime: "plan/evil.so"\nbackend: "nvtabular"',
-    'backend: "nvtabular"\nruntime : "plan/evil.so"',
-    'backend: "nvtabular" runtime: "plan/evil.so"',
-    'backend: "nvtabular"\n\truntime: "plan/evil.so"',
-    'backend: "nvtabular" #\nruntime: "plan/evil.so"',
-    'backend: "nvtabular"\nrunti\\155e: "plan/evil.so"',
-    'backend: "nvtabular"\nmodel_repository_agents {\n  agents {\n    name: "evil"\n  }\n}',
-    'backend: "python"',
-    'backend: "../plan"',
-    with_parameter("TRITON_BATCH_STRATEGY_PATH"),
-    with_parameter("TRITON_BATCH_STRATEGY_PA\\124H"),
-    with_parameter("EXECUTION_ENV_PATH"),
-)
 CHANGES: dict[str, tuple[Callable[[ExportedEnsemble], object], str]] = {
-    **{new: (lambda version, new=new: edit_config(version, new), NOT_OURS) for new in CONFIGS},
+    "another backend": (lambda version: edit_config(version, 'backend: "python"'), NOT_OURS),
+    "code in a runtime": (
+        lambda version: edit_config(version, 'backend: "nvtabular"\nrunti\\155e: "plan/evil.so"'),
+        NOT_OURS,
+    ),
     "a library that the manifest lists": (lambda version: add_file(version, "1/batchstrategy.so"), NOT_OURS),
     "a library beside the config": (lambda version: add_file(version, "libtriton_nvtabular.so"), NOT_OURS),
     "another manifest": (
         lambda version: edit_config(version, '"/dev/zero"', f'"{NAME}/{version.version}/manifest.json"'),
         NOT_OURS,
     ),
-    "another manifest behind its value": (
-        lambda version: edit_config(
-            version,
-            '  value {\n    string_value: "/dev/zero"\n  }\n  key: "MANIFEST"\n',
-            f'  key: "MANIFEST"\n  value {{\n    string_value: "{NAME}/{version.version}/manifest.json"\n  }}\n',
-        ),
-        NOT_OURS,
-    ),
     "many instances": (lambda version: edit_config(version, "count: 1000000000", "count: 1"), NOT_OURS),
     "an octal size": (lambda version: edit_manifest(version, '"num_bytes": ', '"num_bytes": 0'), NOT_OURS),
     "more than there is room for": (lambda version: claim_bytes(version, 10**12), "has no room for it"),
     "a path that leads out": (lambda version: edit_manifest(version, f'"{NAME}_predict', '"../predict'), NOT_OURS),
-    "an empty manifest": (lambda version: manifest_of(version).write_text("{}\n}"), NOT_OURS),
     "a FIFO as manifest": (lambda version: replace_by_fifo(manifest_of(version)), "cannot be read"),
-    "a FIFO as config": (
-        lambda version: replace_by_fifo(version.path / f"{NAME}_predict_v{version.version}/config.pbtxt"),
-        "is missing",
-    ),
     "a damaged file": (lambda version: damage(version, "transform"), "does not match its checksum"),
 }
+"""What is done to a version, and why it is refused; `test_ensemble.py` tries more configs."""
 SCENARIOS: dict[str, Callable[[Path], None]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -309,7 +283,7 @@ def test_scenario(name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_key_that_may_not_be_read_is_named_before_the_start(tmp_path: Path) -> None:
+def test_unreadable_key_is_named_before_the_start(tmp_path: Path) -> None:
     make_image(tmp_path)
     command = [tmp_path / "bin/serve", tmp_path, f"--grpc-server-key={tmp_path}/server.key"]
     done = subprocess.run(command, env={"PATH": f"{tmp_path}/bin"}, capture_output=True, text=True, check=False)

@@ -15,14 +15,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from mlflow import MlflowClient
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from rankline.registry.activation import register
-from rankline.registry.alias_follower import Alias, AliasFollower
 from rankline.registry.status import statuses
-from rankline.runs.store import CHAMPION
 from rankline.scoring.backends import client_for
 from rankline.serving.client import Client, ClientConfig
 from rankline.serving.repository.ensemble import ExportedEnsemble, before
@@ -134,7 +130,7 @@ def test_versions_change_under_load_without_a_failed_request(served: Served) -> 
     assert len(served.processes("transform")) == bool(served.runtime)
 
 
-def test_status_says_that_a_server_has_another_version_than_the_active_one(served: Served) -> None:
+def test_status_reports_a_server_behind_the_active_version(served: Served) -> None:
     def said() -> tuple[int | None, tuple[str, ...]]:
         (status,) = statuses(served.repository.parent, served.server.endpoints.grpc)
         return status.served, status.disagreements
@@ -148,30 +144,8 @@ def test_status_says_that_a_server_has_another_version_than_the_active_one(serve
     assert said() == (2, ())
 
 
-def test_a_server_follows_an_alias_under_load_without_a_failed_request(tmp_path: Path) -> None:
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
-    origin, path, events = tmp_path / "origin" / NAME, tmp_path / "elsewhere" / NAME, list[str]()
-    register(publish_tiny(origin, 10), str(client.tracking_uri))
-    for offset in (20, 30):
-        register(publish_tiny(origin, offset, promote=False), str(client.tracking_uri))
-    follower = AliasFollower(Alias(NAME, CHAMPION), path, str(client.tracking_uri), events.append)
-    follower.follow()
-    first = ExportedEnsemble.load(path)
-    with EmbeddedServer(config_of(first)) as server:
-        served = Served(path, server, Supervisor(server, first, follow_versions=True, report=events.append), events)
-        with load(served) as seen:
-            for version in (2, 3, 1, 2, 1):
-                client.set_registered_model_alias(NAME, CHAMPION, str(version))  # as on MLflow's own page
-                follower.step()
-                served.supervisor.step()
-                wait_until(lambda wanted=10 * version: seen.answers[-1] == wanted)  # type: ignore[misc]
-    assert seen.errors == []
-    assert set(seen.answers) == {10, 20, 30}
-    assert [event for event in events if "active" in event] == [f"version {n} is active" for n in (2, 3, 1, 2, 1)]
-
-
 @IN_BOTH
-def test_a_version_that_cannot_be_loaded_leaves_the_old_one_answering(served: Served) -> None:
+def test_version_that_cannot_be_loaded_leaves_the_old_one_active(served: Served) -> None:
     file = damage(served.publish(20), "predict")
     with load(served) as seen:
         for _ in range(3):
@@ -201,7 +175,7 @@ class LateServer(EmbeddedServer):
 
 
 @pytest.mark.parametrize("num_late", [1, 2], ids=["the new ensemble", "the old one after it, too"])
-def test_a_takeover_that_fails_at_its_end_leaves_no_gap(tmp_path: Path, num_late: int) -> None:
+def test_failed_takeover_leaves_no_gap(tmp_path: Path, num_late: int) -> None:
     ensemble = publish_tiny(tmp_path / NAME, 10)
     events: list[str] = []
     with LateServer(config_of(ensemble)) as server:
@@ -222,7 +196,7 @@ def test_a_takeover_that_fails_at_its_end_leaves_no_gap(tmp_path: Path, num_late
     assert events[2:] == ["loading version 3", "version 3 is active"]
 
 
-def test_a_version_that_was_refused_is_tried_again_later(served: Served) -> None:
+def test_refused_version_is_retried_with_growing_pauses(served: Served) -> None:
     now_s = 0.0
     new = served.publish(20)
     follower = Follower(served.supervisor.serving, served.events.append, clock=lambda: now_s)
@@ -242,7 +216,7 @@ def test_a_version_that_was_refused_is_tried_again_later(served: Served) -> None
     assert served.ask() == 20
 
 
-def test_a_disk_that_does_not_answer_ends_no_server(tmp_path: Path) -> None:
+def test_server_survives_an_unresponsive_disk(tmp_path: Path) -> None:
     now_s, events = 0.0, list[str]()
     follower = Follower(publish_tiny(tmp_path / NAME, 10), events.append, clock=lambda: now_s)
     publish_tiny(tmp_path / NAME, 20)
@@ -257,7 +231,7 @@ def test_a_disk_that_does_not_answer_ends_no_server(tmp_path: Path) -> None:
     assert follower.serving.version == 2
 
 
-def test_an_ensemble_that_is_not_ready_is_loaded_again(served: Served) -> None:
+def test_unloaded_ensemble_is_loaded_again(served: Served) -> None:
     served.server.unload(NAME)  # by whoever: Triton has let it go
     for _ in range(2):  # the second finds nothing to do
         served.supervisor.step()
@@ -265,15 +239,7 @@ def test_an_ensemble_that_is_not_ready_is_loaded_again(served: Served) -> None:
     assert served.events == [f"{NAME} is not ready; loading it again", f"{NAME} is back"]
 
 
-@pytest.mark.parametrize("runtime", ["", PYTHON_RUNTIME], ids=["native", "python"])
-def test_a_damaged_version_is_not_started(tmp_path: Path, runtime: str) -> None:
-    ensemble = publish_tiny(tmp_path / NAME, 10, runtime=runtime)
-    file = damage(ensemble, "transform")
-    with pytest.raises(ServerError, match=f"{file.name} does not match its checksum"):
-        EmbeddedServer(config_of(ensemble)).start()
-
-
-def test_code_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
+def test_python_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
     ensemble = publish_tiny(tmp_path / NAME, 10)  # it is refused when it is opened, see test_ensemble.py, and if not
     marker = tmp_path / "it ran"
     code = f"open({str(marker)!r}, 'w').close()\nclass TritonPythonModel: pass\n"
@@ -284,7 +250,7 @@ def test_code_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_a_machine_without_native_backends_serves_in_python(
+def test_machine_without_native_backends_serves_in_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
@@ -301,7 +267,7 @@ def test_a_machine_without_native_backends_serves_in_python(
 
 @IN_PYTHON
 @pytest.mark.parametrize("step", ["transform", "predict"])
-def test_a_model_that_loses_its_process_under_load_comes_back(served: Served, step: str) -> None:
+def test_killed_model_process_under_load_comes_back(served: Served, step: str) -> None:
     with load(served) as seen:
         (victim,) = served.processes(step)
         kill_model_process(victim)
@@ -319,7 +285,7 @@ def test_a_model_that_loses_its_process_under_load_comes_back(served: Served, st
 
 
 @IN_PYTHON
-def test_a_model_that_cannot_come_back_is_tried_again(served: Served) -> None:
+def test_model_that_cannot_be_reloaded_is_retried(served: Served) -> None:
     folder = served.repository / f"{NAME}_predict_v1" / "1" / "plan"
     folder.rename(folder.with_name("away"))
     (victim,) = served.processes("predict")
@@ -333,7 +299,7 @@ def test_a_model_that_cannot_come_back_is_tried_again(served: Served) -> None:
     assert served.ask() == 10
 
 
-def test_a_server_that_crashes_comes_back_at_the_same_address(tmp_path: Path) -> None:
+def test_crashed_server_comes_back_at_the_same_address(tmp_path: Path) -> None:
     ensemble = publish_tiny(tmp_path / NAME, 10, runtime=PYTHON_RUNTIME)
     events: list[str] = []
     with EmbeddedServer(config_of(ensemble, log_path=tmp_path / "triton.log")) as server:
@@ -355,9 +321,7 @@ def test_a_server_that_crashes_comes_back_at_the_same_address(tmp_path: Path) ->
     assert (tmp_path / "triton.log.old").stat().st_size
 
 
-def test_a_server_is_started_again_however_often_it_ends_and_its_start_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_is_restarted_after_every_end_and_failed_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankline.serving.server.supervisor._MAX_MISSES", 0)
     now_s, events = 0.0, list[str]()
     ensemble, log = publish_tiny(tmp_path / NAME, 10), tmp_path / "triton.log"
@@ -394,7 +358,7 @@ def test_a_server_is_started_again_however_often_it_ends_and_its_start_fails(
     ]
 
 
-def test_a_server_behind_tls_is_asked(served: Served, tmp_path: Path) -> None:
+def test_client_for_a_server_behind_tls(served: Served, tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     root = certificates / "root.pem"
     with tls_in_front_of(served.server.endpoints.grpc, certificates) as url:
@@ -407,7 +371,7 @@ def test_a_server_behind_tls_is_asked(served: Served, tmp_path: Path) -> None:
         client_for(tmp_path / NAME, None, root).__enter__()
 
 
-def test_nobody_else_loads_or_unloads_models(served: Served) -> None:
+def test_model_control_requires_a_key(served: Served) -> None:
     assert served.server.endpoints.http == ""
     served.server.config = replace(served.server.config, http_port=0)
     served.server.restart((NAME,))
@@ -427,7 +391,7 @@ def test_nobody_else_loads_or_unloads_models(served: Served) -> None:
     assert served.ask() == 10
 
 
-def test_no_model_runs_code_of_its_own_where_nothing_is_pythons(served: Served) -> None:
+def test_python_backend_is_absent_until_it_is_needed(served: Served) -> None:
     """Even with the key: the backend that would run a `model.py` of the repository is not there until it is needed."""
     folder = served.repository / "theirs"
     (folder / "1").mkdir(parents=True)
@@ -444,14 +408,14 @@ def test_no_model_runs_code_of_its_own_where_nothing_is_pythons(served: Served) 
     assert served.ask() == 20
 
 
-def test_keys_are_not_in_the_list_of_processes(served: Served) -> None:
+def test_keys_are_hidden_from_the_process_list(served: Served) -> None:
     keys = re.findall(r":rankline-key=(\w{32})\b", "\0".join(psutil.Process(served.server.pid).environ().values()))
     assert len(set(keys)) == 1  # which its own user can read
     for process in served.server.process_ids():
         assert not [key for key in keys if key in "\0".join(psutil.Process(process).cmdline())]
 
 
-def test_a_supervisor_that_does_not_follow_versions_leaves_them(served: Served) -> None:
+def test_supervisor_without_following_ignores_new_versions(served: Served) -> None:
     events: list[str] = []
     first = ExportedEnsemble.load(served.repository)
     supervisor = Supervisor(served.server, first, follow_versions=False, report=events.append)
@@ -460,11 +424,9 @@ def test_a_supervisor_that_does_not_follow_versions_leaves_them(served: Served) 
     assert (served.ask(), events) == (10, [])
 
 
-def test_a_damaged_pointer_is_told_once_and_changes_nothing(served: Served) -> None:
-    (served.repository / NAME / "config.pbtxt").write_text("nonsense {")
-    for _ in range(3):
-        served.supervisor.step()
-    assert served.ask() == 10
-    (event,) = served.events
-    assert event.startswith("version 1 stays active: ")
-    assert "config.pbtxt cannot be read" in event
+@pytest.mark.parametrize("runtime", ["", PYTHON_RUNTIME], ids=["native", "python"])
+def test_damaged_version_is_not_started(tmp_path: Path, runtime: str) -> None:
+    ensemble = publish_tiny(tmp_path / NAME, 10, runtime=runtime)
+    file = damage(ensemble, "transform")
+    with pytest.raises(ServerError, match=f"{file.name} does not match its checksum"):
+        EmbeddedServer(config_of(ensemble)).start()

@@ -1,4 +1,4 @@
-"""A tracking server that is slow, gone for a while, or gone for good: the run goes on, and all of it arrives once."""
+"""MLflow servers: slow, gone for a while or for good; and as the registry of two machines that share nothing else."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,11 +10,18 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from rankline.registry.activation import make_active, register
+from rankline.registry.alias_follower import Alias, AliasFollower
+from rankline.registry.mlflow_registry import Registry
 from rankline.runs.mlflow_ui import serve_pages
+from rankline.runs.store import CHAMPION
+from rankline.serving.repository.ensemble import ExportedEnsemble, active_version, before
 from rankline.serving.server.ports import free_port
 from rankline.training.tracking import RunLog, TrackingConfig, tracked_run
 from rankline.training.tracking.journal import left_in
 from rankline.training.tracking.upload import OWN_ID, deliver_left
+from rankline.workflows.core.errors import ArtifactError
+from tests.factories.ensembles import NAME, publish_tiny
 from tests.factories.specs import scalar_spec
 from tests.harness.commands.command_line import rankline
 from tests.harness.network.relay import relay_to
@@ -100,7 +107,7 @@ def check_all(server: Server, experiment: str) -> Run:
     return run
 
 
-def test_a_server_that_is_killed_and_comes_again_gets_the_rest(server: Server, tmp_path: Path) -> None:
+def test_restarted_server_gets_the_rest_of_a_run(server: Server, tmp_path: Path) -> None:
     config = TrackingConfig(directory=tmp_path, experiment="killed", server=server.uri)
     with tracked_run(config) as log:
         log.log_metrics({"before": 1.0}, 1)
@@ -114,9 +121,7 @@ def test_a_server_that_is_killed_and_comes_again_gets_the_rest(server: Server, t
     assert check_all(server, "killed").info.run_id == log.run_id
 
 
-def test_a_run_without_a_server_is_delivered_later_and_a_second_time_without_effect(
-    server: Server, tmp_path: Path
-) -> None:
+def test_run_without_a_server_is_delivered_later_once(server: Server, tmp_path: Path) -> None:
     config = TrackingConfig(directory=tmp_path / "work", experiment="later", server=server.uri)
     server.stop()
     with tracked_run(config) as log:
@@ -140,7 +145,7 @@ def test_a_run_without_a_server_is_delivered_later_and_a_second_time_without_eff
     assert "nothing to deliver" in rankline("sync", cwd=tmp_path).stdout
 
 
-def test_a_server_that_answers_nothing_holds_up_nobody(server: Server, tmp_path: Path) -> None:
+def test_silent_server_does_not_delay_a_run(server: Server, tmp_path: Path) -> None:
     with relay_to(server.uri) as relay:
         relay.hold()
         config = TrackingConfig(directory=tmp_path / "work", experiment="slow", server=relay.uri)
@@ -153,7 +158,7 @@ def test_a_server_that_answers_nothing_holds_up_nobody(server: Server, tmp_path:
     check_all(server, "slow")
 
 
-def test_answers_that_are_lost_make_nothing_twice(server: Server, tmp_path: Path) -> None:
+def test_lost_answers_duplicate_nothing(server: Server, tmp_path: Path) -> None:
     with relay_to(server.uri) as relay:
         relay.lose_first("/runs/create", "/runs/log-batch", "/logged-models", "/runs/outputs", "/runs/set-tag")
         config = TrackingConfig(directory=tmp_path / "work", experiment="lost", server=relay.uri)
@@ -168,3 +173,40 @@ def test_answers_that_are_lost_make_nothing_twice(server: Server, tmp_path: Path
             "set-tag",
         }
     check_all(server, "lost")
+
+
+def test_registry_versions_go_through_a_server_and_a_rollback_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the server puts artifacts
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    origin, path, events = tmp_path / "origin" / NAME, tmp_path / "elsewhere" / NAME, list[str]()
+    with serve_pages(f"sqlite:///{tmp_path / 'server.db'}", 0) as (uri, _):
+        client = MlflowClient(tracking_uri=uri)
+        run_id = client.create_run(client.create_experiment(NAME)).info.run_id
+        (tmp_path / "feature_spec.yaml").write_text("feature_spec: {}\n")
+        client.log_artifact(run_id, str(tmp_path / "feature_spec.yaml"))
+        client.set_terminated(run_id)
+        register(publish_tiny(origin, 10, run=(run_id, uri)), uri)
+        follower = AliasFollower(Alias(NAME, CHAMPION), path, uri, events.append)
+        follower.follow()
+        make_active(publish_tiny(origin, 20, run=(run_id, uri), promote=False))
+        follower.step()
+        for number in (1, 2):
+            ExportedEnsemble.load(path, number).check_files()
+        assert active_version(path, NAME) == active_version(origin, NAME) == 2
+        registered = Registry(client).at(NAME, CHAMPION)
+        assert registered is not None
+        assert client.get_model_version(NAME, str(registered.number)).run_id == run_id
+
+    with pytest.raises(ArtifactError, match=f"{NAME} version 1 was not registered, in {uri}"):
+        make_active(ExportedEnsemble.load(origin, 1))
+    assert active_version(origin, NAME) == 2
+    make_active(before(origin), is_urgent=True)
+    assert active_version(origin, NAME) == 1
+    assert "The alias stays where it is" in capfd.readouterr().err
+    for _ in range(2):
+        follower.step()
+    assert active_version(path, NAME) == 2
+    assert [event for event in events if "is not followed" in event][-1:] == events[-1:]  # told, and once
+    assert sum("is not followed" in event for event in events) == 1

@@ -1,6 +1,6 @@
 """What was computed with the packages of 2023, and is compared on every stack.
 
-`tests/golden/2023.tar.xz` holds inputs, results and what was saved; `make.py` beside this file made it. Inputs are
+`tests/golden/2023.tar.xz` holds inputs, results and what was saved. Inputs are
 stored too, so that nothing hangs on how a version of NumPy draws random numbers.
 """
 
@@ -29,9 +29,3 @@ def unpack(directory: Path, archive_name: str = "2023") -> Path:
 def read_json(path: Path) -> Any:
     """A file of JSON."""
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def write_json(document: Any, path: Path) -> None:
-    """A document as a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -70,17 +70,6 @@ MODELS = {
         engines=("tensorflow",),
     ),
 }
-CHECKPOINT_EVERY = 2
-_STOPPED_AFTER = 0.6
-"""Share of the run."""
-
-
-class Stopped:
-    """Progress of a run that is stopped within its second epoch."""
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        if note.startswith("epoch") and done > total * _STOPPED_AFTER:
-            raise KeyboardInterrupt
 
 
 def encode(prepared: PreparedData, dtypes: Mapping[str, str], rows: pa.Table | None = None) -> tuple[pa.Table, Any]:

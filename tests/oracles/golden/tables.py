@@ -41,14 +41,8 @@ def frame_of(table: pa.Table) -> pd.DataFrame:
     return pd.DataFrame({name: column(table[name]) for name in table.column_names})
 
 
-def write_table(table: pa.Table, path: Path) -> None:
-    """As Arrow, uncompressed: the archive is compressed whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    feather.write_feather(table, str(path), compression="uncompressed")
-
-
 def read_table(path: Path) -> pa.Table:
-    """What `write_table` wrote."""
+    """An uncompressed Arrow file."""
     return feather.read_table(str(path), memory_map=False)
 
 

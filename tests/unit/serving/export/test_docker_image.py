@@ -25,14 +25,18 @@ def ensemble(tmp_path: Path) -> ExportedEnsemble:
 @pytest.mark.parametrize(
     "change", [{"engine": "pytorch"}, {"uncompiled": "no compiled form"}, {"native": {"score": False}}]
 )
-def test_what_needs_python_is_refused_at_once(ensemble: ExportedEnsemble, change: dict[str, object]) -> None:
+def test_image_of_an_ensemble_that_needs_python_is_refused(
+    ensemble: ExportedEnsemble, change: dict[str, object]
+) -> None:
     details = {**ensemble.manifest.details, **change}
     needs_python = replace(ensemble, manifest=replace(ensemble.manifest, details=details))
     with pytest.raises(ConfigError, match=r"needs Python to be served.*--engine onnx"):
         build_image(needs_python)
 
 
-def test_no_docker_is_one_line(ensemble: ExportedEnsemble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_docker_is_named_with_its_remedy(
+    ensemble: ExportedEnsemble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ExportError, match=r"docker was not found\. Start Docker Engine 25 or later"):
         build_image(ensemble)
@@ -45,15 +49,12 @@ ANSWERS = "[ $1 != version ] || { echo 26.1.5 amd64; exit 0; }"
     ("docker", "message"),
     [
         ("echo 20.10.24 amd64", r"the engine is 20.10.24, expected 25 or later\. Upgrade it"),
-        ("echo dev-build amd64", r"the engine is dev-build, expected 25 or later"),
         ("echo 26.1.5 arm64", r"the engine runs on arm64, expected amd64, .*Let DOCKER_HOST name"),
         ("echo Cannot connect to the Docker daemon. >&2; exit 1", r"Cannot connect .*\. Start Docker Engine 25"),
-        ("echo permission denied while trying to connect >&2; exit 1", r"have root add you to its group"),
         (f"{ANSWERS}; echo 'write /x: no space left on device' >&2; exit 1", r"docker build: .*docker builder prune"),
-        (f"{ANSWERS}; echo 'ERROR: x: not found' >&2; exit 1", r"docker build: ERROR: x: not found See what .* needs"),
     ],
 )
-def test_an_engine_that_will_not_do_is_one_line_with_its_remedy(
+def test_unsuitable_docker_is_named_with_its_remedy(
     ensemble: ExportedEnsemble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: str, message: str
 ) -> None:
     (tmp_path / "bin").mkdir()

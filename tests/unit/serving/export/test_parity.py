@@ -16,13 +16,13 @@ import torch
 
 from rankline.serving.engines import engine_for
 from rankline.serving.engines.offline import OfflineModel
-from rankline.serving.export.parity import awkward_rows, check_parity, plan_inputs, transform_offline
+from rankline.serving.export.parity import awkward_rows, check_parity, transform_offline
 from rankline.workflows.compiler.compile import compile_workflow
 from rankline.workflows.core.errors import ArtifactError, ParityError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, load_workflow, save_workflow
 from rankline.workflows.nvt.operators import NullToEmptyList
-from rankline.workflows.plan import Column, ColumnSpec, StepCall, TransformPlan
+from rankline.workflows.plan import Column, StepCall, TransformPlan
 from rankline.workflows.plan.steps import Fill
 from rankline.workflows.schema.model_artifact import SAVED_MODEL, TORCH_SCRIPT
 from rankline.workflows.schema.ragged import Padded
@@ -114,7 +114,7 @@ LOADED = pytest.mark.parametrize("load", [tensorflow_model, pytorch_model])
 
 
 @LOADED
-def test_a_faithful_plan_and_model_pass(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, load: Any) -> None:
+def test_faithful_plan_and_model_pass(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, load: Any) -> None:
     report = check_parity(workflow, plan, load(tmp_path / "m"), HELDOUT)
     assert report.num_rows > len(HELDOUT)
     assert report.largest_score_difference < SCORE_ROUNDING
@@ -122,7 +122,7 @@ def test_a_faithful_plan_and_model_pass(workflow: nvt.Workflow, plan: TransformP
 
 @LOADED
 @pytest.mark.parametrize("column", ["user", "item", "tags"])
-def test_one_wrong_id_in_a_table_is_found(
+def test_wrong_id_in_a_table_is_found(
     workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, column: str, load: Any
 ) -> None:
     columns = tuple(
@@ -132,7 +132,7 @@ def test_one_wrong_id_in_a_table_is_found(
         check_parity(workflow, replace(plan, columns=columns), load(tmp_path / "m"), HELDOUT)
 
 
-def test_a_list_that_is_cut_short_is_found(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path) -> None:
+def test_truncated_list_is_found(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path) -> None:
     tags = plan.columns[2]
     assert tags.lengths is not None
     shorter = replace(tags, lengths=np.minimum(tags.lengths, 1))
@@ -150,7 +150,7 @@ def test_signatures_that_score_differently_are_found(
         check_parity(workflow, plan, tensorflow_model(tmp_path / "m", padded_bias=bias), HELDOUT)
 
 
-def test_a_torchscript_that_minds_its_padding_is_found(
+def test_torchscript_that_depends_on_padding_is_found(
     workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path
 ) -> None:
     short = HELDOUT.filter(pa.array([False, True, True]))  # the plan pads to the longest list that there is
@@ -159,9 +159,7 @@ def test_a_torchscript_that_minds_its_padding_is_found(
         check_parity(workflow, plan, pytorch_model(tmp_path / "n", padding_bias=1e-3), short)
 
 
-def test_a_model_without_the_signature_or_no_model_is_refused(
-    workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path
-) -> None:
+def test_missing_signature_or_model_is_refused(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="expected 'serving_padded'. Train again"):
         check_parity(workflow, plan, tensorflow_model(tmp_path / "m", padded_name="other"), HELDOUT)
     with pytest.raises(ArtifactError, match="nothing cannot be read"):
@@ -171,23 +169,12 @@ def test_a_model_without_the_signature_or_no_model_is_refused(
 
 
 @LOADED
-def test_a_model_that_takes_other_columns_is_refused(
+def test_model_of_other_columns_is_refused(
     workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, load: Any
 ) -> None:
     fewer = replace(plan, columns=plan.columns[:2])
     with pytest.raises(ArtifactError, match="'tags__.*the workflow makes .*They do not match"):
         check_parity(workflow, fewer, load(tmp_path / "m"), HELDOUT)
-
-
-def test_awkward_rows_fit_the_type_of_the_column(plan: TransformPlan) -> None:
-    narrow = replace(plan, inputs=(ColumnSpec(name="user", dtype="int32"), ColumnSpec(name="item", dtype="int64")))
-    heldout = pa.table({"user": pa.array([1, 2, None], pa.int32()), "item": [10, 20, 99]})
-    rows = awkward_rows(narrow, heldout)
-    assert rows.schema.types == [pa.int32(), pa.int64()]
-    assert rows["user"].null_count == 0
-    assert min(rows["item"].to_pylist()) == np.iinfo(np.int64).min
-    inputs, valid = plan_inputs(narrow, rows)
-    narrow.run(inputs, valid)
 
 
 MIXED = pd.DataFrame(
@@ -250,43 +237,16 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Workflow, Trans
     return workflow, compile_workflow(workflow)
 
 
-def test_strings_floats_lists_and_what_is_missing_pass(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:
+def test_strings_floats_lists_and_missing_values_pass(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:
     workflow, plan = mixed
     report = check_parity(workflow, plan, Rows(Path()), MIXED_HELDOUT)
     assert report.num_left_out == 0
     assert report.num_rows > 40
     assert report.largest_score_difference < 1e-12
-
-
-def test_what_is_missing_is_compared_where_it_can_be_served(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:
-    workflow, plan = mixed
-    report = check_parity(workflow, plan, Rows(Path()), MIXED_HELDOUT)
     assert report.nulls_not_compared == ("words", "floats", "flag")  # which nothing fills
 
 
-@pytest.mark.parametrize(
-    ("operator", "num_not_compared", "num_calls"), [(ops.FillMissing, 0, 4), (ops.Categorify, 40, 4 * 19)]
-)
-def test_columns_that_may_lack_a_value_share_calls_of_nvtabular(
-    operator: Any, num_not_compared: int, num_calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NVTabular cannot encode a missing integer if training had none: such columns are found by halving."""
-    names = [f"f_{number}" for number in range(40)]
-    rows = pd.DataFrame({name: [1, 2, 3] for name in names})
-    workflow = fitted(lambda: names >> operator(), rows, tmp_path)
-    calls = list[Any]()
-
-    def counted(*given: Any) -> pd.DataFrame:
-        calls.append(given)
-        return transform_offline(*given)
-
-    monkeypatch.setattr("rankline.serving.export.parity.transform_offline", counted)
-    report = check_parity(workflow, compile_workflow(workflow), Rows(Path()), pa.Table.from_pandas(rows))
-    assert len(report.nulls_not_compared) == num_not_compared
-    assert len(calls) == 2 + num_calls  # held-out rows, awkward ones, and those that lack a value
-
-
-def test_booleans_that_pandas_makes_objects_of_are_compared(tmp_path: Path) -> None:
+def test_booleans_of_object_dtype_are_compared(tmp_path: Path) -> None:
     graph = (["flag"] >> ops.FillMissing(1, add_binary_cols=True)) + (["day"] >> ops.FillMedian())
     workflow = fitted(lambda: graph, MIXED, tmp_path)
     heldout = MIXED_HELDOUT.set_column(5, "flag", pa.array([True, None, False, None]))
@@ -295,9 +255,7 @@ def test_booleans_that_pandas_makes_objects_of_are_compared(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("column", ["word", "count"])
-def test_a_missing_value_that_is_served_as_another_is_found(
-    mixed: tuple[nvt.Workflow, TransformPlan], column: str
-) -> None:
+def test_missing_value_served_as_another_is_found(mixed: tuple[nvt.Workflow, TransformPlan], column: str) -> None:
     workflow, plan = mixed
     complete = MIXED_HELDOUT.set_column(0, "word", pa.array(["a", "é", "never", "b"])).set_column(
         2, "count", pa.array([1, 3, 2, 7])
@@ -314,7 +272,7 @@ def test_a_missing_value_that_is_served_as_another_is_found(
         check_parity(workflow, replace(plan, indexes=indexes, steps=steps), Rows(Path()), complete)
 
 
-def test_awkward_values_are_of_the_columns_kind(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:
+def test_awkward_values_are_of_the_kind_of_their_column(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:
     _, plan = mixed
     words = {"word": pa.large_string(), "words": pa.list_(pa.large_string())}
     schema = pa.schema([(f.name, words.get(f.name, f.type)) for f in MIXED_HELDOUT.schema])
@@ -355,7 +313,7 @@ class BlindToOverflow(Rows):
         return np.where(np.abs(scores) < 1, scores, 0) + self.off
 
 
-def test_what_a_model_makes_of_nan_and_overflows_is_compared_in_given_rows_alone(tmp_path: Path) -> None:
+def test_scores_of_nan_and_overflows_are_compared_in_given_rows_only(tmp_path: Path) -> None:
     workflow = fitted(lambda: ["price"] >> ops.AddTags(["x"]), MIXED, tmp_path)
     plan, served, heldout = compile_workflow(workflow), BlindToOverflow(Path()), pa.table({"price": [1.5, 2.5]})
     check_parity(workflow, plan, Rows(Path()), heldout, served_model=served)
@@ -367,7 +325,7 @@ def test_what_a_model_makes_of_nan_and_overflows_is_compared_in_given_rows_alone
         check_parity(workflow, plan, Rows(Path()), heldout, served_model=served)
 
 
-def test_a_missing_value_that_would_reach_the_model_is_refused(tmp_path: Path) -> None:
+def test_missing_value_that_would_reach_the_model_is_refused(tmp_path: Path) -> None:
     workflow = fitted(lambda: ["day"] >> ops.AddTags(["x"]), MIXED, tmp_path)
     with pytest.raises(ParityError, match="column 'day' is missing, first in row 1.*FillMissing.*Nothing was exported"):
         check_parity(
@@ -375,7 +333,7 @@ def test_a_missing_value_that_would_reach_the_model_is_refused(tmp_path: Path) -
         )
 
 
-def test_integers_that_training_lacked_some_of_are_compared_as_floats(tmp_path: Path) -> None:
+def test_integers_with_missing_training_values_are_compared_as_floats(tmp_path: Path) -> None:
     large = 2**53 + 1
     workflow = fitted(lambda: ["id"] >> ops.Categorify(), pd.DataFrame({"id": [large, 1, np.nan]}), tmp_path)
     plan = compile_workflow(workflow)
@@ -430,7 +388,7 @@ def test_columns_that_only_offline_takes_are_filled_in(tmp_path: Path) -> None:
     assert [column.name for column in plan.columns] == ["TE_word_label"]
 
 
-def test_what_was_trained_on_is_held_against_what_is_encoded_now_but_for_rounding(tmp_path: Path) -> None:
+def test_training_rows_are_compared_with_the_encoding_of_now_up_to_rounding(tmp_path: Path) -> None:
     workflow = fitted(lambda: (["price"] >> ops.LogOp()) + (["day"] >> ops.Categorify()), MIXED, tmp_path)
     plan, rows = compile_workflow(workflow), MIXED_HELDOUT.select(["price", "day"])
     encoded = pa.Table.from_pandas(transform_offline(workflow, rows))

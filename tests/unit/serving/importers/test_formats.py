@@ -65,7 +65,7 @@ def onnx_of_pytorch(inputs: tuple[Input, ...], path: Path) -> Path:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_a_model_scores_the_same_when_it_is_served(format_name: str, layout: str, tmp_path: Path) -> None:
+def test_imported_model_scores_the_same_when_served(format_name: str, layout: str, tmp_path: Path) -> None:
     inputs = LAYOUTS[layout]
     model = open_model(FORMATS[format_name](inputs, tmp_path / "model"))
     feeds = match(model.inputs, COLUMNS, {})
@@ -87,7 +87,7 @@ def test_a_model_scores_the_same_when_it_is_served(format_name: str, layout: str
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("names", [("self", "monthly fee", "class"), ("Fee", "fee", "ts/age_days")])
 @pytest.mark.parametrize("format_name", ["SavedModel", "torch_script"])
-def test_columns_may_have_names_that_no_argument_has(format_name: str, names: tuple[str, ...], tmp_path: Path) -> None:
+def test_imported_model_takes_columns_of_any_name(format_name: str, names: tuple[str, ...], tmp_path: Path) -> None:
     inputs = LAYOUTS["[rows, 1], lists padded"]
     renames = dict(zip(names, (column.name for column in COLUMNS), strict=True))
     model = open_model(FORMATS[format_name](inputs, tmp_path / "model"))

@@ -56,9 +56,7 @@ def scores(encoded: pd.DataFrame, *, with_tags: bool) -> np.ndarray:
     return 1 / (1 + np.exp(-total))
 
 
-def test_a_workflow_and_a_model_are_taken_from_an_ensemble(
-    workflow: nvt.Workflow, encoded: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_merlin_ensemble_is_exported(workflow: nvt.Workflow, encoded: pd.DataFrame, tmp_path: Path) -> None:
     save_saved_model((*INPUTS, *LISTS), tmp_path / "model")
     scorer = merlin_operator("tensorflow", "PredictTensorflow")(str(tmp_path / "model"))
     graph = Ensemble(workflow.input_schema.column_names >> TransformWorkflow(workflow) >> scorer, workflow.input_schema)
@@ -66,7 +64,7 @@ def test_a_workflow_and_a_model_are_taken_from_an_ensemble(
         np.testing.assert_allclose(client.predict(SAMPLE), scores(encoded, with_tags=True), rtol=1e-6)
 
 
-def test_several_models_behind_one_workflow_put_out_what_each_does(
+def test_merlin_graph_of_several_models_has_an_output_for_each(
     workflow: nvt.Workflow, encoded: pd.DataFrame, tmp_path: Path
 ) -> None:
     predict = merlin_operator("tensorflow", "PredictTensorflow")
@@ -93,7 +91,7 @@ class Linear(torch.nn.Module):
         return self.dense(torch.cat([self.table(columns["user"]), columns["price"].float()[:, None]], dim=1))
 
 
-def test_a_pytorch_module_in_memory_is_taken_as_torch_script(workflow: nvt.Workflow, tmp_path: Path) -> None:
+def test_merlin_graph_with_a_pytorch_module_is_exported(workflow: nvt.Workflow, tmp_path: Path) -> None:
     module = Linear().eval()
     part = fitted(lambda: (["user"] >> ops.Categorify()) + (["price"] >> ops.Normalize()), ROWS, tmp_path / "scratch")
     takes = Schema([ColumnSchema("user", dtype=np.int64), ColumnSchema("price", dtype=np.float64)])
@@ -108,7 +106,7 @@ def test_a_pytorch_module_in_memory_is_taken_as_torch_script(workflow: nvt.Workf
         )
 
 
-def test_what_is_no_workflow_and_no_model_is_refused_by_name(workflow: nvt.Workflow, tmp_path: Path) -> None:
+def test_merlin_graph_without_workflow_or_model_is_refused(workflow: nvt.Workflow, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="the graph holds no model, expected PredictTensorflow or PredictPyTorch"):
         parts_of(["user"] >> TransformWorkflow(workflow), SAMPLE, tmp_path)
     two = (["user"] >> TransformWorkflow(workflow)) + (["price"] >> TransformWorkflow(workflow))
@@ -118,7 +116,7 @@ def test_what_is_no_workflow_and_no_model_is_refused_by_name(workflow: nvt.Workf
         parts_of(["user"] >> ops.Categorify(), SAMPLE, tmp_path)
 
 
-def test_two_models_that_take_one_name_otherwise_are_refused(workflow: nvt.Workflow, tmp_path: Path) -> None:
+def test_models_that_take_one_column_differently_are_refused(workflow: nvt.Workflow, tmp_path: Path) -> None:
     save_saved_model(INPUTS, tmp_path / "one")
     save_saved_model((Input(name="user", dtype="int32", shape=(None, 1)), INPUTS[1]), tmp_path / "two")
     with pytest.raises(ExportError, match=r"two models take 'user' \(int64\[\?\]\) and 'user' \(int32\[\?, 1\]\)"):

@@ -21,7 +21,6 @@ from tests.factories.importable_models import both_scores, check_scores
 X = np.array([0.5, -1.0, 2.0, 0.25])
 COLUMNS = {"a": X, "b": X[::-1].copy()}
 LISTS = [[1, 2], [], [3], [4, 5, 6]]
-DOUBLE = "y = Mul (a, two)"
 
 
 def saved(model: onnx.ModelProto, directory: Path, name: str = "model.onnx") -> Path:
@@ -46,19 +45,19 @@ def doubled(
 
 
 @pytest.mark.parametrize("kind", ["float", "double", "float16", "int64", "int32"])
-def test_each_type_of_number_is_fed_and_put_out_as_float32(kind: str, tmp_path: Path) -> None:
+def test_number_types_are_fed_and_put_out_as_float32(kind: str, tmp_path: Path) -> None:
     column = np.array([3, 1, 2]) if kind.startswith("int") else X
     made = check_scores(Model(doubled(tmp_path, kind)), {"a": column}, tmp_path)
     np.testing.assert_allclose(made["y"][:, 0], 2 * column, rtol=1e-3)
 
 
-@pytest.mark.parametrize("opset", [7, 9, 10, 11, 12, 13, 15, 18, 21])
-def test_each_opset_is_served(opset: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 18, 21])
+def test_opsets_are_served(opset: int, tmp_path: Path) -> None:
     check_scores(Model(doubled(tmp_path, opset=opset, ir=3 if opset < 9 else 8)), {"a": X}, tmp_path)
 
 
 @pytest.mark.parametrize("opset", [9, 11, 12, 17])
-def test_lists_are_served_in_each_opset(opset: int, tmp_path: Path) -> None:
+def test_lists_are_served_in_older_opsets(opset: int, tmp_path: Path) -> None:
     """Older ones than 11 have no cumulative sum, so those are converted."""
     body = """g (int64[M] tags__values, int64[K] tags__offsets, float[N, 1] a) => (float[N, 1] y, float[N, 1] z)
         <float[1] nothing = {0}> {
@@ -73,7 +72,7 @@ def test_lists_are_served_in_each_opset(opset: int, tmp_path: Path) -> None:
     np.testing.assert_allclose(made["z"][:, 0], X + 21, rtol=1e-6)
 
 
-def test_functions_of_a_model_are_put_in_place(tmp_path: Path) -> None:
+def test_functions_are_inlined(tmp_path: Path) -> None:
     """As PyTorch's new exporter writes its operators, in a domain of its own."""
     body = """g (float[N, 1] a) => (float[N, 1] y) { y = pkg.own.twice (a) }
         <domain: "pkg.own", opset_import: ["" : 17]> twice (x) => (z) { z = Add (x, x) }"""
@@ -105,36 +104,8 @@ def test_functions_that_grow_without_bound_are_refused(functions: str, message: 
         Model(text_model(body, tmp_path, opsets='"" : 17, "f" : 1'))
 
 
-def test_weights_in_a_branch_of_a_function_are_looked_at_too(tmp_path: Path) -> None:
-    """Onnx neither loads nor refuses them."""
-    body = """g (float[N, 1] a) => (float[N, 1] y) { y = f.f (a) }
-        <domain: "f", opset_import: ["" : 17]> f (x) => (z) {
-            c = Constant <value = bool {1}> ()
-            z = If (c) <then_branch = t () => (float[1] r) <float[1] w = {1}> { r = Identity (w) },
-                        else_branch = e () => (float[N, 1] r) { r = Identity (x) }>
-        }"""
-    model = onnx.load(str(text_model(body, tmp_path, opsets='"" : 17, "f" : 1')))
-    branch = next(a.g for a in model.functions[0].node[1].attribute if a.name == "then_branch")
-    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
-    weight.external_data.add(key="location", value="weights.bin")
-    branch.initializer[0].CopyFrom(weight)
-    (tmp_path / "weights.bin").write_bytes(b"\0" * 4)
-    with pytest.raises(ArtifactError, match="external data that onnx did not load|cannot be read"):
-        Model(saved(model, tmp_path))
-
-
-def test_a_constant_that_takes_too_much_memory_is_refused(tmp_path: Path) -> None:
-    body = """g (float[N, 1] a) => (float[N, 1] y) <int64[1] shape = {5000000000}> {
-        c = ConstantOfShape (shape)
-        t = ReduceSum <keepdims = 0> (c)
-        y = Add (a, t)
-    }"""
-    with pytest.raises(ArtifactError, match=r"takes more than \d+ MiB"):
-        Model(text_model(body, tmp_path))
-
-
 @pytest.mark.parametrize("where", ["graph", "branch"])
-def test_operators_of_others_are_refused_wherever_they_are(where: str, tmp_path: Path) -> None:
+def test_operators_of_other_domains_are_refused(where: str, tmp_path: Path) -> None:
     node = "y = their.own.Twice (a)"
     branches = f"""c = Constant <value = bool {{1}}> ()
         y = If (c) <then_branch = t () => (float[N, 1] y) {{ {node} }},
@@ -146,7 +117,7 @@ def test_operators_of_others_are_refused_wherever_they_are(where: str, tmp_path:
         Model(path)
 
 
-def test_branches_that_use_what_is_outside_of_them_are_served(tmp_path: Path) -> None:
+def test_branches_that_use_outer_tensors_are_served(tmp_path: Path) -> None:
     body = """g (float[N, 1] a) => (float[N, 1] y) <float[1] half = {0.5}> {
         c = Constant <value = bool {1}> ()
         y = If (c) <then_branch = t () => (float[N, 1] r) { r = Mul (a, half) },
@@ -165,7 +136,7 @@ def test_sparse_weights_are_served(tmp_path: Path) -> None:
     np.testing.assert_allclose(made["y"][:, 0], 3 * COLUMNS["b"])
 
 
-def test_inputs_with_a_value_of_their_own_are_not_asked_for(tmp_path: Path) -> None:
+def test_inputs_with_a_default_are_not_asked_for(tmp_path: Path) -> None:
     """Files before IR 4 name every weight as an input."""
     model = onnx.load(str(text_model("g (float[N, 1] a, float[1] w) => (float[N, 1] y) { y = Mul (a, w) }", tmp_path)))
     model.graph.initializer.append(numpy_helper.from_array(np.array([3], np.float32), "w"))
@@ -184,7 +155,7 @@ def with_weights_elsewhere(directory: Path, location: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["weights.bin", "deeper/weights.bin"])
-def test_weights_in_a_file_beside_it_are_taken_along(name: str, tmp_path: Path) -> None:
+def test_weights_in_a_file_beside_the_model_are_taken_along(name: str, tmp_path: Path) -> None:
     directory = tmp_path / "model"
     (directory / name).parent.mkdir(parents=True)
     (directory / name).write_bytes(np.array([3], np.float32).tobytes())
@@ -194,7 +165,7 @@ def test_weights_in_a_file_beside_it_are_taken_along(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("location", ["../secret", "deeper/../../secret", "/etc/hostname", "link"])
-def test_weights_from_elsewhere_are_refused(location: str, tmp_path: Path) -> None:
+def test_weights_outside_the_directory_are_refused(location: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"\0" * 4)
     directory = tmp_path / "model"
     directory.mkdir()
@@ -203,41 +174,17 @@ def test_weights_from_elsewhere_are_refused(location: str, tmp_path: Path) -> No
         Model(with_weights_elsewhere(directory, location))
 
 
-def test_weights_of_a_constant_in_a_branch_are_looked_at_too(tmp_path: Path) -> None:
-    body = """g (float[N, 1] a) => (float[N, 1] y) {
-        c = Constant <value = bool {1}> ()
-        y = If (c) <then_branch = t () => (float[1] r) { r = Constant <value = float[1] {1}> () },
-                    else_branch = e () => (float[N, 1] r) { r = Identity (a) }>
-    }"""
-    model = onnx.load(str(text_model(body, tmp_path)))
-    branch = next(attribute.g for attribute in model.graph.node[1].attribute if attribute.name == "then_branch")
-    tensor = branch.node[0].attribute[0].t
-    tensor.ClearField("float_data")
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="../secret")
-    with pytest.raises(ArtifactError, match=r"weights in '\.\./secret'"):
-        Model(saved(model, tmp_path))
-
-
 def test_missing_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="cannot be read as ONNX"):
         Model(with_weights_elsewhere(tmp_path, "missing.bin"))
 
 
-@pytest.mark.parametrize(("shape", "expected"), [("[N, 1]", (None, 1)), ("[N]", (None,)), ("[N, M]", (None, None))])
-def test_shapes_that_say_little_are_read(shape: str, expected: Any, tmp_path: Path) -> None:
-    model = Model(doubled(tmp_path, shape=shape))
-    assert model.inputs[0].shape == expected
-    check_scores(model, {"a": X}, tmp_path)
-
-
-def test_one_row_only_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_fixed_batch_of_one_row_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="'a' of 1 rows, expected any number.*dynamic axis"):
         Model(doubled(tmp_path, shape="[1, 1]"))
 
 
-def test_types_that_no_column_has_are_refused(tmp_path: Path) -> None:
+def test_unsupported_types_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="'a' as BFLOAT16, expected FLOAT"):
         body = "g (bfloat16[N, 1] a) => (float[N, 1] y) { y = Cast <to = 1> (a) }"
         Model(text_model(body, tmp_path))
@@ -253,13 +200,13 @@ def test_columns_of_any_name_are_served(name: str, tmp_path: Path) -> None:
     check_scores(Model(doubled(tmp_path, name=name)), {name: X}, tmp_path)
 
 
-def test_a_column_called_as_an_inner_tensor_is_another_one(tmp_path: Path) -> None:
+def test_column_named_like_an_inner_tensor_is_kept_apart(tmp_path: Path) -> None:
     body = """g (float[N, 1] h, float[N, 1] a) => (float[N, 1] y) { y = Sub (a, h) }"""
     made = check_scores(Model(text_model(body, tmp_path)), {"a": X, "h": X + 1}, tmp_path)
     np.testing.assert_allclose(made["y"][:, 0], -1)
 
 
-def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_writing_is_deterministic(tmp_path: Path) -> None:
     contents = set()
     for _ in range(2):
         check_scores(Model(doubled(tmp_path)), {"a": X}, tmp_path)
@@ -286,7 +233,7 @@ def zip_map(words: str, kind: str = "float") -> str:
     ("words", "expected"),
     [("classlabels_int64s = [4, 7]", ("4", "7")), ('classlabels_strings = ["no", "yes"]', ("no", "yes"))],
 )
-def test_maps_become_tensors_and_their_keys_names_of_columns(
+def test_maps_become_tensors_named_by_their_keys(
     words: str, expected: tuple[str, ...], kind: str, tmp_path: Path
 ) -> None:
     body = zip_map(words, kind)
@@ -299,7 +246,7 @@ def test_maps_become_tensors_and_their_keys_names_of_columns(
     np.testing.assert_allclose(made["classes"], np.stack([*COLUMNS.values()], axis=1), rtol=1e-6)
 
 
-def test_numbers_of_classes_are_served_where_there_is_nothing_else(tmp_path: Path) -> None:
+def test_class_numbers_are_served_where_there_are_no_scores(tmp_path: Path) -> None:
     body = "g (float[N, 2] x) => (int64[N] label) { label = ArgMax <axis = 1, keepdims = 0> (x) }"
     made = check_scores(Model(text_model(body, tmp_path)), COLUMNS, tmp_path)
     np.testing.assert_array_equal(made["label"][:, 0], [0, 1, 0, 1])
@@ -314,18 +261,10 @@ def test_sequences_beside_scores_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x08", b"\xff" * 50, b"PK\3\4"])
-def test_a_damaged_file_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_damaged_onnx_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(ArtifactError, match="cannot be read as ONNX"):
         Model(tmp_path / "model.onnx")
-
-
-def test_an_opset_from_the_future_is_refused_with_the_versions(tmp_path: Path) -> None:
-    model = onnx.load(str(doubled(tmp_path)))
-    model.opset_import[0].version = onnx.defs.onnx_opset_version()
-    model.ir_version = 99
-    with pytest.raises(ArtifactError, match="cannot be (read|run)"):
-        Model(saved(model, tmp_path))
 
 
 ROWS = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
@@ -358,7 +297,7 @@ def estimators() -> dict[str, tuple[Any, str, dict[str, Any]]]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", estimators())
-def test_what_scikit_learn_predicts_is_served(name: str, tmp_path: Path) -> None:
+def test_scikit_learn_models_are_served(name: str, tmp_path: Path) -> None:
     from skl2onnx import to_onnx
 
     estimator, labels, options = estimators()[name]
@@ -378,7 +317,7 @@ def test_what_scikit_learn_predicts_is_served(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_what_tf2onnx_made_of_keras_is_served(tmp_path: Path) -> None:
+def test_keras_model_converted_by_tf2onnx_is_served(tmp_path: Path) -> None:
     import tensorflow as tf
     import tf2onnx
     import tf_keras
@@ -394,3 +333,20 @@ def test_what_tf2onnx_made_of_keras_is_served(tmp_path: Path) -> None:
     made = check_scores(Model(saved(model, tmp_path)), {"user": ids, "price": X}, tmp_path)
     (scores,) = made.values()
     np.testing.assert_allclose(scores, keras([ids[:, None], X[:, None].astype(np.float32)]), rtol=1e-5)
+
+
+def test_weights_of_a_constant_in_a_branch_outside_the_directory_are_refused(tmp_path: Path) -> None:
+    body = """g (float[N, 1] a) => (float[N, 1] y) {
+        c = Constant <value = bool {1}> ()
+        y = If (c) <then_branch = t () => (float[1] r) { r = Constant <value = float[1] {1}> () },
+                    else_branch = e () => (float[N, 1] r) { r = Identity (a) }>
+    }"""
+    model = onnx.load(str(text_model(body, tmp_path)))
+    branch = next(attribute.g for attribute in model.graph.node[1].attribute if attribute.name == "then_branch")
+    tensor = branch.node[0].attribute[0].t
+    tensor.ClearField("float_data")
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret")
+    with pytest.raises(ArtifactError, match=r"weights in '\.\./secret'"):
+        Model(saved(model, tmp_path))

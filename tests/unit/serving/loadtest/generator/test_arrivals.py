@@ -26,7 +26,7 @@ DURATIONS = st.floats(0.01, 5)
     ),
     duration_s=DURATIONS,
 )
-def test_times_are_in_order_and_within_the_run(arrivals: Arrivals, duration_s: float) -> None:
+def test_arrivals_are_in_order_and_within_the_run(arrivals: Arrivals, duration_s: float) -> None:
     times_ns = arrivals.times_ns(duration_s)
     assert times_ns.dtype == np.int64
     assert (np.diff(times_ns) >= 0).all()
@@ -34,7 +34,7 @@ def test_times_are_in_order_and_within_the_run(arrivals: Arrivals, duration_s: f
 
 
 @given(arrivals=st.builds(ConstantArrivals, rate_per_s=RATES), duration_s=DURATIONS)
-def test_a_constant_rate_is_even_and_complete(arrivals: ConstantArrivals, duration_s: float) -> None:
+def test_constant_arrivals_are_even_and_complete(arrivals: ConstantArrivals, duration_s: float) -> None:
     times_ns = arrivals.times_ns(duration_s)
     assert abs(len(times_ns) - arrivals.rate_per_s * duration_s) <= 1
     np.testing.assert_allclose(times_ns, np.arange(len(times_ns)) / arrivals.rate_per_s * 1e9, atol=1)
@@ -44,7 +44,7 @@ def test_a_constant_rate_is_even_and_complete(arrivals: ConstantArrivals, durati
     times=st.lists(st.integers(0, 10**12), max_size=200).map(sorted),
     of=st.integers(1, 9),
 )
-def test_processes_share_every_arrival_once(times: list[int], of: int) -> None:
+def test_share_gives_every_arrival_to_one_process(times: list[int], of: int) -> None:
     parts = [share(np.asarray(times, np.int64), number, of) for number in range(of)]
     assert sorted(np.concatenate(parts).tolist()) == times
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -68,7 +68,7 @@ def test_poisson_arrivals_have_exponential_gaps_and_a_seed() -> None:
         '"timestamp","user"\n10.5,x\n11,y\n12.25,z\n',
     ],
 )
-def test_a_trace_begins_with_its_first_arrival(tmp_path: Path, text: str) -> None:
+def test_trace_begins_with_its_first_arrival(tmp_path: Path, text: str) -> None:
     (tmp_path / "trace").write_text(text)
     trace = TraceArrivals.read(tmp_path / "trace")
     assert trace.times_ns(60).tolist() == [0, 500_000_000, 1_750_000_000]
@@ -77,7 +77,7 @@ def test_a_trace_begins_with_its_first_arrival(tmp_path: Path, text: str) -> Non
 
 
 @pytest.mark.parametrize("times_s", [(7.0,), (7.0, 7.0, 7.0), (7.0, 7.2)])
-def test_a_trace_shorter_than_a_second_has_the_rate_of_one(times_s: tuple[float, ...]) -> None:
+def test_trace_shorter_than_a_second_has_the_rate_of_one(times_s: tuple[float, ...]) -> None:
     assert TraceArrivals(times_s=times_s).rate_per_s == len(times_s)
     assert TraceArrivals(times_s=(0.0, 1.0, 4.0)).rate_per_s == 0.75
 
@@ -93,7 +93,7 @@ def test_a_trace_shorter_than_a_second_has_the_rate_of_one(times_s: tuple[float,
         ("user,when\na,1\n", r"columns \['user', 'when'\], expected one of \['arrival_s'"),
     ],
 )
-def test_a_bad_trace_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_trace_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "trace.csv").write_text(text)
     with pytest.raises(DataError, match=rf"trace\.csv.*{message}"):
         TraceArrivals.read(tmp_path / "trace.csv")
@@ -102,7 +102,7 @@ def test_a_bad_trace_is_refused_by_name(tmp_path: Path, text: str, message: str)
 
 
 @pytest.mark.parametrize("rate", [0, -3, float("inf"), float("nan")])
-def test_a_rate_that_sends_nothing_is_refused(rate: float) -> None:
+def test_rate_that_sends_nothing_is_refused(rate: float) -> None:
     for kind in (ConstantArrivals, PoissonArrivals):
         with pytest.raises(ConfigError, match="expected more than 0"):
             kind(rate_per_s=rate)

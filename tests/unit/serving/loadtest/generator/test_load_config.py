@@ -25,7 +25,7 @@ from rankline.workflows.core.errors import ConfigError
         ({"arrivals": "constant"}, "arrivals need a rate or an slo. Give --rate."),
     ],
 )
-def test_what_cannot_be_measured_is_refused(change: dict[str, Any], message: str) -> None:
+def test_load_config_refuses_what_cannot_be_measured(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LoadConfig(**change)
 
@@ -38,12 +38,12 @@ def test_what_cannot_be_measured_is_refused(change: dict[str, Any], message: str
         ("p50=250us", "p50_ms", 0.5, 0.25),
     ],
 )
-def test_a_bound_is_read_with_its_unit(text: str, metric: str, level: float, bound_ms: float) -> None:
+def test_slo_is_parsed_with_its_unit(text: str, metric: str, level: float, bound_ms: float) -> None:
     assert Slo.parse(text) == Slo(metric=metric, level=level, bound_ms=bound_ms)
 
 
 @pytest.mark.parametrize("text", ["p98=10ms", "p99=10", "p99=0ms", "p99<10ms", "", "p99=-1ms"])
-def test_a_bound_of_something_else_is_refused(text: str) -> None:
+def test_slo_of_something_else_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected one of"):
         Slo.parse(text)
 
@@ -55,11 +55,3 @@ def test_arrivals_are_chosen_by_name_or_file(tmp_path: Path) -> None:
     config = LoadConfig(arrivals=str(tmp_path / "trace"))
     assert config.is_trace
     assert config.arrivals_at(5) == TraceArrivals(times_s=(1.0, 2.0))
-
-
-def test_made_up_rows_are_skewed_by_their_values_and_held_out_ones_only_if_asked() -> None:
-    heldout, generated = LoadConfig(), LoadConfig(inputs="generated")
-    assert (heldout.row_skew, generated.row_skew, generated.value_skew) == (0, 0, 1)
-    assert LoadConfig(skew=0.5).row_skew == 0.5
-    flat = LoadConfig(inputs="generated", skew=0.0)
-    assert (flat.row_skew, flat.value_skew) == (0, 0)

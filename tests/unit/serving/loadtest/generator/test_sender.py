@@ -82,24 +82,8 @@ def merged(slices: dict[int, SliceRecord]) -> SliceRecord:
     return SliceRecord.merged(slices.values())
 
 
-class HeldUp(Simulation):
-    """Its process gets no processor for a while after each look."""
-
-    def poll(self, timeout_s: float) -> list[Answer]:
-        answers = super().poll(timeout_s)
-        self.now += 800 * MS
-        return answers
-
-
-def test_processor_time_counts_in_a_slice_of_the_run_however_late_it_is_told() -> None:
-    slices = run(HeldUp([1]), job(concurrency=1, time_limit_s=0.5))
-    assert slices[0].cpu_ns[0] >= 800 * MS
-
-
 @given(due_ms=st.lists(st.integers(0, 1999), max_size=60).map(sorted), service_ms=SERVICES)
-def test_an_open_loop_counts_from_the_schedule_as_queueing_theory_says(
-    due_ms: list[int], service_ms: list[int]
-) -> None:
+def test_open_loop_latency_counts_from_the_schedule(due_ms: list[int], service_ms: list[int]) -> None:
     whole = merged(run(Simulation(service_ms), job(due_ms)))
     right, free = SliceRecord(), 0
     for number, due in enumerate(due_ms):  # Lindley's recursion
@@ -112,9 +96,7 @@ def test_an_open_loop_counts_from_the_schedule_as_queueing_theory_says(
 
 
 @given(due_ms=st.lists(st.integers(0, 1999), max_size=60).map(sorted), service_ms=SERVICES, capacity=st.integers(1, 3))
-def test_what_the_server_does_not_take_waits_and_its_wait_counts(
-    due_ms: list[int], service_ms: list[int], capacity: int
-) -> None:
+def test_open_loop_counts_the_wait_for_a_full_server(due_ms: list[int], service_ms: list[int], capacity: int) -> None:
     whole = merged(run(Simulation(service_ms, capacity), job(due_ms)))
     assert whole.num_due == len(due_ms)
     assert whole.num_answered + whole.num_unsent == len(due_ms)  # none is skipped
@@ -128,7 +110,7 @@ def test_what_the_server_does_not_take_waits_and_its_wait_counts(
 
 
 @given(service_ms=SERVICES, concurrency=st.integers(1, 5))
-def test_a_closed_loop_keeps_its_number_in_flight(service_ms: list[int], concurrency: int) -> None:
+def test_closed_loop_keeps_its_number_in_flight(service_ms: list[int], concurrency: int) -> None:
     simulation = Simulation(service_ms)
     slices = run(simulation, job(concurrency=concurrency))
     whole = merged(slices)
@@ -138,7 +120,7 @@ def test_a_closed_loop_keeps_its_number_in_flight(service_ms: list[int], concurr
         assert abs(whole.latency.max_ns / MS - concurrency * service_ms[0]) <= 0.001 * whole.latency.max_ns / MS
 
 
-def test_the_warm_up_is_before_slice_zero() -> None:
+def test_warm_up_is_before_slice_zero() -> None:
     slices = run(Simulation([1]), job(range(0, 1000, 10), warmup_s=0.5, time_limit_s=0.5))
     assert {number: record.num_due for number, record in slices.items() if record.num_due} == {
         -2: 25,
@@ -150,17 +132,13 @@ def test_the_warm_up_is_before_slice_zero() -> None:
     assert {number: len(record.samples) for number, record in slices.items() if record.samples} == {0: 25, 1: 25}
 
 
-def test_an_answer_belongs_to_its_time_and_a_latency_to_when_it_was_due() -> None:
+def test_answer_counts_when_it_came_and_latency_when_it_was_due() -> None:
     slices = run(Simulation([600]), job([0]))
     assert {number: record.latency.total for number, record in slices.items() if record.latency.total} == {0: 1}
     assert {number: record.num_answered for number, record in slices.items() if record.num_answered} == {2: 1}
 
 
-def test_what_is_too_late_is_given_up_and_counted() -> None:
+def test_late_requests_are_given_up_and_counted() -> None:
     whole = merged(run(Simulation([10, 10, 500, 10]), job(range(0, 400, 100), timeout_s=0.2)))
     assert whole.errors == {"DEADLINE_EXCEEDED": 2}  # the slow one and the one behind it
     assert whole.num_answered == 2
-
-
-def test_repeated_rows_are_counted() -> None:
-    assert merged(run(Simulation([1]), job(range(10)))).num_repeated == 7

@@ -28,7 +28,7 @@ def chance_below(num_samples: int, level: float, rank: int) -> float:
 
 
 @given(num_samples=st.integers(1, 300), level=st.sampled_from([0.3, *LEVELS]))
-def test_ranks_are_the_tightest_that_bound_each_side_with_enough_confidence(num_samples: int, level: float) -> None:
+def test_interval_ranks_are_the_tightest_with_enough_confidence(num_samples: int, level: float) -> None:
     low, high = interval_ranks(num_samples, level)
     assert 0 <= low < high <= num_samples + 1
     assert chance_below(num_samples, level, low) <= 0.025 + 1e-9
@@ -39,13 +39,13 @@ def test_ranks_are_the_tightest_that_bound_each_side_with_enough_confidence(num_
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_fewest_samples_are_those_whose_largest_bounds_the_percentile(level: float) -> None:
+def test_samples_needed_are_the_fewest_whose_largest_bounds_the_percentile(level: float) -> None:
     needed = samples_needed(level)
     assert interval_ranks(needed, level)[1] <= needed
     assert interval_ranks(needed - 1, level)[1] == needed  # one more than there are
 
 
-def test_too_few_samples_give_a_reason_in_place_of_a_value() -> None:
+def test_percentile_of_too_few_samples_has_a_reason() -> None:
     samples = np.arange(1, 368) * 1000
     held = percentile(slices_of(samples), 0.99)
     assert held.value is held.low is held.high is None
@@ -55,7 +55,7 @@ def test_too_few_samples_give_a_reason_in_place_of_a_value() -> None:
 
 
 @given(st.lists(st.integers(1, 10**10), min_size=100, max_size=400), st.sampled_from([0.5, 0.9, 0.95]))
-def test_the_value_is_the_sample_of_its_rank_and_lies_in_its_interval(samples: list[int], level: float) -> None:
+def test_percentile_is_the_sample_of_its_rank_within_its_interval(samples: list[int], level: float) -> None:
     found = percentile(slices_of(np.asarray(samples)), level)
     right = sorted(samples)[math.ceil(level * len(samples)) - 1]
     assert found.value is not None
@@ -63,7 +63,7 @@ def test_the_value_is_the_sample_of_its_rank_and_lies_in_its_interval(samples: l
     assert (found.low or 0) <= found.value <= (found.high or math.inf)
 
 
-def test_the_interval_holds_the_true_percentile_as_often_as_it_says() -> None:
+def test_interval_holds_the_true_percentile_at_its_confidence() -> None:
     rng = np.random.default_rng(1)
     true = -math.log(0.05) * 1e6
     runs = [percentile(slices_of(rng.exponential(1e6, 400)), 0.95) for _ in range(200)]
@@ -71,7 +71,7 @@ def test_the_interval_holds_the_true_percentile_as_often_as_it_says() -> None:
     assert np.mean(held) > 0.92
 
 
-def test_the_interval_is_wider_where_slow_moments_come_together() -> None:
+def test_interval_is_wider_where_slow_moments_cluster() -> None:
     rng = np.random.default_rng(0)
     samples = np.where(rng.random(5000) < 0.03, 9e6, 1e6) * rng.uniform(1, 1.2, 5000)
     scattered = percentile(slices_of(samples), 0.95)
@@ -82,7 +82,7 @@ def test_the_interval_is_wider_where_slow_moments_come_together() -> None:
     assert together.high is None or together.high > 9e6
 
 
-def test_the_interval_is_wider_where_slow_moments_outlast_a_slice() -> None:
+def test_interval_is_wider_where_slow_moments_outlast_a_slice() -> None:
     rng = np.random.default_rng(0)
     slow, quick = (slices_of(rng.exponential(mean, 1000), 10) for mean in (1.3e6, 1e6))
     lasting = percentile([*slow, *quick], 0.5)
@@ -92,7 +92,7 @@ def test_the_interval_is_wider_where_slow_moments_outlast_a_slice() -> None:
     assert widths[1] > 1.5 * widths[0]
 
 
-def test_two_runs_agree_nine_times_in_ten_although_slow_moments_outlast_a_slice() -> None:
+def test_intervals_of_two_runs_agree_despite_slow_moments() -> None:
     rng = np.random.default_rng(0)
 
     def run() -> tuple[int, int]:
@@ -110,7 +110,7 @@ def test_two_runs_agree_nine_times_in_ten_although_slow_moments_outlast_a_slice(
     assert np.mean(agree) > 0.9
 
 
-def test_the_bounds_of_a_mean_hold_it_as_often_as_they_say() -> None:
+def test_mean_interval_holds_the_mean_at_its_confidence() -> None:
     rng = np.random.default_rng(0)
     for alike in (0.0, 0.5):
         held = 0
@@ -124,7 +124,7 @@ def test_the_bounds_of_a_mean_hold_it_as_often_as_they_say() -> None:
         assert 0.90 < held / 400 < 0.99
 
 
-def test_the_bounds_of_few_values_are_those_of_student() -> None:
+def test_mean_interval_of_few_values_is_that_of_student() -> None:
     low, high = mean_interval([1.0, 3.0, 3.0, 1.0, 1.0, 3.0, 3.0, 1.0]) or (0, 0)
     assert (low + high) / 2 == pytest.approx(2)
     assert high - 2 == pytest.approx(2.365 * (8 / 7 / 8) ** 0.5, rel=0.001)  # neighbours differ as often as not
@@ -136,7 +136,7 @@ def test_the_bounds_of_few_values_are_those_of_student() -> None:
     assert (mean_interval([0.0, 0.0, 0.0, 1.0]) or (-1, -1))[0] == 0  # a rate is not below 0
 
 
-def test_slices_that_hold_nothing_say_nothing_and_one_alone_says_nothing_of_slow_moments() -> None:
+def test_percentile_ignores_empty_slices() -> None:
     samples = np.random.default_rng(0).exponential(1e6, 2000)
     slices = slices_of(samples, 8)
     assert percentile([LatencyHistogram(), *slices, LatencyHistogram()], 0.9) == percentile(slices, 0.9)
@@ -146,7 +146,7 @@ def test_slices_that_hold_nothing_say_nothing_and_one_alone_says_nothing_of_slow
     assert (found.low, found.high) == (whole[0].at_rank(low), whole[0].at_rank(high))
 
 
-def test_an_interval_without_a_bound_on_one_side_says_so() -> None:
+def test_interval_may_lack_a_bound() -> None:
     samples = np.sort(np.random.default_rng(0).exponential(1e6, 400))
     together = percentile(slices_of(samples, 4), 0.5)  # as if there were hardly any
     assert together.value is not None
