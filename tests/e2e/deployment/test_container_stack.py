@@ -1,6 +1,7 @@
 """docs/guide/containers.md on a real container engine: its commands, word for word, and what only an engine shows."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -33,11 +34,41 @@ from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import TrainedModel
 from tests.harness.commands.command_line import RANKLINE, commands, typed
 from tests.harness.containers.deployment import CONTAINER, ROOT, allowed_files
-from tests.harness.containers.engine import container_engine
 from tests.harness.process.programs import need_program
 from tests.harness.process.waiting import wait_until
 from tests.oracles.bench_reports import check_report
 from tests.oracles.tolerance import SCORE_ROUNDING
+
+_UNAVAILABLE = 69
+_SAY_HOW = 'echo "$DOCKER_HOST"; echo "$DOCKER_CONFIG"; echo "$PATH"; exec cat'
+
+
+@contextmanager
+def container_engine() -> Iterator[Mapping[str, str]]:
+    """The environment in which `docker` and `docker compose` speak to it.
+
+    Skips the test, with the reason, where there is none.
+
+    One that was started ends with the `with` block or with this process, since it ends when it can read no more.
+    """
+    command = [str(ROOT / "scripts/container-engine.sh"), "sh", "-c", _SAY_HOW]
+    variables = {"DOCKER_HOST": "", "DOCKER_CONFIG": "", **os.environ}
+    with subprocess.Popen(
+        command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        said = [running.stdout.readline().strip() for _ in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH")]
+        if not said[-1]:
+            _, reason = running.communicate()
+            if running.returncode == _UNAVAILABLE:
+                pytest.skip(reason.strip())
+            raise AssertionError(f"scripts/container-engine.sh ended with {running.returncode}: {reason}")
+        chosen = zip(("DOCKER_HOST", "DOCKER_CONFIG", "PATH"), said, strict=True)
+        try:
+            yield {**os.environ, **{name: value for name, value in chosen if value}}
+        finally:
+            running.communicate()
+
 
 pytestmark = pytest.mark.in_order
 
@@ -199,7 +230,7 @@ def offline_scores(stack: Stack, rows: pa.Table) -> Any:
     return engine_for(trained.format).load_trained(trained.model_path).score_offline(frame)
 
 
-def test_the_documents_commands_score_and_measure(stack: Stack, rows: pa.Table, offline_scores: Any) -> None:
+def test_documents_commands_score_and_measure(stack: Stack, rows: pa.Table, offline_scores: Any) -> None:
     predicted, benched = stack.said[-2:]
     with Client(stack.grpc, "movielens") as client:
         np.testing.assert_allclose(client.predict(rows), offline_scores, atol=SCORE_ROUNDING)
@@ -209,7 +240,7 @@ def test_the_documents_commands_score_and_measure(stack: Stack, rows: pa.Table, 
     assert row.split()[0] == "64"
 
 
-def test_nothing_but_what_it_needs_is_in_the_image(stack: Stack) -> None:
+def test_image_holds_nothing_but_what_it_needs(stack: Stack) -> None:
     assert stack.inside("triton", "command -v python3", check=False) == ""
     assert "cuda" not in stack.inside("triton", "find / -xdev -name 'libcu*' ! -name 'libcudart*' ! -name 'libcurl*'")
     size = int(stack.run("docker image inspect --format '{{.Size}}' rankline-triton").stdout)
@@ -252,7 +283,7 @@ VOLUMES = {
 }
 
 
-def test_each_has_its_user_no_rights_and_a_read_only_root(stack: Stack) -> None:
+def test_services_have_no_rights_and_a_read_only_root(stack: Stack) -> None:
     for service in stack.services:
         assert stack.inside(service, "id -u") == str(USERS[service])
         status = stack.inside(service, "cat /proc/self/status")
@@ -323,7 +354,7 @@ def running(stack: Stack, command: str) -> Iterator[str]:
         stack.run("docker rm --force rankline-one")
 
 
-def test_a_version_and_a_rollback_fail_no_request(stack: Stack, rows: pa.Table, offline_scores: Any) -> None:
+def test_version_and_a_rollback_fail_no_request(stack: Stack, rows: pa.Table, offline_scores: Any) -> None:
     exporting, going_back = documented("Versions")
     with load(stack, ClientConfig(retry_lost=False)):
         stack.run(f"{exporting} --engine onnx")
@@ -343,7 +374,7 @@ def test_a_version_and_a_rollback_fail_no_request(stack: Stack, rows: pa.Table, 
 # One image
 
 
-def test_an_image_of_the_active_version_scores_as_offline(stack: Stack, rows: pa.Table, offline_scores: Any) -> None:
+def test_image_of_the_active_version_scores_as_offline(stack: Stack, rows: pa.Table, offline_scores: Any) -> None:
     """It needs nothing to write to, and says what it was made from."""
     build, start = documented("One image")
     said = stack.run(build).stdout
@@ -406,7 +437,7 @@ def test_services_that_are_killed_are_healthy_again_and_clients_lose_nothing(sta
     assert "oom" in stack.run(f"{seen} --format '{{{{.Action}}}}'").stdout.split()
 
 
-def test_an_engine_that_is_killed_brings_everything_back(stack: Stack) -> None:
+def test_engine_that_is_killed_brings_everything_back(stack: Stack) -> None:
     """Docker's daemon dies under load and is started again, by what starts a machine's daemons."""
     first = Path(stack.environment["DOCKER_HOST"].removeprefix("unix://")).with_name("engine.pid")
     if not first.is_file():
@@ -437,9 +468,7 @@ def is_another(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 # What goes wrong
 
 
-def test_a_second_stack_waits_for_an_export_that_it_may_read(
-    stack: Stack, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_second_stack_waits_for_an_export_it_may_read(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
     """It lies beside the first, and is not started anew while it waits."""
     path = copy_of_the_project(tmp_path_factory.mktemp("second"))
     second = Stack(path, {**stack.environment, "COMPOSE_PROJECT_NAME": "rankline-second"}, ("triton",))
@@ -490,16 +519,6 @@ print(now)
 """
 
 
-def test_mlflow_says_in_a_line_why_postgresql_does_not_let_it_in(stack: Stack) -> None:
-    for variables, name, remedy in (
-        ("PGPASSWORD=wrong", "mlflow", "POSTGRES_PASSWORD in .env is not the one that its volume was made with"),
-        ("", "nothing", "its volume was made with another user or database"),
-    ):
-        said = stack.inside("mlflow", f"{variables} {TRACK}/{name}", check=False)
-        assert remedy in said
-        assert "\n" not in said
-
-
 def test_tables_of_yesterdays_mlflow_are_brought_to_todays(stack: Stack) -> None:
     """An option that there is not ends the server as soon as it has its tables."""
     ask = partial('psql -U mlflow {1} -qAtc "{0}"'.format)
@@ -513,32 +532,6 @@ def test_tables_of_yesterdays_mlflow_are_brought_to_todays(stack: Stack) -> None
     said = stack.inside("mlflow", f"{TRACK}/yesterday", check=False)
     assert said.startswith("track: a newer MLflow made these tables (revision of tomorrow)")
     assert "\n" not in said
-
-
-def test_a_full_volume_loses_no_run(stack: Stack) -> None:
-    """MLflow takes a run's figures and has no room for its files: they wait in the journal until it has."""
-    url = f"127.0.0.1:{stack.ports['TLS']}"
-    options = f"--tmpfs /tmp --tmpfs /artifacts:size=32m,mode=1777 --publish {url}:5001 --entrypoint mlflow"
-    served = "server --host=0.0.0.0 --port=5001 --workers=1 --backend-store-uri=sqlite:////tmp/mlflow.db"
-    stack.run(
-        f"docker run --rm --detach --name rankline-full {options} rankline-mlflow {served} "
-        "--artifacts-destination=/artifacts --allowed-hosts='*'"
-    )
-    try:
-        wait_until(lambda: not stack.run(f"curl -sf http://{url}/health", check=False).returncode)
-        stack.run("docker exec rankline-full sh -c 'head -c 64M /dev/zero > /artifacts/filler'", check=False)
-        trained = stack.run(f"MLFLOW_TRACKING_URI=http://{url} rankline train movielens")
-        assert "Nothing is lost: rankline sync delivers it" in trained.stderr
-        store = MlflowClient(f"http://{url}")
-        (run,) = store.search_runs([one.experiment_id for one in store.search_experiments()])
-        assert run.data.metrics["valid_auc"] > 0
-        stack.run("docker exec rankline-full rm /artifacts/filler")
-        stack.run("rankline sync")
-        assert {"feature_spec.yaml", "workflow"} <= {file.path for file in store.list_artifacts(run.info.run_id)}
-        assert store.search_logged_models([run.info.experiment_id])
-        assert "nothing to deliver" in stack.run("rankline sync").stdout
-    finally:
-        stack.run("docker rm --force rankline-full", check=False)
 
 
 # TLS
@@ -565,7 +558,7 @@ def test_grpc_is_encrypted_with_the_override(stack: Stack) -> None:
             Client(f"localhost:{stack.ports[port]}", "movielens", ClientConfig(timeout_s=2))
 
 
-def test_the_benchmark_of_containers_loses_no_request(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_of_containers_loses_no_request(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
         if name in stack.environment:
             monkeypatch.setenv(name, stack.environment[name])

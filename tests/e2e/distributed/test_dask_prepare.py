@@ -116,7 +116,7 @@ def contents(prepared: PreparedData) -> dict[str, str]:
     return {name: file.sha256 for name, file in prepared.manifest.files.items() if name not in left_out}
 
 
-def test_a_worker_that_dies_costs_nothing_and_a_scheduler_that_dies_costs_the_run_only(
+def test_dead_worker_costs_nothing_and_a_dead_scheduler_the_run(
     raw: RawData, alone: PreparedData, tmp_path: Path
 ) -> None:
     assert len(contents(alone)) > 30  # six files of rows, the spec, and 26 vocabularies
@@ -138,7 +138,7 @@ def test_a_worker_that_dies_costs_nothing_and_a_scheduler_that_dies_costs_the_ru
     assert [path.name for path in output.parent.iterdir()] == ["prepared"]
 
 
-def test_a_worker_of_other_code_or_without_it_is_refused(tmp_path: Path) -> None:
+def test_worker_of_other_code_or_without_it_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(ROOT / "rankline", other / "rankline", ignore=shutil.ignore_patterns("__pycache__"))
     with (other / "rankline/workflows/preprocess/executor.py").open("a", encoding="utf-8") as file:

@@ -251,7 +251,7 @@ def test_workers_on_both_train_one_model(hosts: Hosts, work: Work) -> None:
     )  # worker 0's first weights, and then gradients
 
 
-def test_an_elastic_run_goes_on_without_a_host_that_is_cut_off_and_takes_it_back(hosts: Hosts, work: Work) -> None:
+def test_elastic_run_goes_on_without_a_host_that_is_cut_off_and_takes_it_back(hosts: Hosts, work: Work) -> None:
     script = work.path / "hosts.sh"
     script.write_text("#!/bin/sh\necho alpha:1\necho beta:1\n", encoding="ascii")
     script.chmod(0o755)
@@ -277,7 +277,7 @@ def test_an_elastic_run_goes_on_without_a_host_that_is_cut_off_and_takes_it_back
     assert note.endswith("more hosts joined. 2 workers go on.")
 
 
-def test_a_cable_that_is_cut_ends_the_run_with_one_message(hosts: Hosts, work: Work) -> None:
+def test_cable_that_is_cut_ends_the_run_with_one_message(hosts: Hosts, work: Work) -> None:
     before = hosts.bytes_received("beta")
     (weights,) = (work.path / "work" / "movielens" / "model").rglob("variables.data*")
     training = hosts.start(

@@ -17,7 +17,7 @@ from tests.e2e.distributed.exact_worker import CASES, RUN, fitted
 from tests.e2e.distributed.learnt_alike import FLOAT32, HALF, assert_close, assert_equal
 from tests.e2e.distributed.started_workers import Ended, ended, started
 from tests.factories.training import sequences as sequence_rows
-from tests.unit.training.conftest import make_prepared
+from tests.factories.training.ratings import make_prepared
 
 NUM_TRAIN, NUM_VALID = 1003, 501
 HALVES = ("fp16", "float16")
@@ -46,9 +46,7 @@ def found(workers: list[Ended], directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_workers_learn_what_one_process_learns_from_the_same_global_batches(
-    name: str, directory: Path, workers: list[Ended]
-) -> None:
+def test_two_workers_learn_what_one_process_learns(name: str, directory: Path, workers: list[Ended]) -> None:
     expected = fitted(directory, name, SOLO)
     assert {group.split("/")[0] for group in expected["after"]} >= {"model", "optimizer", "average", "loss"}
     for stage, state in expected.items():
@@ -64,7 +62,7 @@ def test_two_workers_learn_what_one_process_learns_from_the_same_global_batches(
             assert_equal(found[0], state)
 
 
-def test_a_step_whose_gradients_overflow_on_one_worker_is_left_out_by_both(directory: Path, found: Any) -> None:
+def test_step_whose_gradients_overflow_on_one_worker_is_left_out_by_both(directory: Path, found: Any) -> None:
     for rank in range(2):
         state = np.load(directory / f"float16-after-{rank}.npz")
         assert state["loss_scale/0/scale"] == 2.0**14  # halved once
@@ -105,7 +103,7 @@ def test_only_worker_0_records_and_reports(directory: Path, found: Any) -> None:
     assert "valid_auc" in run.data.metrics
 
 
-def test_a_run_of_two_workers_goes_on_from_a_checkpoint_of_worker_0(directory: Path, found: Any) -> None:
+def test_run_of_two_workers_goes_on_from_a_checkpoint_of_worker_0(directory: Path, found: Any) -> None:
     assert found[0]["resumed_run_id"] == found[0]["run_id"]
     # Dropout goes on in other streams on worker 1 only where a batch of it had a row less.
     assert found[0]["resumed_metrics"]["valid_auc"] == pytest.approx(found[0]["metrics"]["valid_auc"], abs=0.01)

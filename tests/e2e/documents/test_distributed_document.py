@@ -33,14 +33,14 @@ def scheduler() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-def test_the_document_shows_commands_and_each_word_of_them_that_is_replaced_here() -> None:
+def test_document_shows_commands_and_each_word_of_them_that_is_replaced_here() -> None:
     assert len(COMMANDS) > 8
     for word in (*HERE, *LOCALLY):
         assert any(word in command for command in COMMANDS), word
 
 
 @pytest.mark.parametrize("command", [command for command in dict.fromkeys(COMMANDS) if command not in LOOKED_AT])
-def test_a_command_of_the_document_works(command: str, directory: Path, request: pytest.FixtureRequest) -> None:
+def test_command_of_the_document_works(command: str, directory: Path, request: pytest.FixtureRequest) -> None:
     command = here(command, LOCALLY)
     if "tcp://scheduler:8786" in command:
         command = command.replace("tcp://scheduler:8786", request.getfixturevalue("scheduler"))

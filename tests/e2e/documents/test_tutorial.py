@@ -45,7 +45,7 @@ def asked(path: Path) -> str:
     return answer
 
 
-def test_a_row_has_one_score_however_it_is_asked_for(said: tuple[Path, dict[str, str]]) -> None:
+def test_row_has_one_score_however_it_is_asked_for(said: tuple[Path, dict[str, str]]) -> None:
     path, outputs = said
     scored = pa_csv.read_csv(path / "scored.csv")["score"].to_numpy()
     served = np.array(re.findall(r"\d\.\d+(?:e-\d+)?", outputs[SERVE]), dtype=float)
@@ -58,13 +58,3 @@ def test_two_models_were_compared_and_one_of_them_answers(said: tuple[Path, dict
     assert "clicks" in outputs["rankline status"]
     assert len(re.findall(r"^[0-9a-f]{8} ", outputs["rankline runs"].split("started")[0], re.MULTILINE)) == 2
     assert re.search(r"better|keeps answering", outputs["rankline export rankline.yaml --if-better auc"])
-
-
-def test_what_init_says_is_what_the_document_shows(said: tuple[Path, dict[str, str]]) -> None:
-    _, outputs = said
-    shown = [line.split() for line in DOCUMENT.split("rankline init clicks.csv")[1].splitlines()]
-    columns = [line.split() for line in outputs["rankline init clicks.csv"].splitlines()]
-    for name in ("click", "user_id", "item_id", "hour", "price"):
-        (wanted,) = (line[:3] for line in shown if line[:1] == [name])
-        (got,) = (line[:3] for line in columns if line[:1] == [name])
-        assert got == wanted

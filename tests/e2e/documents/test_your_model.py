@@ -83,7 +83,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
-def test_the_file_is_scored_as_in_the_notebook(workplace: Path) -> None:
+def test_file_is_scored_as_in_the_notebook(workplace: Path) -> None:
     scored = pq.read_table(workplace / "scored.parquet")
     assert scored.column_names == [*table(), "score_churn"]
     encoded = pd.DataFrame(transformed(fitted(graph, table(), workplace / "again"), table()))
@@ -91,7 +91,7 @@ def test_the_file_is_scored_as_in_the_notebook(workplace: Path) -> None:
     np.testing.assert_allclose(scored["score_churn"], keras_model().predict(inputs, verbose=0)[:, 0], atol=1e-5)
 
 
-def test_a_model_alone_is_scored_from_a_column_that_is_called_otherwise(workplace: Path) -> None:
+def test_model_alone_is_scored_from_a_column_that_is_called_otherwise(workplace: Path) -> None:
     frame = table()
     scores = rankline.predict("churn", frame)["score"]
     np.testing.assert_allclose(scores, booster(frame).predict(frame[NUMBERS]), rtol=1e-5)
@@ -100,7 +100,7 @@ def test_a_model_alone_is_scored_from_a_column_that_is_called_otherwise(workplac
     np.testing.assert_allclose(rankline.predict("churn", lacking)["score"], expected, rtol=1e-5)
 
 
-def test_a_server_is_asked_and_measured(workplace: Path) -> None:
+def test_server_is_asked_and_measured(workplace: Path) -> None:
     frame = table().head(50)
     with served(SERVE, workplace) as (_, url):
         assert '"127.0.0.1:8001"' in ASK
@@ -114,9 +114,7 @@ def test_a_server_is_asked_and_measured(workplace: Path) -> None:
     assert "p50 ms" in measured
 
 
-def test_a_lambda_runs_where_an_installed_package_names_its_function(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lambda_of_an_installed_package_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = workplace / "package"
     (package / "shop").mkdir(parents=True)
     (package / "shop" / "__init__.py").touch()
@@ -141,7 +139,7 @@ def active(workplace: Path) -> str:
     return line.split()[0]
 
 
-def test_the_notebook_runs_as_it_stands(tmp_path: Path) -> None:
+def test_notebook_runs_as_it_stands(tmp_path: Path) -> None:
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     shown = (
@@ -162,7 +160,7 @@ def test_the_notebook_runs_as_it_stands(tmp_path: Path) -> None:
     assert difference < 1e-5
 
 
-def test_the_notebook_was_run_and_names_no_machine() -> None:
+def test_notebook_was_run_and_names_no_machine() -> None:
     text = NOTEBOOK.read_text(encoding="utf-8")
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     assert all(cell["outputs"] for cell in cells)

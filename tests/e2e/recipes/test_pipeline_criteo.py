@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from mlflow import MlflowClient
 
 from rankline.workflows.data.criteo.reader import COLUMNS, LABEL
 from tests.harness.commands.command_line import commands, rankline, typed
@@ -43,26 +42,13 @@ def result(directory: Path) -> dict[str, Any]:
     return json.loads((directory / "result.json").read_text())  # type: ignore[no-any-return]
 
 
-def test_the_last_day_validates_and_the_server_ranks_its_rows_as_training_did(
-    directory: Path, result: dict[str, Any]
-) -> None:
+def test_server_ranks_the_last_day_as_training_did(directory: Path, result: dict[str, Any]) -> None:
     days = sorted((directory / DAYS).glob("day_*"))
     lines = [len(day.read_text().splitlines()) for day in days]
     assert result["rows"] == {"train": sum(lines[:-1]), "valid": lines[-1]}
     quality = result["quality"]
     assert quality["served_auc"] == pytest.approx(quality["valid_auc"], abs=1e-4)
     assert quality["valid_auc"] > 0.55
-
-
-def test_mlflow_has_calibration_two_aucs_and_the_numbers_of_parameters(result: dict[str, Any]) -> None:
-    artifacts = result["artifacts"]
-    run = MlflowClient(tracking_uri=artifacts["tracking_uri"]).get_run(artifacts["run_id"])
-    assert run.data.metrics["valid_calibration"] == pytest.approx(1, abs=0.5)
-    assert run.data.metrics["valid_auc_200_thresholds"] == pytest.approx(run.data.metrics["valid_auc"], abs=0.02)
-    parameters = {part: int(run.data.params[f"num_parameters.{part}"]) for part in ("embedding", "other")}
-    assert parameters["embedding"] > 8 * 26 * 3  # 26 tables of width 8, at least the reserved ids
-    assert parameters["other"] > 32 * 16
-    assert run.data.metrics["train_samples_per_s"] > 0
 
 
 def test_predict_takes_missing_numbers_and_hexadecimal_categories(directory: Path) -> None:
@@ -92,18 +78,6 @@ def test_recommend_says_that_there_are_no_items(directory: Path) -> None:
     assert "recommend needs a user and an item" in done.stderr
 
 
-def test_a_bad_line_is_named_and_what_was_prepared_stays(directory: Path, tmp_path: Path) -> None:
-    before = (directory / "work/criteo-dlrm/prepared/manifest.json").read_bytes()
-    lines = (directory / DAYS / "day_0").read_text().splitlines()
-    lines[6] += "\tone too many"
-    (tmp_path / "day_0").write_text("\n".join(lines) + "\n")
-    done = rankline("prepare", "criteo-dlrm", "--data-dir", str(tmp_path), cwd=directory)
-    assert done.returncode == 1
-    assert "day_0" in done.stderr
-    assert "line 7" in done.stderr
-    assert (directory / "work/criteo-dlrm/prepared/manifest.json").read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("recipe", "prepare", "train", "export"),
     [
@@ -116,7 +90,7 @@ def test_a_bad_line_is_named_and_what_was_prepared_stays(directory: Path, tmp_pa
         ),
     ],
 )
-def test_every_way_through_ends_in_an_ensemble_that_agrees(
+def test_ensembles_of_all_options_agree(
     tmp_path: Path, directory: Path, recipe: str, prepare: list[str], train: list[str], export: list[str]
 ) -> None:
     for arguments in (
@@ -129,7 +103,7 @@ def test_every_way_through_ends_in_an_ensemble_that_agrees(
     assert "parity" in done.stdout + done.stderr
 
 
-def test_the_commands_of_the_document_work(directory: Path, tmp_path: Path) -> None:
+def test_commands_of_the_document_work(directory: Path, tmp_path: Path) -> None:
     """In their order, and on a copy: they train anew."""
     again = shutil.copytree(directory, tmp_path / "again", symlinks=True)
     for command in OTHERS:

@@ -21,6 +21,12 @@ from tests.oracles.golden.tables import table_of
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 
 TESTS = "tests.unit.workflows.compiler.operators"
+_FAMILIES = {
+    **{family: (family, "GRAPHS") for family in ("categorical", "continuous", "joins", "lists")},
+    "lowering_item_attributes": ("own_operators", "ITEM_ATTRIBUTES"),
+    "lowering_known_ids": ("own_operators", "KNOWN_IDS"),
+}
+"""Family, as the archive calls it → the file of the lowering tests, and its table."""
 _NUM_RANDOM = 24
 _NUM_PARTITIONS = 3
 _IN_ONE_PARTITION = {"lists: ValueCount": 1}
@@ -32,7 +38,7 @@ class Graph:
     """A graph, and the rows that it is fitted to.
 
     Attributes:
-        name: the file of the lowering tests that has it, and what it is called there.
+        name: the family of the lowering tests that has it, and what it is called there.
         make: makes it anew.
         rows: which rows, a key of `Rows`.
     """
@@ -45,9 +51,9 @@ class Graph:
 def graphs() -> dict[str, Graph]:
     """Every graph of the lowering tests, some of their random ones, and what only `prepare` can hold."""
     found = []
-    for file in ("categorical", "continuous", "joins", "lists", "lowering_item_attributes", "lowering_known_ids"):
-        for name, given in importlib.import_module(f"{TESTS}.test_{file}").GRAPHS.items():
-            found.append(Graph(name=f"{file}: {name}", make=given[0] if isinstance(given, tuple) else given))
+    for family, (file, table) in _FAMILIES.items():
+        for name, given in vars(importlib.import_module(f"{TESTS}.test_{file}"))[table].items():
+            found.append(Graph(name=f"{family}: {name}", make=given[0] if isinstance(given, tuple) else given))
     for name, make in importlib.import_module(f"{TESTS}.test_chains").GRAPHS.items():
         found.append(Graph(name=f"stacking: {name}", make=make, rows="stacking"))
     for name, make in _PREPARE_ONLY.items():

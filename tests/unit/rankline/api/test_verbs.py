@@ -4,6 +4,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pyarrow as pa
 import pytest
 
 import rankline
+from rankline.api.data_source import SourceConfig, obtain
 from rankline.serving.importers.input_binding import Input
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError, RanklineError
+from rankline.workflows.data.movielens.dataset import MOVIELENS
 from rankline.workflows.nvt.compat import ops
-from rankline.workflows.preprocess.prepared_data import PreparedData
 from tests.factories.importable_models import save_saved_model
 from tests.oracles.nvtabular import fitted, transformed
 
@@ -54,7 +56,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> ExportedEnsemble:
     )
 
 
-def test_importing_it_imports_nothing_heavy() -> None:
+def test_package_imports_nothing_heavy() -> None:
     code = "import sys, rankline; dir(rankline); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {"pandas", "numpy", "pyarrow", "tensorflow", "nvtabular", "typer"} & set(done.stdout.split()) == set()
@@ -120,14 +122,6 @@ BAD_CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], 
     "train": (rankline.train, ("movielens",), {"epoch": 3}, ConfigError, "Did you mean 'epochs' by 'epoch'"),
     "train first": (rankline.train, ("movielens",), {}, ArtifactError, "rankline prepare movielens"),
     "export": (rankline.export, ("movielens",), {"engin": "onnx"}, ConfigError, "Did you mean 'engine'"),
-    "no such model": (
-        rankline.export,
-        (),
-        {"model": "m.onnx", "sample": FRAME, "name": "x"},
-        ArtifactError,
-        "m.onnx does not exist",
-    ),
-    "predict by what was never exported": (rankline.predict, ("movielens", FRAME), {}, ArtifactError, "movielens"),
     "predict by a path": (rankline.predict, (Path("m.onnx"), FRAME), {}, ConfigError, "expected what rankline.export"),
 }
 
@@ -140,13 +134,17 @@ def test_call_that_cannot_be_done_says_what_to_give(case: str) -> None:
     assert not Path("model_repository").exists()
 
 
-def test_run_is_named_by_the_choices_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[str] = []
-    monkeypatch.setattr(PreparedData, "load", lambda *_: None)
-    monkeypatch.setattr("rankline.api.pipeline.train", lambda recipe, *_, **__: [names.append(recipe.run_name)])
-    rankline.train("movielens", epochs=9)
-    rankline.train("movielens", model="dlrm", seed=3)
-    assert names == ["mlp, epochs 9, seed 0", "dlrm, seed 3"]
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (SourceConfig(), "there is no generator of movielens. Give --data-dir"),
+        (SourceConfig(data_dir=Path("data"), rows=9), "--rows: for generated rows only"),
+        (SourceConfig(download="ml-0m"), "no archive 'ml-0m' of movielens"),
+    ],
+)
+def test_source_without_rows_is_refused(config: SourceConfig, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        obtain(replace(MOVIELENS, generate=None), config, tmp_path)
 
 
 def test_scores_are_a_column_more_of_what_was_given(ensemble: ExportedEnsemble) -> None:
@@ -176,16 +174,10 @@ def test_records_rows_and_columns_are_scored_as_a_frame_is(ensemble: ExportedEns
     assert batch.column("score").to_pylist() == scores
 
 
-def test_ensemble_goes_by_its_name(ensemble: ExportedEnsemble) -> None:
-    scored = rankline.predict("mine", FRAME.head(2), repository=ensemble.path.parent)
-    assert scored.equals(rankline.predict(ensemble, FRAME.head(2)))
-
-
 BAD_TO_SCORE: dict[str, tuple[Any, str]] = {
     "a column of that name": (FRAME.assign(score=1.0), r"\['score'\] already.*Rename"),
     "a column too few": (FRAME[["city"]].rename(columns={"city": "aeg"}), r"lack \['age'\]"),
     "no rows": (3, "rows are int"),
-    "columns that differ in length": ({"city": ["a"], "age": [1.0, 2.0]}, "the rows cannot be read"),
 }
 
 
@@ -203,7 +195,7 @@ def caught() -> Iterator[list[warnings.WarningMessage]]:
         yield found
 
 
-def test_warnings_of_who_calls_come_as_before(
+def test_warnings_of_the_caller_come_as_before(
     ensemble: ExportedEnsemble, caught: list[warnings.WarningMessage]
 ) -> None:
     rankline.predict(ensemble, FRAME.head(1))

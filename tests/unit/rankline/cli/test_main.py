@@ -22,8 +22,9 @@ def test_package_runs_as_a_module() -> None:
     assert done.stdout == f"rankline {version('rankline')}\n"
 
 
-@pytest.mark.parametrize("size", ["OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"])
-@pytest.mark.parametrize("verb", ["sim", "run"])
+@pytest.mark.parametrize(
+    ("verb", "size"), [("sim", "OMPI_COMM_WORLD_SIZE"), ("sim", "PMI_SIZE"), ("run", "HOROVOD_SIZE")]
+)
 def test_verb_refuses_to_run_as_one_of_several_processes(size: str, verb: str) -> None:
     done = CliRunner().invoke(app, [verb], env={size: "3"})
     assert done.exit_code == 1
@@ -82,10 +83,9 @@ main()
 """
 
 
-@pytest.mark.parametrize(("argument", "status"), [("--version", 0), ("--versoin", 2)])
-def test_command_ends_without_taking_the_interpreter_down(argument: str, status: int) -> None:
-    done = subprocess.run([sys.executable, "-c", LEAVING, argument], capture_output=True, text=True)
-    assert done.returncode == status
+def test_command_ends_without_taking_the_interpreter_down() -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVING, "--versoin"], capture_output=True, text=True)
+    assert done.returncode == 2
     assert done.stdout.splitlines()[-1] == "what was registered has run"
 
 

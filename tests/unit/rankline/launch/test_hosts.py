@@ -1,6 +1,8 @@
-"""Hosts of a run: their list, their script, how many workers they take."""
+"""Hosts of a run: their list, their script, how many workers they take, and those that come and go."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -8,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.launch.config import LaunchConfig, discover_hosts, first_places, parse_hosts, reachable
+from rankline.launch.elastic import ElasticRun, HostWatch
 from rankline.training.distributed.config import WorkersConfig
-from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.errors import ConfigError, RanklineError
+from rankline.workflows.core.progress import SILENT
 
 
 def script(path: Path, text: str) -> Path:
@@ -22,9 +26,7 @@ def test_hosts_have_room_for_one_worker_unless_they_say_so() -> None:
     assert parse_hosts(["a:2", " b", "10.0.0.1:12"]) == {"a": 2, "b": 1, "10.0.0.1": 12}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a:0", "a:x", "a:two", ":2", "a:1,a:2", "a:1:2", "-oProxyCommand=id", "a;id", "$(id)", "a b"]
-)
+@pytest.mark.parametrize("text", ["", "a:0", "a:x", ":2", "a:1,a:2", "-oProxyCommand=id", "$(id)", "a b"])
 def test_text_that_is_no_host_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected NAME:NUMBER, each name once"):
         parse_hosts(text.split(","))
@@ -88,12 +90,6 @@ def test_one_process_is_enough_for_one_worker_here_that_nothing_replaces(
     assert options.is_asked_for(config) is is_asked_for
 
 
-def test_elastic_run_starts_with_as_many_as_the_hosts_take_and_the_run_wants() -> None:
-    config = WorkersConfig(min_workers=1, max_workers=4)
-    assert LaunchConfig(hosts="a:4,b:4").num_workers(config) == 4
-    assert LaunchConfig(hosts="a,b").num_workers(config) == 2
-
-
 def test_workers_run_here_unless_hosts_are_named(tmp_path: Path) -> None:
     config = WorkersConfig(workers=2, min_workers=1, max_workers=4)
     assert LaunchConfig().find_hosts(WorkersConfig(workers=2)) == {"localhost": 2}
@@ -113,7 +109,6 @@ def test_script_that_nobody_would_ask_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hosts": "a:0"}, "is not a host"),
         ({"threads": -1}, "threads is -1"),
         ({"hosts": "a", "host_discovery_script": "hosts.sh"}, "Give one of them"),
     ],
@@ -121,3 +116,70 @@ def test_script_that_nobody_would_ask_is_refused() -> None:
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LaunchConfig(**options)
+
+
+_LIMIT_S = 60
+TWO = WorkersConfig(workers=2, min_workers=1, max_workers=2)
+
+
+class Hosts:
+    """Hosts that a test names anew; knows when it was asked again."""
+
+    def __init__(self, hosts: Mapping[str, int]) -> None:
+        self.hosts, self.asked = hosts, Event()
+
+    def find(self) -> Mapping[str, int]:
+        self.asked.set()
+        return self.hosts
+
+    def wait_until_asked_twice(self) -> None:
+        """After that, the first of the two answers was dealt with."""
+        for _ in range(2):
+            self.asked.clear()
+            assert self.asked.wait(_LIMIT_S)
+
+
+def test_generation_ends_at_its_next_checkpoint_where_hosts_join_that_can_be_reached() -> None:
+    hosts, ended = Hosts({"localhost": 1}), Event()
+    watch = HostWatch({"localhost": 1}, hosts.find, max_workers=2)
+    with watch.during(ended.set):
+        for named in ({"localhost": 1}, {"localhost": 1, "no-such-host.invalid": 1}):
+            hosts.hosts = named
+            hosts.wait_until_asked_twice()
+            watch.stop_if_hosts_joined()
+            assert not ended.is_set()
+        hosts.hosts = {"localhost": 1, "127.0.0.1": 1}
+        hosts.wait_until_asked_twice()
+        assert not ended.is_set()
+        watch.stop_if_hosts_joined()
+        assert ended.is_set()
+    assert watch.stop_reason == "more hosts joined."
+
+
+def test_generation_with_as_many_workers_as_there_may_be_goes_on_when_hosts_join() -> None:
+    hosts, ended = Hosts({"localhost": 1, "127.0.0.1": 1}), Event()
+    watch = HostWatch({"localhost": 1}, hosts.find, max_workers=1)
+    with watch.during(ended.set):
+        hosts.wait_until_asked_twice()
+        watch.stop_if_hosts_joined()
+    assert not ended.is_set()
+
+
+def test_generation_ends_at_once_where_a_host_is_named_no_more() -> None:
+    hosts, ended = Hosts({"a": 1}), Event()
+    watch = HostWatch({"a": 1, "b": 1}, hosts.find, max_workers=2)
+    with watch.during(ended.set):
+        assert ended.wait(_LIMIT_S)
+    assert watch.stop_reason == "b left the list of hosts."
+
+
+def test_hosts_that_take_too_few_workers_end_the_run(tmp_path: Path) -> None:
+    options = LaunchConfig(hosts="localhost:1,no-such-host.invalid:1")
+    run = ElasticRun(["true"], TWO, options, tmp_path, SILENT, hosts_timeout_s=0.0)
+    with pytest.raises(RanklineError, match="reachable hosts take 1 of at least 2 workers after 0 s"):
+        run.run(2)
+
+
+def test_mpi_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--mpi cannot be combined with --max-workers"):
+        ElasticRun(["true"], TWO, LaunchConfig(mpi=True), tmp_path, SILENT)

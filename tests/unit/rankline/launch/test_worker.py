@@ -1,9 +1,11 @@
-"""A worker: its records, its rank, and the cores it takes."""
+"""A worker: its records, its rank, the cores it takes, and what the launcher makes of what it prints."""
 
 import io
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -12,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.launch.worker import Cpu, Worker, allowed_cpus, parse_record, report, share_of
+from rankline.launch.worker_output import Listener, clear_logs
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.tracking import RunLog
-from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.errors import ConfigError, RanklineError, WorkerLostError
+from tests.factories.recorders import ProgressRecord
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 
@@ -76,64 +80,48 @@ def test_only_a_worker_that_our_launcher_started_reports_to_it(capsys: pytest.Ca
     assert records == [{"run_id": "the run"}, {"checkpoint_step": 7}]
 
 
-_THREADS = """
-import os, sys
-from rankline.launch.worker import limit_threads
-limit_threads(int(sys.argv[1]), int(sys.argv[2]))
-import pyarrow
-print(pyarrow.cpu_count(), os.environ.get("TF_NUM_INTRAOP_THREADS"), os.environ.get("TF_NUM_INTEROP_THREADS"))
+# Each case is a fork of one process that has imported nothing heavy yet.
+_SHARES = """
+import os
+from rankline.launch.worker import Worker, limit_threads, pin_cores
+
+def in_a_fork(work):
+    if os.fork() == 0:
+        work()
+        os._exit(0)
+    os.wait()
+
+def threads(threads, num_processes, given):
+    os.environ.update(given)
+    limit_threads(threads, num_processes)
+    import pyarrow
+    found = pyarrow.cpu_count(), os.environ.get("TF_NUM_INTRAOP_THREADS"), os.environ.get("TF_NUM_INTEROP_THREADS")
+    print(*found, flush=True)
+
+def cores(local_rank, local_size):
+    pin_cores(Worker(local_rank=local_rank, local_size=local_size))
+    print(*sorted(os.sched_getaffinity(0)), flush=True)
+
+given = {"OMP_NUM_THREADS": "7"}
+in_a_fork(lambda: threads(3, 2, given))  # before what the environment says
+in_a_fork(lambda: threads(0, 2, given))  # which comes before the share
+in_a_fork(lambda: threads(0, 100_000, {}))  # never none
+for rank, size in ((0, 2), (1, 2), (0, 1), (0, 100_000)):
+    in_a_fork(lambda: cores(rank, size))
 """
-
-
-@pytest.mark.parametrize(
-    ("threads", "num_processes", "given", "expected"),
-    [
-        (3, 1, None, "3 3 3"),  # as asked for
-        (3, 2, "7", "3 3 3"),  # before what the environment says
-        (0, 2, "7", "7 {share} {share}"),  # which comes before the share
-        (0, 100_000, None, "1 1 1"),  # never none
-        (0, 1, "5", "5 None None"),  # one process has all
-    ],
-)
-def test_process_computes_and_reads_on_its_share_of_the_cores(
-    threads: int, num_processes: int, given: str | None, expected: str
-) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
-    done = subprocess.run(
-        [sys.executable, "-c", _THREADS, str(threads), str(num_processes)],
-        env=kept if given is None else {**kept, "OMP_NUM_THREADS": given},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    share = max(1, len(os.sched_getaffinity(0)) // num_processes)
-    assert done.stdout.strip() == expected.format(share=share)
-
-
-_CORES = """
-import os, sys
-from rankline.launch.worker import Worker, pin_cores
-pin_cores(Worker(local_rank=int(sys.argv[1]), local_size=int(sys.argv[2])))
-print(*sorted(os.sched_getaffinity(0)))
-"""
-
-
-def cores_taken(local_rank: int, local_size: int) -> set[str]:
-    command = [sys.executable, "-c", _CORES, str(local_rank), str(local_size)]
-    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core for both")
-def test_workers_of_a_machine_share_its_cores_out() -> None:
-    every = set(map(str, os.sched_getaffinity(0)))
-    first, second = (cores_taken(rank, 2) for rank in range(2))
-    assert first | second == every
-    assert not first & second
-
-
-@pytest.mark.parametrize("local_size", [0, 1, 100_000])
-def test_worker_alone_and_one_of_more_than_there_are_cores_may_use_any(local_size: int) -> None:
-    assert cores_taken(0, local_size) == set(map(str, os.sched_getaffinity(0)))
+def test_worker_takes_its_share_of_threads_and_cores() -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
+    command = [sys.executable, "-c", _SHARES]
+    done = subprocess.run(command, env=kept, capture_output=True, text=True, check=True)
+    *threads, first, second, alone, one_of_many = done.stdout.splitlines()
+    share = len(os.sched_getaffinity(0)) // 2
+    assert threads == ["3 3 3", f"7 {share} {share}", "1 1 1"]
+    every = " ".join(map(str, sorted(os.sched_getaffinity(0))))
+    assert sorted(f"{first} {second}".split(), key=int) == every.split()
+    assert alone == one_of_many == every
 
 
 # Two sockets of four cores with two threads each, numbered as Linux does: all first threads, then all second ones.
@@ -172,3 +160,121 @@ def test_topology_is_read_where_the_system_has_one(tmp_path: Path) -> None:
     assert found[first] == Cpu(socket=7, core=3, number=first)
     assert found.keys() == os.sched_getaffinity(0)
     assert all(cpu == Cpu(socket=0, core=number, number=number) for number, cpu in found.items() if number != first)
+
+
+MODEL = {"path": "work/m", "run_id": "r", "tracking_uri": "sqlite:///x"}
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return tmp_path / "workers"
+
+
+@pytest.fixture
+def seen() -> ProgressRecord:
+    return ProgressRecord()
+
+
+@pytest.fixture
+def listener(logs: Path, seen: ProgressRecord) -> Iterator[Listener]:
+    clear_logs(logs)
+    with Listener(logs, seen, mpi=False) as listening:
+        yield listening
+
+
+def _record(worker: int, **facts: object) -> str:
+    return f"[{worker}]<stdout>:\x1e{json.dumps(facts)}\n"
+
+
+def _ended(worker: int, status: int) -> str:
+    return f"Process {worker} exit with status code {status}.\n"
+
+
+RULE = "-" * 74
+OTHERS = "Terminating remaining workers after failure of Process 1.\n"
+
+
+def test_reports_of_worker_0_are_shown_and_its_model_is_the_result(listener: Listener, seen: ProgressRecord) -> None:
+    for line in (_record(0, done=1, total=4, note="epoch 1"), _record(0, model=MODEL)):
+        assert not listener.take(line)
+    assert seen.reports == [(1, 4, "epoch 1")]
+    assert listener.result(0) == MODEL
+
+
+def test_run_and_its_checkpoints_are_known(logs: Path, seen: ProgressRecord) -> None:
+    clear_logs(logs)
+    steps: list[int] = []
+    with Listener(logs, seen, mpi=False, after_checkpoint=lambda: steps.append(listener.num_checkpoints)) as listener:
+        for line in (_record(0, run_id="r"), _record(0, checkpoint_step=50), _record(0, checkpoint_step=100)):
+            listener.take(line)
+    assert (listener.run_id, steps) == ("r", [1, 2])
+
+
+def test_each_worker_has_its_log_and_so_has_what_starts_them(listener: Listener, logs: Path) -> None:
+    for line in ("[0]<stdout>:a\n", "[1]<stderr>:b\n", "[1,0]<stdout>:mpi\n", "[10]<stdout>:c\n", "starting\n"):
+        listener.take(line)
+    assert {log.name: log.read_text() for log in logs.iterdir()} == {
+        "worker-0.log": "a\nmpi\n",
+        "worker-1.log": "b\n",
+        "worker-10.log": "c\n",
+        "launcher.log": "starting\n",
+    }
+
+
+def test_logs_of_an_earlier_run_are_removed_and_those_of_a_generation_are_not(logs: Path, seen: ProgressRecord) -> None:
+    logs.mkdir()
+    for name in ("worker-7.log", "launcher.log", "mine.txt"):
+        (logs / name).write_text("old")
+    clear_logs(logs)
+    assert [path.name for path in logs.iterdir()] == ["mine.txt"]
+    for text in ("first", "second"):
+        with Listener(logs, seen, mpi=False) as listener:
+            listener.note(text)
+    assert (logs / "launcher.log").read_text() == "first\nsecond\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "message"),
+    [
+        # What worker 0 says stands as it is, whoever says more.
+        ([_record(1, error="no such file", is_lost=False), _record(0, error="worker 1: no such file", is_lost=False)],
+         RanklineError, "^worker 1: no such file$"),
+        ([_record(0, error="gone", is_lost=True), _record(1, error="no rows", is_lost=False), _ended(0, 1), OTHERS],
+         RanklineError, "^worker 1: no rows$"),
+        ([_record(0, error="gone", is_lost=True), _ended(1, 137), OTHERS, _ended(0, 1)],
+         WorkerLostError, "^worker 1 was ended by SIGKILL, .*memory"),
+        ([_ended(1, 139), OTHERS, _ended(0, 143)], WorkerLostError, "^worker 1 was ended by SIGSEGV"),
+        (["[1]<stderr>:rankline: not found\n", _ended(1, 127), OTHERS, _ended(0, 143)],
+         RanklineError, "^worker 1 ended with status 127: rankline: not found. Its log: .*worker-1.log$"),
+        ([_ended(1, 255), OTHERS], WorkerLostError, "^worker 1 ended with status 255: no output"),
+        # Asked to end, and killed as it did not: that is the one that the others waited for.
+        ([_record(0, error="no answer", is_lost=True), _ended(0, 1), OTHERS, _ended(1, 137)],
+         WorkerLostError, "^worker 1 did not answer"),
+        ([_record(0, error="too late", is_lost=True), _ended(0, 1), OTHERS, _ended(1, 143)],
+         WorkerLostError, "^too late"),
+        (["ssh not successful for host b:\n", "ssh: No route to host\n", "RuntimeError: could not\n"],
+         WorkerLostError, "^b cannot be reached: ssh: No route to host. `ssh b true` must work"),
+        (["Traceback\n", "RuntimeError: all is lost.\n"], RanklineError, "status 1 .* all is lost. Its log: .*r.log$"),
+        ([f"{line}\n" for line in ("a warning", RULE, "prterun found no", "program.", "", "NOTE:", " Node: vm", RULE)],
+         RanklineError, "a model: prterun found no program. Its log: .*r.log$"),
+    ],
+)  # fmt: skip
+def test_one_message_says_the_first_cause(
+    listener: Listener, lines: list[str], kind: type[RanklineError], message: str
+) -> None:
+    for line in lines:
+        listener.take(line)
+    with pytest.raises(kind, match=message) as raised:
+        listener.result(1)
+    assert raised.type is kind  # what was lost is started again in an elastic run, what failed by itself is not
+
+
+def test_failure_is_known_as_soon_as_a_worker_ends(listener: Listener) -> None:
+    assert not listener.take("[0]<stderr>:Process 1 exit with status code 1.\n")  # a worker only says it
+    assert listener.take(_ended(1, 1))
+    assert listener.take("[0]<stdout>:still here\n")
+
+
+def test_workers_that_end_without_a_model_have_failed(listener: Listener) -> None:
+    with pytest.raises(RanklineError, match="status 0 and without a model"):
+        listener.result(0)

@@ -102,28 +102,15 @@ def test_operator_that_no_package_names_is_refused_before_anything_is_fitted(sit
     assert done.stderr.rstrip().endswith('rankline.operators of an installed package: cents = "shop.operators:Cents".')
 
 
-def test_data_that_nothing_generates_must_be_given(site: Path) -> None:
-    done = cli(site, "prepare", "shop")
-    assert done.returncode == 1
-    assert "there is no generator of sales. Give --data-dir with its raw files." in done.stderr
-    assert "--rows: for generated rows only" in cli(site, "prepare", "shop", "--data-dir", "data", "--rows", "9").stderr
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ("shop", "no Recipe found"),
-        ("shop.copies", r"the names \['movielens'\] are taken"),
-        ("shop.recipes:NONE", "AttributeError"),
-    ],
-)
-def test_entry_point_that_brings_no_new_recipe_is_named_and_costs_no_other(site: Path, value: str, reason: str) -> None:
+def test_entry_points_that_bring_no_new_recipe_are_named_and_cost_no_other(site: Path) -> None:
     (site / "shop/copies.py").write_text("from rankline.recipes.movielens import MLP\n", encoding="utf-8")
-    (site / "broken-2.0.dist-info/entry_points.txt").write_text(
-        f"[rankline.recipes]\nother = {value}\n", encoding="utf-8"
-    )
-    code = "from rankline.recipes import available; found = available(); print(*found.recipes); print(*found.problems)"
-    names, problems = run(site, code).stdout.splitlines()
+    reasons = {"shop.copies": r"the names \['movielens'\] are taken", "shop.recipes:NONE": "AttributeError"}
+    entries = "".join(f"other{number} = {value}\n" for number, value in enumerate(reasons))
+    (site / "broken-2.0.dist-info/entry_points.txt").write_text(f"[rankline.recipes]\n{entries}", encoding="utf-8")
+    code = "from rankline.recipes import available; found = available(); print(*found.recipes)\n"
+    names, *problems = run(site, code + "print(*found.problems, sep='\\n')").stdout.splitlines()
     assert {"movielens", "shop"} <= set(names.split())
-    assert problems.startswith(f"package broken: its recipes {value!r} are left out (")
-    assert re.search(reason, problems)
+    assert len(problems) == len(reasons)
+    for problem, (value, reason) in zip(problems, reasons.items(), strict=True):
+        assert problem.startswith(f"package broken: its recipes {value!r} are left out (")
+        assert re.search(reason, problem)

@@ -28,8 +28,6 @@ from rankline.scoring.read_rows import (
 from rankline.scoring.write_scores import check_columns, scores_to, without_formulas
 from rankline.serving.client import ModelSchema
 from rankline.workflows.core.errors import ConfigError, DataError
-from rankline.workflows.data.tabular.config import ColumnConfig, FilesConfig, LabelConfig, TableConfig
-from rankline.workflows.data.tabular.reader import TableRequests
 from rankline.workflows.schema.tensors import Tensor
 
 ROWS = pa.table({"userId": [1, 2], "movieId": [31, -5]})
@@ -72,7 +70,7 @@ def test_null_is_a_missing_value() -> None:
     assert typed_row({"userId": "", "C1": ""}, ["C1"]).to_pylist() == [{"userId": None, "C1": ""}]
 
 
-@pytest.mark.parametrize("text", ["00123456", "12345678", "5e104321", "true", "NA", '"a"'])
+@pytest.mark.parametrize("text", ["00123456", "5e104321", "true", '"a"'])
 def test_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
     assert typed_row({"C1": text}, ["C1"]).to_pylist() == [{"C1": text}]
     with (tmp_path / "rows.csv").open("w", newline="") as file:
@@ -124,13 +122,10 @@ def stdin_holds(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
-@pytest.mark.parametrize("is_told", [True, False])
-def test_stdin_holds_any_format_and_says_itself_which(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str, is_told: bool
-) -> None:
+def test_stdin_says_which_format_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str) -> None:
     write(tmp_path / "rows", format_name)
     stdin_holds((tmp_path / "rows").read_bytes(), monkeypatch)
-    assert format_of("-", format_name if is_told else None) == format_name
+    assert format_of("-", None) == format_name
     with stdin_as_file(format_name) as path:
         assert read_rows(path, format_name) == ROWS
 
@@ -148,10 +143,8 @@ QUOTED = 'id,size\n1,"12\n' + "".join(f"{n},{n}\n" for n in range(2, 9)) + '9,7"
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.parquet", b"PAR1", r"a\.parquet cannot be read as"),
         ("a.jsonl", b"{", r"a\.jsonl cannot be read as"),
         ("a.csv", b"a,b\n1\n", r"a\.csv cannot be read as"),
-        ("a.csv", b"", r"a\.csv is empty"),
         ("a.csv", QUOTED.encode(), r"a\.csv, line 2: a quote opens a cell of column 'size'"),
         ("a.csv", "id,size\n1,2\n".encode("utf-16"), r"a\.csv is utf-16.* text, expected UTF-8"),
     ],
@@ -238,9 +231,7 @@ def test_scores_of_several_candidates_are_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
-def test_rows_of_any_number_come_block_by_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
-) -> None:
+def test_rows_come_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str) -> None:
     monkeypatch.setattr(rows_module, "_BLOCK_BYTES", 64)
     monkeypatch.setattr(rows_module, "_BLOCK_ROWS", 10)
     table = pa.table({"x": range(95), "text": [f"é{i}" for i in range(95)]})
@@ -258,9 +249,7 @@ def test_rows_of_any_number_come_block_by_block(
     assert read_rows(tmp_path / f"scored.{format_name}", format_name, schema).drop(["score"]) == table
 
 
-def test_block_of_json_lines_may_have_other_types_than_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_block_of_json_may_have_other_types_than_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "_BLOCK_BYTES", 1)
     (tmp_path / "rows.jsonl").write_text('{"x": 1}\n{"x": 1.5}\n{"x": null}\n')
     blocks = list(read_blocks(tmp_path / "rows.jsonl", "jsonl"))
@@ -328,27 +317,11 @@ def test_score_does_not_overwrite_a_column() -> None:
         check_columns(pa.table({"x": [1], "score": [0.5]}), ["score"], "csv")
 
 
-@pytest.mark.parametrize(
-    ("delimiter", "encoding"), [(";", "utf-8"), ("|", "utf-8"), ("\t", "utf-8-sig"), (";", "latin-1")]
-)
+@pytest.mark.parametrize(("delimiter", "encoding"), [("|", "utf-8"), ("\t", "utf-8-sig"), (";", "latin-1")])
 def test_csv_is_read_as_it_is_written(delimiter: str, encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(f"id{delimiter}stadt\n1{delimiter}Köln\n2{delimiter}a,b\n", encoding=encoding)
     assert read_rows(path, "csv").to_pydict() == {"id": [1, 2], "stadt": ["Köln", "a,b"]}
-
-
-def test_recipe_reads_a_file_without_a_suffix_in_the_format_that_is_given(tmp_path: Path) -> None:
-    columns, labels = {"x": ColumnConfig(type="int", role="id")}, {"y": LabelConfig(task="binary")}
-    data = FilesConfig(files=("rows.csv",), format="csv")
-    requests = TableRequests(TableConfig(data=data, columns=columns, labels=labels))
-    (tmp_path / "rows").write_text('{"x": 1, "zip": "00501"}\n')
-    assert format_of(str(tmp_path / "rows"), "jsonl", requests) == "jsonl"
-    ((raw, sent, _),) = requests.of_file(tmp_path / "rows", format_name="jsonl")
-    assert (raw.to_pylist(), sent.to_pylist()) == ([{"x": 1, "zip": "00501"}], [{"x": 1}])
-    (tmp_path / "rows").write_text("x,zip\n1,00501\n")
-    assert format_of(str(tmp_path / "rows"), None, requests) == "csv"
-    ((raw, _, _),) = requests.of_file(tmp_path / "rows")
-    assert raw.to_pylist() == [{"x": 1, "zip": "00501"}]
 
 
 FORMULAS = ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3+cmd()", "-1e5+cmd()", "\t=1", "-", "+", "-30-"]

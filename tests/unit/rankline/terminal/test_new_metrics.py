@@ -11,10 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlflow import MlflowClient
 
 from rankline.api.pipeline import Quality
-from rankline.runs.bench_reports import log_report
 from rankline.serving.loadtest.compare import compare
 from rankline.serving.loadtest.config import Slo
 from rankline.serving.loadtest.report.html import to_html
@@ -93,17 +91,6 @@ def test_earlier_report_is_compared_by_what_it_has(report: BenchmarkReport, monk
     assert BenchmarkReport.from_dict(later, "a later report").bench[0].value("p50_ms") is not None
 
 
-def test_new_metric_is_tracked(report: BenchmarkReport, tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.create_experiment("e", artifact_location=(tmp_path / "artifacts").as_uri())
-    run_id = client.create_run(experiment).info.run_id
-    log_report(report, uri, run_id, tmp_path / "report")
-    metrics = client.get_run(run_id).data.metrics
-    assert metrics["bench/p75_ms"] == report.bench[0].value("p75_ms")
-    assert metrics["bench/errors_per_s"] == 12
-
-
 def brier(rows: ScoredRows) -> float:
     return rows.mean((rows.scores - rows.labels) ** 2)
 
@@ -145,7 +132,7 @@ def test_metric_of_an_installed_package_is_measured(site: Path) -> None:
     assert model_metrics.all_metrics()["brier"].title == "Brier score"
 
 
-def test_one_that_fails_is_named(site: Path) -> None:
+def test_failing_metric_is_named(site: Path) -> None:
     install(site, "brier", "BROKEN")
     with pytest.raises(ConfigError, match=r"metric 'brier' of an installed package failed \(AttributeError: .*score"):
         model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))

@@ -21,7 +21,6 @@ from rankline.runs.reader import open_reader
 from rankline.runs.summary import runs_in
 from rankline.training.config.train import TrainConfig
 from rankline.training.models import MODELS
-from rankline.training.models.lightgbm import LightGBMConfig
 from rankline.training.models.tabular import DLRMConfig, MLPConfig
 from rankline.training.run.observers import EarlyEnd, Observer
 from rankline.training.run.train import rehearse
@@ -31,7 +30,7 @@ from rankline.tuning.search_space import OneOf, Range, search_space
 from rankline.workflows.core.errors import ConfigError, RanklineError
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from tests.factories.recorders import ProgressRecord
-from tests.unit.training.conftest import make_prepared
+from tests.factories.training.ratings import make_prepared
 
 TRAIN = TrainConfig(model=MLPConfig(hidden=(8,)), epochs=2, batch_size=64, learning_rate=0.0001, seed=3)
 ONLY = ("learning_rate", "hidden")
@@ -93,9 +92,7 @@ def workplace(first: Workplace, tuned: Tuned, tmp_path: Path) -> Workplace:
     return replace(first, tracking=replace(first.tracking, directory=tmp_path / "tuning"))
 
 
-def test_trials_are_runs_of_a_search_and_the_best_is_no_worse_than_the_recipe(
-    workplace: Workplace, tuned: Tuned
-) -> None:
+def test_trials_are_runs_and_the_best_is_no_worse_than_the_recipe(workplace: Workplace, tuned: Tuned) -> None:
     trials = workplace.trials(tuned.run_id)
     assert tuned.num_trials == len(trials) == 3
     figures = [run.data.metrics["inner_auc"] for run in trials]
@@ -208,10 +205,6 @@ def test_range_reaches_to_the_recipes_own_value() -> None:
     assert space["dropout"] == Range(low=0.0, high=0.6)
     assert space["learning_rate"] == Range(low=0.05, high=5.0, is_log=True)
     assert space["top_mlp"] == OneOf(values=((64, 64, 64), (128, 128, 128), (256, 256, 256)))
-
-
-def test_trees_have_no_learning_rate_of_steps() -> None:
-    assert "learning_rate" not in search_space(TrainConfig(model=LightGBMConfig()))
 
 
 def test_only_what_is_named_is_varied_and_what_cannot_be_is_told() -> None:

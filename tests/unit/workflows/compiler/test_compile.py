@@ -1,14 +1,11 @@
 """How a graph becomes a plan: what is folded, linked and refused. Operators have tests of their own."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rankline.serving.triton.transforms import UncompiledTransform
 from rankline.workflows.compiler.compile import compile_workflow, input_specs
@@ -16,19 +13,16 @@ from rankline.workflows.compiler.operators import LOWERINGS, REFUSED
 from rankline.workflows.core.errors import LoweringError, UnfitError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.operators import GreaterThan, HashedCategorify, NullToEmptyList, StableHashBucket
-from rankline.workflows.plan import Column, Computed, TransformPlan
+from rankline.workflows.plan import Column, TransformPlan
 from rankline.workflows.schema.ragged import Padded
-from tests.examples import examples
 from tests.oracles.nvtabular import fitted
 
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in
 from rankline.workflows.nvt.operators import Categorify, HexToInt
 from rankline.workflows.plan.tensors import unknown_columns
+from tests.oracles.lowering import assert_same
 from tests.oracles.native_plan import wire_tensors
-
-KEYS = st.integers(-5, 30) | st.sampled_from([2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)])
-WORDS = st.text(st.characters(blacklist_categories=("Cs",)), max_size=3)
 
 
 class Misspelt(ops.Operator):  # type: ignore[misc]  # NVTabular has no types
@@ -39,68 +33,12 @@ class Misspelt(ops.Operator):  # type: ignore[misc]  # NVTabular has no types
         return {name: columns[name] for name in selector.name}
 
 
-def as_lists(column: Any) -> list[Any]:
-    if isinstance(column, Padded):
-        lists = column.ragged()
-        values, offsets = lists.values, lists.offsets
-        return [values[a:b].tolist() for a, b in pairwise(offsets)]
-    return [value.tolist() if isinstance(value, np.ndarray) else value for value in column]
-
-
-def assert_same(workflow: nvt.Workflow, plan: TransformPlan, request: pd.DataFrame) -> None:
-    with quiet_nvtabular():
-        expected = workflow.transform(request.copy())
-    actual = plan.run({name: request[name].to_numpy() for name in request})
-    assert list(actual) == list(expected.columns)
-    for name, column in actual.items():
-        assert as_lists(column) == as_lists(expected[name]), name
-        if not isinstance(column, Padded):
-            assert column.dtype == expected[name].dtype
-
-
-@examples(1 / 4)
-@given(st.data())
-def test_plan_equals_nvtabular_on_joins_lists_thresholds_and_buckets(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    items = data.draw(st.lists(KEYS, min_size=1, max_size=8, unique=True), label="items")
-    tags = data.draw(st.lists(st.lists(WORDS, max_size=4), min_size=len(items), max_size=len(items)), label="tags")
-    tags[0] = [*tags[0], "x"]  # NVTabular cannot fit a vocabulary of nothing
-    catalog = pd.DataFrame({"item": np.array(items, dtype=np.int64), "tags": tags})
-    pairs = data.draw(st.lists(st.tuples(KEYS, KEYS | st.sampled_from(items)), min_size=1, max_size=30), label="rows")
-    rows = pd.DataFrame([*pairs, (0, items[0])], columns=["user", "item"], dtype=np.int64)
-    threshold = data.draw(st.integers(0, 3), label="threshold")
-    buckets = data.draw(st.sampled_from([0, 2, 5]), label="buckets")
-
-    def graph() -> Any:
-        encode = (
-            HashedCategorify(freq_threshold=threshold, num_buckets=buckets)
-            if buckets
-            else ops.Categorify(freq_threshold=threshold)
-        )
-        joined = ["item"] >> ops.JoinExternal(catalog, on=["item"])
-        return (["user", "item"] >> encode) + (joined["tags"] >> NullToEmptyList() >> ops.Categorify())
-
-    workflow = fitted(graph, rows, tmp_path_factory.mktemp("workflow"))
-    plan = compile_workflow(workflow)
-    assert (len(plan.indexes), plan.steps) == (3, ())
-    for _ in range(3):
-        asked = data.draw(st.lists(st.tuples(KEYS, KEYS | st.sampled_from(items)), min_size=1, max_size=10))
-        assert_same(workflow, plan, pd.DataFrame(asked, columns=["user", "item"], dtype=np.int64))
-    assert_same(workflow, plan, rows)
-
-
 ROWS = pd.DataFrame({"a": [1, 2, 2], "b": [1, 5, 5], "x": [0.5, 1.5, 2.5], "w": ["p", "q", None]})
 BRANDS = pd.DataFrame({"a": [1, 2], "brand": ["p", "q"], "cost": [0.5, 0.25]})
 
 
 def brands() -> Any:
     return ["a"] >> ops.JoinExternal(BRANDS, on=["a"])
-
-
-def test_scalar_column_that_was_joined_is_encoded_with_null_for_unknown_keys(tmp_path: Path) -> None:
-    workflow = fitted(lambda: brands()["brand"] >> ops.Categorify(), ROWS, tmp_path)
-    assert_same(workflow, compile_workflow(workflow), pd.DataFrame({"a": [1, 2, 9]}))
 
 
 def test_numbers_pass_through_unchanged(tmp_path: Path) -> None:
@@ -118,15 +56,6 @@ def test_columns_of_one_join_share_an_index(tmp_path: Path) -> None:
     plan = compile_workflow(fitted(graph, ROWS, tmp_path))
     assert [type(column) for column in plan.columns] == [Column, Column]
     assert (len(plan.indexes), plan.steps) == (1, ())
-
-
-def test_two_keys_and_raw_numbers_are_computed_per_request(tmp_path: Path) -> None:
-    workflow = fitted(
-        lambda: ([["a", "b"]] >> ops.Categorify(encode_type="combo")) + (["x"] >> ops.LogOp()), ROWS, tmp_path
-    )
-    plan = compile_workflow(workflow)
-    assert [type(column) for column in plan.columns] == [Column, Computed]
-    assert_same(workflow, plan, ROWS[["a", "b", "x"]])
 
 
 def test_nested_and_concatenated_graphs_are_walked(tmp_path: Path) -> None:
@@ -153,14 +82,8 @@ def test_columns_below_a_cardinality_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        (
-            lambda: ["x"] >> GreaterThan(1.0),
-            r"operator GreaterThan \(columns \['x'\]\) has no compiled form. Replace it.* Available: AddMetadata, ",
-        ),
-        (
-            lambda: ["x"] >> Misspelt(),
-            r"Misspelt\.lower failed \(AttributeError: .*'name'\)\. Mend it, .*; or .*: --uncompiled Misspelt\.",
-        ),
+        (lambda: ["x"] >> GreaterThan(1.0), r"operator GreaterThan \(columns \['x'\]\) has no compiled form. Replace"),
+        (lambda: ["x"] >> Misspelt(), r"Misspelt\.lower failed \(AttributeError: .*'name'\)\. Mend it, .*; or"),
         (lambda: ["a"] >> ops.Filter(lambda frame: frame["a"] > 0), r"operator Filter \(columns \['a'\]\) drops rows"),
         (lambda: ["x"] >> ops.Dropna(), "operator Dropna .*drops rows.*FillMissing"),
         (lambda: ["x"] >> ops.DifferenceLag("a"), "operator DifferenceLag .*neighbouring rows.*Compute it before"),
@@ -168,10 +91,7 @@ def test_columns_below_a_cardinality_are_left_out(tmp_path: Path) -> None:
         (lambda: ["x"] >> ops.LambdaOp(lambda column: column + 1), "LambdaOp .*Python function.*operator class"),
         (lambda: ["w"] >> ops.AddTags(["raw"]), "column 'w' holds strings, and a model takes numbers. Add Categorify"),
         (lambda: brands()["brand"], "column 'brand' holds strings"),
-        (
-            lambda: ["a"] >> ops.TargetEncoding("x", kfold=2, drop_folds=False),
-            r"TargetEncoding makes columns \['__fold__'\], which have no compiled form",
-        ),
+        (lambda: ["a"] >> ops.TargetEncoding("x", kfold=2, drop_folds=False), r"TargetEncoding makes columns"),
         (
             lambda: (["a"] >> ops.Categorify()) + (["a"] >> ops.Categorify(max_size=9) >> ops.Rename(postfix="_")),
             "Categorify and Categorify on 'a' have written their statistics to one file",
@@ -275,14 +195,10 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> TransformPlan:
     [
         ({}, []),
         ({"user": ["7", "8", "9"]}, ["user"]),
-        ({"user": ["7", "8", None]}, ["user"]),
         ({"user": ["7", "0008", "9"]}, []),
         ({"user": [None, None, None]}, []),
-        ({"price": [9.0, 8.0, 7.0]}, []),
         ({"code": ["0a", "zz", "0b"], "bucket": ["x", "y", "z"]}, ["bucket", "code"]),
-        ({"code": ["0A", "FF", None]}, []),
         ({"tags": [["X"], [], ["Y", "Z"]]}, ["tags"]),
-        ({"tags": [["X"], [], ["y", "Z"]]}, []),
         ({"tags": [[], [], []]}, []),
         ({"id0": [1, 2, 4], "id4": [2**40 + 1, 5, 6], "id3": [1, 2, 3]}, ["id0", "id4"]),
     ],

@@ -4,7 +4,11 @@ import pickle
 
 import pytest
 
-from rankline.workflows.core.errors import ArtifactError, DataError, MissingExtraError
+from rankline.workflows.core.errors import (
+    ArtifactError,
+    DataError,
+    MissingExtraError,
+)
 from rankline.workflows.core.formatting import did_you_mean, quality_figure
 
 
@@ -45,19 +49,12 @@ MEANT = {
     "MOVIEID": "movieId",  # another case
     "n": "N",
     "batch-size": "batch_size",  # what stands between words
-    "batchsize": "batch_size",
-    "user_id": "userId",
     "user": "userId",  # two are missing
     "epochs": "--epochs",
-    "--epoch": "--epochs",  # a plural
     "thread": "threads",
-    "instance": "instances",
     "usrId": "userId",  # a letter is missing, too many, or another one
-    "enginne": "engine",
-    "sped": "speed",
     "speet": "speed",
     "lable": "label",  # two are swapped
-    "bacth_sise": "batch_size",  # two mistakes in a long word
     "insances_": "instances",
 }
 
@@ -67,7 +64,7 @@ def test_slip_is_met(wrong: str) -> None:
     assert did_you_mean([wrong], NAMES) == f" Did you mean {MEANT[wrong]!r} by {wrong!r}?"
 
 
-@pytest.mark.parametrize("wrong", ["fused", "color", "price", "table", "steps", "delay", "x", "id", "--", ""])
+@pytest.mark.parametrize("wrong", ["fused", "price", "x", "id", "--", ""])
 def test_another_word_is_none(wrong: str) -> None:
     assert did_you_mean([wrong], NAMES) == ""
 

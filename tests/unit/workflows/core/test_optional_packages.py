@@ -1,4 +1,4 @@
-"""Packages that may be missing, and modules that are loaded otherwise."""
+"""Packages that may be missing, plug-ins, and modules that are loaded otherwise."""
 
 import importlib
 import logging
@@ -11,8 +11,13 @@ from types import ModuleType
 
 import pytest
 
-from rankline.workflows.core.errors import PINNED, PINNED_PACKAGES, MissingExtraError, RanklineError
-from rankline.workflows.core.optional_packages import LoadHook, installed, require, stand_ins, tensorflow_problem
+from rankline.workflows.core.errors import (
+    PINNED,
+    PINNED_PACKAGES,
+    MissingExtraError,
+    RanklineError,
+)
+from rankline.workflows.core.optional_packages import LoadHook, installed, require, stand_ins
 from tests.harness.process.packages import leave_installed
 
 
@@ -34,13 +39,8 @@ def test_pinned_packages_are_those_of_the_dependency_group() -> None:
     assert tuple(re.findall(r'^\s*"([^"]+)"', group, re.MULTILINE)) == PINNED_PACKAGES
 
 
-def test_extra_that_is_there_is_no_obstacle_and_is_not_imported() -> None:
-    require("this", feature="training", extra="cpu")
-    assert "this" not in sys.modules
-
-
 @pytest.mark.parametrize(
-    ("installed", "message"),
+    ("packages", "message"),
     [
         (
             {"tensorflow-cpu": "2.15.1"},
@@ -55,9 +55,9 @@ def test_extra_that_is_there_is_no_obstacle_and_is_not_imported() -> None:
     ids=["other version", "two of them"],
 )
 def test_another_tensorflow_is_told_before_it_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: dict[str, str], message: str
 ) -> None:
-    for name, release in installed.items():
+    for name, release in packages.items():
         leave_installed(tmp_path, name, release=release)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(RanklineError, match=message) as error:
@@ -68,12 +68,6 @@ def test_another_tensorflow_is_told_before_it_is_imported(
     found = re.search(message, told)
     assert found
     assert any(line.startswith(f"tensorflow-cpu=={found[1]};") for line in requires("rankline") or ())
-
-
-def test_tensorflow_of_the_pins_will_do() -> None:
-    pytest.importorskip("tensorflow")
-    assert tensorflow_problem("cpu") is None
-    require("tensorflow", feature="training", extra="cpu")
 
 
 NAME = "a_module_of_the_test"
@@ -108,13 +102,6 @@ def test_stand_in_is_gone_after_the_block_also_where_that_fails() -> None:
         assert importlib.import_module(NAME).value == "other"
         raise ZeroDivisionError
     assert importlib.import_module(NAME).value == "true"
-
-
-def test_imported_module_has_no_stand_in() -> None:
-    module = importlib.import_module(NAME)
-    with stand_ins({NAME: {"value": "other"}}):
-        assert importlib.import_module(NAME) is module
-    assert sys.modules[NAME] is module
 
 
 def test_installed_leaves_out_broken_packages_and_says_why(

@@ -32,9 +32,7 @@ def strings(values: list[bytes]) -> pa.LargeBinaryArray:
     st.lists(NEAR | INT64, max_size=20),
     st.sampled_from([1, 2, 7]),
 )
-def test_index_finds_known_keys_and_deals_out_unknown_ones(
-    known: list[int], asked: list[int], num_unknown: int
-) -> None:
+def test_index_finds_keys_and_deals_out_unknown_ones(known: list[int], asked: list[int], num_unknown: int) -> None:
     index = KeyIndex.build("key", np.array(known, dtype=np.int64), num_unknown)
     asked = asked + known
     keys = np.array(asked, dtype=np.int64)
@@ -230,11 +228,7 @@ def test_row_of_zeros_can_be_run_to_warm_up() -> None:
         (REQUEST | {"age": np.array([1])}, {}, "different numbers of rows"),
         (REQUEST | {"seen": np.array([1, 2, 3])}, {}, "'seen' is ndarray, expected padded lists"),
         (REQUEST | {"age": REQUEST["seen"]}, {}, "'age' is Padded, expected one value per row"),
-        (
-            REQUEST | {"item": np.array([1, 2, 3], dtype=object)},
-            {},
-            "'item' contains a non-string value.*Send bytes or str",
-        ),
+        (REQUEST | {"item": np.array([1, 2, 3], dtype=object)}, {}, "'item' contains a non-string value.*Send bytes"),
         (REQUEST | {"age": np.array([[1], [2], [3]])}, {}, r"'age' has shape \[3, 1\], expected one value"),
         (
             REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([2, 3, 0], dtype=np.int32))},
@@ -305,7 +299,7 @@ def test_strings_that_end_beyond_their_bytes_are_refused(tmp_path: Path) -> None
         (None, None, "it is not a regular file"),
     ],
 )
-def test_array_that_takes_more_memory_than_its_file_is_refused(
+def test_array_larger_than_its_file_is_refused(
     tmp_path: Path, array: pa.Array | None, codec: str | None, message: str
 ) -> None:
     small_plan().save(tmp_path / "plan")

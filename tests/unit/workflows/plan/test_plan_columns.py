@@ -206,7 +206,7 @@ def test_hashes_are_sorted_with_their_rows_and_one_more_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(("num_keys", "num_parts"), [(1, 2), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16)])
-def test_there_is_about_one_key_to_a_part(num_keys: int, num_parts: int) -> None:
+def test_index_has_about_one_key_to_a_part(num_keys: int, num_parts: int) -> None:
     index = KeyIndex.build("key", strings(*(str(number).encode() for number in range(num_keys))))
     assert index.starts is not None
     assert len(index.starts) == num_parts + 1

@@ -69,9 +69,7 @@ def test_rows_become_what_a_table_holds_there_in_lists_too() -> None:
         (vector([0.1], "float64"), "float32", [np.float32(0.1)]),
     ],
 )
-def test_numbers_take_another_dtype_and_missing_ones_stay_missing(
-    column: Vector, dtype: str, expected: list[Any]
-) -> None:
+def test_numbers_take_another_dtype_or_stay_missing(column: Vector, dtype: str, expected: list[Any]) -> None:
     cast = Cast(dtype=dtype).run(column)
     assert isinstance(cast, Vector)
     assert cast.values.dtype == dtype
@@ -92,7 +90,7 @@ def test_numbers_take_another_dtype_and_missing_ones_stay_missing(
         (lists([[1], [2, 300]]), "int8", 300),
     ],
 )
-def test_whole_numbers_that_a_dtype_does_not_hold_are_refused_in_place_of_wrapping_around(
+def test_numbers_that_a_dtype_does_not_hold_are_refused(
     column: Vector | Lists, dtype: str, refused: int | None
 ) -> None:
     step = Narrow(column="user", dtype=dtype)

@@ -62,9 +62,7 @@ def pool(request: pytest.FixtureRequest, address: str, tmp_path: Path) -> Iterat
         yield workers
 
 
-@pytest.mark.parametrize(
-    "form", ["tcp://scheduler:8786", "tls://10.0.0.1:1", "tcp://[::1]:8786", "local", "local:16", ""]
-)
+@pytest.mark.parametrize("form", ["tcp://scheduler:8786", "tcp://[::1]:8786", "local", "local:16", ""])
 def test_forms_of_clusters(form: str) -> None:
     config = DaskConfig(dask=form)
     assert config.is_local == form.startswith("local")
@@ -75,8 +73,6 @@ def test_forms_of_clusters(form: str) -> None:
     ("choice", "message"),
     [
         ({"dask": "scheduler:8786"}, r"dask is 'scheduler:8786', expected tcp://HOST:PORT.*local or local:N"),
-        ({"dask": "tcp://scheduler"}, "dask is 'tcp://scheduler', expected"),
-        ({"dask": "local:0"}, "dask is 'local:0', expected"),
         ({"dask": "local", "dask_memory": "much"}, "dask_memory is 'much', expected a size"),
         ({"dask": "tcp://a:1", "dask_memory": "4GB"}, "'4GB', which is for local workers only"),
         ({"dask_timeout_s": 0}, "dask_timeout_s is 0, expected a finite number above 0"),
@@ -102,23 +98,18 @@ def test_collection_is_computed_and_what_is_not_lazy_stays(pool: Pool) -> None:
     assert pool.compute(None, shares.append) is None
 
 
-def test_worker_computes_with_what_nvtabular_needs_of_newer_packages(tmp_path: Path) -> None:
-    """Whether the first task that it is given is one of ours or one of NVTabular's own."""
-    with open_pool(DaskConfig(dask="local:1"), tmp_path) as pool:
+def test_workers_of_this_machine_have_what_nvtabular_needs_and_require_the_certificate(tmp_path: Path) -> None:
+    """Who may could run code: other users of the machine reach the port, and do not have this run's certificate."""
+    with open_pool(DaskConfig(dask="local:1", dask_timeout_s=600), tmp_path) as pool:
+        # Also where the first task that a worker is given is one of NVTabular's own.
         is_imported = dask.delayed(lambda: "rankline.workflows.nvt.compat" in sys.modules)()  # type: ignore[attr-defined]
         assert pool.compute(is_imported, lambda _: None)
-
-
-def test_workers_of_this_machine_require_the_certificate(tmp_path: Path) -> None:
-    """Who may could run code: other users of the machine reach the port, and do not have this run's certificate."""
-    with open_pool(DaskConfig(dask="local:1"), tmp_path) as pool:
         address = pool._client.scheduler.address  # type: ignore[attr-defined]
         assert address.startswith("tls://127.0.0.1:")
         with pytest.raises(OSError, match="closed|reset"):
             Client(address.replace("tls", "tcp"), timeout=60, set_as_default=False)
         with pytest.raises(OSError, match="certificate does not match"):
             Client(address, security=Security.temporary(), timeout=60, set_as_default=False)
-        assert pool.map(double, [1, 2], lambda _: None) == [2, 4]
 
 
 def test_error_of_a_task_is_raised_once_no_task_runs(pool: Pool, tmp_path: Path) -> None:

@@ -42,12 +42,9 @@ def test_output_is_as_wide_as_there_are_classes() -> None:
     [
         ({"task": "ranking"}, "task is 'ranking', expected one of binary, regression, multiclass"),
         ({"task": MULTICLASS}, r"classes is \(\), expected 2 to 65,536 names"),
-        ({"task": MULTICLASS, "classes": ("a",)}, "expected 2 to 65,536 names"),
         ({"task": MULTICLASS, "classes": ("a", "b", "a")}, r"classes name \['a'\] more than once"),
         ({"task": BINARY, "classes": ("a", "b")}, "expected none, for binary"),
-        ({"weight": 0.0}, "weight is 0.0, expected a finite number above 0"),
         ({"weight": float("nan")}, "weight is nan"),
-        ({"mean": float("inf")}, "mean is inf"),
     ],
 )
 def test_choices_that_do_not_go_together_are_refused(choices: dict[str, Any], message: str) -> None:
@@ -83,16 +80,14 @@ def test_regression_head_gets_mean_and_deviation() -> None:
 @pytest.mark.parametrize(
     ("head", "labels", "message"),
     [
-        (Head("y"), [0, 1, 2], "the label 'y' is 2.0 in some rows, expected 0 or 1"),
         (Head("y"), [0, 3, 4, 5, 6, 7], r"'y' is 3.0, 4.0, 5.0, … in some rows"),
         (Head("y"), [0, 1, np.nan], "'y' is missing in some rows, expected 0 or 1"),
         (KIND, [0, 1, 3], r"'kind' is 3.0 in some rows, expected 0 to 2. Name all of its classes \(there are 3\)"),
         (KIND, [-1, 0.5], r"'kind' is -1.0, 0.5 in some rows"),
         (PRICE, [1.0, np.inf], "'price' is inf in some rows, expected finite numbers"),
-        (PRICE, [1.0, 1e39], "'price' is 1e[+]39"),
     ],
 )
-def test_label_that_does_not_fit_its_task_is_refused(head: Head, labels: list[float], message: str) -> None:
+def test_label_of_another_task_is_refused(head: Head, labels: list[float], message: str) -> None:
     with pytest.raises(DataError, match=message):
         Labels.of(head, np.asarray(labels, float), may_lack=False)
 
@@ -105,7 +100,6 @@ def test_label_may_be_missing_where_there_are_others() -> None:
     ("head", "labels", "message"),
     [
         (Head("y"), [1, 1], "every label of the valid rows is 1.0, and a model needs both classes"),
-        (KIND, [2, 2], "every label of the valid rows is 2.0, and a model needs several classes"),
         (PRICE, [2.5, 2.5], "every label of the valid rows is 2.5 in 'price'"),
         (PRICE, [np.nan], "no valid row has the label 'price'"),
     ],

@@ -49,9 +49,7 @@ def test_ordinary_names_are_those_of_arguments() -> None:
     assert argument_names(names) == dict(zip(names, names, strict=True))
 
 
-@pytest.mark.parametrize(
-    "name", ["class", "None", "self", "torch", "inf", "int", "match", "_", "", "1st", "a b", "价格", "as_hex_41"]
-)
+@pytest.mark.parametrize("name", ["class", "self", "torch", "inf", "_", "", "1st", "价格", "as_hex_41"])
 def test_name_that_no_argument_can_have_is_written_in_hexadecimal(name: str) -> None:
     argument = argument_names([name, "other"])[name]
     assert argument.isidentifier()
@@ -91,15 +89,6 @@ def test_arrows_lists_are_taken_as_they_are_sliced_or_not(rows: list[list[int]],
     assert rows_of(Ragged.of_arrow(array)) == rows[start:]
 
 
-def test_lists_without_padding_are_not_copied() -> None:
-    padded = Padded(np.arange(6).reshape(3, 2), np.full(3, 2, np.int32))
-    lists = padded.ragged()
-    assert np.shares_memory(lists.values, padded.values)
-    assert np.shares_memory(lists.padded().values, padded.values)
-    one = Padded(np.arange(4).reshape(1, 4), np.array([3], np.int32))
-    assert np.shares_memory(one.ragged().values, one.values)
-
-
 @pytest.mark.parametrize("lengths", [[7, 3], [6], [0, 10]])
 def test_lists_that_are_longer_than_the_rows_do_not_go_on_in_the_next(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match=rf"^a list has {max(lengths)} values, expected at most 5$"):
@@ -123,10 +112,6 @@ def test_many_lists_keep_their_type_and_order(dtype: type) -> None:
     assert padded.dtype == dtype
     assert padded.tolist() == [row + [nothing] * (30 - len(row)) for row in lists]
     assert rows_of(Padded(padded, np.maximum(lengths, 0)).ragged()) == lists
-
-
-def test_missing_list_is_all_padding() -> None:
-    assert pad(np.array([7, 8]), np.array([-1, 2, 0]), 3).tolist() == [[0, 0, 0], [7, 8, 0], [0, 0, 0]]
 
 
 @given(LISTS.filter(bool), st.booleans())
@@ -160,26 +145,17 @@ DAY = 86_400_000_000
         (pa.array([True, None]), pa.int64(), [1, None]),
         (pa.array([Decimal("0.5")]), pa.float64(), [0.5]),
         (pa.array([date(1970, 1, 2), None], pa.date32()), pa.int64(), [DAY, None]),
-        (pa.array([date(1970, 1, 2)], pa.date64()), pa.int64(), [DAY]),
         (pa.array([datetime(1970, 1, 2)], pa.timestamp("s")), pa.int64(), [DAY]),
         (pa.array([DAY * 1000 + 999], pa.timestamp("ns", "Asia/Tokyo")), pa.int64(), [DAY]),
-        (pa.array([True]).dictionary_encode(), pa.int64(), [1]),
         (pa.array([[True, None], None, []]), pa.large_list(pa.int64()), [[1, None], None, []]),
         (pa.array([[date(1970, 1, 2)]] * 3).slice(1), pa.large_list(pa.int64()), [[DAY], [DAY]]),
-        (pa.array([1, 2], pa.int8()), pa.int8(), [1, 2]),
         (pa.array(["a", None]), pa.string(), ["a", None]),
-        (pa.array([["a"], None]), pa.list_(pa.string()), [["a"], None]),
         (pa.array([b"x"]), pa.binary(), [b"x"]),
-        (pa.array([b"x"], pa.binary_view()), pa.binary(), [b"x"]),
-        (pa.array(["a", None], pa.string_view()), pa.string(), ["a", None]),
         (pa.DictionaryArray.from_arrays([0, None], pa.array(["a"], pa.string_view())), pa.string(), ["a", None]),
         (pa.array([["a", None], None, ["b"]], pa.list_(pa.string_view())), TEXT_LISTS, [["a", None], None, ["b"]]),
         (pa.array([["a"], None, ["b"], []], pa.list_view(pa.string())).slice(1), TEXT_LISTS, [None, ["b"], []]),
-        (pa.array([["a"], None, ["b"]], pa.large_list_view(pa.string_view())), TEXT_LISTS, [["a"], None, ["b"]]),
         (pa.array([[1.5], None], pa.list_(pa.float16())), pa.large_list(pa.float32()), [[1.5], None]),
-        (pa.array([1.5, None], pa.float16()), pa.float32(), [1.5, None]),
         (pc.run_end_encode(pa.array([True, True, None])), pa.int64(), [1, 1, None]),
-        (pc.run_end_encode(pa.array(["a", "a", "b"])).slice(1), pa.string(), ["a", "b"]),
     ],
 )
 def test_finer_types_become_numbers_and_others_stay(values: pa.Array, kind: pa.DataType, expected: list[Any]) -> None:

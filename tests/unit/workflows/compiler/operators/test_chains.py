@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.workflows.core.errors import RequestError
 from rankline.workflows.nvt.compat import nvt, ops
 from rankline.workflows.nvt.operators import Categorify, Finite, HashedCategorify, HashShare, HexToInt
 from rankline.workflows.plan import TransformPlan
@@ -80,19 +79,3 @@ def test_chains_equal_nvtabular(case: tuple[nvt.Workflow, TransformPlan], data: 
 def test_rows_of_training_get_their_ids_however_many(case: tuple[nvt.Workflow, TransformPlan]) -> None:
     workflow, plan = case
     assert_same(workflow, plan, training_rows()[workflow.input_schema.column_names])
-
-
-def test_missing_value_is_named(tmp_path: Any) -> None:
-    _workflow, plan = fitted(tmp_path, training_rows(), lambda: NUMBERS >> ops.Clip(min_value=0))
-    request = {name: np.array([1, 2]) for name in NUMBERS}
-    assert plan.run(request, {"I3": np.array([True, True])})["I3"].tolist() == [1, 2]
-    with pytest.raises(RequestError, match="column 'I3' is missing, first in row 1"):
-        plan.run(request, {"I3": np.array([True, False])})
-
-
-def test_value_that_is_no_string_is_named(tmp_path: Any) -> None:
-    _, plan = fitted(tmp_path, training_rows(), lambda: CODES >> HexToInt())
-    request = {name: np.array([b"0f"], dtype=object) for name in CODES}
-    assert {name: column.tolist() for name, column in plan.run(request).items()} == {key: [15.0] for key in CODES}
-    with pytest.raises(RequestError, match="input 'C4' contains a non-string value"):
-        plan.run(request | {"C4": np.array([3], dtype=object)})

@@ -46,7 +46,7 @@ def assert_as_made(workflow: Any, graph: Graph, files: Path, directory: Path) ->
         assert apart == {}, part
 
 
-def test_no_graph_was_lost(made: dict[str, Path]) -> None:
+def test_archive_has_every_graph(made: dict[str, Path]) -> None:
     assert len(made) == NUM_MADE
     assert made.keys() <= GRAPHS.keys()
 

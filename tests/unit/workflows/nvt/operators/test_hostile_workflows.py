@@ -139,9 +139,7 @@ def test_dataset_does_not_leave_a_file_where_a_pickle_wants_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", [pickle.REDUCE, pickle.NEWOBJ])
-def test_no_name_that_a_workflow_may_hold_can_be_made_to_act(
-    saved: Path, how: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_in_a_workflow_cannot_be_made_to_act(saved: Path, how: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each name, called with each of the arguments and filled with each of the states."""
     monkeypatch.setitem(sys.modules, "cupy", None)  # Merlin looks for it, and Python lists directories for that
     tried = [pickled(Made(*hostile, how)) for hostile in product(named(), ARGUMENTS, STATES)]
@@ -348,7 +346,7 @@ def test_buckets_that_nobody_has_memory_for_are_refused(num_buckets: Any) -> Non
         operator.buckets_of("user")
 
 
-def test_workflow_with_bytes_changed_is_refused_or_reads_its_own_files(
+def test_workflow_with_bytes_changed_reads_no_other_file(
     saved: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "merlin")  # a traceback that it would log compiles the lines that it shows

@@ -12,6 +12,7 @@ from pandas.testing import assert_frame_equal
 
 from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
+from rankline.workflows.nvt.fitted import OnlineWorkflow
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, load_workflow, save_workflow
 from rankline.workflows.nvt.operators import (
     Bucketize,
@@ -19,13 +20,16 @@ from rankline.workflows.nvt.operators import (
     HashedCategorify,
     HashShare,
     HexToInt,
+    ItemAttributes,
     NullToEmptyList,
     OrderedCategorify,
     PaddedListSlice,
+    SharedCategorify,
     StableHashBucket,
     StableHashedCross,
 )
 from rankline.workflows.nvt.operators.arrow_input import arrow_columns, frame_of
+from rankline.workflows.nvt.operators.hashing import with_stable_hashes
 from rankline.workflows.preprocess.fit import fit
 from tests.oracles.nvtabular import fitted, transformed
 
@@ -56,16 +60,6 @@ def test_value_gets_the_same_id_in_every_row_and_batch(tmp_path: Path, graph: Ca
     assert_frame_equal(together, backwards.iloc[::-1].reset_index(drop=True))
 
 
-def test_unseen_values_of_lists_are_dealt_out_too(tmp_path: Path) -> None:
-    workflow = fitted(lambda: ["words"] >> HashedCategorify(num_buckets=4, max_size=7), ROWS, tmp_path)
-    with quiet_nvtabular():
-        ids = workflow.transform(pd.DataFrame({"words": [["new", "a"], [], [f"new {i}" for i in range(50)]]}))["words"]
-    assert [len(row) for row in ids] == [2, 0, 50]
-    assert set(ids[2].tolist()) == {2, 3, 4, 5}
-    assert ids[0][0] in {2, 3, 4, 5}
-    assert ids[0][1] == 6  # the most frequent one, after padding, null and four buckets
-
-
 def test_ordered_ids_follow_the_values(tmp_path: Path) -> None:
     rows = pd.DataFrame({"hour": [23, 7, 7, 7, 0, 12, 12, 23, 5], "price": [0.5, np.nan, -1.0, 0.5, 2, 2, 0.5, -1, 9]})
     workflow = fitted(lambda: ["hour", "price"] >> OrderedCategorify(freq_threshold=2), rows, tmp_path)
@@ -76,21 +70,13 @@ def test_ordered_ids_follow_the_values(tmp_path: Path) -> None:
     assert ids["price"].tolist() == [3, 4, 5, 1, 2]
 
 
-def test_groups_are_refused_before_they_are_fitted(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected columns to encode alone"):
-        fitted(lambda: [["word", "key"]] >> HashedCategorify(num_buckets=4), ROWS, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("graph", "expected"),
     [
         (lambda: ["key"] >> Bucketize([2, 4]), [0, 1, 1, 2, 0, 0]),
-        (lambda: ["key"] >> Bucketize({"key": [3]}), [0, 0, 1, 1, 0, 0]),
         (lambda: ["words"] >> NullToEmptyList() >> PaddedListSlice(2, pad_value="-"), [["a", "q"], ["-", "-"]]),
-        (lambda: ["key"] >> StableHashBucket(1), [0] * 6),
         (lambda: ["key"] >> HashShare(1), [0] * 6),
         (lambda: ["word"] >> HexToInt() >> ops.FillMissing(-1), [10.0, 11.0, -1.0, -1.0, 10.0, 10.0]),
-        (lambda: ["word"] >> HexToInt() >> Categorify(), [3, 4, 1, 1, 3, 3]),
     ],
 )
 def test_operators_survive_saving_as_data(tmp_path: Path, graph: Callable[[], Any], expected: list[Any]) -> None:
@@ -135,8 +121,7 @@ def test_hexadecimal_strings_are_read_as_arrow_has_them(kind: pa.DataType) -> No
     "encode",
     [Categorify, OrderedCategorify, lambda: HashedCategorify(num_buckets=3, freq_threshold=2)],
 )
-@pytest.mark.parametrize("npartitions", [1, 2])
-def test_dictionary_gets_the_ids_that_its_rows_get(tmp_path: Path, encode: Callable[[], Any], npartitions: int) -> None:
+def test_dictionary_gets_the_ids_that_its_rows_get(tmp_path: Path, encode: Callable[[], Any]) -> None:
     """Two strings may be one number, and what is no number is missing."""
     codes = [*CODES, *CODES[:2], "f", "a", "0a", "b"] * 2
     encoded = frame_of(pa.table({"code": pa.array(codes).dictionary_encode()}), ["code"])
@@ -145,20 +130,13 @@ def test_dictionary_gets_the_ids_that_its_rows_get(tmp_path: Path, encode: Calla
         with quiet_nvtabular():
             workflow = nvt.Workflow(["code"] >> HexToInt() >> encode())
             keep_vocabularies_in(workflow, tmp_path / kind)
-            dataset = nvt.Dataset(rows, npartitions=npartitions, schema=example.schema)
+            dataset = nvt.Dataset(rows, npartitions=2, schema=example.schema)
             fit(workflow, lambda _, dataset=dataset: dataset, example, lambda _: None)  # type: ignore[misc]  # bound now
             ids[kind] = workflow.transform(rows)["code"].tolist()
         files = (tmp_path / kind).rglob("*.parquet")
         vocabularies[kind] = [pd.read_parquet(path).to_dict("list") for path in files]
     assert ids["dictionary"] == ids["objects"]
     np.testing.assert_equal(vocabularies["dictionary"], vocabularies["objects"])
-
-
-def test_hexadecimal_columns_that_are_missing_whole_stay_missing() -> None:
-    frame = pd.DataFrame({"nan": [np.nan, np.nan], "none": [None, None], "category": pd.Categorical([None, None])})
-    made = HexToInt().transform(nvt.ColumnSelector(list(frame)), frame)
-    assert made.isna().all(axis=None)
-    assert set(made.dtypes) == {np.dtype("float64")}
 
 
 def test_raw_columns_that_only_hexadecimals_read_are_told() -> None:
@@ -200,7 +178,7 @@ def nvt_rows(rows: pd.DataFrame) -> nvt.Dataset:
         return nvt.Dataset(rows)
 
 
-@pytest.mark.parametrize("options", [{}, {"freq_threshold": 3}, {"max_size": 9}, {"dtype": np.int32}])
+@pytest.mark.parametrize("options", [{"freq_threshold": 3}, {"max_size": 9, "dtype": np.int32}])
 def test_vocabularies_and_ids_are_nvtabulars(tmp_path: Path, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     rows = pd.DataFrame(
@@ -221,3 +199,175 @@ def test_vocabularies_and_ids_are_nvtabulars(tmp_path: Path, options: dict[str, 
     assert_frame_equal(made[0], made[1])
     for path in (tmp_path / "nvtabular" / "categories").iterdir():
         assert_frame_equal(pd.read_parquet(tmp_path / "ours" / "categories" / path.name), pd.read_parquet(path))
+
+
+ITEMS = pd.DataFrame({"item": ["a", "b", "é"], "kind": ["x", None, "y"], "size": [1, 2, 3], "other": [0, 0, 0]})
+ITEM_ROWS = pd.DataFrame({"item": ["a", "b", "b", None], "item_before": [["é", "a"], [], ["b", None, "new"], ["a"]]})
+
+
+def attributes(items: pd.DataFrame = ITEMS, **fill: Any) -> ItemAttributes:
+    return ItemAttributes(items, "item", fill or {"kind": "none", "size": -1})
+
+
+def test_single_items_and_lists_get_attributes_and_what_is_unknown_or_missing_the_fill() -> None:
+    made = attributes().transform(nvt.ColumnSelector(["item", "item_before"]), ITEM_ROWS)
+    assert made["kind"].tolist() == ["x", "none", "none", "none"]
+    assert made["size"].tolist() == [1, 2, 2, -1]
+    assert made["size"].dtype == np.int64
+    assert [row.tolist() for row in made["kind_before"]] == [["y", "x"], [], ["none", "none", "none"], ["x"]]
+    assert [row.tolist() for row in made["size_before"]] == [[3, 1], [], [2, -1, -1], [1]]
+    assert list(made) == ["kind", "size", "kind_before", "size_before"]
+
+
+def test_numbers_are_items_only_if_they_are_equal() -> None:
+    items = pd.DataFrame({"item": [2**53 + 1, -1, 2**63 - 1], "size": [1.5, np.nan, 2.5]})
+    rows = pd.DataFrame({"item": [2**53 + 1, 2**53, 2**63 - 1, -1]})
+    op = attributes(items, size=0.25)
+    assert op.transform(nvt.ColumnSelector(["item"]), rows)["size"].tolist() == [1.5, 0.25, 2.5, 0.25]
+    fractions = pd.DataFrame({"item": [-1.5, np.nan, 1e300, -1.0]})
+    assert op.transform(nvt.ColumnSelector(["item"]), fractions)["size"].tolist() == [0.25] * 4
+
+
+@pytest.mark.parametrize("lists", [[[], []], [[]]])
+def test_lists_that_are_all_empty_stay_empty(tmp_path: Path, lists: list[Any]) -> None:
+    rows = pd.DataFrame({"item": ["a"] * len(lists), "item_before": pd.Series(lists, dtype=object)})
+
+    def graph() -> Any:
+        return ["item", "item_before"] >> attributes(kind="none") >> SharedCategorify({"kind_before": "kind"})
+
+    assert transformed(fitted(graph, ITEM_ROWS, tmp_path), rows)["kind_before"] == lists
+
+
+def test_saved_workflow_is_loaded_as_data_and_gives_the_same(tmp_path: Path) -> None:
+    def graph() -> Any:
+        columns = ["item", "item_before"]
+        known = columns >> attributes() >> SharedCategorify({"kind_before": "kind", "size_before": "size"})
+        return known + (columns >> SharedCategorify({"item_before": "item"}, num_buckets=4))
+
+    workflow = fitted(graph, ITEM_ROWS, tmp_path / "scratch")
+    with quiet_nvtabular():
+        save_workflow(workflow, tmp_path / "workflow")
+    assert transformed(load_workflow(tmp_path / "workflow"), ITEM_ROWS) == transformed(workflow, ITEM_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "b", "a"], "0 missing, 1 repeated"),
+        ([], "item of 0 items"),
+    ],
+)
+def test_every_item_is_there_once(names: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        attributes(pd.DataFrame({"item": names, "kind": "x"}), kind="none")
+
+
+def test_columns_of_items_are_named_by_the_key() -> None:
+    with pytest.raises(ConfigError, match="got a column 'movie', expected one whose name begins with 'item'"):
+        attributes().transform(nvt.ColumnSelector(["movie"]), pd.DataFrame({"movie": ["a"]}))
+
+
+@pytest.mark.parametrize("kind", [str, int])
+def test_lists_take_the_ids_of_single_values_and_are_not_counted(tmp_path: Path, kind: type) -> None:
+    # Counted together, 3 would come first, and 4 would be known.
+    rows = pd.DataFrame(
+        {"item": [kind(value) for value in (1, 2, 2, 3)], "before": [[kind(v) for v in (3, 3, 4)], [], [kind(1)], []]}
+    )
+    workflow = fitted(lambda: ["item", "before"] >> SharedCategorify({"before": "item"}), rows, tmp_path)
+    made = transformed(workflow, rows)
+    first, *others = made["item"][1], made["item"][0], made["item"][3]
+    assert (first, set(others)) == (3, {4, 5})
+    assert made["before"] == [[made["item"][3]] * 2 + [2], [], [made["item"][0]], []]
+    sizes = {
+        name: column.properties["embedding_sizes"] for name, column in workflow.output_schema.column_schemas.items()
+    }
+    assert sizes["item"] == sizes["before"]
+    assert sizes["item"]["cardinality"] == 6
+
+
+def test_rare_values_are_unseen_in_lists_too_and_fall_into_the_same_buckets(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"item": ["a", "a", "b", "c"], "before": [["b", "c"], ["a"], ["new"], []]})
+
+    def graph() -> Any:
+        return ["item", "before"] >> SharedCategorify({"before": "item"}, freq_threshold=2, num_buckets=50)
+
+    made = transformed(fitted(graph, rows, tmp_path), rows)
+    assert made["item"][0] == made["before"][1][0] == 52
+    assert made["before"][0] == made["item"][2:]
+    assert all(2 <= value < 52 for value in made["before"][0] + made["before"][2])
+
+
+HASHED_ROWS = pd.DataFrame({"word": list("abcdef"), "key": [1, 2, 3, 4, 5, 6]})
+SAME = pd.DataFrame({"word": ["new"] * 50, "key": [99] * 50})
+
+NVTABULARS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "HashBucket by column": (
+        lambda: ["word", "key"] >> ops.HashBucket({"word": 100, "key": 7}),
+        lambda: ["word", "key"] >> StableHashBucket({"word": 100, "key": 7}),
+    ),
+    "HashedCross": (
+        lambda: [["word", "key"]] >> ops.HashedCross(100),
+        lambda: [["word", "key"]] >> StableHashedCross(100),
+    ),
+    "Categorify": (
+        lambda: ["word", "key"] >> ops.Categorify(num_buckets=50, max_size=53),
+        lambda: ["word", "key"] >> HashedCategorify(num_buckets=50, max_size=53),
+    ),
+    "our Categorify": (
+        lambda: ["key"] >> Categorify(num_buckets=50, max_size=53) >> ops.Rename(postfix="_id"),
+        lambda: ["key"] >> HashedCategorify(num_buckets=50, max_size=53) >> ops.Rename(postfix="_id"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("graph", "stable"), NVTABULARS.values(), ids=NVTABULARS)
+def test_loader_and_serving_give_the_same_bucket(
+    tmp_path: Path, graph: Callable[[], Any], stable: Callable[[], Any]
+) -> None:
+    workflow = fitted(graph, HASHED_ROWS, tmp_path / "given")
+    own = transformed(workflow, SAME)
+    made = OnlineWorkflow(workflow)(pa.Table.from_pandas(SAME)).to_pydict()
+    expected = OnlineWorkflow(fitted(stable, HASHED_ROWS, tmp_path / "stable"))(pa.Table.from_pandas(SAME)).to_pydict()
+    assert made == expected
+    assert all(len(set(ids)) == 1 for ids in made.values())
+    assert transformed(workflow, SAME) == own != made  # which is left to its owner
+
+
+def test_graph_is_replaced_before_it_is_fitted_too() -> None:
+    with quiet_nvtabular():
+        workflow = with_stable_hashes(nvt.Workflow(["word"] >> ops.HashBucket(100)))
+        made = workflow.fit_transform(nvt.Dataset(SAME)).compute()
+    assert made["word"].nunique() == 1
+
+
+def test_hashed_combinations_are_refused() -> None:
+    with quiet_nvtabular():
+        workflow = nvt.Workflow([["word", "key"]] >> ops.Categorify(encode_type="combo", num_buckets=5, max_size=8))
+    with pytest.raises(ConfigError, match=r"groups of columns \[\['word', 'key'\]\].*Leave out num_buckets"):
+        with_stable_hashes(workflow)
+
+
+ONLINE_ROWS = pd.DataFrame({"user": [3, 1, 3], "price": [1.0, 2.0, 4.0], "label": [0, 1, 1]})
+
+
+def fitted_to_rows(graph: nvt.WorkflowNode) -> nvt.Workflow:
+    with quiet_nvtabular():
+        return nvt.Workflow(graph).fit(nvt.Dataset(ONLINE_ROWS))
+
+
+def test_online_workflow_makes_its_columns_and_keeps_others() -> None:
+    workflow = fitted_to_rows(["price"] >> ops.FillMissing() >> ops.LogOp())
+    online = OnlineWorkflow(workflow, keep=["price", "label"])
+    assert online.columns == ("price", "label")
+    table = pa.Table.from_pandas(ONLINE_ROWS)
+    made = online(table)
+    assert made.column_names == ["price", "label"]
+    assert made["label"] == table["label"]
+    with quiet_nvtabular():
+        assert made["price"].to_pylist() == workflow.transform(ONLINE_ROWS)["price"].tolist()
+
+
+@pytest.mark.parametrize("other", ["directory", ["user"] >> ops.Categorify()])
+def test_online_workflow_refuses_other_objects(other: object) -> None:
+    with pytest.raises(ConfigError, match=f"map got a {type(other).__name__}, expected a fitted nvtabular.Workflow"):
+        OnlineWorkflow(other)

@@ -1,8 +1,9 @@
-"""Plans of several candidates per row: what they share is transformed once, and comes out as for each alone."""
+"""Several candidates per row: what they share is transformed once, each comes out as alone, and exports check that."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankline.serving.export.parity import ParityReport, check_parity
 from rankline.workflows.compiler.compile import compile_workflow
-from rankline.workflows.core.errors import LoweringError, RequestError
-from rankline.workflows.nvt.compat import ops
+from rankline.workflows.core.errors import LoweringError, ParityError, RequestError
+from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
+from rankline.workflows.nvt.io.workflow import keep_vocabularies_in
+from rankline.workflows.nvt.operators import NullToEmptyList
 from rankline.workflows.plan import (
     ANY_WIDTH,
     CandidatePlan,
@@ -175,7 +179,7 @@ def test_only_candidates_and_no_candidate_columns_are_plans_too() -> None:
         ((), ["items"], r"candidates \['items'\] are not raw columns"),
     ],
 )
-def test_column_that_cannot_be_made_per_candidate_is_refused_by_name(
+def test_column_that_is_not_of_a_candidate_is_refused(
     columns: Sequence[Any], candidates: list[str], message: str
 ) -> None:
     with pytest.raises(LoweringError, match=message):
@@ -185,10 +189,7 @@ def test_column_that_cannot_be_made_per_candidate_is_refused_by_name(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (
-            {"item": np.zeros((1, 0), dtype=object)},
-            r"'item' has shape \[1, 0\], expected at least one candidate per row",
-        ),
+        ({"item": np.zeros((1, 0), dtype=object)}, r"'item' has shape \[1, 0\], expected at least one candidate"),
         ({"item": np.array([b"a"], dtype=object)}, r"'item' has shape \[1\], expected at least one candidate per row"),
         ({"price": np.ones((1, 2), np.float32)}, r"candidates {.*'price': \[1, 2\].* do not fit each other"),
         ({"user": np.array([7, 8])}, "do not fit each other or the rows"),
@@ -200,15 +201,81 @@ def test_request_that_does_not_fit_is_refused(changed: dict[str, Any], message: 
         CandidatePlan.of(plan(), CANDIDATES).run(request(3) | changed)
 
 
-def test_missing_column_is_named() -> None:
-    without = {name: column for name, column in request(2).items() if name != "item"}
-    with pytest.raises(RequestError, match="input 'item' is missing"):
-        CandidatePlan.of(plan(), CANDIDATES).run(without)
-
-
 def test_workflow_that_mixes_candidates_with_others_is_refused_when_it_is_compiled(tmp_path: Path) -> None:
     rows = pd.DataFrame({"user": [1, 2, 1], "item": [5, 6, 6]})
     workflow = fitted(lambda: [["user", "item"]] >> ops.Categorify(encode_type="combo"), rows, tmp_path)
     compile_workflow(workflow)
     with pytest.raises(LoweringError, match="column 'user_item' is made of"):
         compile_workflow(workflow, candidates=["item"])
+
+
+ROWS = pd.DataFrame(
+    {"user": ["u", "v", "u"], "item": ["a", "b", "c"], "history": [["b"], ["a", "c"], []], "label": [0.0, 1.0, 0.0]}
+)
+HELDOUT = pa.table(
+    {"user": ["u", None, "w"], "item": ["b", "c", None], "history": [["a", "b", "c"], [], ["never"]]},
+)
+
+
+class Scores:
+    """A score of one's own per row and candidate; the columns of candidates are (N,) or (N, C)."""
+
+    OPERATOR, OUTPUT = object, "score"
+    PARAMETERS: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self, path: Path = Path()) -> None: ...
+
+    def operator(self, encoded: Any) -> Any: ...
+
+    def score_offline(self, frame: pd.DataFrame) -> Any:
+        histories = np.array([float(np.sum(history)) for history in frame["history"]])
+        return self.scored(frame["user"].to_numpy()[:, None], frame["item"].to_numpy()[:, None], histories[:, None])
+
+    def score_served(self, columns: Any) -> Any:
+        histories = columns["history"].values.sum(axis=1, keepdims=True)
+        return self.scored(columns["user"][:, None], columns["item"].reshape(len(histories), -1), histories)
+
+    def scored(self, user: Any, item: Any, history: Any) -> Any:
+        return np.tanh(0.01 * user + 0.1 * item * history).reshape(-1)
+
+
+class MindingOthers(Scores):
+    """A candidate's score depends on those beside it, as under batch normalisation that is left switched on."""
+
+    def scored(self, user: Any, item: Any, history: Any) -> Any:
+        return super().scored(user, item - item.mean(axis=1, keepdims=True) + item[:, :1], history)
+
+
+class OnePerRow(Scores):
+    """Only the first candidate is scored."""
+
+    def scored(self, user: Any, item: Any, history: Any) -> Any:
+        return super().scored(user, item[:, :1], history)
+
+
+def checked(directory: Path, model: Any, candidates: tuple[str, ...]) -> ParityReport:
+    with quiet_nvtabular():
+        history = ["history"] >> NullToEmptyList() >> ops.ListSlice(-2)
+        workflow = nvt.Workflow((["user", "item"] >> ops.Categorify()) + (history >> ops.Categorify()))
+        keep_vocabularies_in(workflow, directory)
+        workflow.fit(nvt.Dataset(ROWS))
+    return check_parity(workflow, compile_workflow(workflow, None, candidates), model, HELDOUT, candidates=candidates)
+
+
+def test_rows_with_several_candidates_are_compared_with_each_alone(tmp_path: Path) -> None:
+    report = checked(tmp_path, Scores(), ("item",))
+    assert report.num_candidates == 3
+    assert report.largest_score_difference < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (MindingOthers, r"scores differ: {'user': .*'item': .*} scores .* alone and .* among other candidates"),
+        (OnePerRow, "gives 3 scores for 3 rows with 3 candidates each, expected 9: its output is not one score per"),
+    ],
+)
+def test_model_that_scores_candidates_otherwise_is_refused(tmp_path: Path, model: Any, message: str) -> None:
+    assert checked(tmp_path / "one", model(), ()).num_candidates == 0
+    with pytest.raises(ParityError, match=message):
+        checked(tmp_path / "several", model(), ("item",))

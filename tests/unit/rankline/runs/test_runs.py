@@ -1,22 +1,32 @@
-"""Runs as they are read back, with what they were exported as."""
+"""Runs as they are read back, what they were exported as, stores that refuse, and MLflow's pages of them."""
 
+import json
 import os
-import sqlite3
+import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
 
 import numpy as np
 import pytest
+from mlflow.exceptions import MlflowException
+from typer.testing import CliRunner
 
+from rankline.cli.main import app
+from rankline.doctor import checks as doctor
 from rankline.registry.activation import register
+from rankline.runs.mlflow_ui import lay_out, serve_pages
 from rankline.runs.reader import _Server
-from rankline.runs.store import open_store, record_export, uri_of
+from rankline.runs.store import check_store, open_store, record_export, server, uri_of, uri_of_run
 from rankline.runs.summary import differences, find_run, runs_in, validation_of
 from rankline.serving.repository.ensemble import KIND, ExportedEnsemble
 from rankline.training.tracking.config import OWN_ID
-from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.training.tracking.errors import reason_of
+from rankline.workflows.core.errors import ArtifactError, ConfigError, ServerError
 from rankline.workflows.storage.artifacts import Manifest
 from tests.factories.ensembles import NAME, publish_tiny
 from tests.factories.reports import report_of, result_of
@@ -75,23 +85,6 @@ def test_run_that_began_without_the_store_is_found_by_its_own_id(store: Store) -
     store.client.set_tag(run_id, OWN_ID, own_id)
     for reader in (store.reader, _Server(store.reader.uri)):
         assert find_run(reader, own_id).run_id == run_id
-
-
-def test_number_of_queries_does_not_grow_with_the_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(30):
-        run_id = store.run()
-    connect, statements = sqlite3.connect, list[str]()
-
-    def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **options)
-        connection.set_trace_callback(statements.append)
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", traced)
-    for ask in (lambda: runs_in(store.reader, limit=25), lambda: find_run(store.reader, run_id[:12])):
-        statements.clear()
-        ask()
-        assert len(statements) == 5  # where artifacts are, runs, and their metrics, parameters and tags
 
 
 def test_store_in_a_file_says_without_mlflow_what_mlflow_says_of_it(store: Store) -> None:
@@ -174,8 +167,166 @@ def test_run_says_what_it_was_exported_as(store: Store, tmp_path: Path) -> None:
 
 
 def test_run_that_is_gone_is_told_and_what_was_trained_elsewhere_has_none(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(
-        ArtifactError, match=r"does not say that it was exported as version 4: .* The ensemble is whole"
-    ):
+    with pytest.raises(ArtifactError, match=r"does not say that it was exported as version 4: .* The ensemble is"):
         record_export(exported(tmp_path, "0" * 32, store.uri), tmp_path)
     record_export(exported(tmp_path / "elsewhere", "", "nowhere"), tmp_path)
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """Answers with the status at the beginning of the path."""
+
+    def do_POST(self) -> None:
+        body = b"<html>\nno\n</html>"
+        self.send_response(int(self.path.split("/")[1]))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST  # noqa: N815  (the library's)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def refusing() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as answering:
+        Thread(target=answering.serve_forever).start()
+        yield f"127.0.0.1:{answering.server_address[1]}"
+        answering.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [(401, "MLFLOW_TRACKING_PASSWORD"), (403, "MLFLOW_TRACKING_TOKEN"), (404, "check the path of MLFLOW_TRACKING_URI")],
+)
+def test_refusing_server_is_told_in_a_line(
+    refusing: str, status: int, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:s3cret@{refusing}/{status}")
+    with pytest.raises(ArtifactError, match=rf"/{status} refuses to answer: .*{remedy}") as refused:
+        check_store(str(server()))
+    assert "s3cret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_server_in_trouble_keeps_nobody_from_training(refusing: str, status: int) -> None:
+    check_store(f"http://{refusing}/{status}")
+
+
+def test_server_that_is_away_keeps_nobody_from_training() -> None:
+    check_store("http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["file:///tmp/mlruns", "./mlruns", "localhost:5000", "nonsense://x", " "],
+)
+def test_uri_that_is_no_store_is_refused_in_a_line(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"MLflow cannot open the store .*MLFLOW_TRACKING_URI takes http") as refused:
+        check_store(uri)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["run", "movielens"], ["runs"], ["ui"]],
+    ids=" ".join,
+)
+def test_verb_is_refused_at_once(
+    refusing: str, tmp_path: Path, verb: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{refusing}/401")
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(app, verb)
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert "MLFLOW_TRACKING_USERNAME" in told.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_reports_a_store_that_mlflow_cannot_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a%41").mkdir()
+    monkeypatch.chdir(tmp_path / "a%41")
+    check = doctor._store()
+    assert not check.works
+    assert "contains '%41', which MLflow cannot open" in check.detail
+
+
+def test_store_of_a_run_is_that_of_its_artifact_or_of_the_work_directory(tmp_path: Path) -> None:
+    there, gone = (f"sqlite:///{tmp_path / name / 'mlflow.db'}" for name in ("there", "gone"))
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mlflow.db").touch()
+    work = tmp_path / "work"
+    assert uri_of_run(there, work) == there
+    assert uri_of_run("http://host", work) == "http://host"
+    assert uri_of_run(gone, work) == uri_of_run("", work) == uri_of(work)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            MlflowException("API request to http://u:p@h/x failed with exception HTTP\nlong"),
+            "API request to http://h/x got no answer",
+        ),
+        (
+            MlflowException("Downloading failed from URI file:/x:\n\n##### File a #####\nno such file"),
+            "Downloading failed from URI file:/x: no such file",
+        ),
+        (shutil.Error([("a", "b", "[Errno 28] No space left"), ("c", "d", "other")]), "[Errno 28] No space left"),
+        (OSError(""), ""),
+    ],
+)
+def test_reason_of_a_long_story_is_told(error: Exception, reason: str) -> None:
+    assert reason_of(error) == reason
+
+
+def test_server_that_is_there_is_not_started_again() -> None:
+    with serve_pages("http://mlflow:5000/", 5000) as (address, wait):
+        assert (address, wait) == ("http://mlflow:5000", None)
+
+
+def test_taken_port_is_named_before_anything_is_started() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(ServerError, match=f"port {port} on 127.0.0.1 is already in use.* or 0 for a free one"),
+            serve_pages("sqlite:///x", port),
+        ):
+            pass
+
+
+def refusal(*arguments: str) -> str:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    return " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["runs"], ["ui", "--no-open"], ["compare", "abcd1234", "abcd1235"]])
+def test_verbs_name_a_store_without_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "there are no runs" in refusal(*arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_experiment_opens_on_its_runs_with_the_columns_that_count(store: Store) -> None:
+    run_id = store.trained("mlp", {"auc": 0.7}, report=report_of(result_of()))
+    store.client.log_metric(run_id, "valid_auc", 0.7, step=1)
+    empty = store.client.create_experiment("empty")
+    pages = lay_out(store.client)
+    assert pages == {
+        "shop": f"/#/experiments/{store.experiment}/runs?workflowType=machine_learning&viewStateShareKey=rankline"
+    }
+    tags = store.client.get_experiment(store.experiment).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    state = json.loads(tags["mlflow.sharedViewState.rankline"])
+    assert state["selectedColumns"][:3] == [
+        "metrics.`model/valid_auc`",
+        "metrics.`serving/p50_ms`",
+        "metrics.`serving/p99_ms`",
+    ]
+    assert "mlflow.sharedViewState.rankline" not in store.client.get_experiment(empty).tags
+    assert lay_out(store.client) == pages

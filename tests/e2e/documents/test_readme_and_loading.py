@@ -1,6 +1,7 @@
-"""The Python of docs/guide/loading.md, run in its order on small data, and its commands."""
+"""README and docs/guide/loading.md: their commands and Python, but what `test_pipeline.py` runs."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rankline.serving.export.config import ExportConfig
 from rankline.training.models.config import StepConfig
 from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
-from tests.harness.commands.command_line import commands, typed
+from tests.harness.commands.command_line import commands, started, typed
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "guide" / "loading.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
@@ -38,7 +40,7 @@ def small_model() -> Any:
     return model
 
 
-def test_the_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     for split in ("train", "valid"):
         (tmp_path / "prepared" / split).mkdir(parents=True)
@@ -60,7 +62,30 @@ def test_the_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.Monkey
     assert tuple(names["begins"].shape)[1:] == (1,)
 
 
-def test_the_commands_run(tmp_path: Path) -> None:
+def test_commands_run(tmp_path: Path) -> None:
     assert len(COMMANDS) == 3
     for command in ("rankline prepare movielens --rows 5000", *COMMANDS):
         typed(f"{command} --epochs 1" if "train" in command else command, tmp_path)
+
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SERVING = (ROOT / "docs" / "guide" / "serving.md").read_text(encoding="utf-8")
+
+
+def test_readme_shows_commands() -> None:
+    assert commands(README)[:3] == ["make demo", "make test", "make test-all"]
+    assert len(commands(README)) > 7
+
+
+def test_make_demo_runs_it_all(tmp_path: Path) -> None:
+    short = f"--rows 20000 --epochs 1 --batch-sizes 1 --work-dir {tmp_path} --repository {tmp_path}/repository"
+    process = started(f"make demo ARGS='{short}'", ROOT)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert "best attainable" in output
+
+
+def test_serving_md_names_options_and_files_that_are_there() -> None:
+    for option in re.findall(r"`--([a-z-]+)`", SERVING):
+        assert option.removeprefix("no-").replace("-", "_") in {field.name for field in fields(ExportConfig)}, option

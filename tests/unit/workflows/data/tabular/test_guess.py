@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankline.recipes.first_recipe import first_recipe
-from rankline.recipes.recipe_file import read_recipe
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.data.autodetect.guess import Guesses, guess, labels_among
 from rankline.workflows.data.autodetect.profile import profile
@@ -61,37 +60,27 @@ def guessed(tmp_path: Path, values: Any, name: str = "x", kind: str = "csv") -> 
 
 CASES: dict[str, tuple[list[Any], str, str, str]] = {
     "few whole numbers": ([n % 12 for n in range(N)], "x", "int categorical", "12 distinct values, so a category"),
-    "an age": ([18 + n % 60 for n in range(N)], "age", "int numeric", "60 distinct values from 18 to 77"),
     "a long tail": ([2 ** (n % 20) + n if n % 5 == 0 else n % 90 for n in range(N)], "x", "int numeric", "a long tail"),
     "null words": (["?" if n % 5 == 0 else n / 7 for n in range(N)], "x", "float numeric", ""),
     "numbers and one text": (["many" if n == 7 else n for n in range(N)], "x", "string ignored", ""),
     "codes with zeros": ([f"{n % 900:05}" for n in range(N)], "zip", "string id", ""),
     "words for booleans": ([("yes", "no", None)[n % 3] for n in range(N)], "x", "bool categorical", ""),
     "a row number": (list(range(N)), "x", "int ignored", "a row number"),
-    "one value": (["a"] * N, "x", "string ignored", "one value in all rows"),
-    "nothing": ([None] * N, "x", "string ignored", "no value in any row"),
     "unique texts": ([f"k{n * 7919}" for n in range(N)], "x", "string ignored", "a different one in nearly every row"),
     "ids": ([f"u{n % 400}" for n in range(N)], "user_id", "string id", "400 distinct values"),
     "a user": ([n % 50 for n in range(N)], "user", "int id", "an id by its name"),
-    "number ids": ([n % 400 for n in range(N)], "movieId", "int id", "an id by its name"),
     "a name of requests": (DAYS, "seen__valid", "string ignored", "of what belongs to a column 'seen'"),
     "the name of the answer": (DAYS, "score", "string ignored", "output of the served model"),
     "lists in a cell": (
         [f"{'abc'[n % 3]}|{'def'[n // 3 % 3]}|{n % 50}" for n in range(N)], "x", "string multihot", "separated by |",
     ),
     "days": (DAYS, "x", "timestamp timestamp", "ISO 8601"),
-    "american days": ([f"{1 + n % 12}/{1 + n % 28}/2024" for n in range(N)], "x", "timestamp timestamp", "%m/%d/%Y"),
     "european days": ([f"{1 + n % 28}/{1 + n % 12}/2024" for n in range(N)], "x", "timestamp timestamp", "%d/%m/%Y"),
     "seconds with fractions": ([f"{1_700_000_000 + n / 4}" for n in range(N)], "ts", "timestamp timestamp", "epoch_s"),
-    "years of two digits": (
-        [f"{1 + n % 28:02}.{1 + n % 12:02}.{23 + n % 3}" for n in range(N)], "x", "timestamp timestamp", "%d.%m.%y",
-    ),
     "half days": (
         [f"{1 + n % 12}/{13 + n % 9}/2024 {1 + n % 12}:04 {'AP'[n % 2]}M" for n in range(N)], "x",
         "timestamp timestamp", "%m/%d/%Y %I:%M %p",
     ),
-    "a zone": ([f"{day}T07:{n % 60:02}:00Z" for n, day in enumerate(DAYS)], "x", "timestamp timestamp", "ISO 8601"),
-    "days without signs": ([day.replace("-", "") for day in DAYS], "date", "timestamp timestamp", "%Y%m%d"),
     "days as many numbers": ([day.replace("-", "") for day in DAYS], "x", "int numeric", "distinct values"),
     "day or month first": (
         [f"{1 + n % 3:02}/{1 + n % 12:02}/2024" for n in range(N)], "x", "timestamp timestamp",
@@ -108,12 +97,8 @@ CASES: dict[str, tuple[list[Any], str, str, str]] = {
         [f"{n % 24:02}:{n % 60:02}:00.{n:04}" for n in range(N)], "x", "string ignored",
         "looks like times, in no known format: set type, role and format",
     ),
-    "hours": ([f"{n % 24:02}:00" for n in range(N)], "x", "string categorical", "looks like times, in no known format"),
-    "versions": ([f"1.{n % 7}.{10 + n % 15}" for n in range(N)], "version", "string categorical", "distinct values"),
-    "numbers with signs": ([f"{n % 70 - 35:+}" for n in range(N)], "x", "int numeric", "from -35 to 34"),
     "numbers with exponents": (["5.00E+05" if n == 7 else n * 100 for n in range(N)], "x", "int numeric", ""),
     "ids beyond 64 bits": ([2**63 - 50 + n % 100 for n in range(N)], "big_id", "string id", "100 distinct values"),
-    "all numbers of 64 bits": ([(-(2**63), 2**63 - 1)[n % 2] for n in range(N)], "x", "int categorical", "2 "),
     "lists in brackets": ([f"[{n}; {n % 7}]" for n in range(N)], "x", "string ignored", "lists in brackets, such as"),
     "only words for nothing": (["NA"] * N, "x", "string ignored", "no value in any row"),
     "seconds since 1970": ([1_700_000_000 + 3600 * n for n in range(N)], "timestamp", "timestamp timestamp", "epoch_s"),
@@ -138,22 +123,13 @@ def test_column_is_taken_for_what_it_looks_like(tmp_path: Path, case: str) -> No
         (pa.array([n % 3 == 0 for n in range(N)]), "bool categorical"),
         (pa.array([n % 60 + 0.5 for n in range(N)], pa.float32()), "float numeric"),
         (pa.array(DAYS).cast(pa.date32()), "timestamp timestamp"),
-        (pa.array([str(n % 5) for n in range(N)]).dictionary_encode(), "string categorical"),
         (pa.array([["a", "b"][: n % 3] for n in range(N)]), "string multihot"),
-        (pa.array([[n % 7] for n in range(N)], pa.list_(pa.int32())), "int multihot"),
-        (pa.array([n / 4 for n in range(N)]).cast(pa.decimal128(12, 2)), "float numeric"),
         (pa.array([n % 100 + 2**63 for n in range(N)], pa.uint64()), "string categorical"),
         (pa.array([Decimal(2**60 + n % 100) for n in range(N)], pa.decimal128(38)), "string categorical"),
-        (pa.array([n % 9 for n in range(N)], pa.uint8()), "int categorical"),
-        (pa.array([float("nan") if n % 3 else n * 2.0 for n in range(N)]), "int numeric"),
         (pa.array([[n % 5 + 2**63] for n in range(N)], pa.list_(pa.uint64())), "string multihot"),
         (pa.array([[n / 7] * 8 for n in range(N)], pa.list_(pa.float32(), 8)), "float vector"),
-        (pa.array([None if n % 2 else [1.0, 2.0] for n in range(N)]), "float vector"),
         (pa.array([[] for n in range(N)], pa.list_(pa.int64())), "string ignored"),
         (pa.array(list(range(N)), pa.duration("s")), "string ignored"),
-        (pa.array([f"a{n % 40}" for n in range(N)], pa.string_view()), "string categorical"),
-        (pa.array([n / 7 for n in range(N)], pa.float16()), "float numeric"),
-        (pa.array([b"x"] * N), "string ignored"),
         (pa.array([{"a": n} for n in range(N)]), "string ignored"),
     ],
 )
@@ -162,20 +138,17 @@ def test_types_of_parquet_are_kept(tmp_path: Path, values: pa.Array, expected: s
     assert f"{kind} {role}" == expected, why
 
 
-@pytest.mark.parametrize("word", ["\\N", "None", " ", "NA ", "0000-00-00 00:00:00"])
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    ("values", "word", "expected"),
     [
-        ([n * 3 for n in range(N)], "int numeric"),
-        ([n / 7 for n in range(N)], "float numeric"),
-        ([f"{day} 07:30:00" for day in DAYS], "timestamp timestamp"),
-        ([("yes", "no")[n % 2] for n in range(N)], "bool categorical"),
+        ([n * 3 for n in range(N)], "\\N", "int numeric"),
+        ([n / 7 for n in range(N)], " ", "float numeric"),
+        ([f"{day} 07:30:00" for day in DAYS], "0000-00-00 00:00:00", "timestamp timestamp"),
+        ([("yes", "no")[n % 2] for n in range(N)], "NA ", "bool categorical"),
     ],
     ids=["whole", "float", "time", "bool"],
 )
-def test_words_for_nothing_hide_no_type_and_are_listed(
-    tmp_path: Path, values: list[Any], expected: str, word: str
-) -> None:
+def test_words_for_nothing_hide_no_type(tmp_path: Path, values: list[Any], word: str, expected: str) -> None:
     columns = {
         "x": [word if n % 500 == 3 else str(v) for n, v in enumerate(values)],
         "label": [n % 2 for n in range(N)],
@@ -190,14 +163,11 @@ def test_words_for_nothing_hide_no_type_and_are_listed(
     ("values", "expected"),
     [
         ([n % 5 + 2**63 for n in range(N)], "string categorical"),
-        ([[n % 5 + 2**63, 1] for n in range(N)], "string multihot"),
         ([["1", str(n % 5)] for n in range(N)], "string multihot"),
         ([["2024-01-02"], ["2024-01-03"]] * (N // 2), "string ignored"),
         ([[n / 2, -1.0] for n in range(N)], "float vector"),
         ([[1.0] * (n % 3) for n in range(N)], "float ignored"),
         ([n if n < 1_500 else str(n) for n in range(N)], "int ignored"),
-        ([{"a": 1} for _ in range(N)], "string ignored"),
-        ([None] * (N - 9) + [2.5] * 9, "float numeric"),
     ],
 )
 def test_json_is_taken_for_what_it_looks_like(tmp_path: Path, values: list[Any], expected: str) -> None:
@@ -243,26 +213,16 @@ def label_of(tmp_path: Path, values: list[Any], name: str = "label", *, given: t
     ("values", "name", "expected"),
     [
         ([n % 2 for n in range(N)], "label", LabelConfig()),
-        ([("yes", "no")[n % 2] for n in range(N)], "churn", LabelConfig()),
         ([("lost", "won")[n % 2] for n in range(N)], "target", LabelConfig(classes=("lost", "won"))),
         ([n % 3 for n in range(N)], "kind", LabelConfig(task="multiclass", classes=("0", "1", "2"))),
         ([1 + n % 5 for n in range(N)], "rating", LabelConfig(task="regression")),
-        ([n / 3 for n in range(N)], "price", LabelConfig(task="regression")),
-        ([f"c{n % 3}" for n in range(N)], "outcome", LabelConfig(task="multiclass", classes=("c0", "c1", "c2"))),
-        ([1 + n % 28 for n in range(N)], "rings", LabelConfig(task="regression")),
         ([("+1", "-1")[n % 2] for n in range(N)], "label", LabelConfig(classes=("-1", "+1"))),
-        ([(2, 10)[n % 2] for n in range(N)], "label", LabelConfig(classes=("2", "10"))),
-        ([("1", "0.0", "0")[n % 3] for n in range(N)], "label", LabelConfig()),
-        (["NA" if n in (3, 9) else n % 2 for n in range(N)], "label", LabelConfig()),
         (["?" if n % 10 == 0 else n % 2 for n in range(N)], "label", LabelConfig()),
-        ([("NULL", "yes", "no")[n % 3] for n in range(N)], "label", LabelConfig()),
         (
             ["unknown" if n == 9 else n % 3 for n in range(N)],
             "kind",
             LabelConfig(task="multiclass", classes=("0", "1", "2")),
         ),
-        (["NA" if n in (3, 9) else n / 7 for n in range(N)], "price", LabelConfig(task="regression")),
-        (["NA" if n in (3, 9) else 1 + n % 5 for n in range(N)], "stars", LabelConfig(task="regression")),
         ([("none", "mild", "NA")[n % 3] for n in range(N)], "kind", LabelConfig(classes=("mild", "none"))),
         ([("1", "1.0", "2", "3")[n % 4] for n in range(N)], "kind", LabelConfig(task="regression")),
     ],
@@ -287,9 +247,7 @@ def test_label_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> Non
         label_of(tmp_path, [0, 1] * (N // 2), given=("lable",))
     assert list(label_of(tmp_path, [0, 1] * (N // 2), given=("label", "y1")).labels) == ["label", "y1"]
     tags = [f"{'abc'[n % 3]}|{'defgh'[n % 5]}" for n in range(N)]
-    with pytest.raises(
-        DataError, match=r"the last one, 'tags', cannot be one \(lists, separated by \|\)\. Choose one with --label"
-    ):
+    with pytest.raises(DataError, match=r"the last one, 'tags', cannot be one \(lists, separated by \|\)\. Choose"):
         label_of(tmp_path, tags, "tags")
     assert label_of(tmp_path, tags, "tags", given=("tags",)).labels["tags"].task == "multiclass"
 
@@ -316,9 +274,7 @@ def test_times_and_users_order_and_group_the_rows(tmp_path: Path) -> None:
         (3, " 07:30:00", ("hour", "weekday", "day", "month", "year")),
     ],
 )
-def test_month_is_left_out_where_those_to_come_are_new(
-    years: int, clock: str, parts: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_month_is_left_out_of_a_single_year(years: int, clock: str, parts: tuple[str, ...], tmp_path: Path) -> None:
     times = [f"{2022 + n % years}-{1 + n % 12:02}-{1 + n % 28:02}{clock}" for n in range(N)]
     columns = {"when": times, "more": RNG.normal(size=N).tolist(), "label": [n % 2 for n in range(N)]}
     assert guesses_of(columns, tmp_path).columns["when"].config.parts == parts
@@ -351,7 +307,7 @@ def test_numbers_that_add_up_to_the_label_are_found(tmp_path: Path) -> None:
     assert leaks == dict.fromkeys(("a", "b"), "label is a + b, in every row")
 
 
-@pytest.mark.parametrize("lacks", ["label", "amount", "flag", "when"])
+@pytest.mark.parametrize("lacks", ["label", "amount"])
 def test_missing_cell_hides_no_leak(tmp_path: Path, lacks: str) -> None:
     label = RNG.integers(0, 2, 400)
     columns: dict[str, list[Any]] = {
@@ -367,16 +323,3 @@ def test_missing_cell_hides_no_leak(tmp_path: Path, lacks: str) -> None:
         "flag",
         "when",
     }
-
-
-def test_history_of_a_leak_is_a_list_of_its_own(tmp_path: Path) -> None:
-    columns = {
-        "item_id": [f"i{n % 100}" for n in range(N)],
-        "viewed": [f"i{n % 100}|i{n * 7 // 100 % 100}" for n in range(N)],
-        "x": RNG.normal(size=N).tolist(),
-        "label": [n % 100 // 50 for n in range(N)],
-    }
-    (tmp_path / "rankline.yaml").write_text(first_recipe([str(file_of(columns, tmp_path, "csv"))], [], tmp_path).text)
-    read = read_recipe(tmp_path / "rankline.yaml").dataset.choices
-    assert "columns.item_id" not in read
-    assert read["columns.viewed"]["role"] == "multihot"
