@@ -1,6 +1,5 @@
 """Arguments and options that several commands share."""
 
-import sys
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated
@@ -51,10 +50,11 @@ ServedUrl = Annotated[
 ]
 
 
-def _json_file(path: Path | None) -> Path | None:
-    """If JSON goes to standard output, send text for people to standard error."""
+def _json_file(context: typer.Context, path: Path | None) -> Path | None:
+    """If JSON goes to standard output, send the command's text for people to standard error."""
     if path == STDOUT:
-        CONSOLE.file = sys.stderr
+        CONSOLE.stderr = True
+        context.call_on_close(lambda: setattr(CONSOLE, "stderr", False))
     return path
 
 

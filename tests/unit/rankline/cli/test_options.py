@@ -15,7 +15,6 @@ from rankline.recipes import available, recipe_named
 from rankline.serving.engines import engines
 from rankline.workflows.core.errors import ConfigError
 from tests.factories.ensembles import NAME, publish_tiny
-from tests.harness.commands.cli_server import RANKLINE
 from tests.unit.rankline.conftest import Store
 
 
@@ -135,11 +134,11 @@ def test_refused_command_leaves_no_directory(verb: list[str], tmp_path: Path, mo
 
 def test_json_for_another_program_is_alone_on_standard_output(tmp_path: Path) -> None:
     publish_tiny(tmp_path / "repository" / "tiny", 1)
-    command = [RANKLINE, "status", "--repository", str(tmp_path / "repository"), "--json", "-"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = invoke("status", "--repository", str(tmp_path / "repository"), "--json", "-")
     assert [ensemble["name"] for ensemble in json.loads(done.stdout)["ensembles"]] == ["tiny"]
     assert "tiny" in done.stderr
-    assert not (tmp_path / "-").exists()
+    assert not Path("-").exists()
+    assert "tiny" in invoke("status", "--repository", str(tmp_path / "repository")).stdout
 
 
 MOVIELENS = [name for name in available().recipes if name.startswith("movielens")]
