@@ -18,7 +18,8 @@ from rankline.training.models import MODELS, model_named
 from rankline.training.models.config import ModelConfig
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.formatting import did_you_mean
-from rankline.workflows.storage.untrusted import MOST_BYTES, compose, read_regular
+from rankline.workflows.storage.safe_yaml import MOST_BYTES, compose
+from rankline.workflows.storage.untrusted import read_regular
 
 Config = TypeVar("Config")
 WITHOUT = "without"

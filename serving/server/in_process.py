@@ -118,8 +118,9 @@ def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:
     served_call = cache(engine.load(version / engine.format).served_call)
 
     def call(tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+        run = served_call(tuple(tensors))
         try:
-            made = served_call(tuple(tensors))(*tensors.values())
+            made = run(*tensors.values())
         except RanklineError:
             raise
         except Exception as error:  # engines raise anything

@@ -21,7 +21,8 @@ import yaml
 
 from rankline.workflows.core.errors import SpecError
 from rankline.workflows.core.validation import validated
-from rankline.workflows.storage.untrusted import MOST_BYTES, compose, read_regular
+from rankline.workflows.storage.safe_yaml import MOST_BYTES, compose
+from rankline.workflows.storage.untrusted import read_regular
 
 FILE_NAME = "feature_spec.yaml"
 PARQUET = "parquet"

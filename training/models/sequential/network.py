@@ -152,6 +152,9 @@ class SplitHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
             tf.ensure_shape(present_latest, (None, self.num_recent)),
         )
 
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_recent": self.num_recent}
+
 
 def _held(x: Any, l2: float, name: str) -> Any:
     """Add a penalty on the squared norm of `x`, averaged over the rows, in float32 to avoid overflow of the squares."""
@@ -304,3 +307,6 @@ class WithLatest(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         kept, present = inputs
         latest = tf.repeat(present[:, None, -self.num_recent :], tf.shape(kept)[1], axis=1)
         return tf.concat([kept[:, :, : tf.shape(present)[1] - tf.shape(latest)[2]], latest], axis=2)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_recent": self.num_recent}

@@ -165,6 +165,9 @@ class NumberVectors(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
     def call(self, numbers: Any) -> Any:
         return numbers[..., None] * self.vectors
 
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "dimension": self.dimension}
+
 
 class PairProducts(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """The sum of the element-wise products of all pairs of vectors: (N, F, D) → (N, D)."""

@@ -19,7 +19,8 @@ from rankline.workflows.schema.model_artifact import KIND, TORCH_SCRIPT, Trained
 from rankline.workflows.storage import artifacts
 from rankline.workflows.storage.artifacts import MANIFEST, Manifest, load_manifest, publish, write_whole
 from rankline.workflows.storage.atomic import remove, staging_for
-from rankline.workflows.storage.untrusted import compose, read_regular
+from rankline.workflows.storage.safe_yaml import compose
+from rankline.workflows.storage.untrusted import read_regular
 from tests.harness.process.disk_calls import DiskCalls
 
 
