@@ -16,7 +16,7 @@ from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import optional_columns
 from rankline.serving.export.triton_version import Served, write_version
 from rankline.serving.triton.config import EnsembleConfig, ModelConfig, Step, to_pbtxt
-from rankline.workflows.core.errors import ConfigError, RequestError
+from rankline.workflows.core.errors import RequestError
 from rankline.workflows.plan import ANY_WIDTH, Column, ColumnSpec, Computed, KeyIndex, TransformPlan, tensor_call
 from rankline.workflows.schema.model_artifact import SAVED_MODEL
 from rankline.workflows.schema.tensors import Tensor
@@ -256,9 +256,3 @@ def test_config_types(dtype: str, written: str) -> None:
     inputs = (Tensor(name="x", dtype=dtype, dims=(-1,)),)
     config = ModelConfig(name="m", backend="b", inputs=inputs, outputs=PREDICT.outputs, max_batch_size=1)
     assert f"data_type: {written}\n  dims: -1" in to_pbtxt(config)
-
-
-@pytest.mark.parametrize("config", [PREDICT, ENSEMBLE])
-def test_batch_size_below_one_is_refused(config: ModelConfig | EnsembleConfig) -> None:
-    with pytest.raises(ConfigError, match="max_batch_size is 0, expected at least 1"):
-        type(config)(**(vars(config) | {"max_batch_size": 0}))
