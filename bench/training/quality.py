@@ -164,7 +164,10 @@ class Interactions:
         return csr_matrix((np.ones(len(of.users), np.float32), (of.users, of.items)), shape=self.shape)
 
     def measure(self, later: "Interactions", scores: Callable[[int], Array]) -> dict[str, float]:
-        """Rank the items that each user has not rated here by `scores`; items liked in `later` are relevant."""
+        """Return the ranking metrics of `scores` over the items that each user has not rated yet.
+
+        An item is relevant if the user likes it in `later`.
+        """
         ranking = Ranking(FIRST)
         liked = later.at(np.flatnonzero(later.liked))
         rated, relevant = (_by_user(of.users, of.items) for of in (self, liked))

@@ -42,7 +42,7 @@ class Recipe:
 
     @property
     def called(self) -> str:
-        """The recipe's argument on the command line."""
+        """The recipe as a command's argument: its name, or the path of its file."""
         return self.name if self.file is None else str(self.file)
 
     @property

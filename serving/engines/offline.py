@@ -36,7 +36,7 @@ class ScoringModel(Protocol):
         """
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
-        """Return the function that the backend calls for a request, using all cores.
+        """Return the function with which the backend scores a request. It uses all cores.
 
         It takes one array per name, as created by `padded_tensors`, and returns the outputs in the order of their
         names.

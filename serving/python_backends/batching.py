@@ -102,7 +102,10 @@ class BatchingModel(ABC):
         return [self._run_alone(batch) for batch in batches]
 
     def _check_lengths(self, batch: Batch) -> None:
-        """Raise if a list is longer than its values: once joined, a wider request's padding would count as values."""
+        """Raise ValueError if a list is longer than its row of values.
+
+        After joining with a wider request, the missing values would be read from that request's padding.
+        """
         for values_at, lengths_at in self._lists:
             values, lengths = batch[values_at], batch[lengths_at]
             if values is not None and lengths is not None and lengths.max(initial=0) > values.shape[1]:

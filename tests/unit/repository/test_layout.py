@@ -84,7 +84,7 @@ def test_folders_do_not_import_each_other() -> None:
         used = set(imports(path, with_types=False)) & MODULES.keys()
         needs[folders[name]] |= {folders[other] for other in used} - {folders[name]}
     needs = {name: others - {"rankline"} for name, others in needs.items()}  # which hands on what others have
-    list(TopologicalSorter(needs).static_order())
+    assert set(TopologicalSorter(needs).static_order()) >= needs.keys()  # else CycleError, which names them
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -21,6 +21,16 @@ def chain_of(labels: Any, *, is_binary: bool, seed: int = 0, factors: int = 2) -
     return Chain(columns, labels, factors=factors, seed=seed, is_binary=is_binary)
 
 
+def mean_scores(chain: Chain, *, num_discarded: int, num_kept: int) -> Any:
+    for _ in range(num_discarded):
+        chain.sweep()
+    total = 0.0
+    for _ in range(num_kept):
+        chain.sweep()
+        total += chain.scores() / num_kept
+    return total
+
+
 @pytest.mark.parametrize("bound", [-3.0, 0.0, 0.4, 0.6, 2.0, 6.0])
 def test_normal_number_above_a_bound_has_the_mean_of_such_numbers(bound: float) -> None:
     _seed(0)
@@ -52,14 +62,9 @@ def test_numbers_of_a_planted_machine_are_found_to_the_noise() -> None:
     labels = planted + rng.normal(scale=0.1, size=len(planted))
     labels = (labels - labels.mean()) / labels.std()
     chain = chain_of(labels, is_binary=False)
-    for _ in range(60):
-        chain.sweep()
-    total = 0.0
-    for _ in range(40):
-        chain.sweep()
-        total += chain.scores() / 40
+    mean = mean_scores(chain, num_discarded=60, num_kept=40)
     expected = (planted - planted.mean()) / planted.std()
-    assert np.sqrt(np.mean((total - expected) ** 2)) < 0.05
+    assert np.sqrt(np.mean((mean - expected) ** 2)) < 0.05
     assert 1 / math.sqrt(chain._noise_precision) == pytest.approx(0.1 / planted.std(), rel=0.2)
 
 
@@ -69,14 +74,9 @@ def test_chances_of_a_planted_machine_are_calibrated() -> None:
     planted = rng.normal(size=23)[users]
     labels = (planted + rng.normal(size=len(planted)) > 0).astype(np.float64)
     chain = chain_of(labels, is_binary=True, factors=1)
-    for _ in range(50):
-        chain.sweep()
-    total = 0.0
-    for _ in range(100):
-        chain.sweep()
-        total += chain.scores() / 100
-    assert np.corrcoef(total, planted)[0, 1] > 0.97
-    assert np.std(total) == pytest.approx(np.std(planted), rel=0.2)
+    mean = mean_scores(chain, num_discarded=50, num_kept=100)
+    assert np.corrcoef(mean, planted)[0, 1] > 0.97
+    assert np.std(mean) == pytest.approx(np.std(planted), rel=0.2)
 
 
 def test_draws_are_those_of_their_seed() -> None:
