@@ -29,7 +29,6 @@ _OF_SPLITS: dict[str, type[int | float]] = {
 _END = re.compile(r"^(?:end of trees|feature[ _]importances:)$", re.MULTILINE)
 _TREE = re.compile(r"^Tree=\d+\n", re.MULTILINE)
 _ZERO = np.float32(1e-35)  # kZeroThreshold in LightGBM's meta.h
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +183,6 @@ def _threshold32(value: float) -> float:
     """Return the largest float32 that LightGBM treats as at most `value`; numbers within `_ZERO` of 0 count as 0."""
     if abs(value) <= _ZERO:
         return float(_ZERO if value >= 0 else np.nextafter(-_ZERO, np.float32(-math.inf)))
-    if value < -_LARGEST:
-        return -math.inf
-    nearest = np.float32(min(value, _LARGEST))
+    with np.errstate(over="ignore"):  # a number above all float32 becomes infinity
+        nearest = np.float32(value)
     return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-math.inf)))
