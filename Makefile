@@ -6,26 +6,26 @@ BIN := .venv/bin
 CPP = $(shell git ls-files 'serving/*.cc' 'serving/*.h' 'workflows/*.cc' 'workflows/*.h')
 SHELL_SCRIPTS = $(filter-out %.awk,$(shell git ls-files '*.sh' serving/deploy/bin .ci/run))
 
-help: ## show this list
+help: ## list all targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-setup: ## make .venv with everything a developer needs
+setup: ## create .venv with everything a developer needs
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx,torch,lightgbm,xgboost,tune,dev
 	@$(BIN)/python -m rankline.workflows.native.build
 	@$(if $(filter setup,$(MAKECMDGOALS)),echo "ready: source .venv/bin/activate; rankline --help")
 
-demo: ## raw ratings to measured scores, in one command (generated data)
+demo: ## go from raw ratings to measured scores in one command (generated data)
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx
 	@$(BIN)/python -m rankline.workflows.native.build
 	@$(BIN)/rankline run movielens $(ARGS)
 
-horovod: ## Horovod for several workers, built against the TensorFlow in .venv (MPI=1 adds MPI to Gloo)
+horovod: ## build Horovod for several workers against the TensorFlow in .venv (MPI=1 adds MPI to Gloo)
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx
 	@scripts/horovod.sh $(if $(MPI),mpi)
 
-native: setup ## compile the C++ backends anew where their sources changed (they are kept in ~/.cache/rankline/native)
+native: setup ## recompile C++ backends whose sources changed (cached in ~/.cache/rankline/native)
 
-check: setup ## ruff, the type checker, shellcheck, spelling, and the format of the C++
+check: setup ## run ruff, the type checker, shellcheck, the spell checker and the C++ format check
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -33,32 +33,32 @@ check: setup ## ruff, the type checker, shellcheck, spelling, and the format of 
 	@$(BIN)/shellcheck --severity=warning $(SHELL_SCRIPTS)
 	@git ls-files -z | xargs -0 $(BIN)/codespell
 
-test: check ## while you work: every unit, and the parts together on small models (budget: 10 minutes on 2 cores)
+test: check ## run the tests for daily work: all units, and integration on small models (budget: 10 minutes on 2 cores)
 	@scripts/test.sh $(ARGS)
 
-test-all: check ## what must pass before a change lands: also whole pipelines, the documents' commands, workers, containers (budget: 30 minutes)
+test-all: check ## run all tests required before merging: also full pipelines, documented commands, workers, containers (budget: 30 minutes)
 	@printf '%s\n' $(filter %.cc,$(CPP)) | xargs -P $$(getconf _NPROCESSORS_ONLN) -n 1 $(BIN)/clang-tidy --quiet -p .
 	@scripts/horovod.sh
 	@scripts/test.sh -o testpaths=tests --hypothesis-profile=thorough $(ARGS)
 
-docs: setup ## the site of the documents, build/site/index.html; a dead link or an unknown name is an error
+docs: setup ## build the documentation site, build/site/index.html; broken links and unknown names are errors
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/site
 
-coverage: setup ## which lines of the product no test runs: build/coverage/index.html (as long as test-all)
+coverage: setup ## report lines not covered by any test: build/coverage/index.html (takes as long as test-all)
 	@scripts/horovod.sh
 	@scripts/test.sh -o testpaths=tests --cov --cov-report=html:build/coverage --cov-report=term:skip-covered $(ARGS)
 
-mutants: setup ## break what decides figures, in a copy, and list what no test notices (an hour on 2 cores; MODULE=rankline.training.evaluation: one of them)
+mutants: setup ## mutate the code that determines metrics, in a copy, and list mutants no test detects (one hour on 2 cores; MODULE=rankline.training.evaluation limits it)
 	@rm -rf mutants
 	@$(BIN)/mutmut run $(if $(MODULE),'$(MODULE)*')
 	@$(BIN)/mutmut results
 
-release: setup ## check version, changelog and metadata; wheel, source and SBOM to build/release, the wheel tried in an empty place
+release: setup ## check version, changelog and metadata; write wheel, source and SBOM to build/release and try the wheel in a clean environment
 	@scripts/release.sh
 
-lock: setup ## renew constraints.txt from pyproject.toml
+lock: setup ## regenerate constraints.txt from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --group pinned --extra cpu --extra torch --extra onnx --extra lightgbm --extra xgboost --extra tune --extra horovod --extra dev --universal --python-version 3.10 \
 		--annotation-style line --no-header --quiet --output-file constraints.txt --upgrade
 
-clean: ## remove the environment and the caches, keep work/ and model_repository/
+clean: ## remove the environment and caches, but keep work/ and model_repository/
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build mutants *.egg-info

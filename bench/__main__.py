@@ -18,25 +18,25 @@ from rankline.workflows.core.errors import RanklineError
 from rankline.workflows.core.machine import busyness
 
 BENCHMARKS = {
-    "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding; knows --device",
-    "prepare": "preparing Criteo rows against the same steps in plain pandas, and its memory",
-    "training": "training with our loader, without any, and in the seed document's path; knows --recipe",
-    "sequences": "SIM against DIEN and DIN, and what ranking candidates costs",
-    "serving": "our ensemble against merlin-systems' export, on one server; knows --recipe",
-    "foreign": "what notebooks saved, exported by one call, against merlin-systems' export of the same",
-    "promotion": "promote, roll back and follow an alias under load: how long each takes, and failed requests",
-    "tracking": "looking at 1,000 runs",
-    "tune": "the way of serving that `rankline tune --slo` finds against an exhaustive search, and how long both take",
-    "tables": "data of any shape by a recipe file: preparing, a click log from file to scores, LightGBM; knows --data",
-    "quality": "how good a model is, and what it ranks first, against ALS and item-kNN; knows --recipe, --data",
-    "etl": "preparing Criteo rows by two Dask workers against one",
-    "distributed": "two workers: how fast they train, and what they send",
-    "soak": "half an hour at 70 % of the peak: errors and memory",
-    "stack": "what a container costs the server, and how large images are; knows --recipe, needs a container engine",
+    "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding; supports --device",
+    "prepare": "preparing Criteo rows against the same steps in plain pandas, and memory use",
+    "training": "training with our loader, without a loader, and in the seed document's path; supports --recipe",
+    "sequences": "SIM against DIEN and DIN, and the cost of ranking candidates",
+    "serving": "our ensemble against merlin-systems' export, on one server; supports --recipe",
+    "foreign": "models saved by notebooks and exported in one call, against merlin-systems' export of the same models",
+    "promotion": "promote, roll back and follow an alias under load: duration of each, and failed requests",
+    "tracking": "listing 1,000 runs",
+    "tune": "the configuration found by `rankline tune --slo` against an exhaustive search, and how long both take",
+    "tables": "any data by a recipe file: preparation, a click log from file to scores, LightGBM; supports --data",
+    "quality": "model quality and its top-ranked items, against ALS and item-kNN; supports --recipe and --data",
+    "etl": "preparing Criteo rows with two Dask workers against one",
+    "distributed": "two workers: training speed and traffic",
+    "soak": "30 minutes at 70 % of the peak load: errors and memory",
+    "stack": "the server's overhead in a container, and image sizes; supports --recipe, requires a container engine",
     "alternatives": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
-    "client": "what the client costs, how much it offers, and whether identical runs agree",
-    "wide": "exporting tables of 100 to 900 columns, and scoring one row of them",
-    "vocabulary": "one row served with 10⁴ to 10⁷ keys",
+    "client": "the client's overhead, the load it can offer, and whether identical runs agree",
+    "wide": "exporting tables of 100 to 900 columns, and scoring one row",
+    "vocabulary": "scoring one row with vocabularies of 10⁴ to 10⁷ keys",
 }
 
 _NEEDS = {"distributed": horovod_problem}
@@ -51,20 +51,25 @@ def _module_of(name: str) -> str:
 
 def main(
     name: Annotated[str, typer.Argument(help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items()))],
-    repeats: Annotated[int, typer.Option(min=1, help="Turns of each side; the figures are medians over them.")] = 5,
-    recipe: Annotated[str | None, typer.Option(help="What is trained or served; movielens unless given.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of turns per side; figures are medians over them.")] = 5,
+    recipe: Annotated[str | None, typer.Option(help="Recipe to train or serve; movielens by default.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="Where batches go, cuda or cpu: against a plain PyTorch DataLoader.")
+        str | None,
+        typer.Option(help="Target device of the batches, cuda or cpu: compares with a plain PyTorch DataLoader."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIRECTORY", help="Real data for tables and quality, which is not part of the project."),
+        typer.Option(
+            metavar="DIRECTORY", help="Directory of real data for tables and quality, which is not part of the project."
+        ),
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to this file.")
+    ] = None,
 ) -> None:
     """Run one benchmark."""
     if name not in BENCHMARKS:
-        raise typer.BadParameter(f"no benchmark {name!r}. Available: {', '.join(BENCHMARKS)}.")
+        raise typer.BadParameter(f"unknown benchmark {name!r}. Available: {', '.join(BENCHMARKS)}.")
     if lacking := _NEEDS[name]() if name in _NEEDS else None:
         ERRORS.print(f"Error: bench {name} cannot run here: {lacking}", soft_wrap=True, markup=False)
         raise typer.Exit(1)
@@ -75,7 +80,7 @@ def main(
     chosen = {option: value for option, value in given.items() if value is not None}
     if unknown := chosen.keys() - parameters.keys():
         option = min(unknown)
-        raise typer.BadParameter(f"{name} knows no {option}, got --{option} {chosen[option]}. Leave it out.")
+        raise typer.BadParameter(f"{name} does not support --{option}, got {chosen[option]}. Remove it.")
     figures = figures_of(name, recipe, parameters["recipe"].default if "recipe" in parameters else None)
     if busy := busyness():
         warn_busy(busy)

@@ -17,14 +17,14 @@ for image in $images; do
         continue
     fi
     if ! grep -q " AS $target$" "$stand_ins"; then
-        echo "base-images: $image cannot be pulled, and has no stand-in" >&2
+        echo "base-images: $image cannot be pulled and has no stand-in" >&2
         continue
     fi
     tree=$(scripts/debian-tree.sh trixie)
     debian=rankline-stand-in:${tree##*/}
     wanted=$({ echo "$debian $pytriton" && cat "$stand_ins"; } | sha256sum | cut -c 1-16)
     [ "$hash" != "$wanted" ] || continue
-    echo "base-images: $image cannot be pulled; a stand-in is made of packages" >&2
+    echo "base-images: $image cannot be pulled; building a stand-in from packages" >&2
     docker image inspect "$debian" >/dev/null 2>&1 || tar --create --directory "$tree" . | docker import - "$debian" >/dev/null
     docker build --quiet --target "$target" --tag "$image" --label "rankline.stand-in=$wanted" \
         --build-arg "DEBIAN=$debian" --build-arg "PYTRITON=$pytriton" - <"$stand_ins" >/dev/null

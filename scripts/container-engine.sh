@@ -21,7 +21,7 @@ unavailable() {
     fail "$1" 69
 }
 
-[ $# -gt 0 ] || fail "got no command, expected one: scripts/container-engine.sh docker compose build" 64
+[ $# -gt 0 ] || fail "got no command, expected one, such as scripts/container-engine.sh docker compose build" 64
 
 at_least() {  # LEAST VERSION
     [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
@@ -40,23 +40,23 @@ if command -v docker >/dev/null 2>&1; then
     fi
     case $version in
     *"permission denied"*)
-        unavailable "you may not talk to the engine at ${DOCKER_HOST:-/var/run/docker.sock}: have root add you to its group (usermod -aG docker $(id -un))"
+        unavailable "you lack permission for the engine at ${DOCKER_HOST:-/var/run/docker.sock}: have root add you to its group (usermod -aG docker $(id -un))"
         ;;
     esac
 fi
 
 # One of ours.
 [ -z "${DOCKER_HOST:-}" ] || unavailable "no engine answers at DOCKER_HOST=$DOCKER_HOST: start it, or unset the variable"
-[ "$(id -u)" -eq 0 ] || unavailable "no container engine answers, and only root may start one: start Docker, or set DOCKER_HOST"
+[ "$(id -u)" -eq 0 ] || unavailable "no container engine is running, and only root can start one: start Docker, or set DOCKER_HOST"
 command -v debootstrap >/dev/null 2>&1 && [ -L /lib ] ||
-    unavailable "no container engine answers, and one is started from Debian's packages alone: install Docker (on Debian: scripts/system-packages.sh)"
+    unavailable "no container engine is running, and one can be started only from Debian's packages: install Docker (on Debian: scripts/system-packages.sh)"
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rankline/containers
 scripts=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$cache"
 exec 8<&0 9>"$cache/lock" # a command in the background would have /dev/null to read from
 flock --nonblock 9 || {
-    echo "container-engine: waiting for another command that has the engine" >&2
+    echo "container-engine: waiting for another command that is using the engine" >&2
     flock 9
 }
 debian=$("$scripts/debian-tree.sh" "$suite") || exit
@@ -142,7 +142,7 @@ setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --mount-proc 
     >"$cache/engine.log" 2>&1 8<&- 9>&- </dev/null &
 engine=$!
 until docker version >/dev/null 2>&1; do
-    kill -0 "$engine" 2>/dev/null || fail "the engine ended: $(tail -n 1 "$cache/engine.log") ($cache/engine.log)"
+    kill -0 "$engine" 2>/dev/null || fail "the engine exited: $(tail -n 1 "$cache/engine.log") ($cache/engine.log)"
     sleep 0.1
 done
 pgrep --parent "$engine" >"$run/engine.pid"

@@ -18,7 +18,7 @@ if [ ! -d "$tree" ]; then
     mkdir -p "$cache"
     rm -rf "$tree.part"
     debootstrap --variant=minbase --include=ca-certificates "$suite" "$tree.part" "$mirror" >"$cache/debian.log" 2>&1 || {
-        echo "debian-tree: $mirror could not be laid out: see $cache/debian.log" >&2
+        echo "debian-tree: no Debian could be installed from $mirror: see $cache/debian.log" >&2
         exit 1
     }
     cp /etc/apt/apt.conf.d/* "$tree.part/etc/apt/apt.conf.d/"

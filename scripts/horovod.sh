@@ -15,8 +15,8 @@ fail() {
     exit 1
 }
 
-[ -z "$mpi" ] || [ "$mpi" = mpi ] || fail "got the option '$mpi', expected none, or mpi"
-[ -x .venv/bin/python ] || fail "there is no .venv: make horovod makes it"
+[ -z "$mpi" ] || [ "$mpi" = mpi ] || fail "got the option '$mpi', expected mpi or none"
+[ -x .venv/bin/python ] || fail ".venv does not exist; make horovod creates it"
 problem() {
     .venv/bin/python -m rankline.launch.horovod_check $mpi 2>&1
 }
@@ -37,10 +37,10 @@ wheels=$cache/horovod$release-$change-$built_for-gloo$mpi
 echo "horovod: $reason"
 
 if [ ! -d "$wheels" ]; then
-    command -v g++ >/dev/null 2>&1 || fail "g++ was not found, and Horovod is C++ (apt-get install g++)"
-    command -v make >/dev/null 2>&1 || fail "make was not found, and Horovod's build needs it (apt-get install make)"
+    command -v g++ >/dev/null 2>&1 || fail "g++ was not found, but Horovod is compiled from C++ (apt-get install g++)"
+    command -v make >/dev/null 2>&1 || fail "make was not found, but Horovod's build requires it (apt-get install make)"
     if [ -n "$mpi" ] && ! command -v mpicxx >/dev/null 2>&1; then
-        fail "mpicxx was not found (apt-get install libopenmpi-dev openmpi-bin), or do without: make horovod"
+        fail "mpicxx was not found (apt-get install libopenmpi-dev openmpi-bin); to build without MPI: make horovod"
     fi
     command -v cmake >/dev/null 2>&1 ||
         .venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt cmake ||
@@ -49,7 +49,7 @@ if [ ! -d "$wheels" ]; then
     building=$(mktemp -d "$cache/horovod-building.XXXXXX")
     trap 'rm -rf "$building"' EXIT
     trap 'exit 130' INT TERM
-    echo "horovod: building $release for $built_for; it takes minutes, once"
+    echo "horovod: building $release for $built_for, which takes minutes the first time"
     # pip's own cache does not ask for which TensorFlow a wheel was built, hence --no-cache-dir. MAKEFLAGS, because those
     # of the make that called us are not for CMake's.
     if [ -n "$mpi" ]; then export HOROVOD_WITH_MPI=1; else export HOROVOD_WITHOUT_MPI=1; fi
@@ -68,11 +68,11 @@ if [ ! -d "$wheels" ]; then
             pip wheel --wheel-dir "$building/wheels" "$building/horovod-$release"
     } >"$cache/horovod.log" 2>&1 || {
         tail -n 15 "$cache/horovod.log" >&2
-        fail "the build failed; all of it is in $cache/horovod.log"
+        fail "the build failed; the full log is $cache/horovod.log"
     }
     mv -T "$building/wheels" "$wheels" 2>/dev/null || [ -d "$wheels" ] || fail "$wheels could not be written"
 fi
 
 .venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt --reinstall-package horovod "$wheels"/*.whl
-reason=$(problem) || fail "$reason did not help; remove $wheels to build it anew"
+reason=$(problem) || fail "installing the built wheel did not help: $reason; remove $wheels to rebuild it"
 echo "horovod: $release is installed, from $wheels"

@@ -11,9 +11,9 @@ fail() {
 }
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
-grep -q "^version: $version$" CITATION.cff || fail "CITATION.cff has another version than pyproject.toml, $version"
+grep -q "^version: $version$" CITATION.cff || fail "CITATION.cff and pyproject.toml ($version) have different versions"
 grep -qE "^## $version – [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md || fail "CHANGELOG.md has no '## $version – DATE'"
-[ -z "$(git status --porcelain)" ] || fail "there are changes that are not committed: git status"
+[ -z "$(git status --porcelain)" ] || fail "there are uncommitted changes: see git status"
 
 rm -rf build/release
 $bin/uv build --quiet --out-dir build/release

@@ -23,12 +23,12 @@ fetch_python() {
         trap 'rm -rf "$directory"' EXIT
         uv=$directory/bin/uv
         python3 -m venv "$directory" >/dev/null 2>&1 ||
-            fail "$none; uv would fetch one, but is not here, nor a Python that can install it: apt-get install python3-venv"
+            fail "$none; uv could download one, but it is not installed and no Python here can install it: apt-get install python3-venv"
         error=$("$directory/bin/python" -m pip install --quiet "$uv_pin" 2>&1) ||
-            fail "$none, nor can uv be installed to fetch one ($(last_line "$error")): $remedy"
+            fail "$none, and uv cannot be installed to download one ($(last_line "$error")): $remedy"
     }
     error=$(UV_PYTHON_INSTALL_BIN=0 "$uv" python install --quiet 3.13 2>&1) ||
-        fail "$none, and uv cannot fetch one ($(last_line "$error")): $remedy"
+        fail "$none, and uv cannot download one ($(last_line "$error")): $remedy"
     "$uv" python find --managed-python 3.13
 }
 
@@ -38,16 +38,16 @@ last_line() {
 
 case $(uname -m) in
 x86_64) ;;
-aarch64) note="; on arm64 nothing was tried, though all packages can be had: rankline doctor says what works" ;;
-*) fail "this machine is $(uname -m), and TensorFlow and Triton are built for x86-64 and arm64 only" ;;
+aarch64) note="; arm64 is untested, although all packages are available: rankline doctor shows what works" ;;
+*) fail "this machine is $(uname -m), but TensorFlow and Triton are built only for x86-64 and arm64" ;;
 esac
 
 if [ -e .venv ]; then
     reason=$(lack .venv/bin/python)
-    [ -z "$reason" ] || fail "the Python of .venv will not do: $reason; \`make clean\` removes .venv, the next make makes another"
+    [ -z "$reason" ] || fail "the Python in .venv is unsuitable: $reason; run \`make clean\` to remove .venv, and the next make creates a new one"
     has=$(.venv/bin/python --version)
     [ -z "${PYTHON:-}" ] || [ "$has" = "$("$PYTHON" --version 2>&1)" ] ||
-        fail ".venv has $has, and PYTHON=$PYTHON is $("$PYTHON" --version 2>&1): make clean first, or leave PYTHON out"
+        fail ".venv has $has, but PYTHON=$PYTHON is $("$PYTHON" --version 2>&1): run make clean first, or omit PYTHON"
 fi
 
 sum=$(cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
@@ -55,7 +55,7 @@ wanted=.venv/.installed-$(echo "$extras" | tr ',' '-')
 for stamp in "$wanted"*-"$sum"; do  # an environment with more extras will do
     [ -f "$stamp" ] && exit 0
 done
-command -v g++ >/dev/null 2>&1 || fail "g++ was not found, and NVTabular compiles a C++ extension (apt-get install g++)"
+command -v g++ >/dev/null 2>&1 || fail "g++ was not found, but NVTabular compiles a C++ extension (apt-get install g++)"
 uv_pin=$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' constraints.txt)
 
 if [ ! -e .venv ]; then
@@ -65,13 +65,13 @@ if [ ! -e .venv ]; then
         command -v "$candidate" >/dev/null 2>&1 || continue
         reason=$(lack "$candidate")
         [ -n "$reason" ] || { python=$candidate && break; }
-        reasons="$reasons; $candidate will not do: $reason"
+        reasons="$reasons; $candidate is unsuitable: $reason"
     done
     none="no suitable Python${reasons:+ (${reasons#; })}"
-    remedy="set PYTHON=/path/to/one of 3.10 to 3.13, or apt-get install python3 python3-venv python3-dev where it is one of these"
+    remedy="set PYTHON=/path/to/python (3.10 to 3.13), or apt-get install python3 python3-venv python3-dev if it provides one"
     if [ -z "$python" ]; then
         [ -z "${PYTHON:-}" ] || fail "$none: $remedy"
-        echo "setup: $none; uv fetches Python 3.13"
+        echo "setup: $none; uv is downloading Python 3.13"
         python=$(fetch_python)
     fi
     "$python" -m venv .venv

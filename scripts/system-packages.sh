@@ -13,7 +13,7 @@ done
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-    echo "system-packages: tests that need these are skipped:$missing (as root: apt-get install$missing)" >&2
+    echo "system-packages: tests that need these packages are skipped:$missing (as root: apt-get install$missing)" >&2
     exit 0
 fi
 # The packages' own services would take ports; a policy that is there already stays.

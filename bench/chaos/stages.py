@@ -203,7 +203,7 @@ def _wait_for(server: Server, ensemble: ExportedEnsemble, rows: dict[str, list[i
             return
         except ServingError as error:
             if time.monotonic() > deadline_s:
-                raise RanklineError(f"the server has not answered for {_LONGEST_S:g} s: {error}") from None
+                raise RanklineError(f"the server has not responded for {_LONGEST_S:g} s: {error}") from None
             time.sleep(_LOOK_S)
 
 
@@ -222,7 +222,7 @@ def _is_of_nobody(home: Path) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.chaos.stages", description="Stages and servers killed.")
+    parser = argparse.ArgumentParser(prog="python -m bench.chaos.stages", description="Kills stages and servers.")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

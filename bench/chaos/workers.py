@@ -92,7 +92,7 @@ def measure_kills(
         record = _train(workspace, options, number, rng, rng.uniform(0, usual_s), _TIMES_AS_LONG * usual_s)
         (calm if record.killed is None else disturbed).append(record)  # a run may end before the kill
         num_ended_well = sum(run.has_ended_well for run in disturbed)
-        note = f"{num_ended_well} of {len(disturbed)} runs with a killed worker ended well"
+        note = f"{num_ended_well} of {len(disturbed)} runs with a killed worker finished successfully"
         progress.update(num_calm + len(disturbed), num_calm + num_killed, note)
     return KillReport(calm=calm, disturbed=disturbed)
 
@@ -119,7 +119,7 @@ def _train(
             said, _ = run.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             run.terminate()
-            said = f"hangs: still there after {limit_s:.0f} s. {run.communicate()[0]}"
+            said = f"the run hangs: still running after {limit_s:.0f} s. {run.communicate()[0]}"
     is_new = manifest.exists() and manifest.stat().st_mtime_ns != manifest_before
     new = [status for run_id, status in _statuses(workspace).items() if run_id not in before]
     return KillRecord(
@@ -170,12 +170,12 @@ def _statuses(workspace: Workspace) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.chaos.workers", description="Elastic runs of which a worker is killed."
+        prog="python -m bench.chaos.workers", description="Kills a worker of elastic runs."
     )
     parser.add_argument("recipe")
     parser.add_argument("--work-dir", type=Path, default=Path("work"))
-    parser.add_argument("--calm", type=int, default=5, help="runs that nobody disturbs")
-    parser.add_argument("--kills", type=int, default=20, help="runs of which a worker is killed")
+    parser.add_argument("--calm", type=int, default=5, help="number of undisturbed runs")
+    parser.add_argument("--kills", type=int, default=20, help="number of runs with a killed worker")
     arguments, options = parser.parse_known_args()  # other options go to `rankline train`
     report = measure_kills(
         arguments.recipe,

@@ -96,4 +96,4 @@ def _descendants() -> set[psutil.Process]:
 def _check_same(found: set[frozenset[tuple[str, str]]]) -> None:
     first, *others = found
     for other in others:
-        raise RuntimeError(f"turns gave other files: {sorted({name for name, _ in first ^ other})}")
+        raise RuntimeError(f"turns wrote different files: {sorted({name for name, _ in first ^ other})}")

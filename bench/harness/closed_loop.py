@@ -57,7 +57,7 @@ def keep_in_flight(
             raise ServingError(f"{side} failed under load: {outcome.failure or dict(whole.errors)}.")
         if whole.latency.total and whole.num_answered:
             return run, outcome
-    raise ServingError(f"{side} failed under load: no answers within {turn_s * _LONGER[-1]:g} s.")
+    raise ServingError(f"{side} failed under load: no responses within {turn_s * _LONGER[-1]:g} s.")
 
 
 _NUM_CLIENTS = 2

@@ -30,8 +30,8 @@ def reports_in(figures: Path) -> dict[str, Report]:
 def filled(page: str, reports: Mapping[str, Report]) -> str:
     if differing := {found[3] for found in _BLOCK.finditer(page)} ^ reports.keys():
         raise ConfigError(
-            f"{', '.join(sorted(differing))}: on the page or in {FIGURES}, expected in both. Write the JSON with "
-            "python -m bench, or the block <!-- ratios of NAME --> <!-- end of figures -->."
+            f"{', '.join(sorted(differing))} must be both on the page and in {FIGURES}, but is in only one of them. "
+            "Write the JSON with python -m bench, or add the block <!-- ratios of NAME --> <!-- end of figures -->."
         )
 
     def fill(found: re.Match[str]) -> str:

@@ -70,7 +70,7 @@ def asks(connection: Transport, requests: LaidOut) -> Call:
         while not (answers := connection.poll(_TIMEOUT_S)):
             pass
         if answers[0].status != OK:
-            raise ServingError(f"the server refused a request: {answers[0].body.decode()}")
+            raise ServingError(f"the server rejected a request: {answers[0].body.decode()}")
         answer = service_pb2.ModelInferResponse.FromString(answers[0].body)
         return np.frombuffer(answer.raw_output_contents[0], np.float32)
 
@@ -83,7 +83,7 @@ def check_same_scores(sides: Mapping[str, Call], batch_size: int) -> None:
     ours = sides[first](batch_size)
     for side in others:
         if not np.allclose(ours, sides[side](batch_size), rtol=0, atol=_SCORE_TOLERANCE):
-            raise ParityError(f"{first} and {side} score the same rows differently: nothing to compare.")
+            raise ParityError(f"{first} and {side} score the same rows differently, so they cannot be compared.")
 
 
 def latencies(

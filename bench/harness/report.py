@@ -198,7 +198,7 @@ class Report:
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{path} holds no report of a benchmark: {error}.") from None
+            raise ConfigError(f"{path} is not a benchmark report: {error}.") from None
 
     def table(self) -> dict[str, list[str]]:
         """Return columns of text, with names in the first; sides are the rows or the columns, whichever is narrower."""
@@ -218,7 +218,7 @@ class Report:
                 besides.append(f"{shown(last.ratios[name])} on {last.environment['date']}")
             console.print(f"{name}: [bold]{shown(value)}[/]  {', '.join(besides)}".rstrip())
         if busy := self.environment.get("busy"):
-            console.print(f"[yellow]the machine was busy ({busy}): the figures are not those of a quiet one[/]")
+            console.print(f"[yellow]the machine was busy ({busy}): the figures differ from those of an idle one[/]")
         print_table(console, self.table())
 
 

@@ -234,7 +234,7 @@ def _wait_until_ready(server: _HttpServer, workers: int) -> None:
     while len(_READY.findall(server.log.read_bytes())) < workers:
         if server.process.poll() is not None or time.monotonic() > deadline:
             end = server.log.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise ServerError(f"{server.log.stem} did not start all {workers} workers. Its log ends: {end}")
+            raise ServerError(f"{server.log.stem} did not start all {workers} workers. End of its log: {end}")
         time.sleep(_POLL_INTERVAL_S)
 
 
@@ -282,7 +282,7 @@ def _measure(
 def _compare(side: str, scores: Iterable[tuple[Array, Array]]) -> None:
     for theirs, ours in scores:
         if theirs.shape != ours.shape or not np.allclose(theirs, ours, rtol=0, atol=_SCORE_TOLERANCE):
-            raise ParityError(f"{OURS} and {side} score the same rows differently: nothing to compare.")
+            raise ParityError(f"{OURS} and {side} score the same rows differently, so they cannot be compared.")
 
 
 def _results(measured: Mapping[Load, Turns]) -> dict[str, dict[str, float]]:

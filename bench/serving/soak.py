@@ -81,7 +81,7 @@ def run(repeats: int) -> Report:
 def _peak(report: BenchmarkReport) -> float:
     found = (report.searches or {})[1]
     if found.rate_per_s is None:
-        raise ServingError(f"not even one request per second was answered in time. {found.ended}")
+        raise ServingError(f"the server did not answer even one request per second in time. {found.ended}")
     return found.rate_per_s
 
 

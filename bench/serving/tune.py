@@ -82,5 +82,5 @@ def run(
 def _best(tried: list[Trial]) -> ExportConfig:
     best = max(tried, key=lambda one: one.rate_per_s or 0.0)
     if best.rate_per_s is None:
-        raise ServingError(f"no configuration meets the target; the first one: {tried[0].last}.")
+        raise ServingError(f"no configuration meets the target. The first one: {tried[0].last}.")
     return best.config

@@ -136,5 +136,7 @@ def run_workers(task: str, size: int, *, prefix: Sequence[str] = (), **arguments
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"{size} workers at {task!r} ended with {done.returncode}: {done.stdout[-3000:]}")
+            raise RuntimeError(
+                f"{size} workers at {task!r} exited with status {done.returncode}: {done.stdout[-3000:]}"
+            )
         return [json.loads((directory / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(size)]

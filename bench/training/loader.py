@@ -187,7 +187,7 @@ def _peak_memory(directory: Path, num_rows: int, buffer_bytes: int) -> int:
     output = subprocess.run(program, check=True, capture_output=True, text=True).stdout
     read, peak = map(int, output.splitlines()[-1].split())
     if read != num_rows:
-        raise DataError(f"the loader gave {read} rows of {num_rows}: nothing to compare.")
+        raise DataError(f"the loader returned {read} of {num_rows} rows, so there is nothing to compare.")
     return peak
 
 

@@ -98,7 +98,7 @@ def _recipe(name: str, choices: Options) -> Recipe:
     recipe = recipe_named(name)
     dataset = recipe.dataset
     if None in (dataset.group_by, dataset.item, dataset.time) or not isinstance(recipe.encoding, RowsConfig):
-        raise ConfigError(f"recipe {name!r} has no rows of a user, an item and a time. Take {LIKED}.")
+        raise ConfigError(f"recipe {name!r} does not have rows of a user, an item and a time. Use {LIKED}.")
     return replace(recipe, train=recipe.train.with_choices(**choices))
 
 
@@ -272,7 +272,7 @@ def by_position(dataset: Dataset) -> Dataset:
     def read(directory: Path) -> RawData:
         raw = dataset.read(directory)
         if not isinstance(raw.rows, pa.Table):
-            raise ConfigError(f"the rows of {dataset.name} are a stream, which has no split of each user's own.")
+            raise ConfigError(f"the rows of {dataset.name} are a stream, which cannot be split per user.")
         codes = _codes(raw.rows[user])
         order = np.lexsort((raw.rows[time].to_numpy(), codes))
         num_rows = np.bincount(codes)

@@ -61,7 +61,9 @@ def run(
 ) -> Report:
     """Train each model with `repeats` seeds (at least 2), then rank as many times."""
     if repeats < 2:
-        raise ConfigError(f"sequences compares models by the spread of their seeds, got --repeats {repeats}. Give 2.")
+        raise ConfigError(
+            f"sequences compares models by the spread over their seeds, got --repeats {repeats}. Pass 2 or more."
+        )
     recipes = {name: _with_choices(recipe_named(name), dict(choices or {})) for name in (SIM, *PEERS.values())}
     with scratch_directory() as directory:
         workspaces = {
@@ -124,7 +126,10 @@ def _ranking_ms(
             return client.predict(rows)
 
         if not np.allclose(candidates(), separately(), rtol=0, atol=_SCORE_TOLERANCE):
-            raise ParityError("candidates of one request and rows of their own score differently: nothing to compare.")
+            raise ParityError(
+                "the candidates of one request score differently from the same rows sent separately, so they cannot "
+                "be compared."
+            )
         sides = {CANDIDATES: candidates, ROWS: separately}
         return take_turns({side: partial(p50_ms, ask, 1, _WARMUP_CALLS) for side, ask in sides.items()}, repeats)
 

@@ -122,7 +122,7 @@ def peer_figures(name: str, table: Table, data: Path, recipe: Recipe, prepared: 
     split = len(frame) - prepared.spec.source("valid").num_rows
     held_out = prepared.heldout()[table.label].to_numpy()
     if not np.allclose(np.sort(labels[split:]), np.sort(held_out)):
-        raise AssertionError(f"{name}: the peer's validation rows are others than ours")
+        raise AssertionError(f"{name}: the peer's validation rows differ from ours")
     parameters: dict[str, Any] = {"objective": OBJECTIVES[head.task], "verbosity": -1}
     if head.task == MULTICLASS:
         parameters["num_class"] = head.width

@@ -35,9 +35,11 @@ class SourceConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.cardinality_scale < math.inf:
-            raise ConfigError(f"cardinality_scale is {self.cardinality_scale}, expected a finite number above 0.")
+            raise ConfigError(
+                f"cardinality_scale is {self.cardinality_scale}, expected a finite number greater than 0."
+            )
         if self.data_dir is not None and self.download is not None:
-            raise ConfigError("--data-dir and --download were both given. Choose one.")
+            raise ConfigError("--data-dir and --download cannot be combined. Pass only one of them.")
 
     @property
     def of_generated(self) -> tuple[str, ...]:
@@ -58,22 +60,22 @@ class Source:
 def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: Progress = SILENT) -> Source:
     """Find, download or generate the raw files, reusing files already in `cache`."""
     if (config.data_dir or config.download or dataset.generate is None) and (given := config.of_generated):
-        raise ConfigError(f"{', '.join(given)}: for generated rows only. Leave it out.")
+        raise ConfigError(f"{', '.join(given)} can be used only with generated rows. Remove it.")
     if config.data_dir is not None:
         return Source(directory=config.data_dir, description=str(config.data_dir))
     if config.download is not None:
         from rankline.workflows.storage.download import download
 
         if config.download not in dataset.archives:
-            there_are = ", ".join(dataset.archives) or f"none; give --data-dir with files of {dataset.name}"
-            raise ConfigError(f"no archive {config.download!r} of {dataset.name}. Available: {there_are}.")
+            there_are = ", ".join(dataset.archives) or f"none; pass --data-dir with the raw files of {dataset.name}"
+            raise ConfigError(f"{dataset.name} has no archive {config.download!r}. Available: {there_are}.")
         directory = download(dataset.archives[config.download], cache, progress=progress)
         return Source(directory=directory, description=config.download)
     if dataset.directory is not None:
         return Source(directory=dataset.directory, description=dataset.name)
     if dataset.generate is None:
         archives = f", or --download {' or '.join(dataset.archives)}" if dataset.archives else ""
-        raise ConfigError(f"there is no generator of {dataset.name}. Give --data-dir with its raw files{archives}.")
+        raise ConfigError(f"rows of {dataset.name} cannot be generated. Pass --data-dir with its raw files{archives}.")
     directory = cache / f"generated-{dataset.name}-{config.rows}-{config.data_seed}-{config.cardinality_scale:g}"
     if not directory.is_dir():
         cache.mkdir(parents=True, exist_ok=True)

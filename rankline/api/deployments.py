@@ -51,20 +51,21 @@ def _for_mlflow(function: Callable[_Arguments, _Result]) -> Callable[_Arguments,
 
 def target_help() -> str:
     """Return the text of `mlflow deployments help -t rankline`."""
-    return f"""Ensembles of a Rankline model repository, which `rankline serve --watch` serves.
+    return f"""Ensembles in a Rankline model repository, served by `rankline serve --watch`.
 
 Target: rankline, for ./{REPOSITORY}, or rankline:PATH for another directory.
 
 --model-uri
-  models:/NAME/3, models:/NAME@champion   a version that `rankline register` made: fetched, checked, made active
-  runs:/RUN_ID                            the newest export of that run; where there is none, the model in the work
-                                          directory is exported, if it is of that run
+  models:/NAME/3, models:/NAME@champion   a version registered by `rankline register`: downloaded, checked, activated
+  runs:/RUN_ID                            the newest export of that run; if there is none, the model in the work
+                                          directory is exported, provided that run trained it
 -C work_dir=PATH   directory of prepared data, models and MLflow's store, unless MLFLOW_TRACKING_URI names a server
 
-run-local also has -C port=8001, of gRPC, and -C repository=PATH, for MLflow does not pass it the target's.
+run-local also accepts -C port=8001 (gRPC) and -C repository=PATH, because MLflow does not pass it the target.
 
-The name of a deployment is that of the ensemble. predict scores in this process; from Python,
-predict(name, rows, endpoint="HOST:PORT") asks a server. delete is refused: servers may run what is there."""
+A deployment is named after its ensemble. predict scores in this process; from Python,
+predict(name, rows, endpoint="HOST:PORT") asks a server. delete is refused because servers may be using
+the ensemble."""
 
 
 @_for_mlflow
@@ -76,10 +77,10 @@ def run_local(name: str, model_uri: str, flavor: str | None = None, config: Mapp
     options = dict(config or {})
     port, repository = str(options.pop("port", 0)), Path(options.pop("repository", REPOSITORY))
     if not port.isdecimal():
-        raise ConfigError(f"port is {port!r}, expected a whole number.")
+        raise ConfigError(f"port is {port!r}, expected an integer.")
     RanklineDeployments(f"rankline:{repository}").deploy(name, model_uri, flavor, options)
     with api.serve(name, port=int(port), repository=repository) as endpoints:
-        say(f"{repository / name}: gRPC {endpoints.grpc}; Ctrl-C stops it")
+        say(f"{repository / name}: gRPC {endpoints.grpc}; press Ctrl-C to stop")
         threading.Event().wait()
 
 
@@ -101,9 +102,9 @@ class RanklineDeployments(BaseDeploymentClient):
     ) -> dict[str, Any]:
         _refuse_endpoint(endpoint)
         if not re.fullmatch(NAMES, name):
-            raise ConfigError(f"the name is {name!r}, expected letters, digits, - and _.")
+            raise ConfigError(f"the deployment name is {name!r}, expected only letters, digits, - and _.")
         if (self.repository / name).exists():
-            raise ConfigError(f"{self.repository / name} exists already. Update it: mlflow deployments update")
+            raise ConfigError(f"{self.repository / name} already exists. Update it: mlflow deployments update")
         return self.deploy(name, model_uri, flavor, config)
 
     @_for_mlflow
@@ -119,7 +120,7 @@ class RanklineDeployments(BaseDeploymentClient):
         _refuse_endpoint(endpoint)
         self._status(name)
         if model_uri is None:
-            raise ConfigError("there is nothing to update. Give --model-uri models:/NAME/VERSION or runs:/RUN_ID.")
+            raise ConfigError("nothing to update was specified. Pass --model-uri models:/NAME/VERSION or runs:/RUN_ID.")
         return self.deploy(name, model_uri, flavor, config)
 
     @_for_mlflow
@@ -131,7 +132,8 @@ class RanklineDeployments(BaseDeploymentClient):
     ) -> None:
         self._status(name)
         raise ConfigError(
-            f"{name!r} is not deleted: servers may run it. Stop those, then remove {self.repository / name}."
+            f"{name!r} was not deleted because servers may be using it. Stop them, then remove "
+            f"{self.repository / name}."
         )
 
     @_for_mlflow
@@ -148,9 +150,11 @@ class RanklineDeployments(BaseDeploymentClient):
     def predict(
         self, deployment_name: str | None = None, inputs: Any = None, endpoint: str | None = None
     ) -> pd.DataFrame:
-        """Score raw rows (see `frame_of`) in this process, or on the server at the gRPC address `endpoint`."""
+        "an endpoint says where an ensemble is served, not which one. Pass --name."
         if deployment_name is None:
-            raise ConfigError("give --name: an endpoint is where an ensemble is served, not which one.")
+            raise ConfigError(
+                "--name is missing. An endpoint is where an ensemble is served, so it does not identify the ensemble."
+            )
         rows = frame_of(inputs)
         if endpoint is None:
             ensemble = ExportedEnsemble.load(exported_workspace(deployment_name, repository=self.repository).ensemble)
@@ -165,7 +169,7 @@ class RanklineDeployments(BaseDeploymentClient):
         options = dict(config or {})
         work_dir = Path(options.pop("work_dir", WORK_DIR))
         if options:
-            raise ConfigError(f"no option {', '.join(sorted(options))}. Available: work_dir.")
+            raise ConfigError(f"unknown option {', '.join(sorted(options))}. Available: work_dir.")
         if flavor not in (None, _FLAVOR):
             raise ConfigError(f"flavor is {flavor!r}, expected {_FLAVOR}.")
         kind, _, rest = model_uri.partition(":/")
@@ -174,7 +178,7 @@ class RanklineDeployments(BaseDeploymentClient):
         elif kind == "runs":
             ensemble = self._of_run(name, rest.partition("/")[0], work_dir)
         else:
-            raise ConfigError(f"the model is {model_uri!r}, expected models:/NAME/VERSION or runs:/RUN_ID.")
+            raise ConfigError(f"the model URI is {model_uri!r}, expected models:/NAME/VERSION or runs:/RUN_ID.")
         if not ensemble.is_active:
             make_active(ensemble)
         return _described(self._status(name))
@@ -182,7 +186,9 @@ class RanklineDeployments(BaseDeploymentClient):
     def _registered(self, name: str, rest: str, work_dir: Path) -> ExportedEnsemble:
         found = re.fullmatch(rf"({NAMES})(?:/(\d+)|@({NAMES}))", rest)
         if found is None or found[1] != name:
-            raise ConfigError(f"the model is models:/{rest}, expected models:/{name}/VERSION or models:/{name}@ALIAS.")
+            raise ConfigError(
+                f"the model URI is models:/{rest}, expected models:/{name}/VERSION or models:/{name}@ALIAS."
+            )
         registry = Registry(open_store(uri_of(work_dir)))
         wanted: RegisteredVersion | None
         wanted = registry.numbered(name, int(found[2])) if found[2] else registry.at(name, found[3])
@@ -199,14 +205,16 @@ class RanklineDeployments(BaseDeploymentClient):
         trained = TrainedModel.load(Workspace(recipe=name, root=work_dir).model)
         if trained.run_id != run_id:
             raise ArtifactError(
-                f"run {run_id} was not exported to {path}, and the model in {trained.path} is of run {trained.run_id}. "
-                "Deploy a registered version: models:/NAME/VERSION."
+                f"run {run_id} was not exported to {path}, and the model in {trained.path} belongs to run "
+                f"{trained.run_id}. Deploy a registered version: models:/NAME/VERSION."
             )
         return api.export(name, work_dir=work_dir, repository=self.repository, progress=False)
 
     def _status(self, name: str) -> Status:
         if not re.fullmatch(NAMES, name) or not (self.repository / name).is_dir():
-            raise ArtifactError(f"{self.repository} has no ensemble {name!r}. Create it: mlflow deployments create")
+            raise ArtifactError(
+                f"{self.repository} does not contain ensemble {name!r}. Create it: mlflow deployments create"
+            )
         return status_of(self.repository / name)
 
 
@@ -216,4 +224,4 @@ def _described(status: Status) -> dict[str, Any]:
 
 def _refuse_endpoint(endpoint: str | None) -> None:
     if endpoint is not None:
-        raise ConfigError(f"endpoint is {endpoint!r}, and a model repository has none. Leave it out.")
+        raise ConfigError(f"endpoint is {endpoint!r}, but a model repository has no endpoints. Omit the endpoint.")

@@ -170,9 +170,11 @@ def train(
         The model of the first seed, which is the one to export, and the metrics of each seed.
     """
     if session and session.resume and num_seeds > 1:
-        raise ConfigError(f"--resume continues one run, got --seeds {num_seeds}. Give --seed for another one.")
+        raise ConfigError(
+            f"--resume continues a single run, got --seeds {num_seeds}. Pass --seed to choose another run."
+        )
     if workers and workers.is_elastic and num_seeds > 1:
-        raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start a run for each --seed.")
+        raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start one run per --seed.")
     recipe.train.model.framework.require(feature=f"training {recipe.train.model.name!r}")
     models = []
     first = recipe.train.seed
@@ -344,8 +346,8 @@ def bench_rows(
             expected = own.predict(rows)
         if not (worst := float(apart(scores, expected).max(initial=0))) <= config.tolerance:
             raise ServingError(
-                f"the served scores are up to {worst:.2g} from those of {ensemble.path} in this process. The server is "
-                "running a different export; restart it."
+                f"the served scores differ by up to {worst:.2g} from those of {ensemble.path} in this process. The "
+                "server is running a different export; restart it."
             )
         return measure(
             client,
@@ -425,12 +427,12 @@ def _describe_rows(prepared: "PreparedData") -> str:
     parts += [f"dropped {count:,} ({reason})" for reason, count in details["dropped"].items() if count]
     parts += [f"kept {count:,} ({remark})" for remark, count in details["noticed"].items() if count]
     unseen = [
-        f"; {share:.0%} of the validation rows have a {name} that no training row has: the model knows nothing of it, "
-        "leave it out"
+        f"; {share:.0%} of the validation rows have a {name} that is absent from the training rows, so the model "
+        "learns nothing from it; remove the column"
         for name, share in mostly_unseen(prepared).items()
     ]
     unseen += [
-        f"; no training row has {label} {listed(list(map(repr, names)), 5)}: the model cannot learn it"
+        f"; the training rows contain no {label} {listed(list(map(repr, names)), 5)}, so the model cannot learn it"
         for label, names in untrained_classes(prepared).items()
     ]
     return ", ".join(parts) + "".join(unseen)
@@ -460,6 +462,6 @@ def _describe_quality(heads: Sequence[Head], metrics: Mapping[int, Mapping[str, 
 def _check_served(title: str, served: float, offline: float) -> None:
     if not abs(served - offline) <= _TOLERANCE * max(1.0, abs(offline)):
         raise ServingError(
-            f"the served scores have {title} {served:.5f}, the model had {offline:.5f} offline. "
-            "The server serves another export (restart it), or the ensemble is not of this model (export again)."
+            f"the served scores have {title} {served:.5f}, but the model had {offline:.5f} offline. Restart the "
+            "server in case it serves another export; otherwise export the model again."
         )

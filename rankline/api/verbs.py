@@ -217,21 +217,24 @@ def export(
 
     given = {"sample": sample, "name": name, "workflow": workflow, "rename": rename, "missing": missing}
     if recipe is None and model is None:
-        raise ConfigError("give a recipe, such as movielens, or a model with a sample and a name.")
+        raise ConfigError(
+            "neither a recipe nor a model was passed. Pass a recipe, such as movielens, or a model with a sample "
+            "and a name."
+        )
     if recipe is not None and model is not None:
-        raise ConfigError("a recipe and a model were both given. Leave one of them out.")
+        raise ConfigError("a recipe and a model were both passed. Pass only one of them.")
     if recipe is not None:
         if extra := [option for option, value in given.items() if value is not None]:
-            raise ConfigError(f"{', '.join(extra)}: only with a model that was trained elsewhere.")
+            raise ConfigError(f"{', '.join(extra)} can be used only with a model that was trained elsewhere.")
         chosen, workspace = _chosen(recipe, work_dir, repository)
         config = _overrides(choices, chosen.serving).apply(chosen.serving)
         with _stages(["export", "compare"] if bounds else ["export"], progress) as stages:
             prepared = PreparedData.load(workspace.prepared, chosen.dataset)
             return pipeline.export(chosen, config, prepared, workspace, stages, promote=promote, bounds=bounds)
     if bounds:
-        raise ConfigError("bounds (--if-better) are for a recipe, whose validation rows have labels.")
+        raise ConfigError("bounds (--if-better) require a recipe, whose validation rows have labels.")
     if sample is None or name is None:
-        raise ConfigError("a model needs a sample, raw rows to compare on, and a name for the ensemble.")
+        raise ConfigError("a model also requires a sample (raw rows to compare on) and a name for the ensemble.")
     from rankline.registry.activation import make_active, registry_uri
     from rankline.serving.importers.export import export_foreign
 
@@ -276,7 +279,7 @@ def _models_of(
     if isinstance(model, Sequence):
         return [Path(path) for path in model], Path(workflow) if isinstance(workflow, str | Path) else workflow
     if workflow is not None:
-        raise ConfigError("a graph of merlin-systems and a workflow were both given. Leave out workflow.")
+        raise ConfigError("a merlin-systems graph already contains its workflow. Omit the workflow argument.")
     from rankline.serving.importers.merlin_graph import parts_of
 
     parts = parts_of(model, rows, directory)
@@ -356,7 +359,9 @@ def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repositor
     schema = scorer.schema
     table = _table_of(rows, schema)
     if taken := [name for name in schema.score_names if name in table.column_names]:
-        raise DataError(f"the rows have the columns {taken} already, which the scores would go into. Rename them.")
+        raise DataError(
+            f"the rows already contain the columns {taken}, which are reserved for the scores. Rename them."
+        )
     scores = schema.score_columns(scorer.predict(select(table, schema)))
     return cast(_Rows, _beside(rows, scores, is_row=table.num_rows == 1))
 
@@ -369,7 +374,7 @@ def _table_of(rows: Any, schema: "ModelSchema") -> pa.Table:
     try:
         return pa.table(dict(columns_of(rows, schema)))
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"the rows cannot be read: {error}. Give each column one type.") from None
+        raise DataError(f"the rows cannot be read: {error}. Use a single type per column.") from None
 
 
 def _beside(rows: Any, scores: "Mapping[str, NDArray[Any]]", *, is_row: bool) -> Any:
@@ -403,7 +408,7 @@ def _ensemble(ensemble: Any, repository: AnyPath) -> "ExportedEnsemble":
         return ExportedEnsemble.load(exported_workspace(ensemble, repository=Path(repository)).ensemble)
     if not isinstance(ensemble, ExportedEnsemble):
         kind = type(ensemble).__name__
-        raise ConfigError(f"the ensemble is {kind}, expected what rankline.export returned, or the name of one.")
+        raise ConfigError(f"the ensemble is {kind}, expected the result of rankline.export or the name of an ensemble.")
     return ensemble
 
 
@@ -417,7 +422,7 @@ def _table(rows: Any) -> pa.Table:
     try:
         return pa.Table.from_pandas(rows, preserve_index=False)
     except (pa.ArrowException, ValueError) as error:
-        raise DataError(f"the rows cannot be read: {error}. Give each column one type.") from None
+        raise DataError(f"the rows cannot be read: {error}. Use a single type per column.") from None
 
 
 def _files_of(rows: Any, directory: Path) -> list[str]:
@@ -430,7 +435,7 @@ def _files_of(rows: Any, directory: Path) -> list[str]:
         return [str(Path(rows).absolute())]
     if isinstance(rows, list | tuple):
         if wrong := [part for part in rows if not isinstance(part, str | Path)]:
-            raise DataError(f"rows are a list with {type(wrong[0]).__name__} in it, expected the names of files.")
+            raise DataError(f"the list of rows contains {type(wrong[0]).__name__}, expected file names only.")
         return [str(Path(name).absolute()) for name in rows]
     table = _table(rows)
     with whole_file(directory / "rows.parquet") as path:
@@ -448,7 +453,7 @@ def _chosen(recipe: AnyRecipe, work_dir: AnyPath, repository: AnyPath = REPOSITO
 def _overrides(choices: Mapping[str, Any], *configs: Any) -> Overrides:
     known = names_of(*configs)
     if unknown := sorted(set(choices) - set(known)):
-        raise ConfigError(f"no choice {unknown}. Available: {', '.join(known)}.{did_you_mean(unknown, known)}")
+        raise ConfigError(f"unknown setting {unknown}. Available: {', '.join(known)}.{did_you_mean(unknown, known)}")
     return Overrides({name: Path(v) if name == "data_dir" and v is not None else v for name, v in choices.items()})
 
 

@@ -38,7 +38,7 @@ def bench_command(
     url: BenchUrl = None,
     batch_sizes: Annotated[
         str | None,
-        typer.Option("--batch-sizes", help=f"Rows per request [default: {BATCH_SIZES} in a closed loop, else 1]."),
+        typer.Option("--batch-sizes", help=f"Rows per request [default: {BATCH_SIZES} in a closed loop, otherwise 1]."),
     ] = None,
     json_file: JsonFile = None,
     against: Annotated[
@@ -46,7 +46,7 @@ def bench_command(
         typer.Option(
             "--against",
             metavar="FILE|RUN_ID",
-            help="Compare with an earlier report: what --json wrote, or the MLflow run it was logged to.",
+            help="Compare with an earlier report: a file written by --json, or the MLflow run it was logged to.",
         ),
     ] = None,
     max_regression: Annotated[
@@ -54,7 +54,7 @@ def bench_command(
         typer.Option(
             "--max-regression",
             min=0,
-            help="With --against, fail if a figure is significantly worse, by more than this share.",
+            help="With --against, fail if any figure is significantly worse by more than this fraction.",
         ),
     ] = 0.1,
     overrides: Overrides,
@@ -140,7 +140,7 @@ def _measure(
             progress.update(1, 1, pipeline.describe_served(data, served))
         else:
             report = pipeline.bench_rows(server, data, ensemble, batch_sizes, config, progress=progress)
-            progress.update(1, 1, f"scores of {data.num_rows:,} rows as in this process")
+            progress.update(1, 1, f"the scores of {data.num_rows:,} rows match those computed in this process")
     return report
 
 
@@ -161,4 +161,4 @@ def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspa
     uri = uri_of_run(ensemble.tracking_uri, workspace.root)
     log_report(report, uri, ensemble.run_id, workspace.report)
     logged = f"logged to MLflow run {ensemble.run_id}; " if ensemble.run_id else ""
-    say(f"{logged}page, table, JSON and plot in {workspace.report}")
+    say(f"{logged}page, table, JSON and plot are in {workspace.report}")

@@ -31,23 +31,24 @@ def init_command(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE…", help="CSV, Parquet or JSON lines: files, directories, patterns.", show_default=False
+            metavar="FILE…", help="CSV, Parquet or JSON Lines: files, directories or glob patterns.", show_default=False
         ),
     ] = None,
     *,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", help="Column to predict; may be given several times. By default it is guessed."),
+        typer.Option("--label", help="Column to predict; repeat the option for several. By default it is guessed."),
     ] = None,
     format_name: Annotated[
-        str | None, typer.Option("--format", help="csv, parquet or jsonl; by default, what the extension says.")
+        str | None,
+        typer.Option("--format", help="csv, parquet or jsonl; by default, inferred from the file extension."),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="Where to write the recipe, which is named after FILE.")
+        Path, typer.Option("--output", metavar="FILE", help="Output file for the recipe; the recipe is named after it.")
     ] = _OUTPUT,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output file if it exists.")] = False,
     print_schema: Annotated[
-        bool, typer.Option("--print-schema", help="Print the JSON schema of recipe files, for editors, and do no more.")
+        bool, typer.Option("--print-schema", help="Print the JSON schema of recipe files, for editors, and exit.")
     ] = False,
 ) -> None:
     """Inspect your own data and write a recipe for it, `rankline.yaml`, which every command accepts.
@@ -68,13 +69,15 @@ def init_command(
         typer.echo(json.dumps(recipe_schema(), indent=2))
         return
     if not files:
-        raise ConfigError("no files were given. Give some, such as: rankline init clicks.csv --label click")
+        raise ConfigError(
+            "no files were passed. Pass at least one, for example: rankline init clicks.csv --label click"
+        )
     if output.suffix not in (".yaml", ".yml"):
-        raise ConfigError(f"--output is {output}, expected a name that ends with .yaml.")
+        raise ConfigError(f"--output is {output}, expected a file name ending in .yaml.")
     if output.exists() and not force:
-        raise ConfigError(f"{output} is there already. Give --force to replace it, or --output for another name.")
+        raise ConfigError(f"{output} already exists. Pass --force to replace it, or --output to write another file.")
     if not output.absolute().parent.is_dir():
-        raise ConfigError(f"--output: {output.absolute().parent} is not a directory. Make it first.")
+        raise ConfigError(f"--output: {output.absolute().parent} is not an existing directory. Create it first.")
     from rankline.recipes.first_recipe import first_recipe
 
     with Stages(["look"]) as stages, stages.stage("look") as progress:
@@ -88,7 +91,7 @@ def init_command(
         )
     _show(made)
     made.write(output)
-    say(f"\n{output} written. Look through it, then: rankline run {shlex.quote(str(output))}")
+    say(f"\n{output} written. Review it, then run: rankline run {shlex.quote(str(output))}")
 
 
 def _format(name: str | None) -> "Format | None":
@@ -142,10 +145,12 @@ def convert_command(
     *,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of {', '.join(SOURCE_TYPES)}.")],
     prebatch: Annotated[
-        int, typer.Option("--prebatch", min=1, help="Rows per record of TFRecord files; more are faster to read.")
+        int,
+        typer.Option("--prebatch", min=1, help="Rows per record of TFRecord files; larger records are faster to read."),
     ] = 1,
     prebatch_valid: Annotated[
-        int | None, typer.Option("--prebatch-valid", min=1, help="The same for the validation rows, if not as many.")
+        int | None,
+        typer.Option("--prebatch-valid", min=1, help="Rows per record of the validation files, if different."),
     ] = None,
     work_dir: WorkDir = WORK_DIR,
 ) -> None:
@@ -168,14 +173,18 @@ def convert_command(
 
 def import_command(
     recipe: RecipeName,
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help=f"Files with a {FILE_NAME} beside them.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help=f"Directory of files with a {FILE_NAME} beside them.")
+    ],
     *,
     spec: Annotated[
-        Path | None, typer.Option("--spec", metavar="FILE", help="Feature spec of another name, in the directory.")
+        Path | None, typer.Option("--spec", metavar="FILE", help="Name of the feature spec in the directory.")
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="Of its artifacts, ensemble and experiment; else the recipe's."),
+        typer.Option(
+            "--name", metavar="NAME", help="Name of its artifacts, ensemble and experiment; defaults to the recipe's."
+        ),
     ] = None,
     work_dir: WorkDir = WORK_DIR,
 ) -> None:
@@ -194,7 +203,7 @@ def import_command(
     recipe = recipe if name is None else f"{name}={recipe}"
     prepared = workspace_of(recipe, work_dir).prepared
     if spec is not None and not (directory / spec).is_file():
-        raise ConfigError(f"--spec: {directory / spec} is not a file. Give the name of one in {directory}.")
+        raise ConfigError(f"--spec: {directory / spec} is not a file. Pass the name of a feature spec in {directory}.")
     with Stages(["import"]) as stages, stages.stage("import") as progress:
         from rankline.training.data.import_data import import_data
 
@@ -203,5 +212,5 @@ def import_command(
     if taken := data.manifest.details["channels"]:
         say(f"channels: {', '.join(f'{theirs} as {ours}' for theirs, ours in taken.items())}")
     if name is not None:
-        say(f"train it with: rankline train {recipe}")
+        say(f"train a model with: rankline train {recipe}")
     say(f"prepared data: {prepared} ({rows} rows)")

@@ -23,7 +23,7 @@ def export_command(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RECIPE]", help=f"{', '.join(available().recipes)}; none with --model.", autocompletion=recipes
+            metavar="[RECIPE]", help=f"{', '.join(available().recipes)}; omit it with --model.", autocompletion=recipes
         ),
     ] = None,
     *,
@@ -34,8 +34,8 @@ def export_command(
         typer.Option(
             "--model",
             metavar="PATH",
-            help="A model that was trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file; "
-            "several of TensorFlow become one.",
+            help="Model trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file; repeat "
+            "to combine several TensorFlow models.",
         ),
     ] = None,
     workflow: Annotated[
@@ -43,8 +43,8 @@ def export_command(
         typer.Option(
             "--workflow",
             metavar="DIR",
-            help="With --model: the NVTabular workflow before it, as Workflow.save wrote it; without one the model "
-            "takes raw columns.",
+            help="With --model: the NVTabular workflow that precedes it, as written by Workflow.save; without one, "
+            "the model takes raw columns.",
         ),
     ] = None,
     sample: Annotated[
@@ -52,16 +52,18 @@ def export_command(
         typer.Option(
             "--sample",
             metavar="FILE",
-            help="With --model: raw rows (Parquet, CSV or JSON lines) to compare on, and to measure with.",
+            help="With --model: raw rows (Parquet, CSV or JSON Lines) for the parity check and for measurements.",
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="With --model: what to call the ensemble.", show_default=False)
+        str | None, typer.Option("--name", help="With --model: name of the ensemble.", show_default=False)
     ] = None,
     rename: Annotated[
         list[str] | None,
         typer.Option(
-            "--rename", metavar="COLUMN=INPUT", help="With --model: what the model calls a column of the workflow."
+            "--rename",
+            metavar="COLUMN=INPUT",
+            help="With --model: map a column of the workflow to the model's name for it.",
         ),
     ] = None,
     missing: Annotated[
@@ -69,20 +71,22 @@ def export_command(
         typer.Option(
             "--missing",
             metavar="VALUE",
-            help="XGBoost only: the value that training took as missing, such as -999 for XGBClassifier(missing=-999).",
+            help="XGBoost only: the value treated as missing in training, such as -999 for "
+            "XGBClassifier(missing=-999).",
             show_default=False,
         ),
     ] = None,
     promote: Annotated[
-        bool, typer.Option("--promote/--no-promote", help="Serve the new version. The first version is always served.")
+        bool,
+        typer.Option("--promote/--no-promote", help="Activate the new version. The first version is always active."),
     ] = True,
     if_better: Annotated[
         str | None,
         typer.Option(
             "--if-better",
             metavar="METRIC",
-            help="Let it answer only if it is surely better in auc, logloss or rmse than the version that does: both "
-            "score the validation rows through one server.",
+            help="Activate the new version only if it is significantly better than the active one in auc, logloss or "
+            "rmse; both score the validation rows through one server.",
         ),
     ] = None,
     by: Annotated[
@@ -91,7 +95,9 @@ def export_command(
     p99: Annotated[
         str | None,
         typer.Option(
-            "--p99", metavar="TIME", help="With --if-better: and 99 % of requests with one row take no longer."
+            "--p99",
+            metavar="TIME",
+            help="With --if-better: also require that 99 % of single-row requests take no longer.",
         ),
     ] = None,
     overrides: Overrides,
@@ -153,7 +159,7 @@ def _renames(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         column, equals, target = pair.partition("=")
         if not (column and equals and target) or column in renames:
-            raise ConfigError(f"--rename is {pair!r}, expected COLUMN=INPUT, each column once.")
+            raise ConfigError(f"--rename is {pair!r}, expected COLUMN=INPUT, with each column at most once.")
         renames[column] = target
     return renames
 
@@ -162,7 +168,7 @@ def image_command(
     recipe: RecipeName = "movielens",
     *,
     tag: Annotated[
-        str | None, typer.Option("--tag", help="Name of the image; without it rankline-RECIPE:VERSION.")
+        str | None, typer.Option("--tag", help="Name of the image; defaults to rankline-RECIPE:VERSION.")
     ] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
@@ -191,6 +197,6 @@ def say_active(ensemble: "ExportedEnsemble", why_not: str = "--no-promote") -> N
         say(f"{ensemble.path}: version {active} is active")
     else:
         say(
-            f"{ensemble.path}: version {active} stays active: {why_not}. To let the new one answer: "
-            f"rankline promote {ensemble.name} --to {ensemble.version}"
+            f"{ensemble.path}: version {active} stays active: {why_not}. To activate the new one: rankline promote "
+            f"{ensemble.name} --to {ensemble.version}"
         )

@@ -74,7 +74,9 @@ _FOR_SEVERAL = ("train", "doctor")
 @app.callback()
 def options(
     context: typer.Context,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and the libraries' own messages.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks and the libraries' own log messages.")
+    ] = False,
     show_version: Annotated[  # noqa: ARG001  (its callback does the work)
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,

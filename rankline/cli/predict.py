@@ -32,14 +32,18 @@ def predict_command(
         list[str] | None,
         typer.Argument(
             metavar="RECIPE|--COLUMN VALUE",
-            help="A recipe or exported name [default: movielens], then the columns of one row, each with its value.",
+            help="A recipe or exported name [default: movielens], followed by one row as options: each column with "
+            "its value.",
             autocompletion=recipes,
         ),
     ] = None,
     *,
-    input_file: Annotated[str | None, typer.Option("--input", metavar="FILE", help='Rows; "-" is stdin.')] = None,
+    input_file: Annotated[
+        str | None, typer.Option("--input", metavar="FILE", help='File of rows; "-" is standard input.')
+    ] = None,
     format_name: Annotated[
-        str | None, typer.Option("--format", help="csv, parquet or jsonl; by default, what the extension says.")
+        str | None,
+        typer.Option("--format", help="csv, parquet or jsonl; by default, inferred from the file extension."),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Default: stdout.")] = None,
     repository: Repository = REPOSITORY,
@@ -82,7 +86,7 @@ def predict_command(
     if input_file is None or words or not Path(input_file).exists():
         _check_options(options, given, recipe, repository)
     if (input_file is None) == (not words):
-        raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
+        raise ConfigError("pass either one row, such as --userId 1 --movieId 31, or --input FILE.")
     found = format_of(input_file, format_name, requests)
     output = None if output == STDOUT else output
     written = output_format_of(output, format_name, found)
@@ -123,8 +127,8 @@ def predict_command(
             num_rows += len(rows)
     if num_lacking:
         note(
-            f"Warning: the score is NaN in {num_lacking:,} of {num_rows:,} rows, first in row {first_lacking:,}: the "
-            "model cannot compute with their values. JSON output has null there."
+            f"Warning: the score is NaN in {num_lacking:,} of {num_rows:,} rows, first in row {first_lacking:,}: "
+            "the model cannot compute a score from their values. JSON output contains null for them."
         )
 
 
@@ -143,8 +147,8 @@ def _check_options(options: Mapping[str, object], given: Mapping[str, str], reci
     for name, value in options.items():
         if value is not None and name in columns and name not in given:
             raise ConfigError(
-                f"--{name} is an option, and {name!r} a column. Write the column after --, as in: "
-                f"rankline predict {recipe} -- --{name} {value}"
+                f"--{name} is an option, but {name!r} is also a column. Put the column after --, as in: rankline "
+                f"predict {recipe} -- --{name} {value}"
             )
 
 
@@ -153,8 +157,8 @@ def _note_unknown(client: "Client", rows: "pa.Table") -> None:
 
     if unknown := listed([repr(name) for name in unknown_columns(client, rows)], 5):
         note(
-            f"Warning: in the first rows, 100% of {unknown} are values that training never saw, or saw too rarely. "
-            "Check that they are written as in the training data."
+            f"Warning: in the first rows, 100% of {unknown} are values that were absent or too rare in the training "
+            "data. Check that they are formatted as in the training data."
         )
 
 
@@ -164,7 +168,7 @@ def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:
     if changed := requests.read_otherwise(choices) if choices else []:
         raise ConfigError(
             f"version {exported.version} of {exported.name} was exported when the recipe had another "
-            f"{listed(changed, 5)}. Put it back, or train and export again."
+            f"{listed(changed, 5)}. Restore the recipe, or train and export again."
         )
 
 
@@ -200,15 +204,17 @@ def recommend_command(
     recipe: RecipeName = "movielens",
     *,
     user: Annotated[
-        str, typer.Option("--user", help="User to recommend to; an unseen user gets what most people like.")
+        str, typer.Option("--user", help="User to recommend items to; an unseen user gets the most popular items.")
     ],
-    top: Annotated[int, typer.Option("--top", min=1, help="How many items.")] = 10,
+    top: Annotated[int, typer.Option("--top", min=1, help="Number of items to recommend.")] = 10,
     with_known: Annotated[
-        bool, typer.Option("--with-known", help="Also rank the items that the user has in the data.")
+        bool, typer.Option("--with-known", help="Also rank items that the user already has in the data.")
     ] = False,
     context: Annotated[
         list[str] | None,
-        typer.Option("--context", metavar="NAME=VALUE", help="A further column that the model takes."),
+        typer.Option(
+            "--context", metavar="NAME=VALUE", help="Additional column required by the model, with its value."
+        ),
     ] = None,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,

@@ -19,12 +19,12 @@ from rankline.workflows.core.errors import ConfigError
 def runs_command(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="[RECIPE]", help="Only runs of this recipe.", autocompletion=completion.recipes),
+        typer.Argument(metavar="[RECIPE]", help="Show only runs of this recipe.", autocompletion=completion.recipes),
     ] = None,
     *,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many, the latest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Number of runs to show, latest first.")] = 20,
     json_file: JsonFile = None,
 ) -> None:
     """List training runs with their quality and speed, their exported versions, and the active version.
@@ -45,7 +45,7 @@ def runs_command(
 
     uri = uri_of(work_dir)
     if not (found := runs_in(open_reader(uri), recipe, limit)):
-        raise ConfigError(f"there are no runs in {uri}. Train something: rankline run movielens")
+        raise ConfigError(f"there are no runs in {uri}. Train a model: rankline run movielens")
     active = active_runs(repository)
     if json_file:
         runs = [{**run.to_dict(), "is_active": run.is_one_of(active)} for run in found]
@@ -58,14 +58,16 @@ def compare_command(
         list[str],
         typer.Argument(
             metavar="RUN RUN…",
-            help="Ids, beginnings of ids, or versions such as movielens@3; each against the first.",
+            help="Run ids, prefixes of ids, or versions such as movielens@3; each is compared with the first.",
             autocompletion=completion.runs,
         ),
     ],
     *,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write it as a page.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the comparison as an HTML page.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Compare runs, with confidence intervals: quality on the same rows, latency, throughput, and their settings.
@@ -79,7 +81,7 @@ def compare_command(
     for file in (html, json_file):
         check_writable(file)
     if len(runs) < 2:
-        raise ConfigError(f"{len(runs)} run was given, expected two or more. `rankline runs` lists them.")
+        raise ConfigError(f"{len(runs)} run was passed, expected two or more. List runs with: rankline runs")
     from rankline.api.pipeline import write_json
     from rankline.runs.compare import compare_runs
     from rankline.runs.reader import open_reader
@@ -109,19 +111,19 @@ def _run_of(named: str, repository: Path) -> str:
     if not is_version:
         return named
     if not number.isdecimal():
-        raise ConfigError(f"{named!r} names no version, expected such as movielens@3.")
+        raise ConfigError(f"{named!r} is not a version, expected a name such as movielens@3.")
     ensemble = ExportedEnsemble.load(exported_workspace(name, repository=repository).ensemble, int(number))
     if not ensemble.run_id:
-        raise ConfigError(f"the model of {named} was trained elsewhere, and has no run.")
+        raise ConfigError(f"the model of {named} was trained elsewhere and has no run.")
     return ensemble.run_id
 
 
 def ui_command(
     *,
     work_dir: WorkDir = WORK_DIR,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of MLflow's page; 0 picks a free one.")] = 5000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of MLflow's page; 0 picks a free one.")] = 5000,
     open_browser: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in a browser, where there is one.")
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser, if one is available.")
     ] = True,
 ) -> None:
     """Open MLflow on the runs, with the relevant columns and charts, until Ctrl-C.
@@ -141,7 +143,7 @@ def ui_command(
     check_store(uri)
     pages = lay_out(open_store(uri))
     if not pages:
-        raise ConfigError(f"there are no runs in {uri}. Train something: rankline run movielens")
+        raise ConfigError(f"there are no runs in {uri}. Train a model: rankline run movielens")
     note("waiting for MLflow …")
     with serve_pages(uri, port) as (address, wait):
         for name, path in pages.items():
@@ -152,7 +154,7 @@ def ui_command(
             stop = threading.Event()
             signal.signal(signal.SIGINT, lambda *_: stop.set())
             signal.signal(signal.SIGTERM, lambda *_: stop.set())
-            say("Ctrl-C stops it")
+            say("Press Ctrl-C to stop")
             wait(stop)
             say("stopped")
 
@@ -167,7 +169,7 @@ def sync_command(*, work_dir: WorkDir = WORK_DIR) -> None:
     rankline sync
     """
     if not left_in(journals_of(work_dir)):
-        say(f"nothing to deliver in {journals_of(work_dir)}")
+        say(f"{journals_of(work_dir)} contains nothing to deliver")
         return
     from rankline.runs.store import deliver
 
@@ -180,4 +182,4 @@ def sync_command(*, work_dir: WorkDir = WORK_DIR) -> None:
     if any(one.failure for one in outcomes):
         raise typer.Exit(1)
     if not outcomes:
-        say("nothing to deliver but of runs that are going on")
+        say("nothing to deliver except from runs still in progress")

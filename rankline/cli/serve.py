@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 def serve_command(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="[RECIPE]", help="movielens, unless --follow names another.", autocompletion=recipes),
+        typer.Argument(
+            metavar="[RECIPE]",
+            help="Recipe or exported name; movielens, unless --follow names another.",
+            autocompletion=recipes,
+        ),
     ] = None,
     *,
     repository: Repository = REPOSITORY,
@@ -31,18 +35,20 @@ def serve_command(
     http_port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="Also open HTTP on this port (0 picks a free one). Large JSON can crash it."
+            min=0,
+            max=65535,
+            help="Also serve HTTP on this port (0 picks a free one). Large JSON requests can crash the server.",
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Switch to what `rankline export` and `rankline rollback` make active.")
+        bool, typer.Option("--watch", help="Switch to versions activated by `rankline export` and `rankline rollback`.")
     ] = False,
     expect_fingerprint: Annotated[
         str | None,
         typer.Option(
             metavar="SHA256",
-            help='Refuse any other version: "fingerprint" in the manifest.json of who exported it. Not with --watch '
-            "or --follow.",
+            help='Refuse any other version: the "fingerprint" in the exporter\'s manifest.json. Not with --watch or '
+            "--follow.",
         ),
     ] = None,
     follow: Annotated[
@@ -50,12 +56,12 @@ def serve_command(
         typer.Option(
             "--follow",
             metavar="models:/NAME@ALIAS",
-            help="Serve what an alias in MLflow's model registry names, and switch when it is moved; versions are "
-            "fetched into the repository.",
+            help="Serve the version behind an alias in MLflow's model registry and switch when the alias moves; "
+            "versions are downloaded into the repository.",
         ),
     ] = None,
     work_dir: WorkDir = WORK_DIR,
-    log_file: Annotated[Path | None, typer.Option(help="Write the server's log here.")] = None,
+    log_file: Annotated[Path | None, typer.Option(help="Write the server's log to this file.")] = None,
 ) -> None:
     """Run Triton on the loopback interface until Ctrl-C.
 
@@ -80,7 +86,8 @@ def serve_command(
     follows = watch or follow is not None
     if follows and expect_fingerprint:
         raise ConfigError(
-            "--expect-fingerprint names one version, and --watch and --follow take others. Leave one of them out."
+            "--expect-fingerprint pins one version, but --watch and --follow switch versions. Remove one of these "
+            "options."
         )
     follower = None
     if follow is None:
@@ -112,7 +119,7 @@ def serve_command(
         if server.endpoints.http:
             say(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
         say(f"metrics  {server.endpoints.metrics}")
-        say(f"Ctrl-C stops it. Try it with: rankline predict {recipe} --url {server.endpoints.grpc} …")
+        say(f"Press Ctrl-C to stop. Try it with: rankline predict {recipe} --url {server.endpoints.grpc} …")
         if follower is not None:
             threading.Thread(target=follower.run, args=(stop,), name="rankline-alias", daemon=True).start()
         supervisor.run(stop)
@@ -131,7 +138,7 @@ def _follower(
 
     alias = Alias.parse(follow)
     if recipe not in (None, alias.model):
-        raise ConfigError(f"--follow names {alias.model!r}, and the recipe is {recipe!r}. Leave one of them out.")
+        raise ConfigError(f"--follow names {alias.model!r}, but the recipe is {recipe!r}. Remove one of them.")
     path = repository / alias.model
     follower = AliasFollower(alias, path, uri_of(work_dir), say)
     if path.is_dir():

@@ -34,32 +34,32 @@ def tune_command(
             show_default=False,
         ),
     ] = None,
-    only: Annotated[str, typer.Option("--only", metavar="NAME,NAME…", help="Choices to vary; by default all.")] = "",
+    only: Annotated[str, typer.Option("--only", metavar="NAME,NAME…", help="Settings to vary; by default all.")] = "",
     slo: Annotated[
         str | None,
         typer.Option(
             "--slo",
             metavar="p99=TIME",
-            help="Search for the way of serving that takes the most requests with this percentile under this bound, "
-            "and export it.",
+            help="Find the serving configuration with the highest throughput that keeps this latency percentile "
+            "under this bound, and export it.",
         ),
     ] = None,
     rows: Annotated[
         int | None,
-        typer.Option("--rows", min=1, help="With --slo: rows of a request. [default: 1]", show_default=False),
+        typer.Option("--rows", min=1, help="With --slo: rows per request. [default: 1]", show_default=False),
     ] = None,
     time_limit_s: Annotated[
         float | None,
         typer.Option(
             "--time-limit-s",
             min=1,
-            help="With --slo: how long to search. An export, a start of a server or a measurement that has begun is "
-            f"ended, which takes some 10 s more. [default: {_TIME_LIMIT_S:g}]",
+            help="With --slo: time limit of the search. An export, server start or measurement in progress is "
+            f"stopped, which takes about 10 s more. [default: {_TIME_LIMIT_S:g}]",
             show_default=False,
         ),
     ] = None,
     promote: Annotated[
-        bool, typer.Option("--promote/--no-promote", help="With --slo: let the export that won answer.")
+        bool, typer.Option("--promote/--no-promote", help="With --slo: activate the winning export.")
     ] = True,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
@@ -94,10 +94,10 @@ def tune_command(
     names = tuple(name.strip().replace("-", "_") for name in only.split(",") if name.strip())
     if slo is None:
         given = {"--rows": rows, "--time-limit-s": time_limit_s, "--no-promote": None if promote else True}
-        _refuse("with --slo only", given, overrides, chosen.serving)
+        _refuse("only valid with --slo", given, overrides, chosen.serving)
         result = _tune_training(chosen, workspace, trials or _NUM_TRIALS, names)
     else:
-        _refuse("not with --slo", {"--trials": trials}, overrides, chosen.train)
+        _refuse("cannot be combined with --slo", {"--trials": trials}, overrides, chosen.train)
         only_these = names or tuple(name for name in VARIED if name not in overrides.values)
         limit_s = time_limit_s or _TIME_LIMIT_S
         result = _tune_serving(chosen, workspace, slo, rows or 1, only_these, limit_s, promote=promote)
@@ -129,13 +129,13 @@ def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: 
             progress=progress,
         )
     say(
-        f"{tuned.metric} on rows of the training part {quality_figure(tuned.before)} → {quality_figure(tuned.after)}, "
-        f"{tuned.num_trials} trials, {tuned.num_pruned} of them ended early"
+        f"{tuned.metric} on a holdout of the training rows {quality_figure(tuned.before)} → "
+        f"{quality_figure(tuned.after)}, {tuned.num_trials} trials, {tuned.num_pruned} of them pruned"
     )
     for name, value in tuned.choices.items():
         say(f"  {name} {value}")
     if not tuned.choices:
-        say("no trial was better than the recipe's own choices")
+        say("no trial was better than the recipe's own settings")
     CONSOLE.print(f"[dim]train with them[/]  {tuned.command}", soft_wrap=True)
     return tuned.to_dict()
 
@@ -174,7 +174,7 @@ def _tune_serving(
         ensemble = pipeline.export(recipe, tuned.best.config, prepared, workspace, stages, promote=promote)
     tuned.print(CONSOLE)
     if tuned.num_left:
-        say(f"{tuned.num_left} more not tried: too far behind without a delay, or no time left")
+        say(f"{tuned.num_left} more configurations were not tried: too slow without a batching delay, or out of time")
     say_active(ensemble)
     CONSOLE.print(f"[dim]the same export[/]  {tuned.command}", soft_wrap=True)
     return {**tuned.to_dict(), "version": ensemble.version, "is_active": ensemble.is_active}

@@ -60,7 +60,7 @@ def status_command(
 
     if recipe is None:
         if not (found := list(statuses(repository, url))):
-            raise ArtifactError(f"{repository} holds no ensemble. Export one: rankline export movielens")
+            raise ArtifactError(f"{repository} contains no ensemble. Export one: rankline export movielens")
     else:
         found = [status_of(exported_workspace(recipe, repository=repository).ensemble, url)]
     if json_file:
@@ -73,7 +73,9 @@ def register_command(
     *,
     version: Annotated[
         int | None,
-        typer.Option("--version", help="Without it the newest one.", min=1, autocompletion=completion.versions),
+        typer.Option(
+            "--version", help="Version to register; defaults to the newest.", min=1, autocompletion=completion.versions
+        ),
     ] = None,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
@@ -106,7 +108,9 @@ def promote_command(
     *,
     to: Annotated[
         int | None,
-        typer.Option("--to", help="Version; without it the newest one.", min=1, autocompletion=completion.versions),
+        typer.Option(
+            "--to", help="Version to activate; defaults to the newest.", min=1, autocompletion=completion.versions
+        ),
     ] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
@@ -130,7 +134,12 @@ def rollback_command(
     *,
     to: Annotated[
         int | None,
-        typer.Option("--to", help="Version; without it the previous one.", min=1, autocompletion=completion.versions),
+        typer.Option(
+            "--to",
+            help="Version to return to; defaults to the previous one.",
+            min=1,
+            autocompletion=completion.versions,
+        ),
     ] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
@@ -159,5 +168,5 @@ def _version(recipe: str, repository: Path, number: int | None) -> "ExportedEnse
 
 
 def _say_moved(version: "ExportedEnsemble") -> None:
-    kept = "a server that was started without --watch or --follow keeps the one that it has"
+    kept = "a server started without --watch or --follow keeps its current version"
     say(f"{version.path}: version {version.version} is active; {kept}")

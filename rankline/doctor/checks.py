@@ -105,14 +105,14 @@ def _shared_memory() -> Check:
 def _memory() -> Check:
     memory = psutil.virtual_memory()
     works = memory.available >= _MIN_MEMORY_BYTES
-    remedy = "" if works else f"; the recipes need {_MIN_MEMORY_BYTES / 1e9:.1f} GB and more: end other programs"
-    detail = f"{memory.total / 1e9:.1f} GB, of which {memory.available / 1e9:.1f} GB can be had{remedy}"
+    remedy = "" if works else f"; the recipes need at least {_MIN_MEMORY_BYTES / 1e9:.1f} GB: close other programs"
+    detail = f"{memory.total / 1e9:.1f} GB, of which {memory.available / 1e9:.1f} GB available{remedy}"
     return Check(name="memory", works=works, detail=detail, required=False)
 
 
 def _ports() -> Check:
     taken = [port for port in range(GRPC_PORT - 1, GRPC_PORT + 2) if _is_taken(port)]
-    detail = f"{', '.join(map(str, taken))} in use: rankline serve --port 0 takes free ones" if taken else "free"
+    detail = f"{', '.join(map(str, taken))} in use: rankline serve --port 0 picks free ports" if taken else "free"
     return Check(name=f"ports from {GRPC_PORT - 1}", works=not taken, detail=detail, required=False)
 
 
@@ -128,13 +128,14 @@ def _cache() -> Check:
     cache = cache_directory()
     existing = next(path for path in (cache, *cache.parents) if path.exists())
     works = os.access(existing, os.W_OK)
-    detail = str(cache) if works else f"{existing} cannot be written: XDG_CACHE_HOME names another place"
+    detail = str(cache) if works else f"{existing} is not writable: set XDG_CACHE_HOME to another directory"
     return Check(name="cache", works=works, detail=detail, required=False)
 
 
 def _containers() -> Check:
     remedy = (
-        "docker compose 2 and an engine are for the container stack and rankline image only: docs/guide/containers.md"
+        "docker compose 2 and a container engine are needed only for the container stack and rankline image: "
+        "docs/guide/containers.md"
     )
     try:
         command = ["docker", "version", "--format", "{{.Server.Version}}"]
@@ -142,7 +143,7 @@ def _containers() -> Check:
     except (OSError, subprocess.TimeoutExpired):
         return Check(name="container engine", works=False, detail=f"none; {remedy}", required=False)
     works = done.returncode == 0
-    detail = f"Docker {done.stdout.strip()}" if works else f"docker is here, but no engine answers; {remedy}"
+    detail = f"Docker {done.stdout.strip()}" if works else f"docker is installed, but no engine responds; {remedy}"
     return Check(name="container engine", works=works, detail=detail, required=False)
 
 
@@ -153,7 +154,7 @@ def _server() -> Check:
     except (RanklineError, ImportError, OSError) as error:
         return Check(name=name, works=False, detail=format_error(error))
     works = answer == [4, 2]
-    detail = f"{_version_of('pytriton')}, started and answered" if works else f"answered {answer}"
+    detail = f"{_version_of('pytriton')}, started and responded" if works else f"answered {answer}"
     return Check(name=name, works=works, detail=detail)
 
 
@@ -205,7 +206,7 @@ def _horovod() -> Check:
 
 def _gpu() -> Check:
     works = shutil.which("nvidia-smi") is not None
-    detail = "nvidia-smi found; TensorFlow uses it with the extra gpu in place of cpu" if works else "none"
+    detail = "nvidia-smi found; TensorFlow uses the GPU with the extra gpu instead of cpu" if works else "none"
     return Check(name="NVIDIA GPU", works=works, detail=detail, required=False)
 
 

@@ -27,7 +27,7 @@ def parse_hosts(entries: Iterable[str]) -> dict[str, int]:
     for entry in entries:
         host, _, number = entry.strip().partition(":")
         if not _HOST.fullmatch(host) or host in hosts or not (number or "1").isdecimal() or int(number or "1") < 1:
-            raise ConfigError(f"{entry!r} is not a host: expected NAME:NUMBER, each name once.")
+            raise ConfigError(f"invalid host {entry!r}, expected NAME:NUMBER, with each name at most once.")
         hosts[host] = int(number or "1")
     return hosts
 
@@ -40,8 +40,8 @@ def discover_hosts(script: Path) -> dict[str, int]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(
-            f"--host-discovery-script {script} failed: {error}. Expected a program that prints a line HOST:NUMBER for "
-            "each host."
+            f"--host-discovery-script {script} failed: {error}. Expected a program that prints one line HOST:NUMBER "
+            "per host."
         ) from None
     return parse_hosts(done.stdout.split())
 
@@ -109,7 +109,7 @@ class LaunchConfig:
     def __post_init__(self) -> None:
         check_at_least(self, 0, "threads")
         if self.hosts and self.host_discovery_script:
-            raise ConfigError("--hosts and --host-discovery-script both say where workers run. Give one of them.")
+            raise ConfigError("--hosts and --host-discovery-script cannot be combined. Pass only one of them.")
         self._named_hosts()
 
     def find_hosts(self, config: WorkersConfig) -> Mapping[str, int]:
@@ -122,8 +122,8 @@ class LaunchConfig:
         number = sum(self._named_hosts().values())
         if config.workers > 1 and 0 < number < config.workers:
             raise ConfigError(
-                f"--workers is {config.workers}, and --hosts {self.hosts} takes {number}. Name more hosts, or "
-                "let them take more workers (HOST:NUMBER)."
+                f"--workers is {config.workers}, but --hosts {self.hosts} allows only {number}. Add hosts, or raise "
+                "their numbers of workers (HOST:NUMBER)."
             )
         if config.workers > 1 or not number:
             return config.workers
@@ -132,8 +132,8 @@ class LaunchConfig:
     def is_asked_for(self, config: WorkersConfig) -> bool:
         if self.host_discovery_script and not config.is_elastic:
             raise ConfigError(
-                "--host-discovery-script is for elastic runs. Give --min-workers and --max-workers too, or --hosts in "
-                "its place."
+                "--host-discovery-script requires an elastic run. Pass --min-workers and --max-workers too, or use "
+                "--hosts instead."
             )
         return config.is_elastic or bool(self.hosts) or config.workers > 1
 

@@ -55,7 +55,7 @@ class ElasticRun:
         max_failures: int = _MAX_FAILURES,
     ) -> None:
         if options.mpi:
-            raise ConfigError("--mpi cannot be combined with --max-workers. Leave out one of the two.")
+            raise ConfigError("--mpi cannot be combined with --max-workers. Remove one of them.")
         self._command, self._config, self._options = command, config, options
         self._logs, self._progress = logs, progress
         self._hosts_timeout_s, self._max_failures = hosts_timeout_s, max_failures
@@ -77,7 +77,7 @@ class ElasticRun:
             num_failures = 0 if listener.num_checkpoints or watch.stop_reason else num_failures + 1
             if num_failures == self._max_failures:
                 raise RanklineError(
-                    f"workers were lost {num_failures} times in a row without a checkpoint. The last time: {cause} "
+                    f"workers were lost {num_failures} times in a row without a new checkpoint. Last cause: {cause} "
                     "If memory runs out, use fewer workers; otherwise lower --commit-every."
                 )
             before, hosts = hosts, self._wait_for_hosts(self._config.min_workers)
@@ -130,11 +130,11 @@ class ElasticRun:
             places = first_places(reachable(self._find_hosts()), self._config.max_workers)
             if (number := sum(places.values())) >= num_workers:
                 return places
-            found = f"reachable hosts take {number} of at least {num_workers} workers"
+            found = f"reachable hosts allow {number} of at least {num_workers} workers"
             if time.monotonic() > deadline_s:
                 raise RanklineError(
-                    f"{found} after {self._hosts_timeout_s:.0f} s. `ssh HOST true` must work here without a password "
-                    "for enough of them; or ask for fewer workers."
+                    f"{found} after {self._hosts_timeout_s:.0f} s. Make sure that `ssh HOST true` works without a "
+                    "password for enough hosts, or request fewer workers."
                 )
             self._progress.update(0, 1, f"waiting: {found}")
             time.sleep(_HOSTS_INTERVAL_S)

@@ -111,7 +111,7 @@ def _lone_environment() -> dict[str, str]:
 
 def _last_words(trial: "subprocess.CompletedProcess[str]") -> str:
     if trial.returncode < 0:
-        return f"ended by {signal.Signals(-trial.returncode).name}"  # SIGILL: the CPU lacks AVX, FMA or F16C
+        return f"killed by {signal.Signals(-trial.returncode).name}"  # SIGILL: the CPU lacks AVX, FMA or F16C
     return (trial.stderr.strip().splitlines() or [f"exit code {trial.returncode}"])[-1]
 
 

@@ -110,7 +110,7 @@ class WorkerGroup:
 def _horovodrun(hosts: Mapping[str, int], options: LaunchConfig, start_timeout_s: float) -> list[str]:
     number = sum(hosts.values())
     if importlib.util.find_spec("horovod") is None:
-        raise RanklineError(f"{number} workers cannot be connected. {problem(mpi=options.mpi)}.")
+        raise RanklineError(f"the {number} workers cannot be connected. {problem(mpi=options.mpi)}.")
     # If all workers run on this machine, they use loopback, and horovodrun accepts no other interface.
     goes_out = options.network_interface and not all(is_local(host) for host in hosts)
     return [

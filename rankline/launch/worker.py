@@ -139,8 +139,8 @@ class Worker:
         with world.propagating_errors():
             if not config.is_elastic and config.workers not in (1, world.size):
                 raise ConfigError(
-                    f"workers is {config.workers}, but {world.size} were started. Give the same number, or leave out "
-                    "--workers where horovodrun has it."
+                    f"workers is {config.workers}, but {world.size} processes were started. Pass the same number, "
+                    "or omit --workers when horovodrun sets it."
                 )
             yield world
 
@@ -159,8 +159,8 @@ class Worker:
 def reject_multiprocess(verb: str, environment: Mapping[str, str]) -> None:
     if (number := num_started(environment)) > 1:
         raise ConfigError(
-            f"rankline {verb} was started as one of {number} processes, and each would do all of the work in the same "
-            "place. Start it once; what trains on several workers is rankline train RECIPE --workers N."
+            f"rankline {verb} was started as one of {number} processes, each of which would do all the work in the "
+            "same directory. Start it only once; to train on several workers, run rankline train RECIPE --workers N."
         )
 
 

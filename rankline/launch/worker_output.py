@@ -112,15 +112,15 @@ class Listener:
                 return RanklineError(error if worker == 0 else f"worker {worker}: {error}")
         for worker, ended in self._statuses.items():
             if name := _signal_name(ended - _SIGNALLED):
-                return WorkerLostError(f"worker {worker} was ended by {name}. {self._see(worker)}")
+                return WorkerLostError(f"worker {worker} was killed by {name}. {self._see(worker)}")
             if worker not in self._errors:
                 kind = WorkerLostError if ended == _SSH_FAILED else RanklineError
                 return kind(
-                    f"worker {worker} ended with status {ended}: {self._last_line(worker)}. {self._see(worker)}"
+                    f"worker {worker} exited with status {ended}: {self._last_line(worker)}. {self._see(worker)}"
                 )
         for worker in self._killed:
             if self._errors and worker not in self._errors:
-                return WorkerLostError(f"worker {worker} did not answer. {self._see(worker)}")
+                return WorkerLostError(f"worker {worker} stopped responding. {self._see(worker)}")
         for worker, (_, error) in sorted(self._errors.items()):
             return WorkerLostError(f"{error} {self._see(worker)}")
         return self._start_failure(status)
@@ -130,15 +130,15 @@ class Listener:
         if match := _UNREACHABLE.search(output):
             host, reason = match.groups()
             return WorkerLostError(
-                f"{host} cannot be reached: {reason or 'no answer'}. `ssh {host} true` must work here without a "
-                f"password. {see}"
+                f"{host} cannot be reached: {reason or 'no response'}. Make sure that `ssh {host} true` works here "
+                f"without a password. {see}"
             )
         if "support has not been built" in output:
             why = problem(mpi=self._mpi) or "horovodrun found neither Gloo nor MPI"
             return RanklineError(f"the workers cannot be connected. {why}. {see}")
         box = _BOX.search(output)
         last = " ".join(box[1].split()).rstrip(".") if box else self._last_line(_LAUNCHER)
-        return RanklineError(f"the workers ended with status {status} and without a model: {last}. {see}")
+        return RanklineError(f"the workers exited with status {status} without producing a model: {last}. {see}")
 
     def _last_line(self, worker: int) -> str:
         lines = [line.strip() for line in self._lines.get(worker, ()) if line.strip()]
@@ -153,4 +153,4 @@ def _signal_name(number: int) -> str | None:
     if number not in list(signal.Signals):
         return None
     name = signal.Signals(number).name
-    return f"{name}, probably because memory ran out" if name == "SIGKILL" else name
+    return f"{name}, probably because it ran out of memory" if name == "SIGKILL" else name

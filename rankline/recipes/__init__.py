@@ -44,7 +44,7 @@ def available() -> Available:
         except Exception as error:  # a broken package must not hide other recipes
             package = entry.dist.name if entry.dist else "?"
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            problems.append(f"package {package}: its recipes {entry.value!r} are left out ({reason})")
+            problems.append(f"package {package}: its recipes {entry.value!r} were skipped ({reason})")
     return Available(recipes=recipes, problems=tuple(problems))
 
 
@@ -61,16 +61,18 @@ def _found(name: str) -> Recipe:
     own, equals, base = name.partition("=")
     if equals:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", own):
-            raise ConfigError(f"the name in {name!r} is {own!r}, expected letters, digits, - and _: churn={base}")
+            raise ConfigError(
+                f"the name in {name!r} is {own!r}, expected only letters, digits, - and _, as in churn={base}"
+            )
         return replace(_found(base), name=own)
     found = available()
     if name not in found.recipes and Path(name).exists():
-        raise ConfigError(f"{name} is no recipe, but data. Make a recipe of it first: rankline init {name}")
+        raise ConfigError(f"{name} is data, not a recipe. Create a recipe from it first: rankline init {name}")
     if name not in found.recipes:
         problems = "".join(f" Also, {problem}." for problem in found.problems)
         raise ConfigError(
-            f"no recipe {name!r}.{did_you_mean([name], found.recipes)} Available: {', '.join(found.recipes)}, or a "
-            f"file of rankline init.{problems}"
+            f"unknown recipe {name!r}.{did_you_mean([name], found.recipes)} Available: {', '.join(found.recipes)}, "
+            f"or a file written by rankline init.{problems}"
         )
     return found.recipes[name]
 
@@ -78,9 +80,11 @@ def _found(name: str) -> Recipe:
 def _new_recipes(entry: EntryPoint, known: Mapping[str, Recipe]) -> dict[str, Recipe]:
     recipes = {recipe.name: recipe for recipe in _recipes_in(entry.load())}
     if not recipes:
-        raise ConfigError("no Recipe found. Expected a module that holds some, or the name of one in a module")
+        raise ConfigError(
+            "no Recipe found. Expected a module that contains recipes, or the name of a recipe in a module"
+        )
     if taken := sorted(recipes.keys() & known.keys()):
-        raise ConfigError(f"the names {taken} are taken. Rename them")
+        raise ConfigError(f"the names {taken} are already in use. Rename the recipes")
     return recipes
 
 

@@ -39,7 +39,7 @@ DIN = Recipe(
 DIEN = replace(
     DIN,
     name="amazon-dien",
-    summary="Amazon reviews, DIEN: interests that evolve",
+    summary="Amazon reviews, DIEN: evolving interests",
     train=replace(DIN.train, model=DIENConfig(**_NETWORK)),
 )
 

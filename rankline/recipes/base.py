@@ -37,7 +37,7 @@ class Recipe:
         if type(self.encoding) is not self.dataset.encoding:
             raise ConfigError(
                 f"recipe {self.name!r} has the encoding {type(self.encoding).__name__}, but its dataset "
-                f"{self.dataset.name} takes {self.dataset.encoding.__name__}."
+                f"{self.dataset.name} requires {self.dataset.encoding.__name__}."
             )
 
     @property
@@ -65,8 +65,8 @@ class Recipe:
             return ""
         shown = [f"{one.name} {text_of(getattr(model, one.name))}" for one in fields(model)]
         return (
-            f"{model.name} instead of {own.name} brings its own {', '.join(shown) or 'nothing'}; "
-            f"how it is fitted stays as in {self.called}"
+            f"{model.name} replaces {own.name} and uses its own {', '.join(shown) or 'nothing'}; the training "
+            f"settings stay as in {self.called}"
         )
 
     def with_overrides(self, overrides: Overrides) -> "Recipe":

@@ -42,7 +42,7 @@ _SMALL_NETWORK: dict[str, Any] = {
 SMALL = replace(
     DLRM,
     name="criteo-dlrm-small",
-    summary="Criteo clicks, a small, regularised DLRM for thousands of rows",
+    summary="Criteo clicks, a small, regularized DLRM for thousands of rows",
     train=TrainConfig(
         model=DLRMConfig(**_SMALL_NETWORK, l2_embedding=10.0, bottom_mlp=(64, 32), top_mlp=(64,)),
         weight_decay=1.0,

@@ -52,7 +52,7 @@ class FirstRecipe:
         """Write the file, then raise `DataError` if a row does not fit the guesses."""
         write_whole(path, self.text.encode())
         if self.contradiction is not None:
-            raise DataError(f"{path} was written, but not all rows fit it: {self.contradiction}")
+            raise DataError(f"{path} was written, but some rows do not fit it: {self.contradiction}")
 
 
 def first_recipe(
@@ -131,7 +131,9 @@ def _profile(
 
 def _check_features(path: Path, guesses: Guesses) -> None:
     if not any(column.config.is_feature for column in guesses.columns.values()):
-        raise DataError(f"{path}: no column besides the label can be learned from. Give files with more columns.")
+        raise DataError(
+            f"{path} has no column besides the label that can be used as a feature. Provide files with more columns."
+        )
 
 
 def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, DataError | None]:
@@ -169,13 +171,13 @@ def _without_leaks(guesses: Guesses, config: TableConfig, rows: pa.Table) -> Gue
 
 
 def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> Iterable[str]:
-    yield f"# Written by rankline init, from {found.num_rows:,} rows. Edit what it guessed wrong."
-    yield "# `rankline init --print-schema` has what may stand here, for people and for editors."
+    yield f"# Written by rankline init, from {found.num_rows:,} rows. Correct any wrong guesses."
+    yield "# `rankline init --print-schema` prints the allowed keys and values, also for editors."
     yield ""
     yield f"name: {_flow(name)}"
     yield ""
     yield "data:"
-    yield f"  files: {_flow(list(config.files))}  # relative to this file; directories and patterns, too"
+    yield f"  files: {_flow(list(config.files))}  # relative to this file; may be directories and patterns"
     yield f"  format: {config.format}"
     if config.format == "csv":
         yield f"  delimiter: {_flow(config.delimiter)}"
@@ -201,7 +203,7 @@ def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> 
         yield f"group: {_flow(guesses.group)}  # GAUC averages over it"
     split = "time" if _splits_by_time(guesses) else "random"
     yield "rows:"
-    yield f"  split: {split}  # random, time (validate on the latest; needs time:), group (needs group:)"
+    yield f"  split: {split}  # random, time (validate on the latest rows; needs time:), group (needs group:)"
     yield "  valid_share: 0.2"
     yield ""
     yield "# role: id, categorical, text, multihot, history, numeric, vector, timestamp, group or ignored"
@@ -212,11 +214,11 @@ def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> 
         yield f"  {_flow(column)}: {_flow(_choices(guessed.config))}  # {_comment(guessed.why)}{nulls}"
     yield ""
     yield "prepare:"
-    yield "  frequency_threshold: 0  # values that are seen less often share an id; a column may have its own"
-    yield "  hash_buckets: 0  # ids for unseen values, by their hash"
+    yield "  frequency_threshold: 0  # values seen less often share an id; a column may have its own"
+    yield "  hash_buckets: 0  # number of ids for unseen values, chosen by their hash"
     yield ""
     run = table_defaults(found.num_rows)
-    yield "model:  # or another: docs/reference/models.md has all, such as lightgbm"
+    yield "model:  # or another one, such as lightgbm: docs/reference/models.md"
     yield f"  name: {run.model.name}"
     yield from (f"  {name}: {_flow(value)}" for name, value in _choices(run.model).items())
     yield "training:"

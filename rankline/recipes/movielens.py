@@ -32,7 +32,7 @@ SEED = Recipe(
 
 TORCH = Recipe(
     name="movielens-torch",
-    summary="MovieLens in PyTorch, NVIDIA's notebook made to generalise: tables up to 512 wide, Adam",
+    summary="MovieLens in PyTorch, NVIDIA's notebook tuned to generalize: tables up to 512 wide, Adam",
     dataset=MOVIELENS,
     prepare=PrepareConfig(frequency_threshold=4),
     train=TrainConfig(
@@ -55,7 +55,7 @@ TORCH = Recipe(
 # falling to 0.29.
 HISTORY = Recipe(
     name="movielens-history",
-    summary="MovieLens with what each user rated: a Bayesian factorisation machine",
+    summary="MovieLens with each user's ratings: a Bayesian factorization machine",
     dataset=MOVIELENS_HISTORY,
     train=TrainConfig(model=BayesianFMConfig(), batch_size=16_384, epochs=1),
 )
@@ -66,7 +66,7 @@ HISTORY = Recipe(
 # also when fitting: 0.192. 64, 128 and 256 dimensions: 0.206, 0.221, 0.224.
 NEXT = Recipe(
     name="movielens-next",
-    summary="MovieLens, what each user watches and likes next: a linear autoencoder of movies",
+    summary="MovieLens, what each user will watch and like next: a linear autoencoder of movies",
     dataset=MOVIELENS,
     encoding=RowsConfig(split="time"),
     train=TrainConfig(model=EASEConfig(recency=2.0), batch_size=16_384, epochs=1),

@@ -39,8 +39,8 @@ def with_options(*configs: Any) -> Callable[[Command], Command]:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             kinds = [type(config).__name__ for config, field in _fields(configs) if field.name in twice]
             raise ConfigError(
-                f"{_flag(twice[0])} would be two options of this command, by {' and '.join(kinds)}. Rename the "
-                "field of your model."
+                f"{_flag(twice[0])} is defined by both {' and '.join(kinds)}, but an option must be unique. Rename "
+                "the field of your model."
             )
 
         @functools.wraps(command)
@@ -106,7 +106,7 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",") if text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r}, expected whole numbers separated by commas.") from None
+        raise typer.BadParameter(f"{text!r} is invalid, expected whole numbers separated by commas.") from None
 
 
 _PARSERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
@@ -132,7 +132,9 @@ def description_of(kind: type, name: str) -> str:
     line = re.compile(rf"^    {name}: (.+?)(?=^    \w+: |\Z)", re.DOTALL | re.MULTILINE)
     found = [match for owner in kind.__mro__ if (match := line.search(inspect.getdoc(owner) or ""))]
     if not found:
-        raise TypeError(f"{kind.__name__}.{name} has no line under 'Attributes:' in the docstring of its class.")
+        raise TypeError(
+            f"{kind.__name__}.{name} is not documented. Add a line for it under 'Attributes:' in the class docstring."
+        )
     text = " ".join(found[0].group(1).split())
     return text[0].upper() + text[1:]
 

@@ -73,10 +73,14 @@ def exported_workspace(name: str, root: Path = WORK_DIR, repository: Path = REPO
     if known.problems or not re.fullmatch(NAMES, name) or name in known.recipes or Path(name).exists():
         return workspace_of(name, root, repository)
     exported = sorted(path.name for path in repository.glob("*") if path.is_dir())
-    there = f"In there: {', '.join(exported)}" if exported else "Nothing is there: rankline export makes one"
+    there = (
+        f"It contains {', '.join(exported)}"
+        if exported
+        else "It contains no ensembles; create one with rankline export"
+    )
     raise ConfigError(
-        f"nothing was exported as {name!r} to {repository.absolute()}. {there}, or name another --repository."
-        f"{did_you_mean([name], [*exported, *known.recipes])}"
+        f"{name!r} was not found in {repository.absolute()}. {there}, or pass another "
+        f"--repository.{did_you_mean([name], [*exported, *known.recipes])}"
     )
 
 

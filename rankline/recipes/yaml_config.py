@@ -25,7 +25,7 @@ Config = TypeVar("Config")
 WITHOUT = "without"
 """Metadata key of a field whose value is a config: names of that config's fields that the file does not have."""
 
-_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
 _LONGEST = 60  # characters of a value shown in an error message
 _SCHEMAS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
@@ -37,21 +37,21 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
         others = () if os.path.lexists(path) else (other.name for other in path.parent.glob("*.y*ml"))
         hint = did_you_mean([path.name], others)
         reason = f"{path} cannot be read ({error.strerror}).{hint}"
-        raise ConfigError(f"{reason} Make one with: rankline init FILE") from None
+        raise ConfigError(f"{reason} Create one with: rankline init FILE") from None
     except UnicodeError:
-        raise ConfigError(f"{path} is not text in UTF-8. Expected YAML, such as rankline init writes.") from None
+        raise ConfigError(f"{path} is not UTF-8 text. Expected YAML, such as rankline init writes.") from None
     try:
         node = compose(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{place}: not YAML ({error.problem}). Mend the line, or the one before.") from None
+        raise ConfigError(f"{path}{place}: invalid YAML ({error.problem}). Fix this line or the one before.") from None
     except RecursionError:
-        raise ConfigError(f"{path}: not a recipe (it holds lists in lists without end).") from None
+        raise ConfigError(f"{path} is not a recipe: its lists are nested without end.") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())}).") from None
+        raise ConfigError(f"{path}: invalid YAML ({' '.join(str(error).split())}).") from None
     if node is None:
-        raise ConfigError(f"{path} is empty. Make one with: rankline init FILE")
+        raise ConfigError(f"{path} is empty. Create one with: rankline init FILE")
     made: Config = _Reader(path).value(node, kind, "")
     return made
 
@@ -90,13 +90,13 @@ class _Reader:
             if key not in known:
                 where = f" in {place}" if place else ""
                 raise self._refusal(
-                    key_node, f"{key!r} is not known{where}. Expected {', '.join(known)}.{did_you_mean([key], known)}"
+                    key_node, f"unknown key {key!r}{where}. Expected {', '.join(known)}.{did_you_mean([key], known)}"
                 )
             skipped = known[key].metadata.get(WITHOUT, ())
             given[key] = self.value(entry, hints[key], f"{place}.{key}".lstrip("."), skipped)
         required = [f.name for f in known.values() if f.default is MISSING and f.default_factory is MISSING]
         if missing := [name for name in required if name not in given]:
-            raise self._refusal(node, f"{place or 'the file'} lacks {', '.join(missing)}.")
+            raise self._refusal(node, f"{place or 'the file'} is missing {', '.join(missing)}.")
         try:
             return kind(**given)
         except ConfigError as error:
@@ -108,7 +108,9 @@ class _Reader:
         else:
             pairs = self._pairs(node, place)
             if not pairs or pairs[0][0].value != "name":
-                raise self._refusal(node, f"{place} has no name first, expected 'name: mlp' and then its choices.")
+                raise self._refusal(
+                    node, f"{place} does not start with a name, expected 'name: mlp' followed by its settings."
+                )
             name, choices = self._scalar(pairs[0][1], str, f"{place}.name"), node
         try:
             kind = model_named(name)
@@ -150,13 +152,15 @@ class _Reader:
         if not isinstance(node, yaml.MappingNode):
             if isinstance(node, yaml.ScalarNode) and not node.value:
                 return []
-            raise self._fault(node, place or "the file", _shown(node), "names with values, 'name: value'")
+            raise self._fault(node, place or "the file", _shown(node), "keys with values, 'name: value'")
         seen: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self._refusal(key, f"{place} has a name that is not a string.")
+                raise self._refusal(key, f"{place} contains a key that is not a string.")
             if key.value in seen:
-                raise self._refusal(key, f"{key.value!r} is there already, in line {seen[key.value]}. Leave one out.")
+                raise self._refusal(
+                    key, f"{key.value!r} is already defined in line {seen[key.value]}. Remove one of them."
+                )
             seen[key.value] = key.start_mark.line + 1
         return list(node.value)
 
@@ -180,7 +184,7 @@ def _plain(node: yaml.Node) -> Any:
 def _shown(node: yaml.Node) -> str:
     if isinstance(node, yaml.ScalarNode):
         return repr(node.value[:_LONGEST]) if node.value else "empty"
-    return "a list" if isinstance(node, yaml.SequenceNode) else "names with values"
+    return "a list" if isinstance(node, yaml.SequenceNode) else "keys with values"
 
 
 def _fields(kind: Any, without: tuple[str, ...]) -> "list[Field[Any]]":

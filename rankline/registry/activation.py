@@ -71,7 +71,10 @@ def make_active(ensemble: ExportedEnsemble, *, in_place_of: int | None = None, i
             active = ExportedEnsemble.load(ensemble.path).version
             raise type(error)(f"{error} Version {active} stays active.") from None
         ensemble.activate(in_place_of=in_place_of)
-        note(f"Warning: {error} The alias stays where it is: rankline promote {ensemble.name} --to {ensemble.version}")
+        note(
+            f"Warning: {error} The alias was not moved. Move it later: rankline promote {ensemble.name} --to "
+            f"{ensemble.version}"
+        )
         return
     ensemble.activate(in_place_of=in_place_of, then=lambda: registry.move(CHAMPION, registered))
 

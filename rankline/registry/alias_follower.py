@@ -55,7 +55,7 @@ class AliasFollower:
             self._trouble = ""
         except Exception as error:  # MLflow can raise anything; the thread must continue
             if str(error) != self._trouble:
-                self._report(f"{self._alias} is not followed, the active version stays: {error}")
+                self._report(f"{self._alias} cannot be followed, the active version stays: {error}")
             self._trouble = str(error)
 
     def follow(self) -> None:
@@ -76,7 +76,7 @@ class AliasFollower:
             self._seen = wanted
             raise
         if not self._is_active(ensemble):
-            self._report(f"{self._alias} is now {wanted.words}")
+            self._report(f"{self._alias} now points to {wanted.words}")
             ensemble.activate()
         self._seen = wanted
         keep_registry_uri(self._path, self._uri)

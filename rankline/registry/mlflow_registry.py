@@ -153,7 +153,7 @@ class Registry:
 
     def download(self, registered: RegisteredVersion, directory: Path) -> Path:
         """Download a version in the layout of a model repository, without verifying it."""
-        with self._explained(f"models:/{registered.name}/{registered.number} cannot be fetched"):
+        with self._explained(f"models:/{registered.name}/{registered.number} cannot be downloaded"):
             uri = self._client.get_model_version_download_uri(registered.name, str(registered.number))
             path = mlflow.artifacts.download_artifacts(
                 artifact_uri=f"{uri.rstrip('/')}/{ENSEMBLE}",
@@ -178,7 +178,7 @@ class Registry:
         if not is_ours or newest.tags.get(_INPUTS, _inputs(ensemble)) != _inputs(ensemble):
             origin = "another project, whose requests have other columns" if is_ours else "another program"
             raise ArtifactError(
-                f"the registered model {ensemble.name!r} in {self._uri} is from {origin}. Rename or delete it in "
+                f"the registered model {ensemble.name!r} in {self._uri} belongs to {origin}. Rename or delete it in "
                 "MLflow, or export under another name."
             )
 
@@ -214,7 +214,7 @@ class Registry:
                 place = self._client.get_run(run_id).info.artifact_uri
                 raise RegistryError(
                     f"{ensemble.name} version {ensemble.version} was not registered: the artifacts of MLflow run "
-                    f"{run_id} have no {FILE_NAME}, in {place}. Restore them, or train and export again."
+                    f"{run_id} in {place} do not include {FILE_NAME}. Restore them, or train and export again."
                 )
             self._client.download_artifacts(run_id, FILE_NAME, str(directory))
             self._copy_report(directory, ensemble, run_id)
@@ -313,8 +313,8 @@ def ensure_downloaded(
     """
     if not wanted.fingerprint:
         raise ArtifactError(
-            f"version {wanted.number} of the registered model {wanted.name!r} is no ensemble of that name. "
-            "Choose one that `rankline register` made."
+            f"version {wanted.number} of the registered model {wanted.name!r} is not an ensemble of that name. "
+            "Choose a version registered by `rankline register`."
         )
     if found := _there(wanted, path):
         found.check_files()

@@ -45,7 +45,7 @@ class Bounds:
     def parse(cls, metric: str | None, by: float | None, p99: str | None) -> "Bounds | None":
         if metric is None:
             if given := [name for name, value in (("--by", by), ("--p99", p99)) if value is not None]:
-                raise ConfigError(f"{', '.join(given)}: with --if-better METRIC only.")
+                raise ConfigError(f"{', '.join(given)} can be used only with --if-better METRIC.")
             return None
         return cls(metric=metric, by=by or 0.0, p99_ms=None if p99 is None else Slo.parse(f"p99={p99}").bound_ms)
 
@@ -68,7 +68,7 @@ class Decision:
         said = f"{figures}, {quality_figure(self.found.change, '+')} ({quality_interval(low, high)})"
         latency = f", p99 {self.p99_ms:.2f} ms" if self.p99_ms is not None else ""
         if self.refusals:
-            return f"version {self.champion} keeps answering: {'; '.join(self.refusals)}. {said}{latency}"
+            return f"version {self.champion} stays active: {'; '.join(self.refusals)}. {said}{latency}"
         return f"version {self.candidate} is better than version {self.champion}: {said}{latency}"
 
 
@@ -78,10 +78,14 @@ def check_metric(metric: str, prepared: "PreparedData") -> None:
 
     heads = prepared.spec.heads
     if len(heads) > 1:
-        raise ConfigError(f"--if-better is for one label, this data has {', '.join(head.column for head in heads)}.")
+        raise ConfigError(
+            f"--if-better requires a single label, but this data has {', '.join(head.column for head in heads)}."
+        )
     known = [name for name in MEASURABLE if heads[0].task in METRICS[name].tasks]
     if metric not in known:
-        raise ConfigError(f"--if-better is {metric!r}, expected {' or '.join(known)}: the task is {heads[0].task}.")
+        raise ConfigError(
+            f"--if-better is {metric!r}, expected {' or '.join(known)} because the task is {heads[0].task}."
+        )
 
 
 def try_out(
@@ -107,7 +111,7 @@ def try_out(
             column.name for column in old.schema.columns if column.is_required and column.name not in prepared.inputs
         ]
         if lacking:
-            raise DataError(f"version {champion.version} takes {', '.join(lacking)}, which the new data lacks.")
+            raise DataError(f"version {champion.version} requires {', '.join(lacking)}, which the new data lacks.")
         progress.update(1, 3, "score by both")
         scored = [(labels, client.predict(rows)) for client in (old, new)]
         p99_ms = None
@@ -125,9 +129,9 @@ def try_out(
     gain = found.change if is_rising else -found.change
     title = METRICS[bounds.metric].title
     if not found.is_sure or gain <= 0:
-        refusals.append(f"{title} is {'worse' if found.is_sure else 'not surely better'}")
+        refusals.append(f"{title} is {('worse' if found.is_sure else 'not significantly better')}")
     elif gain < bounds.by:
-        refusals.append(f"{title} is better by {quality_figure(gain)}, expected {bounds.by:g} or more")
+        refusals.append(f"{title} improves by {quality_figure(gain)}, expected {bounds.by:g} or more")
     progress.update(3, 3)
     return Decision(
         champion=champion.version,
@@ -142,9 +146,9 @@ def try_out(
 def _other_requests(old: "Client", new: "Client") -> Iterator[str]:
     before, after = ({column.name: column for column in client.schema.columns} for client in (old, new))
     if gone := sorted(before.keys() - after.keys()):
-        yield f"it does not take {', '.join(gone)}, which requests have"
+        yield f"it does not accept {', '.join(gone)}, which current requests contain"
     if wanted := sorted(name for name, column in after.items() if column.is_required and name not in before):
-        yield f"it needs {', '.join(wanted)}, which requests lack"
+        yield f"it requires {', '.join(wanted)}, which current requests lack"
 
 
 @contextmanager

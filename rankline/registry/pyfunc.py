@@ -46,7 +46,7 @@ def frame_of(rows: Any) -> pd.DataFrame:
     try:
         return pd.DataFrame(rows)
     except (ValueError, TypeError) as error:
-        raise DataError(f"the rows cannot be read ({error}). Give a DataFrame, records, or columns.") from None
+        raise DataError(f"the rows cannot be read ({error}). Pass a DataFrame, records, or columns.") from None
 
 
 def with_times(rows: pd.DataFrame, schema: ModelSchema) -> pd.DataFrame:

@@ -54,15 +54,16 @@ class Status:
         if self.trouble:
             found.append(f"{self.name}: {self.trouble}")
         elif self.registry and self.champion != self.version:
-            named = f"names version {self.champion}" if self.champion else "names no version"
+            named = f"points to version {self.champion}" if self.champion else "points to no version"
             found.append(
-                f"{self.name}: version {self.version} is active, and the alias champion {named}. To sync them: "
+                f"{self.name}: version {self.version} is active, but the alias champion {named}. To sync them: "
                 f"rankline promote {self.name} --to {self.version}"
             )
         if self.served not in (None, self.version):
             found.append(
-                f"{self.name}: version {self.version} is active, and the server has version {self.served}. It is "
-                "loading it, could not (its output says why), or was started without --watch or --follow."
+                f"{self.name}: version {self.version} is active, but the server has loaded version {self.served}. "
+                "The server is still loading the active version, failed to load it (see its output), or was started "
+                "without --watch or --follow."
             )
         return tuple(found)
 
@@ -124,8 +125,8 @@ def _served(url: str, ensemble: "ExportedEnsemble") -> int:
         with InferenceServerClient(url) as client:
             config = client.get_model_config(ensemble.name).config
     except InferenceServerException as error:
-        raise ServerError(f"{url} does not say what it has of {ensemble.name!r}: {error.message()}.") from None
+        raise ServerError(f"{url} did not return the configuration of {ensemble.name!r}: {error.message()}.") from None
     found = re.fullmatch(r".*_v(\d+)", config.ensemble_scheduling.step[0].model_name)
     if found is None:
-        raise ServerError(f"{url} has a {ensemble.name!r} that Rankline did not export.")
+        raise ServerError(f"{url} serves a {ensemble.name!r} that was not exported by Rankline.")
     return int(found.group(1))

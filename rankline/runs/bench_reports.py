@@ -50,7 +50,7 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
             return
         with TemporaryDirectory(prefix="rankline-report-") as spare:  # the store's disk may have space
             if _write(report, Path(spare)):
-                kept = f"MLflow run {run_id} has the rest"
+                kept = f"MLflow run {run_id} contains the rest"
             client.log_artifacts(run_id, spare, artifact_path=_FOLDER)
     except (MlflowException, RanklineError, OSError) as error:
         kept = f"it is in {directory}" if not failures else "everything else was saved"
@@ -59,7 +59,7 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
 
 
 def _incomplete(failures: Sequence[str], kept: str) -> ArtifactError:
-    return ArtifactError(f"the report was not saved completely: {'; '.join(failures)}. But {kept}.")
+    return ArtifactError(f"the report was not saved completely: {'; '.join(failures)}. However, {kept}.")
 
 
 def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
@@ -69,7 +69,7 @@ def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
     if re.fullmatch("[0-9a-f]{32}", named):
         return read_report(open_reader(tracking_uri), named)
     raise ArtifactError(
-        f"there is no file {named}, and the id of an MLflow run has 32 hexadecimal digits. Give one of them."
+        f"{named} is neither an existing file nor the id of an MLflow run (32 hexadecimal digits). Pass one of them."
     )
 
 
@@ -78,12 +78,12 @@ def read_report(store: Reader, run_id: str) -> BenchmarkReport:
     try:
         with store.artifact(store.run(run_id).run_id, f"{_FOLDER}/{_JSON}") as path:
             if path is None:
-                raise ArtifactError("it has none")
+                raise ArtifactError("it does not exist")
             return BenchmarkReport.from_dict(json.loads(path.read_bytes()), source)
     except (ArtifactError, OSError, ValueError) as error:
         raise ArtifactError(
-            f"{source} in {store.uri} cannot be read: {reason_of(error)}. "
-            "Give the id of a run whose model `rankline bench` has measured, or a file."
+            f"{source} in {store.uri} cannot be read: {reason_of(error)}. Pass a file, or the id of a run whose "
+            "model was measured by `rankline bench`."
         ) from None
 
 

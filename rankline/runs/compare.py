@@ -17,7 +17,7 @@ from rankline.workflows.core.formatting import quality_figure, quality_interval
 from rankline.workflows.schema.targets import Head
 
 _MAX_REGRESSION = 0.0  # report every slowdown; the reader decides whether it matters
-_SAME = "no difference that {} can show"
+_SAME = "no significant difference on {}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class RunComparison:
             else:
                 said = [f"{self.after.short_id} is {judged.word} than {self.before.short_id}: {judged.words} on {rows}"]
             said += [
-                f"but surely {one.word}: {one.words}"
+                f"but significantly {one.word}: {one.words}"
                 for one in self.quality[1:]
                 if one.found.is_sure and (not judged.found.is_sure or one.is_better != judged.is_better)
             ]
@@ -111,7 +111,7 @@ class RunComparison:
 
 def compare_runs(store: Reader, before: RunSummary, after: RunSummary) -> RunComparison:
     if before.run_id == after.run_id:
-        raise ConfigError(f"{before.run_id} was given twice. Give two runs: `rankline runs` lists them.")
+        raise ConfigError(f"{before.run_id} was passed twice. Pass two different runs; list them with: rankline runs")
     remarks: list[str] = []
     quality, num_rows = _compared_quality(store, before, after, remarks)
     return RunComparison(
@@ -131,12 +131,12 @@ def _compared_quality(
 ) -> tuple[tuple[QualityDifference, ...], int]:
     scored = [validation_of(store, run) for run in (before, after)]
     if lacking := [run.short_id for run, scores in zip((before, after), scored, strict=True) if scores is None]:
-        remarks.append(f"run {' and '.join(lacking)} keeps no scores of validation rows")
+        remarks.append(f"run {' and '.join(lacking)} has no stored scores of validation rows")
         return (), 0
     first, second = (scores for scores in scored if scores is not None)
     heads = scored_alike(first.heads, second.heads)
     if not heads:
-        remarks.append("the runs learned other labels")
+        remarks.append("the runs were trained on different labels")
         return (), 0
     rows = {number: {head.column: own for head, own in one.by_head()} for number, one in enumerate((first, second))}
     found = []
@@ -150,7 +150,10 @@ def _compared_quality(
         except ValueError as error:  # the stored rows may have only one class
             remarks.append(f"{head.column} was not compared: {str(error).rstrip('.')}")
     if not all(one.found.is_paired for one in found):
-        remarks.append("they were validated on other rows, or other labels: less sure than on the same")
+        remarks.append(
+            "the runs were validated on different rows or labels, so the comparison is less precise than on the "
+            "same rows"
+        )
     return tuple(found), min(len(one.labels) for one in (first, second))
 
 
@@ -170,7 +173,7 @@ def _compared_serving(store: Reader, before: RunSummary, after: RunSummary, rema
     for run in (before, after):
         if not run.serving.keys() - {"megabytes"}:
             remedy = "rankline bench" if run.version else "rankline export, then rankline bench"
-            remarks.append(f"run {run.short_id} has no latency, for it was not measured: {remedy}")
+            remarks.append(f"run {run.short_id} has no latency because it was not measured: {remedy}")
             continue
         try:
             reports.append(read_report(store, run.run_id))

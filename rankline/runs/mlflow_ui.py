@@ -78,7 +78,7 @@ def _charts(judged: list[str], metrics: Mapping[str, None]) -> Iterator[dict[str
     yield from (_chart("LINE", name, "over epochs") for name in (*judged, "train_loss") if name in metrics)
     for name in over_rows:
         if name in metrics:
-            yield {**_chart("LINE", name, "over rows of a request"), "scaleType": "log", "xAxisScaleType": "log"}
+            yield {**_chart("LINE", name, "by rows per request"), "scaleType": "log", "xAxisScaleType": "log"}
 
 
 def _chart(kind: str, metric: str, section: str) -> dict[str, Any]:
@@ -143,10 +143,10 @@ def _wait_until_up(process: "subprocess.Popen[bytes]", address: str) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise ServingError(f"MLflow's server did not come up within {_START_S:g} s, or ended with {process.poll()}.")
+    raise ServingError(f"MLflow's server did not start within {_START_S:g} s, or exited with status {process.poll()}.")
 
 
 def _wait(process: "subprocess.Popen[bytes]", stop: threading.Event) -> None:
     while not stop.wait(_LOOK_EVERY_S):
         if process.poll() is not None:
-            raise ServingError(f"MLflow's server ended with status {process.returncode}.")
+            raise ServingError(f"MLflow's server exited with status {process.returncode}.")

@@ -52,7 +52,7 @@ def check_store(uri: str) -> None:
     if file := file_of(uri):
         there = next(path for path in (file, *file.absolute().parents) if path.exists())
         if not all(os.access(path, os.W_OK) for path in {there, there if there.is_dir() else there.parent}):
-            raise ArtifactError(f"{there} is not writable, and MLflow's store is in it. Choose another --work-dir.")
+            raise ArtifactError(f"{there} is not writable, but MLflow's store is in it. Choose another --work-dir.")
         return
     from mlflow.exceptions import MlflowException
 
@@ -63,7 +63,7 @@ def check_store(uri: str) -> None:
             client_of(uri).search_experiments(max_results=1)
     except MlflowException as error:
         if not may_pass(error):
-            raise ArtifactError(f"{uri} refuses to answer: {reason_of(error)}.") from None
+            raise ArtifactError(f"{uri} rejected the request: {reason_of(error)}.") from None
 
 
 @contextmanager
@@ -92,7 +92,8 @@ def existing_file(uri: str) -> Path | None:
     file = file_of(uri)
     if file and not file.exists():
         raise ArtifactError(
-            f"there are no runs: {file} does not exist. Train something (rankline run movielens), or give --work-dir."
+            f"there are no runs because {file} does not exist. Train a model (rankline run movielens), or pass "
+            "another --work-dir."
         )
     return file
 
@@ -165,6 +166,6 @@ def record_export(ensemble: "ExportedEnsemble", work_dir: Path) -> None:
         client.log_metric(run_id, MEGABYTES, ensemble.num_bytes / 1e6)
     except (MlflowException, RanklineError, OSError) as error:
         raise ArtifactError(
-            f"MLflow run {ensemble.run_id} in {uri} does not say that it was exported as version "
-            f"{ensemble.version}: {reason_of(error)}. The ensemble is whole."
+            f"MLflow run {ensemble.run_id} in {uri} could not be marked as exported as version {ensemble.version}: "
+            f"{reason_of(error)}. The ensemble itself is complete."
         ) from None

@@ -91,7 +91,7 @@ class RunSummary:
 def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list[RunSummary]:
     found = [RunSummary.of(run) for run in store.runs(recipe, limit)]
     if not found and recipe is not None and recipe not in store.experiments():
-        raise ConfigError(f"no run of {recipe!r} was recorded in {store.uri}.")
+        raise ConfigError(f"{store.uri} contains no run of {recipe!r}.")
     return found
 
 
@@ -100,13 +100,13 @@ def find_run(store: Reader, named: str) -> RunSummary:
         return RunSummary.of(store.run(named))
     if not re.fullmatch(f"[0-9a-f]{{{_FEWEST_DIGITS},31}}", named):
         raise ConfigError(
-            f"{named!r} names no run. Give the first {_FEWEST_DIGITS} digits of its id or more, which `rankline runs` "
-            "shows, or a version that it was exported as, such as movielens@3."
+            f"{named!r} does not identify a run. Pass at least {_FEWEST_DIGITS} leading digits of its id, as listed "
+            "by `rankline runs`, or an exported version, such as movielens@3."
         )
     found = [RunSummary.of(run) for run in store.runs_called(named, _MOST_MEANT)]
     if len(found) != 1:
         ids = f": {', '.join(run.short_id for run in found)}" if found else ""
-        raise ConfigError(f"{named!r} names {len(found) or 'no'} runs of {store.uri}{ids}, expected one.")
+        raise ConfigError(f"{named!r} matches {len(found) or 'no'} runs in {store.uri}{ids}, expected one.")
     return found[0]
 
 

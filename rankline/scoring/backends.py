@@ -40,7 +40,7 @@ def client_for(repository: Path, url: str | None, tls_root: Path | None = None) 
             yield client
         return
     if tls_root is not None:
-        raise ConfigError("--tls-root is given without --url. Pass --url HOST:PORT as well.")
+        raise ConfigError("--tls-root requires --url. Pass --url HOST:PORT as well.")
     from rankline.serving.repository.ensemble import ExportedEnsemble
     from rankline.serving.server.in_process import open_ensemble
 

@@ -45,9 +45,11 @@ def from_options(arguments: Sequence[str]) -> dict[str, str]:
         name, equals, text = word.removeprefix("--").partition("=")
         value = text if equals else next(words, None)
         if not word.startswith("--") or not name or value is None:
-            raise ConfigError(f"{word!r} is not a column with a value. Example: --userId 1 --movieId 31")
+            raise ConfigError(
+                f"{word!r} is not a column with a value, expected options such as --userId 1 --movieId 31"
+            )
         if name in row:
-            raise ConfigError(f"--{name} is given twice: {row[name]!r} and {value!r}. Give each column once.")
+            raise ConfigError(f"--{name} is passed twice: {row[name]!r} and {value!r}. Pass each column only once.")
         row[name] = value
     return row
 
@@ -91,7 +93,7 @@ def format_of(path: str | None, format_name: str | None, requests: "Requests | N
     if chosen is None:
         raise _unknown_format(path)
     if not Path(path).is_file():
-        raise DataError(f"{path} does not exist. Expected a file with rows, or - for stdin.")
+        raise DataError(f"{path} does not exist. Pass a file of rows, or - for stdin.")
     return chosen
 
 
@@ -110,12 +112,12 @@ def output_format_of(output: Path | None, format_name: str | None, input_format:
             raise _unknown_format(str(output))
         return _SUFFIXES.get(output.suffix.lower(), chosen)
     if chosen == "parquet" and sys.stdout.isatty():
-        raise ConfigError("Parquet cannot be written to a terminal. Give --output FILE, or --format csv or jsonl.")
+        raise ConfigError("Parquet cannot be written to a terminal. Pass --output FILE, or --format csv or jsonl.")
     return chosen
 
 
 def _unknown_format(path: str) -> ConfigError:
-    return ConfigError(f"the format of {path!r} is not known. Give --format {'|'.join(FORMATS)}.")
+    return ConfigError(f"the format of {path!r} is unknown. Pass --format {'|'.join(FORMATS)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +169,7 @@ def read_blocks(path: Path, format_name: str, schema: "ModelSchema | None" = Non
         yield from readers[format_name](path, schema)
     except READ_ERRORS as error:
         raise DataError(
-            f"{path} cannot be read as {format_name}: {error}. Give it the ending of what it is, or --format."
+            f"{path} cannot be read as {format_name}: {error}. Use the matching file extension, or pass --format."
         ) from None
 
 
@@ -264,10 +266,10 @@ def missing_columns(sent: Collection[str], optional: Iterable[str], given: Itera
     missing = [name for name in optional if name not in sent]
     if unread := [name for name in missing if name in given]:
         raise DataError(
-            f"the exported model takes {listed(list(map(repr, unread)), _SHOWN)}, which the recipe reads no longer. "
-            "Give the recipe that it was trained with, or train and export again."
+            f"the exported model takes {listed(list(map(repr, unread)), _SHOWN)}, which the recipe no longer reads. "
+            "Use the recipe that it was trained with, or train and export again."
         )
     shown = listed(list(map(repr, missing)), _SHOWN)
     if hint := did_you_mean([name for name in given if name not in sent], missing):
-        raise DataError(f"the rows have no {shown}.{hint} Rename the column, or leave it out.")
-    return f"scored as missing, for the rows have no {shown}" if missing else ""
+        raise DataError(f"the rows have no {shown}.{hint} Rename or remove the column.")
+    return f"scored as missing because the rows have no {shown}" if missing else ""

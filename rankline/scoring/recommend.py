@@ -65,8 +65,8 @@ def user_and_item(prepared: PreparedData) -> tuple[str, str]:
     user_column, item_column = prepared.group_by, prepared.item
     if user_column is None or item_column is None or CATALOG not in prepared.manifest.files:
         raise ConfigError(
-            f"this ensemble takes {list(prepared.inputs)}; recommend needs a user and an item, and takes a history. "
-            "Use predict."
+            f"this ensemble takes {list(prepared.inputs)}, but recommend requires a user and an item, and supports "
+            "a history. Use predict instead."
         )
     return user_column, item_column
 
@@ -76,7 +76,7 @@ def context_of(texts: Sequence[str], schema: "ModelSchema") -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise ConfigError(f"--context is {text!r}, expected a column and its value: --context country=DE")
+            raise ConfigError(f"--context is {text!r}, expected a column and its value, such as --context country=DE")
         given[name] = value
     row: dict[str, Any] = typed_row(given, text_columns(schema)).to_pylist()[0] if given else {}
     return row
@@ -88,14 +88,14 @@ def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collec
     further = {column.name: column.is_required for column in schema.columns if column.name not in known}
     if unknown := sorted(set(context) - further.keys()):
         hint = did_you_mean(unknown, list(further))
-        raise ConfigError(f"--context names {unknown}, expected {list(further) or 'none'}.{hint}")
+        raise ConfigError(f"--context contains {unknown}, expected {list(further) or 'none'}.{hint}")
     in_catalog = set(prepared.catalog_columns())
     if prepared.spec.metadata.history is not None:
         in_catalog &= set(schema.candidates)  # other columns have one value for all candidates
     of_items = [name for name in further if name not in context and name in in_catalog]
     if lacking := [name for name, is_required in further.items() if is_required and name not in {*context, *of_items}]:
         example = " ".join(f"--context {name}=…" for name in lacking)
-        raise ConfigError(f"this ensemble also takes {lacking}, which the catalogue does not have. Give {example}")
+        raise ConfigError(f"this ensemble also takes {lacking}, which the catalog does not contain. Pass {example}")
     return of_items
 
 
@@ -106,7 +106,7 @@ def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str
     try:
         return int(user)
     except ValueError:
-        raise ConfigError(f"user is {user!r}, but users of this ensemble are whole numbers.") from None
+        raise ConfigError(f"user is {user!r}, but users of this ensemble are integers.") from None
 
 
 def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None]) -> pa.Array | None:
@@ -121,7 +121,7 @@ def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None
         number = -1
     if number >= 0:
         return items[number].values
-    report(f"user {user!r} is not in the data: these are for a user without a history.")
+    report(f"user {user!r} is not in the data: these items are for a user without a history.")
     return pa.array([], items.type.value_type)
 
 

@@ -20,15 +20,17 @@ _MOST_ROWS = 65_536
 def check_name(name: str) -> None:
     """Refuse an invalid name, or the name of a recipe."""
     if not re.fullmatch(NAMES, name) or name in available().recipes:
-        raise ConfigError(f"the name is {name!r}, expected letters, digits, - and _, and not the name of a recipe.")
+        raise ConfigError(
+            f"the name is {name!r}, expected only letters, digits, - and _, and not the name of a recipe."
+        )
 
 
 def check_free(repository: Path) -> None:
     """Refuse a repository with a recipe's ensemble, whose next version would be another model."""
     if names_in(repository) and not is_foreign(ensemble := ExportedEnsemble.load(repository)):
         raise ConfigError(
-            f"{repository} has version {ensemble.version} of an ensemble that a recipe made. Give another name, or "
-            "another repository."
+            f"{repository} already contains version {ensemble.version} of an ensemble exported from a recipe. "
+            "Choose another name or another repository."
         )
 
 
@@ -39,7 +41,7 @@ def read_sample(path: Path) -> pa.Table:
     try:
         return pa.concat_tables(blocks, promote_options="permissive")
     except pa.ArrowException as error:
-        raise DataError(f"{path} has columns of several types: {error}. Give it as Parquet.") from None
+        raise DataError(f"{path} has columns of mixed types: {error}. Save it as Parquet.") from None
 
 
 def publish_sample(rows: pa.Table, path: Path) -> None:

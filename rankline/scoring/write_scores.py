@@ -41,9 +41,9 @@ Write: TypeAlias = "Callable[[pa.Table, Mapping[str, NDArray[Any]]], None]"
 def check_columns(rows: pa.Table, names: Sequence[str], format_name: str) -> None:
     """Refuse, before scoring, rows that cannot be written together with their scores."""
     if taken := next((name for name in names if name in rows.column_names), None):
-        raise ConfigError(f"the rows have a column {taken!r} already, which the scores would go into. Rename it.")
+        raise ConfigError(f"the rows already contain a column {taken!r}, which is reserved for the scores. Rename it.")
     if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
-        raise ConfigError(f"CSV cannot hold {lists}, which are lists. Give --output FILE.jsonl or FILE.parquet.")
+        raise ConfigError(f"CSV cannot represent {lists}, which are lists. Pass --output FILE.jsonl or FILE.parquet.")
 
 
 def score_blocks(
@@ -108,7 +108,7 @@ def _like(rows: pa.Table, first: pa.Schema) -> pa.Table:
     if rows.column_names == first.names:
         return rows
     if others := [name for name in rows.column_names if name not in first.names]:
-        raise ConfigError(f"further rows have {others}, which the first ones lack. Give --format jsonl.")
+        raise ConfigError(f"later rows contain {others}, which the first rows lack. Pass --format jsonl.")
     columns = [
         rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type) for field in first
     ]
@@ -178,7 +178,7 @@ def _parquet(sink: IO[bytes], stack: ExitStack) -> Callable[[pa.Table], None]:
         rows = _like(rows, writer.schema)
         for field, expected in zip(rows.schema, writer.schema, strict=True):
             if is_text(field.type) and not is_text(expected.type):  # a cast would turn 00501 into 501
-                raise _unfit(f"{field.name!r} is a text, and was {expected.type}")
+                raise _unfit(f"{field.name!r} is text, but was {expected.type}")
         try:
             writer.write_table(rows.cast(writer.schema))
         except (pa.ArrowException, ValueError) as error:
@@ -188,4 +188,4 @@ def _parquet(sink: IO[bytes], stack: ExitStack) -> Callable[[pa.Table], None]:
 
 
 def _unfit(why: str) -> ConfigError:
-    return ConfigError(f"further rows do not fit the types of the first ones: {why}. Give --format jsonl.")
+    return ConfigError(f"later rows do not match the types of the first rows: {why}. Pass --format jsonl.")

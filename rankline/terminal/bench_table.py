@@ -24,7 +24,7 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
     _print_breakdown(report, console)
     for floor in report.floors:
         console.print(
-            f"a model that does nothing, {floor.concurrency} in flight: {floor.requests_per_s:,.0f} requests/s, "
+            f"a model that computes nothing, {floor.concurrency} in flight: {floor.requests_per_s:,.0f} requests/s, "
             f"{floor.client_cpu_ms:.3f} ms of client CPU time each",
             soft_wrap=True,
         )
@@ -88,7 +88,7 @@ def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
     shown = [(result.load, result.breakdown) for result in report.bench if result.breakdown is not None]
     if not shown:
         return
-    heading(console, "where the time of a request went, mean ms")
+    heading(console, "breakdown of the request time, mean ms")
     parts = [*shown[0][1].parts_ms(), "total"]
     cells = {"": [escape(part) for part in parts]}
     for load, breakdown in shown[:_MOST_COLUMNS]:
@@ -112,8 +112,8 @@ def _print_differences(comparison: Comparison, console: Console) -> None:
 
 
 def _not_compared(comparison: Comparison) -> Iterator[str]:
-    yield from (f"{load} was not measured now" for load in comparison.only_before)
-    yield from (f"{load} was not measured before" for load in comparison.only_after)
+    yield from (f"{load} was not measured in this run" for load in comparison.only_before)
+    yield from (f"{load} was not measured in the earlier run" for load in comparison.only_after)
     yield from comparison.not_reported
     yield from comparison.remarks
 

@@ -47,7 +47,7 @@ def note(text: str) -> None:
 
 def warn_busy(busy: str) -> None:
     ERRORS.print(
-        f"[bold yellow]Warning:[/] the machine is busy ({busy}): figures will differ from those of a quiet one",
+        f"[bold yellow]Warning:[/] the machine is busy ({busy}): figures will differ from those of an idle one",
         soft_wrap=True,
     )
 
@@ -179,7 +179,7 @@ class _Stage(ProgressSink):
 
 def format_error(error: Exception) -> str:
     if isinstance(error, OSError) and os.strerror(errno.ENOSPC) in str(error):  # libraries wrap it in their own ways
-        return "the disk is full. Earlier data is unchanged: free some space, and run this again."
+        return "the disk is full. Earlier data is unchanged: free some space, then run the command again."
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}. Choose another path, or fix this one."
     if isinstance(error, RanklineError | OSError):

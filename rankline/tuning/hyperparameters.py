@@ -103,7 +103,7 @@ def tune(
                     break
                 search.step(Part(progress, done, num_trials, partial(search.says, done, num_trials)))
             else:
-                raise RanklineError(f"{_UNFINISHED} trials failed, the last by: {search.failure}")
+                raise RanklineError(f"{_UNFINISHED} trials failed; the last error: {search.failure}")
             tuned = search.result()
             write_whole(directory / "tuned.json", (json.dumps(tuned.to_dict(), indent=2) + "\n").encode())
             search.record(tuned, directory / "tuned.json")
@@ -118,7 +118,7 @@ def _alone(directory: Path) -> Iterator[None]:
         with FileLock(directory / ".lock", timeout=0):
             yield
     except Timeout:
-        raise RanklineError(f"another `rankline tune` is at work in {directory}. Wait until it has ended.") from None
+        raise RanklineError(f"another `rankline tune` is running in {directory}. Wait until it has finished.") from None
 
 
 def _study(recipe: Recipe, prepared: PreparedData, space: Mapping[str, Values], directory: Path) -> optuna.Study:

@@ -167,12 +167,12 @@ def _check_reached(slo: str, tried: Sequence[Trial]) -> None:
         return
     reached = [(one.value_ms, one.rate_per_s, name_of(of.config)) for of in tried if (one := of.last) and one.value_ms]
     if not reached:
-        raise ServingError(f"no configuration could be measured. The first: {tried[-1].failure or 'no answers'}")
+        raise ServingError(f"no configuration could be measured. First failure: {tried[-1].failure or 'no responses'}")
     value_ms, rate_per_s, name = min(reached, key=lambda one: one[0])
     load = f"at {rate_per_s:,.0f} requests/s" if rate_per_s else "with one request at a time"
     raise ServingError(
-        f"no configuration meets {slo} at any rate: the best was {value_ms:.3g} ms {load} ({name}). Raise the bound. "
-        "Nothing was exported."
+        f"no configuration meets {slo} at any rate: the best reached {value_ms:.3g} ms {load} ({name}). Raise the "
+        "bound. Nothing was exported."
     )
 
 

@@ -73,5 +73,7 @@ class AsyncClient:
         if self._connected is None:
             raise ServerError("the client is not connected. Use it in an `async with` block.")
         if self._process != os.getpid():
-            raise ServerError("the client was connected before this process was forked. Make a client in each process.")
+            raise ServerError(
+                "the client was connected before this process was forked. Create a client in each process."
+            )
         return self._connected

@@ -31,7 +31,7 @@ class ClientTls:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise ConfigError("a client's certificate and its key belong together. Give both files or neither.")
+            raise ConfigError("a client certificate requires its key, and vice versa. Pass both files or neither.")
         for file in filter(None, (self.root, self.certificate, self.key)):
             _check_readable(file)
 
@@ -68,10 +68,10 @@ class ClientConfig:
         if not self.timeout_s > 0 or not self.backoff_s > 0 or not self.connect_timeout_s >= 0:
             raise ConfigError(
                 f"timeout_s is {self.timeout_s}, backoff_s {self.backoff_s} and connect_timeout_s "
-                f"{self.connect_timeout_s}, expected more than 0, more than 0 and at least 0."
+                f"{self.connect_timeout_s}. The first two must be above 0, connect_timeout_s at least 0."
             )
         if self.transport not in TRANSPORTS:
-            raise ConfigError(f"transport is {self.transport!r}. Available: {', '.join(TRANSPORTS)}.")
+            raise ConfigError(f"unknown transport {self.transport!r}. Available: {', '.join(TRANSPORTS)}.")
 
     def may_retry(self, failure: CallError) -> bool:
         return self.retry_busy if failure.is_busy else self.retry_lost and failure.is_lost
@@ -102,8 +102,8 @@ def _check_readable(file: Path) -> None:
     try:
         file.open("rb").close()
     except FileNotFoundError:
-        raise ConfigError(f"{file} does not exist. Give certificates and keys as PEM files.") from None
+        raise ConfigError(f"{file} does not exist. Pass certificates and keys as PEM files.") from None
     except PermissionError:
-        raise ConfigError(f"{file} may not be read by user {os.geteuid()}. Let this user read it.") from None
+        raise ConfigError(f"{file} is not readable by user {os.geteuid()}. Grant this user read access.") from None
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read ({os.strerror(error.errno or 0)}). Give a PEM file.") from None
+        raise ConfigError(f"{file} cannot be read ({os.strerror(error.errno or 0)}). Pass a PEM file.") from None

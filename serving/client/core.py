@@ -68,7 +68,7 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
     try:
         _ = urlsplit(f"//{url}").port
     except ValueError as error:
-        raise ConfigError(f"{url!r} is not an address: {in_short(error)}. Expected HOST:PORT.") from None
+        raise ConfigError(f"{url!r} is not a valid address: {in_short(error)}. Expected HOST:PORT.") from None
     for module in ("aiohttp", "geventhttpclient"):
         require(module, feature="transport 'http'", extra="http")
     from rankline.serving.client.http import AsyncHttpTransport, BlockingHttpTransport
@@ -87,7 +87,7 @@ def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
         return url, config
     transport, is_encrypted = _SCHEMES[scheme]
     if transport == GRPC != config.transport:
-        raise ConfigError(f"{url} asks for gRPC, but transport is {config.transport!r}. Leave one of them out.")
+        raise ConfigError(f"{url} requires gRPC, but transport is {config.transport!r}. Change one of them.")
     tls = config.tls or (ClientTls() if is_encrypted else None)
     return re.sub(r"/(v2(/.*)?)?$", "", address), replace(config, transport=transport, tls=tls)
 
@@ -194,4 +194,4 @@ def run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         result: _Result = end.value
         return result
     coroutine.close()
-    raise RuntimeError("a blocking transport waits for an event loop.")
+    raise RuntimeError("a blocking transport tried to wait for an event loop.")

@@ -140,8 +140,8 @@ def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
         flat, row_shape, valid = _convert(values, tensor)
     if valid is not None and (column.mask is None or (row_shape and not tensor.is_candidates)):
         raise RequestError(
-            f"{tensor.name!r} has {len(valid) - int(valid.sum())} nulls, and {tensor.datatype} cannot hold them. "
-            "Fill them or leave these rows out."
+            f"{tensor.name!r} has {len(valid) - int(valid.sum())} nulls, which {tensor.datatype} cannot represent. "
+            "Fill them or drop these rows."
         )
     if not row_shape and (tensor.is_scalar or tensor.is_candidates):
         row_shape = (1,)
@@ -189,11 +189,11 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
         inner = lists.flatten()
     elements, row_shape, valid = _convert(inner, tensor)
     if row_shape:
-        raise RequestError(f"{column.name!r} has lists that hold lists, expected lists of {tensor.datatype} only.")
+        raise RequestError(f"{column.name!r} has nested lists, expected flat lists of {tensor.datatype}.")
     if valid is not None:  # dropping missing values suits recipes, but not imported workflows
         raise RequestError(
-            f"{column.name!r} has lists that lack a value, expected lists of {tensor.datatype} only. Leave what is "
-            "missing out of the lists, as a recipe does when it reads files."
+            f"{column.name!r} has lists with missing values, expected lists of {tensor.datatype} without any. Remove "
+            "missing values from the lists, as a recipe does when it reads files."
         )
     if -1 != tensor.dims[0] < lengths.max(initial=0):
         raise RequestError(f"{column.name!r} has lists of {lengths.max()} values, expected at most {tensor.dims[0]}.")
@@ -231,8 +231,8 @@ def _flatten(values: Any, tensor: Tensor) -> tuple[pa.Array, tuple[int, ...]]:
         lengths = pc.min_max(pc.list_value_length(column)).as_py()
         if column.null_count or lengths["min"] != lengths["max"]:
             raise RequestError(
-                f"{tensor.name!r} has ragged lists ({lengths['min']} to {lengths['max']} values, "
-                f"{column.null_count} nulls), expected lists of one length. Pad them, or send each length on its own."
+                f"{tensor.name!r} has ragged lists ({lengths['min']} to {lengths['max']} values, {column.null_count} "
+                "nulls), expected lists of equal length. Pad them, or send each length in a separate request."
             )
         row_shape += (lengths["min"] or 0,)
         column = column.flatten()
@@ -287,10 +287,10 @@ def _remedy(column: pa.Array, name: str) -> str:
     first = next((str(value) for value in column if value.is_valid), "")
     if re.match(r"\d{4}-\d{2}-\d{2}", first):
         return (
-            f" If {first!r} is a time, give timestamps, as pandas.read_csv(..., parse_dates=[{name!r}]) makes them, "
-            "or microseconds since 1970 in UTC."
+            f" If {first!r} is a time, pass timestamps, such as those from pandas.read_csv(..., "
+            f"parse_dates=[{name!r}]), or microseconds since 1970 in UTC."
         )
-    return f" Make numbers of texts such as {first!r} first: pandas.to_numeric."
+    return f" Convert strings such as {first!r} to numbers first, with pandas.to_numeric."
 
 
 def _first_overflow(column: pa.Array, cast: pa.Array) -> str:

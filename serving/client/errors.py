@@ -56,33 +56,36 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
     """Return the exception for a failed call."""
     details = failure.details
     if failure.status == CLOSED:
-        return ServerError(f"the client of {url} is closed ({details}). Make another one.")
+        return ServerError(f"the client of {url} is closed ({details}). Create a new one.")
     if failure.is_late:
-        return DeadlineError(f"{url} did not answer within {timeout_s:g} s. Send fewer rows or wait longer.")
+        return DeadlineError(f"{url} did not respond within {timeout_s:g} s. Send fewer rows or increase timeout_s.")
     if _QUEUE_FULL in details:
         return ServerBusyError(
-            f"the queue of model {model_name!r} is full ({details}). Send less at a time, or try again later."
+            f"the queue of model {model_name!r} is full ({details}). Send fewer requests at a time, or retry later."
         )
     if failure.status == UNAVAILABLE and _QUEUE_TIMEOUT in details:
         return ServerBusyError(
-            f"the request waited longer than the queue of model {model_name!r} allows ({details}). "
-            "Send less at a time, or try again later."
+            f"the request exceeded the queue timeout of model {model_name!r} ({details}). Send fewer requests at a "
+            "time, or retry later."
         )
     if is_restricted(details):
         return RequestError(
-            f"{url} restricts this to clients with its key ({details}). Pass the key in ClientConfig(headers=...)."
+            f"{url} allows this only for clients that send its key ({details}). Pass the key in "
+            "ClientConfig(headers=...)."
         )
     if failure.status in (UNAUTHENTICATED, PERMISSION_DENIED):
         return RequestError(
-            f"{url}, or a proxy in front of it, asks for other credentials ({details}). Give them, such as "
+            f"{url}, or a proxy in front of it, rejected the credentials ({details}). Pass valid ones, such as "
             "ClientConfig(headers={'Authorization': ...})."
         )
     if failure.status == NOT_TRITON:
         return ServerError(
-            f"the server at {url} is not Triton ({details}). Correct the address, or the proxy in front of it."
+            f"the server at {url} is not Triton ({details}). Fix the address, or the proxy in front of it."
         )
     if failure.is_unknown_model:
-        return RequestError(f"{url} has no model {model_name!r} ({details}). See what it serves, or try again later.")
+        return RequestError(
+            f"{url} has no model {model_name!r} ({details}). Check which models it serves, or retry later."
+        )
     if failure.status == UNAVAILABLE:
         return ServerError(f"no Triton server answers at {url} ({details}). {_remedy(details)}")
     if failure.status in _REFUSED:
@@ -92,7 +95,10 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
 
 def _remedy(details: str) -> str:
     if any(word in details for word in _TLS_TROUBLE):
-        return "Check that it uses TLS, and that the given root has signed its certificate for this host name."
+        return "Check that it uses TLS, and that the root certificate signed its certificate for this host name."
     if _NOT_CONNECTED in details and any(word in details for word in _HUNG_UP):
-        return "If it requires TLS or a client certificate, set `--tls-root` or ClientConfig.tls; else fix the address."
-    return "Start one with `rankline serve`, or correct the address."
+        return (
+            "If it requires TLS or a client certificate, set `--tls-root` or ClientConfig.tls; otherwise fix the "
+            "address."
+        )
+    return "Start one with `rankline serve`, or fix the address."

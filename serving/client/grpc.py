@@ -52,8 +52,8 @@ class GrpcTransport:
     def __init__(self, url: str, config: ClientConfig, *, is_async: bool) -> None:
         if _is_cut_off:
             raise ServerError(
-                "gRPC cannot be used in this process, which was forked while its parent waited for an answer. Start "
-                "processes with multiprocessing's 'spawn', or use transport 'http'."
+                "gRPC cannot be used in this process, which was forked while its parent was waiting for a response. "
+                "Start processes with multiprocessing's 'spawn' method, or use transport 'http'."
             )
         self._is_async = is_async
         if is_async:

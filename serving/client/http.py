@@ -63,7 +63,7 @@ class HttpTransport(ABC):
     async def describe(self, model_name: str, timeout_s: float) -> Any:
         answer = await self._call(timeout_s, "get_model_config", model_name)
         if not isinstance(answer, dict) or "max_batch_size" not in answer:
-            raise CallError(NOT_TRITON, f"its answer does not describe a model: {str(answer)[:50]}")
+            raise CallError(NOT_TRITON, f"its response does not describe a model: {str(answer)[:50]}")
         return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
 
     async def model_names(self, timeout_s: float) -> list[str]:

@@ -87,13 +87,15 @@ def prepare_ranking(
     many = _candidates_among(laid_out)
     _check_lengths(many)
     if _num_candidates(many) != 1:
-        raise RequestError(f"candidates are lists, expected one value per candidate of {list(schema.candidates)}.")
+        raise RequestError(f"candidates contain lists, expected one value per candidate for {list(schema.candidates)}.")
     if not (count := many[0].num_rows):
         raise RequestError("there are no candidates, expected at least one.")
     names = {rows.name for rows in many}
     row_laid_out = [rows for rows in laid_out if rows.name not in names]
     if wrong := [rows.name for rows in row_laid_out if rows.num_rows != 1]:
-        raise RequestError(f"{wrong} are given for each candidate, expected in the row, which all of them share.")
+        raise RequestError(
+            f"{wrong} have one value per candidate, expected a single value in the row that all candidates share."
+        )
     of_row = [tensor for rows in row_laid_out for tensor in rows.tensors(0, 1)]
 
     def tensors(start: int, stop: int) -> list[WireTensor]:
@@ -124,11 +126,11 @@ def join_scores(answers: Iterable[Array], schema: ModelSchema, request: Prepared
             return np.empty(0 if is_single else (0, sum(each.dims[0] for each in schema.outputs)), output.numpy_dtype)
         scores = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if len(scores) != request.num_rows:
-            raise ValueError(f"{len(scores)} rows for {request.num_rows}")
+            raise ValueError(f"{len(scores)} rows, expected {request.num_rows}")
     except (IndexError, ValueError, struct.error) as error:
         raise ServerError(
-            f"the answer of model {schema.name!r} does not fit its output {output.name!r}: {error}. "
-            "Export the model again."
+            f"the response of model {schema.name!r} does not match its output {output.name!r}: {error}. Export the "
+            "model again."
         ) from error
     return scores
 
@@ -191,11 +193,11 @@ def _num_candidates(laid_out: Sequence[Dense | ListRows]) -> int:
 
 def _row_of(row: Any, schema: ModelSchema) -> Mapping[str, Any]:
     if not schema.candidates:
-        raise RequestError(f"model {schema.name!r} takes one candidate per row. Predict a row for each.")
+        raise RequestError(f"model {schema.name!r} takes one candidate per row. Predict one row per candidate.")
     if not isinstance(row, Mapping):
         raise RequestError(f"the row is a {type(row).__name__}, expected a mapping from names to values.")
     if twice := sorted(row.keys() & set(schema.candidates)):
-        raise RequestError(f"the row has {twice}, which the candidates are given for. Leave them out of it.")
+        raise RequestError(f"the row contains {twice}, which belong to the candidates. Remove them from the row.")
     return row
 
 

@@ -67,7 +67,9 @@ class ModelSchema:
             RequestError: the model does not support batches, has no inputs or no outputs, or has an unsupported type.
         """
         if config.max_batch_size < 1:
-            raise RequestError(f"model {config.name!r} takes no batches (max_batch_size 0), expected at least 1.")
+            raise RequestError(
+                f"model {config.name!r} does not support batches (max_batch_size 0), expected at least 1."
+            )
         if not config.input or not config.output:
             raise RequestError(f"model {config.name!r} has no inputs or no outputs, expected at least one of each.")
         candidates = names_in(_parameter(config, CANDIDATES))

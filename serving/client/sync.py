@@ -56,7 +56,7 @@ class Client:
     def __reduce__(self) -> Any:
         if self._transport is not None:
             raise TypeError(
-                f"the client of {self.url} holds a model, which cannot be pickled. Open it in each process."
+                f"the client of {self.url} is connected to a model and cannot be pickled. Create one in each process."
             )
         return type(self), (self.url, self._model_name, self._config)
 

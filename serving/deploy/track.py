@@ -19,10 +19,12 @@ from alembic.util import CommandError
 _OPTION = "--backend-store-uri="
 _INSIDE = "docker compose exec postgres psql"
 _ADVICE = {
-    "password authentication failed": "POSTGRES_PASSWORD in .env is not the one that its volume was made with. Put "
-    f"that one back, or set this one: {_INSIDE} -U mlflow -c '\\password'",
-    "does not exist": f"its volume was made with another user or database. See what it holds: {_INSIDE} --list",
-    "": "see what it says: docker compose logs postgres",
+    "password authentication failed": (
+        "POSTGRES_PASSWORD in .env differs from the password that its volume was created with. Restore that one, or "
+        f"set this one: {_INSIDE} -U mlflow -c '\\password'"
+    ),
+    "does not exist": f"its volume was created with another user or database. List its databases: {_INSIDE} --list",
+    "": "check its log: docker compose logs postgres",
 }
 
 
@@ -30,7 +32,7 @@ def main(arguments: list[str]) -> None:
     (uri,) = (argument.removeprefix(_OPTION) for argument in arguments if argument.startswith(_OPTION))
     version = _version(uri.replace("+psycopg2", ""))
     if version is not None and not _is_current(version):
-        print("track: an older MLflow made these tables; they are brought to this one's.", file=sys.stderr)
+        print("track: these tables were created by an older MLflow; upgrading them to this version.", file=sys.stderr)
         subprocess.run(["mlflow", "db", "upgrade", uri], check=True)
     os.execvp("mlflow", ["mlflow", "server", *arguments])
 
@@ -42,7 +44,7 @@ def _version(uri: str) -> str | None:
     except psycopg2.OperationalError as error:
         reason = str(error).strip().splitlines()[-1]
         advice = next(advice for words, advice in _ADVICE.items() if words in reason)
-        sys.exit(f"track: PostgreSQL does not let MLflow in ({reason}): {advice}.")
+        sys.exit(f"track: PostgreSQL rejected MLflow's connection ({reason}): {advice}.")
     with connection, connection.cursor() as cursor:
         cursor.execute("SELECT to_regclass('alembic_version')")
         if cursor.fetchone() == (None,):
@@ -61,8 +63,8 @@ def _is_current(version: str) -> bool:
         migrations.get_revision(version)
     except CommandError:
         sys.exit(
-            f"track: a newer MLflow made these tables (revision {version}), which this one cannot read: go back to its "
-            "image, or restore the volume from before."
+            f"track: these tables were created by a newer MLflow (revision {version}), and this version cannot read "
+            "them: use the newer image, or restore an earlier backup of the volume."
         )
     return version == migrations.get_current_head()
 

@@ -66,7 +66,7 @@ class Engine:
     def folder(self) -> Path:
         spec = find_spec(self.package)
         if spec is None or spec.origin is None:
-            raise ConfigError(f"engine {self.name!r} names the package {self.package!r}, which cannot be found.")
+            raise ConfigError(f"engine {self.name!r} names the package {self.package!r}, which was not found.")
         return Path(spec.origin).parent
 
     def require(self, *, feature: str) -> None:
@@ -96,7 +96,7 @@ def engines() -> Mapping[str, Engine]:
     found = [*ours, *installed(ENTRY_POINTS, Engine).values()]
     for names in ([engine.name for engine in found], [engine.backend for engine in found]):
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"two engines are called {', '.join(twice)}. Uninstall one of them.")
+            raise ConfigError(f"two engines are named {', '.join(twice)}. Uninstall one of them.")
     return {engine.name: engine for engine in sorted(found, key=lambda engine: bool(engine.converts))}
 
 
@@ -111,19 +111,21 @@ def engine_for(trained_format: str, name: str | None = None) -> Engine:
     fitting = engines_for(trained_format)
     if name is not None:
         if name not in fitting:
-            raise ConfigError(f"engine is {name!r}, expected one that takes {trained_format}: {', '.join(fitting)}.")
+            raise ConfigError(f"engine is {name!r}, expected one that runs {trained_format}: {', '.join(fitting)}.")
         return fitting[name]
     for engine in fitting.values():
         if engine.format == trained_format:
             return engine
     known = ", ".join(engine.format for engine in engines().values())
-    raise ArtifactError(f"no engine runs {trained_format} as it is. Available: {known}. Install one that does.")
+    raise ArtifactError(
+        f"no engine runs {trained_format} without conversion. Available: {known}. Install one that does."
+    )
 
 
 def engine_of_backend(backend: str) -> Engine:
     known = {engine.backend: engine for engine in engines().values()}
     if backend not in known:
-        raise ConfigError(f"{backend!r} is not the backend of an engine, expected {', '.join(sorted(known))}.")
+        raise ConfigError(f"no engine uses the backend {backend!r}, expected one of {', '.join(sorted(known))}.")
     return known[backend]
 
 

@@ -84,7 +84,7 @@ class PaddedModel(ABC):
         """Score copies of arrays in the dtypes of the inputs, since models take int32 or int64."""
         if set(self.inputs) != set(arrays):
             raise ArtifactError(
-                f"the model takes {sorted(self.inputs)}, the workflow makes {sorted(arrays)}. They do not match."
+                f"the model expects the inputs {sorted(self.inputs)}, but the workflow produces {sorted(arrays)}."
             )
         cast = []
         for name, dtype in self.inputs.items():

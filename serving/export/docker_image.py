@@ -25,11 +25,12 @@ _SOURCES = (
 )
 _MODELS = "models"
 _LEAST_ENGINE, _ARCHITECTURE = 25, "amd64"
-_ENGINE_ADVICE = f"Start Docker Engine {_LEAST_ENGINE} or later, or let DOCKER_HOST say where it is"
+_ENGINE_ADVICE = f"Start Docker Engine {_LEAST_ENGINE} or later, or set DOCKER_HOST to its address"
 _REMEDIES = {
-    "permission denied": "You may not talk to the engine: have root add you to its group (usermod -aG docker YOU)",
-    "no space left on device": "The engine's disk is full: see what it holds (docker system df), and make room "
-    "(docker builder prune)",
+    "permission denied": "You have no access to the engine: have root add you to its group (usermod -aG docker YOU)",
+    "no space left on device": (
+        "The engine's disk is full: check its usage (docker system df), and free space (docker builder prune)"
+    ),
 }
 
 
@@ -52,7 +53,7 @@ def build_image(ensemble: ExportedEnsemble, tag: str | None = None) -> Image:
             "build", "--quiet", "--target", "image", "--tag", tag, *labels,
             "--build-arg", f"ENGINE={library}", "--build-arg", f"SOURCE_DATE_EPOCH={created}",
             "--build-context", f"export={exported}", "--file", f"{context}/serving/deploy/Dockerfile", str(context),
-            advice="See what `docker build` needs (a registry, room on its disk)",
+            advice="Check what `docker build` needs (a registry, free disk space)",
         )  # fmt: skip
     return Image(tag=tag, num_bytes=int(_docker("image", "inspect", "--format", "{{.Size}}", tag)))
 
@@ -69,8 +70,8 @@ def _check_engine() -> None:
         )
     if architecture != _ARCHITECTURE:
         raise ExportError(
-            f"the engine runs on {architecture}, expected {_ARCHITECTURE}, which the server is for. Let DOCKER_HOST "
-            "name an engine on such a machine."
+            f"the engine runs on {architecture}, but the server requires {_ARCHITECTURE}. Set DOCKER_HOST to an "
+            "engine on such a machine."
         )
 
 
@@ -79,9 +80,9 @@ def _library_of(ensemble: ExportedEnsemble) -> str:
     library = with_library.get(details["engine"])
     if library is None or details["uncompiled"] or not all(details["native"].values()):
         raise ConfigError(
-            f"version {ensemble.version} of {ensemble.name} (engine {details['engine']}) needs Python to be served, "
-            f"and the image has none. Export it with --engine {' or '.join(sorted(with_library))}, and without "
-            "--uncompiled."
+            f"version {ensemble.version} of {ensemble.name} (engine {details['engine']}) requires Python for "
+            "serving, but the image does not include it. Export it with --engine "
+            f"{' or '.join(sorted(with_library))}, and without --uncompiled."
         )
     return library
 

@@ -343,8 +343,8 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
         wanted = (TransformWorkflow, self._operator)
         if any(sum(isinstance(op, kind) for op in ops) != 1 for kind in wanted):
             raise ExportError(
-                f"the graph holds {[type(op).__name__ for op in ops]}, "
-                f"expected {' >> '.join(kind.__name__ for kind in wanted)}."
+                f"the graph contains {[type(op).__name__ for op in ops]}, expected "
+                f"{' >> '.join(kind.__name__ for kind in wanted)}."
             )
         return write_version(
             Path(path),
@@ -363,5 +363,5 @@ def _check_same_origin(prepared: PreparedData, trained: TrainedModel) -> None:
     if origin != prepared.manifest.fingerprint:
         raise ArtifactError(
             f"{trained.path} was trained on prepared data {str(origin)[:12]}, but {prepared.path} is "
-            f"{prepared.manifest.fingerprint[:12]}. Give the data that the model was trained on, or train again."
+            f"{prepared.manifest.fingerprint[:12]}. Pass the data that the model was trained on, or train again."
         )

@@ -115,8 +115,8 @@ def check_parity(
         offline = transform_offline(workflow, rows)
     except Exception as error:  # operators raise anything
         raise ParityError(
-            f"NVTabular fails on the held-out rows ({type(error).__name__}: {error}), so there is nothing to compare "
-            "with. Nothing was exported."
+            f"NVTabular failed on the held-out rows ({type(error).__name__}: {error}), so there is no reference to "
+            "compare with. Nothing was exported."
         ) from error
     # Separate: pandas converts integers to float64 if any is missing, and edge cases would lose their last bits.
     awkward = _rows_that_fit(plan, awkward_rows(plan, rows))
@@ -167,8 +167,8 @@ def check_rows_apart(plan: Transform, heldout: pa.Table) -> float:
             own, among = (c.ragged().values if isinstance(c, Padded) else c for c in (column, same))
             if len(own) != len(among) or not _identical(own, among).all():
                 raise ParityError(
-                    f"column {name!r} differs: {_row(rows, number)} gives {own} alone and {among} among other rows, so "
-                    "it depends on what else is in a batch. Nothing was exported."
+                    f"column {name!r} differs: {_row(rows, number)} yields {own} alone and {among} among other rows, "
+                    "so the result depends on the rest of the batch. Nothing was exported."
                 )
     return statistics.median(times)
 
@@ -271,7 +271,8 @@ def _heldout_column(spec: ColumnSpec, heldout: pa.Table) -> pa.ChunkedArray:
         return heldout[spec.name].cast(_arrow_type(spec), safe=spec.numpy_dtype.kind != "f")
     except (KeyError, pa.ArrowException) as error:
         raise ParityError(
-            f"the held-out rows do not hold column {spec.name!r} as {spec.dtype} ({error}). Prepare the data again."
+            f"column {spec.name!r} is missing from the held-out rows or cannot be converted to {spec.dtype} "
+            f"({error}). Prepare the data again."
         ) from None
 
 
@@ -307,8 +308,8 @@ def _compare(
     worst, difference = _worst(expected, actual)
     if not difference <= SCORE_TOLERANCE:  # also true for NaN
         raise ParityError(
-            f"scores differ: {_row(rows, worst)} scores {expected[worst]!r} offline and "
-            f"{actual[worst]!r} served, and may differ by {SCORE_TOLERANCE}. Nothing was exported."
+            f"scores differ: {_row(rows, worst)} scores {expected[worst]!r} offline and {actual[worst]!r} served, "
+            f"but may differ by at most {SCORE_TOLERANCE}. Nothing was exported."
         )
     return difference
 
@@ -319,9 +320,9 @@ def _compare_with_training(rows: pa.Table, served: Columns, trained_on: pa.Table
     for name in served:
         if (row := _first_difference(served[name], before[name], _close)) is not None:
             raise ParityError(
-                f"column {name!r} differs: {_row(rows, row)} was {before[name].iloc[row]} when the data was prepared, "
-                f"and is {_value(served[name], row)} now, so the code of an operator changed. Prepare and train again. "
-                "Nothing was exported."
+                f"column {name!r} differs: {_row(rows, row)} was {before[name].iloc[row]} when the data was "
+                f"prepared, but is {_value(served[name], row)} now, so the code of an operator changed. Prepare and "
+                "train again. Nothing was exported."
             )
 
 
@@ -407,7 +408,7 @@ def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collec
     actual = model.score_served(CandidatePlan.of(plan, candidates).run(*request))
     if actual.size != expected.size:
         raise ParityError(
-            f"the model gives {actual.size} scores for {count} rows with {count} candidates each, expected "
+            f"the model returns {actual.size} scores for {count} rows with {count} candidates each, expected "
             f"{expected.size}: its output is not one score per candidate. Nothing was exported."
         )
     actual = actual.reshape(expected.shape)
@@ -416,8 +417,8 @@ def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collec
         row, candidate = (_row(rows, number) for number in divmod(worst, count))
         row |= {name: value for name, value in candidate.items() if name in candidates}
         raise ParityError(
-            f"scores differ: {row} scores {expected[worst]!r} alone and {actual[worst]!r} among other candidates, and "
-            f"may differ by {SCORE_TOLERANCE}. Nothing was exported."
+            f"scores differ: {row} scores {expected[worst]!r} alone and {actual[worst]!r} among other candidates, "
+            f"but may differ by at most {SCORE_TOLERANCE}. Nothing was exported."
         )
     return difference
 
@@ -509,8 +510,8 @@ def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
     elements = array.flatten()
     if elements.null_count and spec.numpy_dtype.kind in "iub":
         raise ParityError(
-            f"column {spec.name!r} has lists of {spec.dtype} with missing values, which a request cannot express. "
-            "Fill it in the data, or make it float64. Nothing was exported."
+            f"column {spec.name!r} has lists of {spec.dtype} with missing values, which a request cannot represent. "
+            "Fill them in the data, or convert the column to float64. Nothing was exported."
         )
     lengths = array.value_lengths().fill_null(MISSING_LIST).to_numpy(zero_copy_only=False).astype(np.int32)
     width = max(int(lengths.max(initial=0)), 1)
@@ -520,8 +521,8 @@ def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
 def _compare_column(name: str, served: Column, offline: "pd.Series[Any]", rows: pa.Table) -> None:
     if (row := _first_difference(served, offline, _identical)) is not None:
         raise ParityError(
-            f"column {name!r} differs: {_row(rows, row)} gives {offline.iloc[row]} offline and {_value(served, row)} "
-            "served. Nothing was exported."
+            f"column {name!r} differs: {_row(rows, row)} yields {offline.iloc[row]} offline and "
+            f"{_value(served, row)} served. Nothing was exported."
         )
 
 

@@ -31,14 +31,14 @@ from rankline.workflows.storage.artifacts import MANIFEST, Manifest
 ENTRY_POINTS = "rankline.model_formats"
 _MODULES = ("saved_model", "keras_file", "torch_script", "onnx_file", "lightgbm", "xgboost")
 _TORCH_SCRIPT = "Expected TorchScript: torch.jit.trace(model, example).save(path)"
-_SAVED = "Expected what save_model of LightGBM (.txt) or XGBoost (.json, .ubj) writes, not what dump_model does"
+_SAVED = "Expected a file from save_model of LightGBM (.txt) or XGBoost (.json, .ubj), not from dump_model"
 _REMEDIES = {
-    ".pkl": "A pickle runs code when it is loaded. Convert the model to ONNX, as skl2onnx does",
-    ".joblib": "A pickle runs code when it is loaded. Convert the model to ONNX, as skl2onnx does",
+    ".pkl": "A pickle runs code when it is loaded. Convert the model to ONNX, for example with skl2onnx",
+    ".joblib": "A pickle runs code when it is loaded. Convert the model to ONNX, for example with skl2onnx",
     ".h5": "Save it as a .keras file or a SavedModel",
-    ".pt": f"{_TORCH_SCRIPT}. What torch.save writes is a pickle",
-    ".pth": f"{_TORCH_SCRIPT}. What torch.save writes is a pickle",
-    ".pt2": f"{_TORCH_SCRIPT}, not what torch.export writes",
+    ".pt": f"{_TORCH_SCRIPT}. torch.save writes a pickle",
+    ".pth": f"{_TORCH_SCRIPT}. torch.save writes a pickle",
+    ".pt2": f"{_TORCH_SCRIPT}, not a file from torch.export",
     ".json": _SAVED,
     ".ubj": _SAVED,
     ".txt": _SAVED,
@@ -83,7 +83,7 @@ class ForeignModel(Protocol):
 
     def take_as_missing(self, value: float) -> None:
         """Treat a value as missing, in addition to NaN; raise ConfigError if models of this format have none."""
-        raise ConfigError(f"--missing {value:g} is for XGBoost models only, and this is another model. Leave it out.")
+        raise ConfigError(f"--missing {value:g} applies to XGBoost models only, but this is another model. Remove it.")
 
     def assumed(self) -> tuple[str, ...]:
         """Return the assumptions behind the scores that the file does not record, one sentence each."""
@@ -115,8 +115,8 @@ def open_model(path: Path) -> ForeignModel:
     if path.is_dir() and (path / MANIFEST).is_file():
         if Manifest.read(path).kind == KIND:
             return open_model(TrainedModel.load(path).model_path)
-        remedy = "It is an artifact of Rankline: export it by its recipe, rankline export RECIPE"
-    raise ArtifactError(f"{path} is no model that can be served. {remedy}.")
+        remedy = "It is a Rankline artifact. Export it with its recipe: rankline export RECIPE"
+    raise ArtifactError(f"{path} is not a model that can be served. {remedy}.")
 
 
 def _modules() -> Iterator[ModuleType]:

@@ -82,7 +82,7 @@ def export_foreign(
     """
     progress.update(0, 5, "load the model")
     if not sample.num_rows:
-        raise DataError("the sample has no rows. Give some like those that will be scored, a few thousand at best.")
+        raise DataError("the sample has no rows. Provide rows like those that will be scored, ideally a few thousand.")
     paths = [model] if isinstance(model, Path) else list(model)
     opened = [open_model(path) for path in paths]
     taken = opened[0] if len(opened) == 1 else Several(opened)
@@ -157,8 +157,8 @@ def _said_of_order(feed: Feed, source: str) -> str:
     rest = "" if len(feed.columns) <= _MAX_NAMED else f" and {len(feed.columns) - _MAX_NAMED} more"
     remedy = f", or --rename COLUMN={numbered[0]} and so on" if numbered else ""
     return (
-        f"The model does not name its features, so they are matched by position, as in {source}: {first}{rest}. "
-        f"If training used another order, give the columns in that order{remedy}."
+        f"The model does not name its features, so they are matched by position, as in {source}: {first}{rest}. If "
+        f"training used another order, pass the columns in that order{remedy}."
     )
 
 
@@ -239,7 +239,9 @@ def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -
         are_named = found or len(model.inputs) > 1 or any(entry.features for entry in model.inputs)
         columns = [name for name in rows.column_names if are_named or not is_text(rows[name].type)]
     if not columns:
-        raise ExportError(f"the model takes {', '.join(map(str, model.inputs))}, the sample has {rows.column_names}.")
+        raise ExportError(
+            f"the model takes {', '.join(map(str, model.inputs))}, but the sample has {rows.column_names}."
+        )
     first = pa.table({name: _first_value(name, rows[name]) for name in columns})
     with quiet_nvtabular():
         return nvt.Workflow(columns >> ops.AddMetadata()).fit(nvt.Dataset(first.to_pandas()))
@@ -252,7 +254,7 @@ def _first_value(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         return values.slice(0, 1) if len(values) else column.slice(0, 1).fill_null(pa.scalar(0).cast(column.type))
     values = values.filter(pc.greater(pc.list_value_length(values), 0))
     if not len(values):
-        raise DataError(f"column {name!r} of the sample has only empty lists. Give rows of which some have values.")
+        raise DataError(f"column {name!r} of the sample has only empty lists. Provide some rows with values.")
     return values.slice(0, 1)
 
 
@@ -285,13 +287,13 @@ def _check_sample(specs: Sequence[ColumnSpec], rows: pa.Table) -> None:
             f"{rows.column_names}.{did_you_mean(rows.column_names, missing)}"
         )
     wrong = [
-        f"{spec.name!r} is {rows[spec.name].type} in the sample, and the workflow was fitted on "
+        f"{spec.name!r} is {rows[spec.name].type} in the sample, but the workflow was fitted on "
         f"{'lists of ' if spec.width is not None else ''}{'strings' if spec.dtype == 'object' else spec.dtype}"
         for spec in specs
         if not _fits(spec, rows[spec.name].type)
     ]
     if wrong:
-        raise DataError(f"{'; '.join(wrong)}. Give the sample in the types that the workflow was fitted on.")
+        raise DataError(f"{'; '.join(wrong)}. Provide the sample in the types that the workflow was fitted on.")
 
 
 def _fits(spec: ColumnSpec, kind: pa.DataType) -> bool:
@@ -314,8 +316,8 @@ def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
     except Exception as error:  # operators raise anything
         reason = " ".join(str(error).split())[:200]
         raise ParityError(
-            f"NVTabular cannot transform the sample ({type(error).__name__}: {reason}), so there is nothing to compare "
-            "with. Nothing was exported."
+            f"NVTabular cannot transform the sample ({type(error).__name__}: {reason}), so there is no reference to "
+            "compare with. Nothing was exported."
         ) from error
 
 
@@ -333,26 +335,26 @@ def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int)
         if array.ndim not in (1, 2) or len(array) != num_rows or not array.size:
             raise ExportError(
                 f"the model's output {name!r} has the shape {list(array.shape)} for {num_rows} rows, expected "
-                f"[{num_rows}] or [{num_rows}, width]. Save a model with a row of numbers for each row."
+                f"[{num_rows}] or [{num_rows}, width]. Save a model that returns one row of numbers per input row."
             )
         if array.dtype.kind in "iu" and (array != array.astype(np.float32)).any():
             raise ExportError(
-                f"the model's output {name!r} is {array.dtype} with values up to {np.abs(array).max()}, but scores are "
-                "float32, which cannot hold them. Remove it from the model's outputs."
+                f"the model's output {name!r} is {array.dtype} with values up to {np.abs(array).max()}, but scores "
+                "are float32, which cannot represent them. Remove it from the model's outputs."
             )
         width = 1 if array.ndim == 1 else array.shape[1]
         classes = model.classes(name) or tuple(map(str, range(width)))
         is_wide = width > 1
         heads.append(Head(name, task=MULTICLASS if is_wide else REGRESSION, classes=classes if is_wide else ()))
     if not heads:
-        raise ExportError(f"the model puts out {list(made)}, none of them numbers.")
+        raise ExportError(f"the model outputs {list(made)}, expected at least one numeric output.")
     return tuple(heads)
 
 
 def _check_names(specs: Sequence[ColumnSpec], heads: Sequence[Head]) -> None:
     taken = {tensor.name for spec in specs for tensor in (*spec.tensors, *([spec.mask] if spec.mask else []))}
     if twice := sorted(taken & set(output_names(heads))):
-        raise ExportError(f"{twice} are inputs of the workflow and outputs of the model. Name the outputs otherwise.")
+        raise ExportError(f"{twice} are both inputs of the workflow and outputs of the model. Rename the outputs.")
 
 
 def _fingerprints(models: Sequence[Path], workflow: Path | nvt.Workflow | None, sample: pa.Table) -> dict[str, str]:

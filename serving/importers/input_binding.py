@@ -115,7 +115,7 @@ def match(
     if missing:
         unused = sorted({column.name for column in columns} - {name for feed in feeds for name in feed.columns})
         problems.append(
-            f"the model takes {', '.join(map(str, missing))}, and {source} has "
+            f"the model takes {', '.join(map(str, missing))}, but {source} has "
             f"{', '.join(map(str, columns)) or 'no columns'}.{_remedy([entry.name for entry in missing], unused)}"
         )
     if problems:
@@ -124,7 +124,7 @@ def match(
 
 
 def _remedy(missing: Sequence[str], unused: Sequence[str]) -> str:
-    return f"{did_you_mean(missing, unused)} If a column is called otherwise: --rename COLUMN={missing[0]}"
+    return f"{did_you_mean(missing, unused)} If a column has another name, pass --rename COLUMN={missing[0]}"
 
 
 def _check_renames(
@@ -134,7 +134,9 @@ def _check_renames(
     if wrong := [name for name in renames if name not in made]:
         raise ExportError(f"--rename names {wrong}, expected columns of {source}: {made}.{did_you_mean(wrong, made)}")
     if len(set(renames.values())) < len(renames):
-        raise ExportError(f"--rename gives several columns one name: {dict(renames)}. Give each a name of its own.")
+        raise ExportError(
+            f"--rename maps several columns to the same name: {dict(renames)}. Use a unique name for each."
+        )
     taken = [name for entry in inputs for name in (_stem(entry.name), *entry.features, *entry.numbered)]
     if wrong := [name for name in renames.values() if name not in taken]:
         raise ExportError(f"--rename names {wrong}, expected inputs of the model: {taken}.{did_you_mean(wrong, taken)}")
@@ -153,8 +155,8 @@ def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str
     if features:
         if missing := [name for name in features if name not in by_name]:
             raise ExportError(
-                f"the model takes the features {missing}, and {source} has {[c.name for c in by_name.values()]}."
-                f"{_remedy(missing, sorted(set(by_name) - set(features)))}"
+                f"the model takes the features {missing}, but {source} has "
+                f"{[c.name for c in by_name.values()]}.{_remedy(missing, sorted(set(by_name) - set(features)))}"
             )
         columns = {name: by_name[name] for name in features}
     elif entry.shape is None:
@@ -164,12 +166,12 @@ def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str
         return None
     elif width is not None and width != len(by_name):
         raise ExportError(
-            f"the model takes {entry}, a matrix with {width} columns, and {source} has {len(by_name)}: "
-            f"{list(by_name)}. Leave out what it was not trained on."
+            f"the model takes {entry}, a matrix with {width} columns, but {source} has {len(by_name)}: "
+            f"{list(by_name)}. Remove the columns that it was not trained on."
         )
     wrong = [str(column) for column in columns.values() if not _is_number(column)]
     if wrong:
-        raise ExportError(f"the model takes {entry}, one matrix of numbers, and {source} has {', '.join(wrong)}.")
+        raise ExportError(f"the model takes {entry}, one matrix of numbers, but {source} has {', '.join(wrong)}.")
     names = tuple(column.name for column in columns.values())
     return Feed(
         input=entry, kind=MATRIX, columns=names, dtype=entry.dtype or "float32", rank=2, by_position=not features
@@ -187,11 +189,11 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
     if column is None:
         return None
     if part is not None and not column.is_list:
-        return f"the model takes {entry}, a part of lists, and the column is {column}, one value per row"
+        return f"the model takes {entry}, a part of lists, but the column is {column}, one value per row"
     shape = entry.shape
     if part in (NNZS, OFFSETS):
         if entry.dtype and (np.dtype(entry.dtype).kind not in "iuf" or np.dtype(entry.dtype).itemsize < _COUNT_BYTES):
-            return f"the model takes {entry}, lengths or offsets of lists, expected int32 or int64"
+            return f"the model takes {entry}, lengths or offsets of lists, which must be int32 or int64"
         return Feed(
             input=entry, kind=part, columns=(column.name,), dtype=entry.dtype or "int32", rank=len(shape or (None,))
         )
@@ -203,11 +205,11 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
         kind, rank = (PADDED, 2) if is_padded else (VALUES, len(shape or (None,)))
     elif column.is_list:
         if shape is not None and len(shape) != 2:
-            return f"the model takes {entry}, and the column is {column}: expected a matrix [rows, longest]"
+            return f"the model takes {entry}, but the column is {column}, which requires a matrix [rows, longest]"
         kind, rank = PADDED, 2
     else:
         if shape is not None and (len(shape) > 2 or (len(shape) == 2 and shape[1] not in (1, None)) or not shape):
-            return f"the model takes {entry}, and the column is {column}, one value per row"
+            return f"the model takes {entry}, but the column is {column}, one value per row"
         kind, rank = COLUMN, 2 if shape is None else len(shape)
     return Feed(input=entry, kind=kind, columns=(column.name,), dtype=dtype, rank=rank)
 
@@ -217,11 +219,11 @@ def _wrong_type(entry: Input, column: Encoded) -> str | None:
     made = np.dtype(column.dtype).kind
     taken = "f" if entry.dtype in ("", *_HALVES) else np.dtype(entry.dtype).kind
     if made in "OSU" or taken in "OSU":
-        return f"the model takes {entry}, and the column is {column}: strings are not served, encode them first"
+        return f"the model takes {entry}, but the column is {column}: strings are not supported, encode them first"
     if taken not in "iubf":
         return f"the model takes {entry}, expected integers or floats"
     if taken in "iub" and made == "f":
-        return f"the model takes {entry}, and the column is {column}: floats would lose what is behind the point"
+        return f"the model takes {entry}, but the column is {column}: floats would lose their fractional part"
     return None
 
 
@@ -257,8 +259,8 @@ def check_sample(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
             is_missing = frame[name].isna().to_numpy()
             if feed.is_of_list and is_missing.any():  # NVTabular reports missing integers
                 raise DataError(
-                    f"column {name!r} is missing in row {is_missing.argmax()} of the sample, and would reach the model."
-                    " Leave such rows out, or fill it in the workflow: NullToEmptyList."
+                    f"column {name!r} is missing in row {is_missing.argmax()} of the sample, and would reach the "
+                    "model. Drop such rows, or fill the column in the workflow with NullToEmptyList."
                 )
             column = column_of_rows(frame[name], is_list=feed.is_of_list)
             made = (column.elements if isinstance(column, Lists) else column).values.dtype
@@ -268,7 +270,7 @@ def check_sample(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
                         column = step.run(column)
             except UnfitError as error:
                 raise DataError(
-                    f"the model does not take the sample: {error} Leave such rows out, or save the model with a larger "
+                    f"the model does not accept the sample: {error} Drop such rows, or save the model with a larger "
                     "type or width."
                 ) from None
 

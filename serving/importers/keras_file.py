@@ -111,8 +111,8 @@ def check_names(path: Path, keras: Any) -> None:
         raise _damaged(path, error) from None
     if foreign:
         raise ArtifactError(
-            f"{path} holds {', '.join(foreign)}: no part of Keras that only computes. Build the model of Keras' own "
-            "layers, or save it as a SavedModel, which holds what they compute."
+            f"{path} contains {', '.join(foreign)}, expected only parts of Keras that do nothing but compute. Build "
+            "the model from Keras' own layers, or save it as a SavedModel, which contains their computation."
         )
 
 
@@ -198,9 +198,9 @@ def _called(part: dict[str, Any]) -> str:
 def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     members = archive.infolist()
     if outside := [m.filename for m in members if m.filename[:1] in "/\\" or ".." in PurePosixPath(m.filename).parts]:
-        raise ArtifactError(f"{path} has files that lead outside of it: {outside}. Save the model again.")
+        raise ArtifactError(f"{path} has files with paths outside the archive: {outside}. Save the model again.")
     if len(members) > MAX_MEMBERS:
-        raise ArtifactError(f"{path} holds {len(members)} files, expected at most {MAX_MEMBERS}. Save it again.")
+        raise ArtifactError(f"{path} contains {len(members)} files, expected at most {MAX_MEMBERS}. Save it again.")
     total, limit = sum(member.file_size for member in members), (1 << 20) + MAX_RATIO * path.stat().st_size
     if total > limit:
         raise ArtifactError(f"{path} unpacks to {total >> 20} MiB, expected at most {limit >> 20}. Save it again.")
@@ -209,7 +209,9 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
 def _json_of(archive: zipfile.ZipFile, name: str) -> Any:
     size = archive.getinfo(name).file_size
     if size > MAX_JSON_BYTES:
-        raise ArtifactError(f"{archive.filename} has a {name} of {size >> 20} MiB, expected {MAX_JSON_BYTES >> 20}.")
+        raise ArtifactError(
+            f"{archive.filename} has a {name} of {size >> 20} MiB, expected at most {MAX_JSON_BYTES >> 20}."
+        )
     return json.loads(archive.read(name))
 
 
@@ -220,7 +222,7 @@ def _check_weights(content: bytes, path: Path) -> None:
     with h5py.File(BytesIO(content), "r") as file:
         datasets: dict[int, int] = {}
         if outside := sorted(_leading_outside(file, datasets)):
-            raise ArtifactError(f"{path} has weights that are links to elsewhere: {outside}. Save the model again.")
+            raise ArtifactError(f"{path} has weights that link to other files: {outside}. Save the model again.")
     if (total := sum(datasets.values())) > len(content):  # compressed or never written
         raise ArtifactError(
             f"{path} has {total} bytes of weights in a file of {len(content)}, expected no compression. Save it again."
@@ -267,7 +269,7 @@ class Model(ForeignModel):
             raise ArtifactError(f"{path} cannot be loaded by Keras ({type(error).__name__}: {reason}).") from None
         inputs = getattr(self._model, "inputs", None)
         if not inputs:
-            raise ArtifactError(f"{path} does not say what it takes. Build it with keras.Input, or save a SavedModel.")
+            raise ArtifactError(f"{path} does not declare its inputs. Build it with keras.Input, or save a SavedModel.")
         self.inputs = tuple(
             Input(name=_name(tensor), dtype=_dtype(tensor.dtype), shape=(None, *tensor.shape[1:])) for tensor in inputs
         )  # a Sequential built by a call has the number of rows of that call in its shapes

@@ -60,7 +60,9 @@ class Model(ForeignModel):
         try:
             text = path.read_bytes().decode()
         except UnicodeDecodeError as error:
-            raise ArtifactError(f"{path} is a damaged LightGBM model: {error}. Save it again by save_model.") from None
+            raise ArtifactError(
+                f"{path} is a damaged LightGBM model: {error}. Save it again with save_model."
+            ) from None
         read = read_forest(text, str(path))
         objective, transform, scale = _objective(read.objective, read.width, path)
         self._forest = Forest(trees=read.trees, width=read.width, transform=transform, scale=scale)

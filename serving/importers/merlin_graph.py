@@ -28,14 +28,16 @@ def parts_of(graph: Any, sample: pa.Table, directory: Path) -> Parts:
     known = {id(op) for op in (*workflows, *models)}
     others = [type(op).__name__ for op in operators if id(op) not in known]
     if foreign := sorted({name for name in others if name not in _HOLD_NOTHING}):
-        raise ExportError(f"the graph holds {foreign}, expected TransformWorkflow, {_TENSORFLOW} and {_PYTORCH} only.")
+        raise ExportError(
+            f"the graph contains {foreign}, expected TransformWorkflow, {_TENSORFLOW} and {_PYTORCH} only."
+        )
     if len(workflows) > 1:
         raise ExportError(
-            f"the graph holds {len(workflows)} workflows, expected one. Fit one in place of them: "
+            f"the graph contains {len(workflows)} workflows, expected one. Fit a single one instead: "
             "nvt.Workflow(first.output_node + second.output_node)."
         )
     if not models:
-        raise ExportError(f"the graph holds no model, expected {_TENSORFLOW} or {_PYTORCH}.")
+        raise ExportError(f"the graph contains no model, expected {_TENSORFLOW} or {_PYTORCH}.")
     workflow = workflows[0].workflow if workflows else None
     saved = tuple(_saved(op, place, workflow, sample, directory) for place, op in enumerate(models))
     return Parts(workflow=workflow, models=saved)

@@ -90,9 +90,13 @@ def _load(path: Path) -> Any:
     except Exception as error:  # exceptions of protobuf and onnx have no common base
         raise ArtifactError(f"{path} cannot be read as ONNX: {_line(error)}. Convert the model again.") from None
     if any(tensor.data_location for tensor in _tensors(model)):  # ONNX Runtime would look for it
-        raise ArtifactError(f"{path} has external data that onnx did not load. Save it with all weights inside.")
+        raise ArtifactError(
+            f"{path} has external data that onnx did not load. Save it with all weights in the same file."
+        )
     if foreign := sorted({node.domain for node in _nodes(model.graph)} - _DOMAINS):
-        raise ArtifactError(f"{path} has operators of {foreign}, expected those of ONNX and ONNX Runtime.")
+        raise ArtifactError(
+            f"{path} has operators from the domains {foreign}, expected those of ONNX and ONNX Runtime."
+        )
     return model
 
 
@@ -122,10 +126,10 @@ def _check_functions(path: Path, model: Any) -> None:
         return size
 
     if len(functions) < len(model.functions):
-        raise ArtifactError(f"{path} has two functions of one name. Convert the model again.")
+        raise ArtifactError(f"{path} has two functions with the same name. Convert the model again.")
     if (size := size_of(model.graph.node)) > _MAX_INLINED_BYTES:
         raise ArtifactError(
-            f"{path} takes {float(size):.1g} bytes after its functions are inlined, expected at most "
+            f"{path} needs {float(size):.1g} bytes after its functions are inlined, expected at most "
             f"{_MAX_INLINED_BYTES:.1g}. Convert the model again, without functions."
         )
 
@@ -160,7 +164,7 @@ def _try(path: Path, content: bytes) -> None:
     done = subprocess.run(command, input=content, capture_output=True, check=False)
     if done.returncode < 0 or done.returncode == _TOO_LARGE:
         raise ArtifactError(
-            f"{path} takes more than {max_bytes >> 20} MiB or {max_cpu_s} s of CPU time to load and score one row, "
+            f"{path} needs more than {max_bytes >> 20} MiB or {max_cpu_s} s of CPU time to load and score one row, "
             "or crashes ONNX Runtime. Convert the model again, without constants or loops of that size."
         )
     if done.returncode:
@@ -257,7 +261,7 @@ def _scores(model: Any, *, has_classes: bool) -> list[Any]:
 
 def _input(path: Path, tensor: Any) -> Input:
     if not tensor.type.HasField("tensor_type"):
-        raise ArtifactError(f"{path} takes {tensor.name!r}, which is no tensor.")
+        raise ArtifactError(f"{path} takes {tensor.name!r}, which is not a tensor.")
     kind = tensor.type.tensor_type
     shape = None
     if kind.HasField("shape"):
@@ -320,8 +324,8 @@ def _of_opset(model: Any, feeds: Sequence[Feed]) -> Any:
         return version_converter.convert_version(model, _FIRST_OPSET)
     except Exception as error:  # onnx's exceptions have no common base
         raise ExportError(
-            f"the ONNX model is of opset {version}, and cannot be made one of {_FIRST_OPSET}: {_line(error)}. Convert "
-            "it again, with a newer opset."
+            f"the ONNX model uses opset {version} and cannot be converted to opset {_FIRST_OPSET}: {_line(error)}. "
+            "Convert it again, with a newer opset."
         ) from None
 
 

@@ -203,7 +203,7 @@ def _dtype(spec: Any) -> str:
 def _shape(path: Path, name: str, spec: Any) -> tuple[int | None, ...]:
     if spec.shape.rank is None:
         raise ArtifactError(
-            f"{path} takes {name!r} of any rank. Save it with an input_signature that says [None] or [None, 1]."
+            f"{path} takes {name!r} of any rank. Save it with an input_signature of shape [None] or [None, 1]."
         )
     return tuple(spec.shape.as_list())
 
@@ -221,7 +221,9 @@ class Several(ForeignModel):
 
     def __init__(self, models: Sequence[ForeignModel]) -> None:
         if foreign := sorted({model.format for model in models} - {SAVED_MODEL}):
-            raise ExportError(f"several models are served as one where all are TensorFlow's, got {foreign} too.")
+            raise ExportError(
+                f"several models can be served as one only if all are TensorFlow models, got {foreign} too."
+            )
         by_name: dict[str, Input] = {}
         for entry in (entry for model in models for entry in model.inputs):
             if by_name.setdefault(entry.name, entry) != entry:

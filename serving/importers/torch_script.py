@@ -83,7 +83,7 @@ class Model(ForeignModel):
             if longest and not single:
                 raise ExportError(
                     f"{error} The longest lists of the sample have {longest} values. If the model takes lists of a "
-                    "fixed width, give a sample whose longest lists have that width."
+                    "fixed width, provide a sample whose longest lists have that width."
                 ) from None
             raise
         return tried[0]
@@ -117,7 +117,7 @@ class Model(ForeignModel):
         if wrong := {
             name: type(value).__name__ for name, value in named.items() if not isinstance(value, torch.Tensor)
         }:
-            raise ExportError(f"forward of the TorchScript gives {wrong}, expected tensors.")
+            raise ExportError(f"forward of the TorchScript returns {wrong}, expected tensors.")
         return {name: _array(tensor) for name, tensor in named.items()}
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:

@@ -57,7 +57,9 @@ def write_forest(forest: Forest, feeds: Sequence[Feed], heads: Sequence[Head], t
 
     [head], [name] = heads, output_names(heads)
     if head.width != forest.width:
-        raise ExportError(f"the forest gives {forest.width} scores for a row, {head.column!r} expects {head.width}.")
+        raise ExportError(
+            f"the forest returns {forest.width} scores per row, but {head.column!r} expects {head.width}."
+        )
     graph = Graph([*dtypes_of(feeds), name])
     columns = [
         graph.add("Cast", graph.take(column, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), 1), to=TensorProto.FLOAT)

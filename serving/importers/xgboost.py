@@ -56,8 +56,10 @@ _TRANSFORMS = (
 )
 """Objective → transform of the sum, `PredTransform` in XGBoost's objective functions."""
 _REMEDIES = {
-    "multi:softmax": "It gives a number of a class: booster.set_param('objective', 'multi:softprob') before save_model",
-    "binary:hinge": "It gives 0 or 1: train with binary:logistic",
+    "multi:softmax": (
+        "It returns class numbers: call booster.set_param('objective', 'multi:softprob') before save_model"
+    ),
+    "binary:hinge": "It returns 0 or 1: train with binary:logistic",
 }
 
 
@@ -94,7 +96,7 @@ class Model(ForeignModel):
     def assumed(self) -> tuple[str, ...]:
         if not math.isnan(self._forest.missing):
             return ()
-        return ("XGBoost does not save which value means missing, so it is NaN, unless you give --missing VALUE.",)
+        return ("XGBoost does not save which value means missing, so NaN is assumed unless you pass --missing VALUE.",)
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import xgboost
@@ -139,14 +141,14 @@ def _read(path: Path) -> _Saved:
         return _checked(document, path)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else in_short(error)
-        raise ArtifactError(f"{path} is a damaged XGBoost model: {reason}. Save it again by save_model.") from None
+        raise ArtifactError(f"{path} is a damaged XGBoost model: {reason}. Save it again with save_model.") from None
 
 
 def _checked(document: Any, path: Path) -> _Saved:
     learner = document["learner"]
     booster, sizes = learner["gradient_booster"], learner["learner_model_param"]
     if booster["name"] not in ("gbtree", "dart"):
-        raise ArtifactError(f"{path} is a model of {booster['name']}, expected trees. Train it with booster='gbtree'.")
+        raise ArtifactError(f"{path} is a {booster['name']} model, expected trees. Train it with booster='gbtree'.")
     objective = learner["objective"]["name"]
     if objective not in _TRANSFORMS:
         remedy = _REMEDIES.get(objective, f"Expected one of {', '.join(_TRANSFORMS)}")
@@ -190,9 +192,9 @@ def _check_targets(targets: Sequence[int], width: int) -> None:
     if not targets:
         raise ValueError("it has no trees")
     if wrong := [target for target in targets if not 0 <= target < width]:
-        raise ValueError(f"a tree is of class {wrong[0]}, and there are {width}")
+        raise ValueError(f"a tree has the class {wrong[0]}, but there are {width} classes")
     if width > len(targets):
-        raise ValueError(f"it has {width} classes, and {len(targets)} trees")
+        raise ValueError(f"it has {width} classes, but {len(targets)} trees")
 
 
 def _num_best(model: Mapping[str, Any], attributes: Mapping[str, Any], width: int) -> int:
@@ -204,7 +206,7 @@ def _num_best(model: Mapping[str, Any], attributes: Mapping[str, Any], width: in
     ends = model.get("iteration_indptr") or range(0, count + 1, step)
     best = int(attributes["best_iteration"])
     if not 0 <= best < len(ends) - 1 or not 0 < ends[best + 1] <= count:
-        raise ValueError(f"its best iteration is {best}, and there are {len(ends) - 1} iterations")
+        raise ValueError(f"its best iteration is {best}, but there are {len(ends) - 1} iterations")
     return index(ends[best + 1])
 
 
@@ -314,7 +316,7 @@ def _base(saved: _Saved) -> tuple[float, ...]:
 
 def _of_categories(path: Path) -> ArtifactError:
     return ArtifactError(
-        f"{path} splits at categories. Train it without enable_categorical: ids are numbers, or flags of their own."
+        f"{path} splits by categories. Train it without enable_categorical, on ids as numbers or one flag per id."
     )
 
 
@@ -330,7 +332,7 @@ def read_ubjson(content: bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if reader.place != len(content):
-        raise ValueError(f"it goes on after its end at byte {reader.place}")
+        raise ValueError(f"it has extra bytes after its end at byte {reader.place}")
     return value
 
 
@@ -340,7 +342,7 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         if size < 0 or self.place + size > len(self._content):
-            raise ValueError(f"it is cut off at byte {len(self._content)}")
+            raise ValueError(f"it is truncated at byte {len(self._content)}")
         self.place += size
         return self._content[self.place - size : self.place]
 
@@ -355,7 +357,7 @@ class _Reader:
             return self._object()
         if mark == b"[":
             return self._array()
-        raise ValueError(f"{mark!r} is of no type, before byte {self.place}")
+        raise ValueError(f"{mark!r} before byte {self.place} is not a known type")
 
     def _numbers(self, mark: bytes, count: int) -> list[Any]:
         dtype = np.dtype(_NUMBERS[mark])
@@ -365,7 +367,7 @@ class _Reader:
     def _count(self) -> int:
         count = self.value(self.take(1))
         if not isinstance(count, int) or isinstance(count, bool):
-            raise ValueError(f"a length is {count!r}, before byte {self.place}")
+            raise ValueError(f"a length before byte {self.place} is {count!r}")
         return count
 
     def _text(self) -> str:
@@ -384,7 +386,7 @@ class _Reader:
         if mark == b"$":
             kind, sign = self.take(1), self.take(1)
             if kind not in _NUMBERS or sign != b"#":
-                raise ValueError(f"a list is of type {kind!r}, before byte {self.place}")
+                raise ValueError(f"a list before byte {self.place} has the type {kind!r}")
             return self._numbers(kind, self._count())
         if mark == b"#":
             return [self.value(self.take(1)) for _ in range(self._count())]

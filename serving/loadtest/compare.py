@@ -102,7 +102,7 @@ def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: flo
         ConfigError: the limit is negative, or the reports have no load in common.
     """
     if not max_regression >= 0:
-        raise ConfigError(f"the largest regression allowed is {max_regression}, expected at least 0: 0.1 is 10 %.")
+        raise ConfigError(f"the maximum regression is {max_regression}, expected at least 0, where 0.1 means 10 %.")
     loads_before, loads_after = _loads(before), _loads(after)
     shared = [load for load in loads_after if load in loads_before]
     if not shared:
@@ -118,7 +118,7 @@ def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: flo
             if old.value and new.value:
                 differences.append(Difference.between(name, figure, old, new))
             not_reported += [
-                f"{name}, {figure}, {when}: {found.reason or 'nothing was answered'}"
+                f"{name}, {figure}, {when}: {found.reason or 'no request was answered'}"
                 for when, found in (("before", old), ("now", new))
                 if not found.value
             ]

@@ -42,7 +42,9 @@ class Slo:
             metric.label: (metric.name, metric.level) for metric in METRICS.values() if metric.level is not None
         }
         if match is None or match["label"] not in percentiles or not float(match["bound"]):
-            raise ConfigError(f"slo is {text!r}, expected one of {', '.join(percentiles)} and a time: p99=10ms.")
+            raise ConfigError(
+                f"slo is {text!r}, expected one of {', '.join(percentiles)} and a time, such as p99=10ms."
+            )
         name, level = percentiles[match["label"]]
         return cls(metric=name, level=level, bound_ms=float(match["bound"]) * _UNITS_MS[match["unit"]])
 
@@ -110,19 +112,21 @@ class LoadConfig:
             )
         for name, known in (("transport", TRANSPORTS), ("inputs", INPUTS)):
             if getattr(self, name) not in known:
-                raise ConfigError(f"no {name} {getattr(self, name)!r}. Available: {', '.join(known)}.")
+                raise ConfigError(f"unknown {name} {getattr(self, name)!r}. Available: {', '.join(known)}.")
         if self.slo is not None:
             Slo.parse(self.slo)
             if self.rate:
-                raise ConfigError("a rate and an slo contradict each other: the slo searches for the rate. Give one.")
+                raise ConfigError(
+                    "a rate and an slo cannot be combined, since the slo searches for the rate. Pass one of them."
+                )
         if self.is_trace and not (file := Path(self.arrivals)).exists() and self.arrivals == file.stem:
             raise ConfigError(f"arrivals is {self.arrivals!r}, expected constant, poisson or a file of times.")
         if self.arrivals == "constant" and not (self.rate or self.slo):
-            raise ConfigError("arrivals need a rate or an slo. Give --rate.")
+            raise ConfigError("arrivals require a rate or an slo. Pass --rate.")
         if not (self.rate or self.slo or self.concurrency or self.is_trace):
-            raise ConfigError("no load: give a concurrency, a rate, an slo or a file of arrivals.")
+            raise ConfigError("no load is specified. Pass a concurrency, a rate, an slo or a file of arrivals.")
         if self.is_trace and (self.rate or self.slo):
-            raise ConfigError(f"the file {self.arrivals} sets the rate of arrivals. Give no rate or slo.")
+            raise ConfigError(f"the file {self.arrivals} already sets the rate. Do not pass a rate or slo.")
 
     @property
     def row_skew(self) -> float:

@@ -39,7 +39,7 @@ def write_native_identity(repository: Path, backends: Path) -> None:
     """Write the native model into a repository, and its backend into a directory of backend folders."""
     found = native_backends()
     if NAME not in found.objects:
-        raise ServerError(f"there is no native identity model ({found.lacking}). Install g++.")
+        raise ServerError(f"the native identity model is not available ({found.lacking}). Install g++.")
     (backends / NATIVE_NAME).mkdir(parents=True)
     shutil.copy(found.objects[NAME], backends / NATIVE_NAME / object_name(NATIVE_NAME))
     _write(repository, NATIVE_NAME)

@@ -91,13 +91,13 @@ class ScoreCheck:
     def _check_whose(self, answer: Answered, response: Any) -> None:
         if response.id != str(answer.number):
             raise ServingError(
-                f"request {answer.number} of process {answer.process} got the answer of request {response.id!r}. "
-                "Report it to whoever runs the server."
+                f"request {answer.number} of process {answer.process} got the response to request {response.id!r}. "
+                "Report this to whoever runs the server."
             )
         if self._version is not None and response.model_version != str(self._version):
             raise ServingError(
-                f"version {response.model_version} answered under load, expected version {self._version}. "
-                "Measure a server that does not change it."
+                f"version {response.model_version} responded under load, expected version {self._version}. Measure a "
+                "server that keeps its version."
             )
 
     def _scores(self, response: Any, num_rows: int) -> npt.NDArray[Any]:
@@ -231,10 +231,10 @@ def _failure(run: Run, outcome: Outcome) -> str:
         return ""
     if run.whole.num_answered:
         return (
-            f"no request that was due in these {run.duration_s:g} s was answered in them: all answers were to earlier "
-            "requests. The load is more than client or server can handle. Lower the rate."
+            f"no request scheduled within these {run.duration_s:g} s was answered in time: all responses were to "
+            "earlier requests. The load is more than client or server can handle. Lower the rate."
         )
-    return f"nothing was answered in {run.duration_s:g} s: {dict(run.whole.errors) or 'no errors either'}."
+    return f"no request was answered in {run.duration_s:g} s: {dict(run.whole.errors) or 'no errors occurred'}."
 
 
 def _lateness(run: Run, config: LoadConfig) -> str:
@@ -243,8 +243,8 @@ def _lateness(run: Run, config: LoadConfig) -> str:
     if not num_late or config.slo is not None:
         return ""
     return (
-        f"{num_late:,} requests had no answer within {config.timeout_s:g} s: "
-        "the server stalled, or the load is more than it can handle."
+        f"{num_late:,} requests got no response within {config.timeout_s:g} s: the server stalled, or the load is "
+        "more than it can handle."
     )
 
 

@@ -78,8 +78,8 @@ class SloSearch:
             return
         if self._tested[-1].problem:
             raise _InVainError(
-                "the client, not the server, is the limit, at lower rates too: it sends late. "
-                "End what else runs here, or measure from another machine with --url"
+                "the client, not the server, is the bottleneck, even at lower rates: it sends late. Stop other "
+                "programs here, or measure from another machine with --url"
             )
         raise _InVainError(f"{METRICS[self._slo.metric].label} is no lower at lower rates")
 

@@ -105,8 +105,8 @@ def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:
         raise ConfigError(f"batch sizes are {list(batch_sizes)}, expected at least one, each at least 1.")
     if max(batch_sizes) > limit:
         raise ConfigError(
-            f"batch size {max(batch_sizes)} is larger than the model takes ({limit}). "
-            "Choose smaller ones, or export with a larger max_batch_size."
+            f"batch size {max(batch_sizes)} exceeds the model's limit ({limit}). Use smaller ones, or export with a "
+            "larger max_batch_size."
         )
 
 

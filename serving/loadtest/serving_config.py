@@ -111,7 +111,7 @@ def space(
         raise ConfigError(f"{', '.join(unknown)} cannot be tuned for serving.{hint} Available: {', '.join(VARIED)}.")
     first = next((engine for engine in engines if engine.name == own.engine), engines[0])
     if "engine" in only and len(engines) == 1 and set(only) != set(VARIED):
-        raise ConfigError(f"the engine cannot be varied: only {first.name} serves this model. Leave it out of --only.")
+        raise ConfigError(f"the engine cannot be varied: only {first.name} serves this model. Remove it from --only.")
     base = replace(
         own,
         engine=first.name,
@@ -138,7 +138,9 @@ def space(
             )
             found.setdefault(one)
     if len(found) == 1:
-        raise ConfigError(f"there is nothing to compare: {name_of(base)} is all that is left. Vary more with --only.")
+        raise ConfigError(
+            f"there is nothing to compare: {name_of(base)} is the only configuration. Vary more with --only."
+        )
 
     def distance(one: ExportConfig) -> tuple[bool, int]:
         num_others = sum(getattr(one, name) != getattr(base, name) for name in VARIED)

@@ -72,7 +72,7 @@ def conclusion(report: BenchmarkReport) -> str:
         most = max(measured, key=lambda result: result.rows_per_s, default=None)
         said = list(dict.fromkeys(_figures_of(result) for result in (*measured[:1], *([most] if most else []))))
     said += [f"the machine was busy ({report.busy})"] if report.busy else []
-    said += ["see what went wrong"] if report.problems else []
+    said += ["problems were found"] if report.problems else []
     return "; ".join(said) or "nothing was measured"
 
 
@@ -168,7 +168,7 @@ def _remarked(results: Sequence[LoadResult]) -> Iterator[str]:
 
 def _notes(result: LoadResult) -> Iterator[str]:
     if not result.is_stable and not result.problem:
-        yield "latency did not stabilise within the time limit"
+        yield "latency did not stabilize within the time limit"
     for status, count in result.errors.items():
         yield f"{count:,} requests failed with {status}"
     if result.num_unsent:

@@ -35,7 +35,7 @@ class ProtoReader {
         text = Take(4);
         break;
       default:
-        throw ArtifactError("it has a group, or another type of field that is out of use");
+        throw ArtifactError("it has a group or another obsolete field type");
     }
     return true;
   }
@@ -57,7 +57,7 @@ class ProtoReader {
   }
 
   std::string_view Take(uint64_t size) {
-    if (size > bytes_.size()) throw ArtifactError("it is cut off");
+    if (size > bytes_.size()) throw ArtifactError("it is truncated");
     const std::string_view taken = bytes_.substr(0, size);
     bytes_.remove_prefix(size);
     return taken;

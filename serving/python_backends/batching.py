@@ -98,7 +98,7 @@ class BatchingModel(ABC):
                 aligned = batches if self._candidates is None else self._candidates.aligned(batches)
                 return self._split(self._run(*(join(arrays) for arrays in zip(*aligned, strict=True))), batches)
             except Exception as error:
-                pb_utils.Logger.log_verbose(f"{len(batches)} requests could not be joined, each runs alone: {error}")
+                pb_utils.Logger.log_verbose(f"{len(batches)} requests could not be joined, running each alone: {error}")
         return [self._run_alone(batch) for batch in batches]
 
     def _check_lengths(self, batch: Batch) -> None:
@@ -132,7 +132,7 @@ class BatchingModel(ABC):
     def _split(self, results: Sequence[Array], batches: Sequence[Batch]) -> list[Any]:
         *bounds, num_rows = np.cumsum([next(len(array) for array in batch if array is not None) for batch in batches])
         if any(len(result) != num_rows for result in results):
-            raise ValueError(f"outputs have {[len(result) for result in results]} rows for {num_rows} rows of input")
+            raise ValueError(f"outputs have {[len(result) for result in results]} rows for {num_rows} input rows")
         split: list[Sequence[Array]] = list(zip(*(np.split(result, bounds) for result in results), strict=True))
         if self._candidates is not None:
             shapes = [self._candidates.shape_of(batch) for batch in batches]
@@ -176,7 +176,7 @@ def join(arrays: Batch) -> Array | None:
     if not present:
         return None
     if len(present) < len(arrays):
-        raise ValueError("some of them leave out an optional input, others do not")
+        raise ValueError("some of them omit an optional input, others do not")
     return _concatenated(present)
 
 

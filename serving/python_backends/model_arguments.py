@@ -63,10 +63,10 @@ def check_tensors(
     names = {tensor.name for tensor in declared}
     if names - set(found) or (all_of_them and set(found) - names):
         raise pb_utils.TritonModelException(
-            f"{model} has the {side} {sorted(found)}, config.pbtxt says {sorted(names)}."
+            f"{model} has the {side} {sorted(found)}, but config.pbtxt declares {sorted(names)}."
         )
     for tensor in declared:
         if found[tensor.name] != tensor.numpy_dtype:
             raise pb_utils.TritonModelException(
-                f"{model} has {tensor.name!r} as {found[tensor.name]}, config.pbtxt says {tensor.dtype}."
+                f"{model} has {tensor.name!r} as {found[tensor.name]}, but config.pbtxt declares {tensor.dtype}."
             )

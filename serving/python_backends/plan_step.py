@@ -66,5 +66,5 @@ def _check(version: Path, side: str, declared: Sequence[Tensor], specs: Sequence
     expected = {tensor.name for spec in specs for tensor in spec.tensors}
     if names != expected:
         raise pb_utils.TritonModelException(
-            f"config.pbtxt has {side} {sorted(names)}, {version / PLAN} has {sorted(expected)}. Export again."
+            f"config.pbtxt has {side} {sorted(names)}, but {version / PLAN} has {sorted(expected)}. Export again."
         )

@@ -55,7 +55,7 @@ class Candidates:
             raise RequestError(f"{name!r} has no candidates, expected at least one per row.")
         if self.max_per_row and count > self.max_per_row:
             raise RequestError(
-                f"{name!r} has {count} candidates per row, expected at most {self.max_per_row}. Send some at a time."
+                f"{name!r} has {count} candidates per row, expected at most {self.max_per_row}. Send fewer at a time."
             )
         if num_rows * count > self.max_scores:
             raise RequestError(
@@ -108,7 +108,7 @@ class Candidates:
         """Raise if the outputs of a model do not have one score per candidate."""
         for at, name in self.outputs.items():
             if results[at].shape != shape:
-                raise ValueError(f"{name!r} came out as {list(results[at].shape)} for {list(shape)} candidates")
+                raise ValueError(f"{name!r} has the shape {list(results[at].shape)} for {list(shape)} candidates")
 
 
 def _widened(array: Array | None, width: int) -> Array | None:

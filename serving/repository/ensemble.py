@@ -105,18 +105,16 @@ class ExportedEnsemble:
         manifest = Manifest.read(directory)
         steps = _read_steps(path, directory)
         if active is not None and active != _config_bytes(directory):
-            raise ArtifactError(
-                f"{path / name / CONFIG} is not what version {version} says. Roll back, or export again."
-            )
+            raise ArtifactError(f"{path / name / CONFIG} does not match version {version}. Roll back, or export again.")
         return cls(path=path, name=name, version=version, steps=steps, manifest=manifest)
 
     def check_made_from(self, prepared: Manifest) -> None:
         """Raise unless the model was trained on this prepared data."""
-        origin = self.manifest.made_from.get(prepared.kind, "that is not known")
+        origin = self.manifest.made_from.get(prepared.kind, "(unknown)")
         if origin != prepared.fingerprint:
             raise ArtifactError(
-                f"{self.path} was exported from prepared data {origin[:12]}, this is {prepared.fingerprint[:12]}. "
-                "Export again."
+                f"{self.path} was exported from prepared data {origin[:12]}, but this is "
+                f"{prepared.fingerprint[:12]}. Export again."
             )
 
     def check_fingerprint(self, expected: str | None) -> None:
@@ -149,8 +147,8 @@ class ExportedEnsemble:
             active = _replaced_version(self.path, self.name)
             if in_place_of not in (None, active):
                 raise ArtifactError(
-                    f"{self.path}: version {self.version} was compared with version {in_place_of}, and version "
-                    f"{active} has taken over since. Export again, to compare with that one."
+                    f"{self.path}: version {self.version} was compared with version {in_place_of}, but version "
+                    f"{active} is active now. Export again to compare with version {active}."
                 )
             if not (self.path / self.name / str(self.version) / MANIFEST).is_file():
                 raise _deleted(self)
@@ -202,7 +200,7 @@ class ExportedEnsemble:
 def _deleted(ensemble: ExportedEnsemble) -> ArtifactError:
     numbers = ", ".join(map(str, _numbers(ensemble.path / ensemble.name)))
     return ArtifactError(
-        f"{ensemble.path}: version {ensemble.version} was deleted by an export since, see --keep-versions. "
+        f"{ensemble.path}: version {ensemble.version} was deleted by a later export (see --keep-versions). "
         f"Available: {numbers}."
     )
 
@@ -244,8 +242,8 @@ def before(path: Path) -> ExportedEnsemble:
         earlier.append(replaced)
     if not earlier:
         raise ArtifactError(
-            f"{path} has nothing before version {active.version}, which is active. "
-            f"Available: {', '.join(map(str, numbers))}."
+            f"{path} has no version before the active version {active.version}. Available: "
+            f"{', '.join(map(str, numbers))}."
         )
     return ExportedEnsemble.load(path, earlier[-1])
 
@@ -258,7 +256,7 @@ def active_version(path: Path, name: str) -> int:
 def _version_in(config: Any, path: Path) -> int:
     numbers = config.version_policy.specific.versions
     if len(numbers) != 1:
-        raise ArtifactError(f"{path} names the versions {list(numbers)}, expected one. Export again.")
+        raise ArtifactError(f"{path} lists the versions {list(numbers)}, expected one. Export again.")
     return int(numbers[0])
 
 
@@ -275,8 +273,8 @@ def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[
     if origin != model.resolve():
         raise ArtifactError(
             f"{path} serves version {number} from another project, of the model in {origin}: it takes "
-            f"{listed(details[INPUTS], 5)}, and this one {listed(list(inputs), 5)}. Choose another --repository. Or "
-            f"export with --no-promote, and then replace it: rankline promote {name}"
+            f"{listed(details[INPUTS], 5)}, but this one takes {listed(list(inputs), 5)}. Use another --repository, "
+            f"or export with --no-promote and then replace it: rankline promote {name}"
         )
 
 
@@ -336,7 +334,7 @@ def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: 
             `path` contains something else, or already has another version with the same number.
     """
     if (found := names_in(source)) != [name]:
-        raise ArtifactError(f"{source} holds {', '.join(found) or 'no ensemble'}, expected a version of {name!r}.")
+        raise ArtifactError(f"{source} contains {', '.join(found) or 'no ensemble'}, expected a version of {name!r}.")
     (number,) = _numbers(source / name)
     manifest = Manifest.read(source / name / str(number))
     check_files(source, manifest.files, KIND)
@@ -349,7 +347,7 @@ def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: 
             own = ExportedEnsemble.load(path, number)
             if own.manifest.fingerprint != fingerprint:
                 raise ArtifactError(
-                    f"{path} has a version {number} of its own, which is another export. Give another --repository."
+                    f"{path} already has a version {number} from another export. Use another --repository."
                 )
             return own
         replaced = _replaced_version(path, name)
@@ -397,7 +395,7 @@ def _locked(path: Path, timeout_s: float = 60) -> Iterator[None]:
             yield
     except Timeout:
         raise ArtifactError(
-            f"{path} has been locked by another export for {timeout_s:g} s. Wait until it has ended, or stop it."
+            f"{path} has been locked by another export for {timeout_s:g} s. Wait until it finishes, or stop it."
         ) from None
 
 
@@ -424,7 +422,7 @@ def _refuse_foreign(path: Path, name: str) -> None:
         foreign = [path.name]
     if foreign:
         raise ArtifactError(
-            f"{path} holds {sorted(foreign)[0]!r}, which is not of the ensemble {name!r}. Choose another path."
+            f"{path} contains {sorted(foreign)[0]!r}, which is not part of the ensemble {name!r}. Use another path."
         )
 
 
@@ -436,10 +434,12 @@ def _is_part(entry: str, name: str) -> bool:
 def _name_in(path: Path) -> str:
     if not path.is_dir():
         beside = sorted(other.name for other in path.parent.glob("*") if names_in(other))
-        there = f" There is {listed(beside, 5)}: name it." if beside else ""
+        there = f" Did you mean {listed(beside, 5)}?" if beside else ""
         raise ArtifactError(f"{path.absolute()} does not exist.{there} Expected {KIND}: {remedy(KIND, path)}.")
     if len(names := names_in(path)) != 1:
-        raise ArtifactError(f"{path} holds {names or 'no'} ensembles, expected one. Export it again, to another path.")
+        raise ArtifactError(
+            f"{path} contains {names or 'no'} ensembles, expected one. Export it again to another path."
+        )
     return names[0]
 
 
@@ -456,7 +456,7 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
     whole = _read_config(directory / CONFIG)
     steps = tuple(str(step.model_name) for step in whole.ensemble_scheduling.step)
     if whole.platform != "ensemble" or not steps or _fields(whole) - _ENSEMBLE_FIELDS:
-        raise ArtifactError(f"{directory / CONFIG} is not as `rankline export` writes it. Export again.")
+        raise ArtifactError(f"{directory / CONFIG} differs from what `rankline export` writes. Export again.")
     _refuse_entries(directory, {CONFIG, MANIFEST})
     ours = backend_names()
     manifest = (directory / MANIFEST).relative_to(path).as_posix()
@@ -464,7 +464,7 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
         config = _read_config(path / step / CONFIG)
         if config.backend not in ours:
             raise ArtifactError(
-                f"{path / step} is for the backend {config.backend!r}, expected {', '.join(ours)}. Export again."
+                f"{path / step} uses the backend {config.backend!r}, expected {', '.join(ours)}. Export again."
             )
         if (
             _fields(config) - _STEP_FIELDS
@@ -473,7 +473,7 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
             or any(not 0 < group.count <= _MOST_INSTANCES for group in config.instance_group)
             or config.runtime not in ("", PYTHON_RUNTIME)
         ):
-            raise ArtifactError(f"{path / step / CONFIG} is not as `rankline export` writes it. Export again.")
+            raise ArtifactError(f"{path / step / CONFIG} differs from what `rankline export` writes. Export again.")
         _refuse_entries(path / step, {CONFIG, "1"})
         _refuse_entries(path / step / "1", {PLAN, *(engine.format for engine in engines().values())})
     return steps
@@ -501,9 +501,11 @@ def _refuse_entries(directory: Path, expected: set[str]) -> None:
     if not directory.is_dir():
         raise ArtifactError(f"{directory} is missing from the {KIND}. Export again.")
     if directory.is_symlink():
-        raise ArtifactError(f"{directory} is a link. An {KIND} holds files alone: put the directory in its place.")
+        raise ArtifactError(
+            f"{directory} is a link. An {KIND} must contain only files: replace the link with the directory."
+        )
     if foreign := sorted(entry.name for entry in directory.iterdir() if entry.name not in expected):
-        raise ArtifactError(f"{directory / foreign[0]} is not of the ensemble. Remove it.")
+        raise ArtifactError(f"{directory / foreign[0]} is not part of the ensemble. Remove it.")
 
 
 def _config_bytes(directory: Path) -> bytes:

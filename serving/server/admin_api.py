@@ -95,4 +95,4 @@ class ModelControl:
 
 def _reason(details: str) -> str:
     text = details.partition("\n\nAt:")[0].rpartition("TritonModelException: ")[2]
-    return _NATIVE.sub("", text).strip().removesuffix(";") or "the server gave no reason."
+    return _NATIVE.sub("", text).strip().removesuffix(";") or "the server returned no reason."

@@ -81,7 +81,7 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         if not self.repositories:
-            raise ConfigError("a server without a model repository has nothing to serve. Give at least one directory.")
+            raise ConfigError("a server without a model repository has nothing to serve. Pass at least one directory.")
         for name, number in self.ports.items():
             if not 0 <= number <= 65535:
                 raise ConfigError(f"{name} is {number}, expected 0 (any free port) to 65535.")
@@ -177,7 +177,7 @@ class EmbeddedServer:
                 raise ServerError(f"model repository {repository} does not exist. Export an ensemble there first.")
         installation = find_installation()
         if lacking := native_backends().lacking:
-            _LOGGER.warning("Workflow and model are served by Python, not by native backends: %s.", lacking)
+            _LOGGER.warning("Serving workflow and model with Python instead of native backends: %s.", lacking)
         for starts_left in reversed(range(_MAX_STARTS)):
             try:
                 self._start_once(installation, may_hang=not starts_left)
@@ -185,7 +185,7 @@ class EmbeddedServer:
             except _RetryableStartError as error:
                 if not starts_left:
                     raise
-                _LOGGER.warning("%s It is started again.", error)
+                _LOGGER.warning("%s Restarting it.", error)
 
     def _start_once(self, installation: Installation, *, may_hang: bool) -> None:
         ports = choose_ports(**self.config.ports)
@@ -265,8 +265,8 @@ class EmbeddedServer:
             assert self._log is not None
             site = crash_site(self._log.text())
             name = signal.Signals(-status).name
-            return f"tritonserver was ended by {name}{self._where()}, not by us{site and f'; it was in {site}'}."
-        return f"tritonserver ended with status {status}{self._where()}. {self._reason()}"
+            return f"tritonserver was killed by {name}{self._where()}, not by Rankline{site and f'; it was in {site}'}."
+        return f"tritonserver exited with status {status}{self._where()}. {self._reason()}"
 
     def load(self, model: str, config: str | None = None) -> None:
         """Load a model, or reload it if its files have changed; the old model serves until the new one is ready.
@@ -284,7 +284,7 @@ class EmbeddedServer:
         except ServerError as error:
             if not _CRASHED_MODEL.search(str(error)):
                 raise
-            _LOGGER.warning("Model %r: %s It is loaded again.", model, error)
+            _LOGGER.warning("Model %r: %s Reloading it.", model, error)
             control.load(model, config)
         self._num_processes[model] = self._count_processes()[model]  # other models may have lost processes
 
@@ -306,7 +306,7 @@ class EmbeddedServer:
         deadline = time.monotonic() + _UNLOAD_TIMEOUT_S
         while left := sorted(set(models) & self._count_processes().keys() | native & control.loaded()):
             if time.monotonic() > deadline:
-                raise ServerError(f"model {left[0]!r} is still there {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
+                raise ServerError(f"model {left[0]!r} is still loaded {_UNLOAD_TIMEOUT_S} s after the unload request.")
             time.sleep(_POLL_INTERVAL_S)
 
     def dead_models(self) -> set[str]:
@@ -404,7 +404,7 @@ class EmbeddedServer:
             taken = _TAKEN_PORT.search(reason)
             is_lost = taken is not None and int(taken[1]) not in self.config.ports.values()
             error = _RetryableStartError if is_lost or _CRASHED_MODEL.search(reason) else ServerError
-            raise error(f"tritonserver ended while starting{self._where()}. {reason}")
+            raise error(f"tritonserver exited while starting{self._where()}. {reason}")
 
     def _where(self) -> str:
         return f" (log: {self.config.log_path})" if self.config.log_path else ""

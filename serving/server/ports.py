@@ -44,8 +44,8 @@ def _choose(name: str, wanted: int, *, but: Collection[int]) -> int:
     is_used = code == errno.EADDRINUSE
     problem = "is already in use" if is_used else f"cannot be opened ({os.strerror(code)})"
     raise ServerError(
-        f"{name} {wanted} on {LOOPBACK} {problem}. "
-        f"{'Stop what uses it, or try' if is_used else 'Try'} another, or 0 for a free one."
+        f"{name} {wanted} on {LOOPBACK} {problem}. {'Stop the process that uses it, or try' if is_used else 'Try'} "
+        "another port, or 0 for a free one."
     )
 
 

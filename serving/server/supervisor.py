@@ -179,7 +179,7 @@ class Supervisor:
         try:
             self._server.unload(*old.steps)
         except ServerError as error:
-            self._report(f"version {old.version} still takes memory: {error}")
+            self._report(f"version {old.version} still uses memory: {error}")
 
     def _go_back(self) -> None:
         """Undo a failed switch in an order that always leaves an ensemble with loaded steps.
@@ -201,12 +201,12 @@ class Supervisor:
             return
         reason = self._server.exit_reason()
         if reason is None and self._num_misses > _MAX_MISSES:
-            reason = f"tritonserver did not answer {self._num_misses} checks in a row."
+            reason = f"tritonserver did not respond to {self._num_misses} checks in a row."
             self._server.kill()  # a hanging server does not react to SIGTERM
         if reason is not None:
             self._is_ended = True
             pause_s = self._backoff.note_end()
-            self._report(f"{reason} Starting it again{f' in {pause_s:g} s' if pause_s else ''}.")
+            self._report(f"{reason} Restarting it{f' in {pause_s:g} s' if pause_s else ''}.")
 
     def _start_again(self) -> bool:
         """Restart a server that has exited if the pause is over; return whether it is running."""
@@ -231,7 +231,7 @@ class Supervisor:
         is_whole = model == self.serving.name
         reason = "is not ready" if is_whole else "has lost a process"
         if model not in self._troubles:
-            self._report(f"{model} {reason}; loading it again")
+            self._report(f"{model} {reason}; reloading it")
         try:
             if is_whole:
                 for step in self.serving.steps:
@@ -241,11 +241,11 @@ class Supervisor:
                 self._server.unload(model)  # loading alone would skip unchanged files
                 self._server.load(model)
         except (RanklineError, OSError) as error:
-            self._report_trouble(model, f"cannot be loaded, trying again: {error}")
+            self._report_trouble(model, f"cannot be loaded, retrying: {error}")
             return
         self._down.discard(model)
         self._troubles.pop(model, None)
-        self._report(f"{model} is back")
+        self._report(f"{model} is ready again")
 
     def _report_trouble(self, what: str, trouble: str) -> None:
         if self._troubles.get(what) != trouble:

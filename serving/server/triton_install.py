@@ -62,7 +62,7 @@ def native_backends() -> NativeBackends:
     """
     try:
         directory = shipped_objects() or built_objects(
-            when_absent=lambda: _LOGGER.warning("The native backends are compiled with g++ now, once.")
+            when_absent=lambda: _LOGGER.warning("Compiling the native backends with g++, once.")
         )
     except BuildError as error:
         return NativeBackends(lacking=str(error).partition("\n")[0])
@@ -104,10 +104,12 @@ class Installation:
 def find_installation() -> Installation:
     """Locate the server, and check whether its stub can run under this interpreter."""
     if sys.platform != "linux":
-        raise ServerError(f"the embedded server runs on Linux only, this is {sys.platform}. Use a Triton container.")
+        raise ServerError(
+            f"the embedded server runs on Linux only, but this is {sys.platform}. Use a Triton container."
+        )
     spec = find_spec("pytriton")
     if spec is None or spec.origin is None:
-        raise ServerError(f"nvidia-pytriton is not installed, which brings tritonserver: {install_line(PINNED)}")
+        raise ServerError(f"nvidia-pytriton, which provides tritonserver, is not installed: {install_line(PINNED)}")
     package = Path(spec.origin).parent
     triton = package / "tritonserver"
     stub = triton / "python_backend_stubs" / _python_version() / STUB
@@ -288,9 +290,9 @@ def fit_for_numpy(stub: bytes) -> bytes:
         return stub
     if sha256(stub).hexdigest() not in _KNOWN:
         raise ServerError(
-            "Triton's Python backend here is made for NumPy 1 and is not that of nvidia-pytriton 0.7.0 for x86-64, got "
-            f"NumPy {np.__version__}. pip install --force-reinstall --no-deps nvidia-pytriton==0.7.0, or use a "
-            "container of Triton."
+            "Triton's Python backend here is built for NumPy 1 and is not the one from nvidia-pytriton 0.7.0 for "
+            f"x86-64, but NumPy {np.__version__} is installed. Run pip install --force-reinstall --no-deps "
+            "nvidia-pytriton==0.7.0, or use a Triton container."
         )
     for read in _READS:
         stub = stub.replace(read, read[:-1] + _NUMPY_2_OFFSET)

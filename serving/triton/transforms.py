@@ -71,7 +71,7 @@ class UncompiledTransform:
             with np.errstate(all="ignore"), quiet_nvtabular(), without_merlin_log():
                 made = self._workflow.transform(frame)
             if len(made) != len(frame):
-                raise RequestError(f"the workflow makes {len(made)} rows of {len(frame)}.")
+                raise RequestError(f"the workflow returned {len(made)} rows for {len(frame)} input rows.")
             made = made.iloc[:num_rows]
             return {column.name: _values(column.spec, made[column.name]) for column in self.columns}
         except RanklineError:
@@ -150,7 +150,7 @@ def _texts(values: Any) -> list[str | None]:
 
 def _values(spec: ColumnSpec, column: "pd.Series[Any]") -> NDArray[Any] | Padded:
     if spec.width is None and column.isna().any() and spec.numpy_dtype.kind != "f":
-        raise RequestError(f"column {spec.name!r} is missing in a row, where the model takes {spec.dtype}.")
+        raise RequestError(f"column {spec.name!r} is missing in a row, but the model requires {spec.dtype}.")
     made, width = column_of_rows(column, is_list=spec.width is not None), spec.width
     elements = made.elements if isinstance(made, Lists) else made
     for step in fitting(spec.name, elements.values.dtype, spec.dtype, None if width == ANY_WIDTH else width):
@@ -172,7 +172,7 @@ def load_call(
         transform = UncompiledTransform.load(directory)
     except ImportError as error:
         raise ArtifactError(
-            f"{directory} runs through NVTabular, which is not here ({error}). The container image runs compiled "
-            "workflows only: export without --uncompiled, or serve it with rankline serve."
+            f"{directory} runs through NVTabular, which is not installed ({error}). The container image runs "
+            "compiled workflows only: export without --uncompiled, or serve it with rankline serve."
         ) from None
     return transform, tensor_call(transform, candidates, max_list_length)

@@ -114,7 +114,8 @@ class TrainConfig(StepConfig):
         check_choice(self, "epoch_holdout", self.epoch_holdout in HOLDOUTS, " or ".join(HOLDOUTS))
         if doubled := _names(self) & _names(self.model):
             raise ConfigError(
-                f"model {self.model.name!r} and every run both have {sorted(doubled)}. Rename the model's."
+                f"model {self.model.name!r} has options {sorted(doubled)}, which every run already has. Rename "
+                "them in the model."
             )
 
     @property
@@ -137,7 +138,7 @@ class TrainConfig(StepConfig):
         """Raise `ConfigError` if the model ignores one of the options in `given`."""
         if ignored := sorted(self.to_dict().keys() - self.params.keys() & set(given)):
             raise ConfigError(
-                f"model {self.model.name!r} is not fitted in steps and has no use for {', '.join(ignored)}. Leave "
+                f"model {self.model.name!r} is not trained in steps and does not use {', '.join(ignored)}. Leave "
                 f"{'it' if len(ignored) == 1 else 'them'} out."
             )
 
@@ -146,7 +147,7 @@ class TrainConfig(StepConfig):
         model: ModelConfig = choices.pop("model", self.model)
         if unknown := choices.keys() - _names(self) - _names(model):
             raise ConfigError(
-                f"a run of model {model.name!r} has no {', '.join(sorted(unknown))}. It has: "
+                f"a run of model {model.name!r} has no option {', '.join(sorted(unknown))}. Available: "
                 f"{', '.join(sorted(_names(self) | _names(model)))}."
             )
         of_model = {name: value for name, value in choices.items() if name in _names(model)}

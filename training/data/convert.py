@@ -30,16 +30,18 @@ def convert(
     """
     sizes = {_VALID: prebatch if prebatch_valid is None else prebatch_valid}
     if to not in SOURCE_TYPES:
-        raise ConfigError(f"the format to write is {to!r}. Available: {', '.join(SOURCE_TYPES)}.")
+        raise ConfigError(f"the output format is {to!r}. Available: {', '.join(SOURCE_TYPES)}.")
     for size in (prebatch, *sizes.values()):
         if size < 1 or (size > 1 and to != TFRECORD):
-            raise ConfigError(f"prebatch is {size}, expected at least 1, and more than that with {TFRECORD} only.")
+            raise ConfigError(
+                f"prebatch is {size}, expected at least 1, or exactly 1 for formats other than {TFRECORD}."
+            )
     refuse_foreign(output, KIND)
     data = PreparedData.load(prepared)
     spec, manifest = data.spec, data.manifest
     old = {split: source for split, source in spec.sources.items() if source.type != to}
     if not old:
-        raise ConfigError(f"{prepared} holds {to} already, so there is nothing to convert.")
+        raise ConfigError(f"{prepared} already contains {to}, so there is nothing to convert.")
     new: dict[str, Source] = {}
     converted = {FILE_NAME, *(name for source in old.values() for name in source.files)}
     made_from = {**manifest.made_from, KIND: manifest.fingerprint}

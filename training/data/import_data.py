@@ -75,7 +75,8 @@ def import_data(
     refuse_foreign(output, KIND)
     if path.is_dir() and not (path / FILE_NAME).is_file():
         raise SpecError(
-            f"{path} has no {FILE_NAME}. Describe the files in one, or prepare raw files with `rankline prepare`."
+            f"{path} has no {FILE_NAME}. Write one that describes the files, or prepare raw files with `rankline "
+            "prepare`."
         )
     data = DataSet.read(path)
     mappings = mappings_of(data)
@@ -96,7 +97,7 @@ def mappings_of(data: DataSet) -> dict[str, str]:
     """Return our split → name of the mapping in the data."""
     names = data.spec.mappings.keys()
     if TRAIN not in names or not names & {VALID, TEST}:
-        raise SpecError(f"{data.path}: source_spec has {sorted(names)}, expected {TRAIN}, and {TEST} or {VALID}.")
+        raise SpecError(f"{data.path}: source_spec has {sorted(names)}, expected {TRAIN} and either {TEST} or {VALID}.")
     return {TRAIN: TRAIN, VALID: VALID if VALID in names else TEST}
 
 
@@ -134,10 +135,8 @@ def _channel_of(data: DataSet, name: str) -> str:
     known = [channel for channel in file.channels if channel in SEQUENCE_CHANNELS]
     are_ids = {file[feature].cardinality is not None for feature in file.channels[name]}
     if known or len(are_ids) != 1:
-        reason = f"beside {known}" if known else "and holds ids beside numbers"
-        raise SpecError(
-            f"channel_spec has {name!r}, which no model knows, {reason}. Available: {', '.join(_CHANNELS)}."
-        )
+        reason = f"beside {known}" if known else "and contains both ids and numbers"
+        raise SpecError(f"channel_spec has {name!r}, which no model uses, {reason}. Available: {', '.join(_CHANNELS)}.")
     if are_ids == {True}:
         return CATEGORICAL
     return LABEL if LABEL in name.lower() else CONTINUOUS
@@ -147,14 +146,12 @@ def _feature(feature: Feature, channel: str) -> Feature:
     entry = f"feature_spec.{feature.name}"
     if channel in (LABEL, CONTINUOUS):
         if feature.is_list:
-            raise SpecError(f"{entry} has dimensions, but channel {channel!r} takes single numbers.")
+            raise SpecError(f"{entry} has dimensions, but channel {channel!r} accepts only single numbers.")
         return Feature(name=feature.name, dtype="float32")
     if feature.cardinality is None:
-        raise SpecError(f"{entry} lacks 'cardinality', but channel {channel!r} takes ids.")
+        raise SpecError(f"{entry} lacks 'cardinality', which ids in channel {channel!r} need.")
     if np.dtype(feature.dtype).kind not in "iu":
-        raise SpecError(
-            f"{entry}.dtype is {feature.dtype}, but channel {channel!r} takes ids, which are whole numbers."
-        )
+        raise SpecError(f"{entry}.dtype is {feature.dtype}, but channel {channel!r} needs ids of an integer type.")
     num_ids = feature.cardinality + 1
     dimension = feature.embedding_dim or _emb_sz_rule(num_ids)[1]
     return replace(feature, dtype="int64", cardinality=num_ids, embedding_dim=dimension, null_fill=None)
@@ -310,7 +307,7 @@ class _Trimmed:
             first=first,
             lengths=lengths,
         )
-        made._refuse(last - first + 1 != lengths, lambda _: "has a 0 between ids, and 0 is padding")
+        made._refuse(last - first + 1 != lengths, lambda _: "has a 0 between ids, but 0 means padding")
         return made
 
     @property
@@ -325,14 +322,14 @@ class _Trimmed:
         self._refuse(
             differ,
             lambda row: (
-                f"has {self.lengths[row]} ids and {other.name!r} has {other.lengths[row]}, expected as many in both"
+                f"has {self.lengths[row]} ids but {other.name!r} has {other.lengths[row]}, expected the same number"
             ),
         )
         shifted = (self.before == other.before) & (self.first != other.first) & (self.lengths > 0)
-        self._refuse(shifted, lambda _: f"and {other.name!r} have their padding at different ends")
+        self._refuse(shifted, lambda _: f"and {other.name!r} are padded at different ends")
 
     def _refuse(self, wrong: npt.NDArray[np.bool_], reason: Callable[[int], str]) -> None:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             path, start = self.origin
-            raise DataError(f"{path}: row {start + row + 1}: {self.name!r} {reason(row)}. Correct the row, or drop it.")
+            raise DataError(f"{path}: row {start + row + 1}: {self.name!r} {reason(row)}. Fix or remove the row.")

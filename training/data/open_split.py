@@ -32,8 +32,8 @@ def tensorflow_loader(
     source = spec.source(split)
     if options.get("drop_last") and 0 < source.num_rows < batch_size:
         raise DataError(
-            f"there is no batch of {batch_size:,} rows in the {split} data, which has {source.num_rows:,}. "
-            "Take smaller batches, or keep the last one."
+            f"the {split} data has {source.num_rows:,} rows, fewer than one batch of {batch_size:,}. Use smaller "
+            "batches, or keep the last one."
         )
     if source.type == TFRECORD:
         return _with_rows(_tfrecord_loader(prepared, spec, split, batch_size, options), prepared, split)
@@ -82,12 +82,12 @@ def _tfrecord_loader(
     source = spec.source(split)
     if source.part:
         raise ConfigError(
-            f"the {split} data is {TFRECORD}, of which no part can be held out to choose the epoch. Train a fixed "
-            "number of epochs (early_stopping_patience 0), let the validation rows choose (epoch_holdout 'valid'), "
-            f"or convert it back: rankline convert RECIPE --to {PARQUET}"
+            f"the {split} data is {TFRECORD}, so no part of it can be held out to choose the epoch. Train a fixed "
+            "number of epochs (early_stopping_patience 0), choose by the validation rows (epoch_holdout "
+            f"'valid'), or convert it back: rankline convert RECIPE --to {PARQUET}"
         )
     if len(spec.labels) > 1:
-        check_parquet(spec, reader="a model of several labels")
+        check_parquet(spec, reader="a model with several labels")
     if options.get("global_size", 1) > 1:
         check_parquet(spec, reader="a run with several workers")
     return TFRecordLoader(
@@ -139,6 +139,6 @@ def check_parquet(spec: FeatureSpec, *, reader: str) -> None:
     for split, source in spec.sources.items():
         if source.type != PARQUET:
             raise ConfigError(
-                f"the {split} data is {source.type}, and {reader} reads {PARQUET} only. "
-                f"Convert it back: rankline convert RECIPE --to {PARQUET}"
+                f"the {split} data is {source.type}, but {reader} reads only {PARQUET}. Convert it back: rankline "
+                f"convert RECIPE --to {PARQUET}"
             )

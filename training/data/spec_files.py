@@ -56,12 +56,14 @@ class DataSet:
     def __post_init__(self) -> None:
         for mapping, chunks in self.spec.mappings.items():
             if Path(mapping).name != mapping or mapping.startswith("."):
-                raise SpecError(f"{self.path}: source_spec has the mapping {mapping!r}, expected a plain name.")
+                raise SpecError(
+                    f"{self.path}: source_spec has the mapping {mapping!r}, expected a name without path separators."
+                )
             for number, chunk in enumerate(chunks):
                 for position, path in enumerate(self._paths(chunk)):
                     if not path.is_file():
                         place = f"source_spec.{mapping}[{number}].files[{position}]"
-                        raise SpecError(f"{self.path}: {place}: there is no file {path}.")
+                        raise SpecError(f"{self.path}: {place}: file {path} does not exist.")
 
     @classmethod
     def read(cls, path: Path) -> "DataSet":
@@ -100,10 +102,10 @@ class DataSet:
                 done + rows + sum(len(block.table) for block in stream)
                 for rows, stream in zip(left, streams, strict=True)
             ]
-            raise SpecError(f"{place}: its chunks hold {counts} rows, expected the same rows in each.")
+            raise SpecError(f"{place}: its chunks contain {counts} rows, expected the same number in each.")
         for number, chunk in enumerate(chunks):
             if chunk.num_rows not in (None, done):
-                raise SpecError(f"{place}[{number}].num_rows is {chunk.num_rows}, but the files hold {done} rows.")
+                raise SpecError(f"{place}[{number}].num_rows is {chunk.num_rows}, but the files contain {done} rows.")
 
     def _paths(self, chunk: Chunk) -> list[Path]:
         return [self.path.parent / name for name in chunk.files]
@@ -165,7 +167,7 @@ def _parquet(path: Path, features: Sequence[Feature], place: str) -> Iterator[tu
                 yield row_bytes * len(batch), pa.Table.from_batches([batch])
     except (OSError, pa.ArrowException) as error:
         check_fixed_lists(str(path), schema, error)
-        raise DataError(f"{path} is not a whole Parquet file ({error}). Write it again.") from None
+        raise DataError(f"{path} is not a complete Parquet file ({error}). Write it again.") from None
 
 
 def _tfrecord(
@@ -173,8 +175,8 @@ def _tfrecord(
 ) -> Iterator[tuple[float, pa.Table]]:
     if (counting := counting_feature(features)) is None:
         raise SpecError(
-            f"{place} are lists only, which does not say how many rows a TFRecord has. "
-            "Write a column of single values, such as the label, beside them."
+            f"{place} are lists only, which do not determine the number of rows in a TFRecord. Add a column of "
+            "single values, such as the label."
         )
     require("tensorflow", feature=f"reading {path}", extra="cpu")
     from rankline.training.data.loader.tfrecord import tfrecord_tables  # it takes seconds to import
@@ -222,10 +224,10 @@ def _csv(path: Path, features: Sequence[Feature], place: str) -> Iterator[tuple[
                 position = file.tell()
     except pa.ArrowInvalid as error:
         reason = str(error).splitlines()[0]
-        hint = "Its first line is a header: remove it. " if _first_fields(path) == names else ""
+        hint = "Remove its first line, which is a header. " if _first_fields(path) == names else ""
         raise DataError(
-            f"{path} does not hold {names}, which is {place} ({reason}). {hint}"
-            "Expected these columns in this order, without a header, and numbers with spaces between them in lists."
+            f"{path} does not contain the columns {names} of {place} ({reason}). {hint}Expected these columns in "
+            "this order, without a header, with lists as space-separated numbers."
         ) from None
 
 
@@ -260,10 +262,10 @@ def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -
     """Check a column and convert it to the feature's dtype; `start` rows of the file precede it."""
     where, entry = f"{path}: column {feature.name!r}", f"feature_spec.{feature.name}"
     if not arrays.is_numeric(column.type):
-        raise SpecError(f"{where} is {column.type}, but {entry}.dtype says {feature.dtype}.")
+        raise SpecError(f"{where} is {column.type}, but {entry}.dtype is {feature.dtype}.")
     if missing := arrays.num_nulls(column):
         if feature.null_fill is None:
-            raise DataError(f"{where} lacks {missing:,} values. Fill them, or say with what: {entry}.null_fill.")
+            raise DataError(f"{where} lacks {missing:,} values. Fill them, or set {entry}.null_fill.")
         try:
             column = arrays.fill_nulls(column, feature.null_fill)
         except (pa.ArrowException, TypeError) as error:
@@ -272,7 +274,7 @@ def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -
     is_list = isinstance(numbers, Ragged) or numbers.ndim > 1
     if is_list != feature.is_list:
         kinds = ("lists", "without") if is_list else ("single values", "with")
-        raise SpecError(f"{where} holds {kinds[0]}, but {entry} is {kinds[1]} dimensions.")
+        raise SpecError(f"{where} contains {kinds[0]}, but {entry} is {kinds[1]} dimensions.")
     rows = _ListRows(numbers, where, start)
     values = _cast(rows, feature)
     if feature.cardinality is not None:
@@ -295,7 +297,7 @@ class _ListRows:
         if wrong.any():
             first = int(np.flatnonzero(wrong)[0])
             row = int(np.searchsorted(self.offsets, first, side="right"))
-            raise SpecError(f"{self._where} holds {self.values[first]} in row {self._start + row}, but {expected}.")
+            raise SpecError(f"{self._where} contains {self.values[first]} in row {self._start + row}, but {expected}.")
 
     def check_lengths(self, longest: int, name: str) -> None:
         lengths = np.diff(self.offsets)

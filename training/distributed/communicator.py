@@ -129,8 +129,9 @@ def join_world(config: WorkersConfig | None = None) -> World:
     if not any(name in os.environ for name in _SIZE_VARIABLES):
         if (number := num_started(os.environ)) > 1:
             raise ConfigError(
-                f"this is one of {number} processes of a launcher that is neither Open MPI's nor horovodrun, and each "
-                "would train alone in the same place. Start it once with --workers, or with Open MPI's mpirun."
+                f"this is one of {number} processes started by a launcher other than Open MPI or horovodrun, and "
+                "each would train separately into the same directory. Start one process with --workers, or use "
+                "Open MPI's mpirun."
             )
         return SOLO
     from rankline.training.distributed.horovod import HorovodWorld

@@ -52,8 +52,9 @@ class WorkersConfig:
         check_choice(self, "timeout_s", 1 <= self.timeout_s < math.inf, "a finite number of at least 1")
         if (self.min_workers or self.max_workers) and not 1 <= self.min_workers <= self.workers <= self.max_workers:
             raise ConfigError(
-                f"min_workers is {self.min_workers}, workers {self.workers}, max_workers {self.max_workers}: expected "
-                "1 ≤ min_workers ≤ workers ≤ max_workers, or 0 for both to end the run when a worker dies."
+                f"min_workers is {self.min_workers}, workers {self.workers}, max_workers {self.max_workers}: "
+                "expected 1 ≤ min_workers ≤ workers ≤ max_workers, or 0 for both limits to stop the run when a "
+                "worker exits."
             )
 
     @property
@@ -65,7 +66,7 @@ class WorkersConfig:
         batch_size = self.global_batch_size or config.batch_size * size
         if batch_size % size:
             raise ConfigError(
-                f"global_batch_size is {batch_size}, which {size} workers do not divide. Use "
+                f"global_batch_size is {batch_size}, which is not divisible by {size} workers. Pass "
                 f"{max(batch_size // size, 1) * size}."
             )
         growth = batch_size / config.batch_size

@@ -26,7 +26,7 @@ except ImportError as error:
     if getattr(error, "installed_version", None):  # Horovod's own HorovodVersionMismatchError
         raise ConfigError(
             f"Horovod was built for TensorFlow {getattr(error, 'installed_version', '')}, got {tf.__version__}. "
-            "Build it again: make horovod"
+            "Rebuild it: make horovod"
         ) from None
     reason = str(error).splitlines()[0]
     raise ConfigError(
@@ -65,8 +65,8 @@ class HorovodWorld:
             hvd.init()
         except ValueError as error:
             raise WorkerLostError(
-                f"the workers did not find each other within {timeout_s:g} s ({error}). See their own messages, and "
-                "whether the hosts reach each other; or raise timeout_s."
+                f"the workers did not connect to each other within {timeout_s:g} s ({error}). Check their "
+                "messages and the network between the hosts, or raise timeout_s."
             ) from None
         if gpus := tf.config.list_physical_devices("GPU"):
             tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
@@ -147,7 +147,7 @@ class HorovodWorld:
             if _INTERRUPTED in text:
                 raise KeyboardInterrupt from None
             if any(name in text for name in _OF_HOROVOD) and _MISTAKE not in text:
-                raise WorkerLostError("another worker died, left or does not answer. See its own messages.") from error
+                raise WorkerLostError("another worker exited or does not respond. See its messages.") from error
             raise
 
     @contextmanager

@@ -81,9 +81,7 @@ def all_metrics() -> dict[str, Metric]:
 def _installed() -> dict[str, Metric]:
     found = installed(ENTRY_POINTS, Metric)
     if taken := sorted(found.keys() & METRICS):
-        raise ConfigError(
-            f"entry point {taken[0]!r} of {ENTRY_POINTS} has the name of a metric of Rankline. Rename it."
-        )
+        raise ConfigError(f"entry point {taken[0]!r} of {ENTRY_POINTS} has the name of a built-in metric. Rename it.")
     return found
 
 
@@ -132,7 +130,7 @@ def measured_as(task: str, rows: ScoredRows) -> dict[str, float]:
         ConfigError: a metric of a package cannot be loaded, or fails.
     """
     if not len(rows.labels):
-        raise ValueError("no row has a label.")
+        raise ValueError("no rows have a label.")
     figures = {
         name: metric.measure(rows) if name in METRICS else _measured_by_package(name, metric, rows)
         for name, metric in all_metrics().items()
@@ -146,8 +144,8 @@ def _measured_by_package(name: str, metric: Metric, rows: ScoredRows) -> float:
         return float(metric.measure(rows))
     except Exception as error:  # arbitrary code of the package
         raise ConfigError(
-            f"metric {name!r} of an installed package failed ({type(error).__name__}: {error}). Mend or remove the "
-            "package; --debug shows where."
+            f"metric {name!r} of an installed package failed ({type(error).__name__}: {error}). Fix or remove the "
+            "package; --debug shows the traceback."
         ) from error
 
 

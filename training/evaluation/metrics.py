@@ -31,7 +31,7 @@ def class_logloss(rows: ScoredRows) -> float:
     """Return the mean cross-entropy in nats; probabilities are clipped to at least 1e-7."""
     labels, scores = rows.labels, rows.scores
     if not np.isin(labels, np.arange(scores.shape[1])).all():
-        raise ValueError(f"labels hold values other than the numbers of {scores.shape[1]} classes.")
+        raise ValueError(f"labels contain values other than the numbers of {scores.shape[1]} classes.")
     of_class = scores[np.arange(len(labels)), labels.astype(np.int64)].astype(np.float64)
     return -rows.mean(np.log(np.clip(of_class, _SMALLEST, 1.0)))
 

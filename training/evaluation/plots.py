@@ -50,7 +50,7 @@ def _draw_roc(axes: Axes, head: Head, rows: ScoredRows) -> None:  # noqa: ARG001
     auc = f"AUC {METRICS['auc'].measure(rows):.4f}" if has_both else None
     axes.plot(rates[0][shown], rates[1][shown], label=auc)
     axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle=":")
-    axes.set(title="ROC", xlabel="share of negatives above a score", ylabel="share of positives above it")
+    axes.set(title="ROC", xlabel="share of negatives above the score", ylabel="share of positives above the score")
 
 
 def _draw_calibration(axes: Axes, head: Head, rows: ScoredRows) -> None:  # noqa: ARG001
@@ -59,7 +59,9 @@ def _draw_calibration(axes: Axes, head: Head, rows: ScoredRows) -> None:  # noqa
     axes.plot([rows.scores[part].mean() for part in bins], [rows.labels[part].mean() for part in bins], "o-")
     high = max(*axes.get_xlim(), *axes.get_ylim())
     axes.plot([0, high], [0, high], color="grey", linewidth=0.8, linestyle=":")
-    axes.set(title=f"Calibration, {len(bins)} bins of as many rows", xlabel="mean score", ylabel="mean label")
+    axes.set(
+        title=f"Calibration, {len(bins)} bins with equal numbers of rows", xlabel="mean score", ylabel="mean label"
+    )
 
 
 def _draw_scores(axes: Axes, head: Head, rows: ScoredRows) -> None:
@@ -68,7 +70,7 @@ def _draw_scores(axes: Axes, head: Head, rows: ScoredRows) -> None:
         own = rows.scores[rows.labels == label]
         shares = np.histogram(own, edges)[0] / max(len(own), 1)
         axes.stairs(shares, edges, fill=True, alpha=0.6, label=f"{head.column} is {name}: {len(own):,} rows")
-    axes.set(title="Scores", xlabel="score", ylabel="share of the rows of a label")
+    axes.set(title="Scores", xlabel="score", ylabel="share of rows with this label")
 
 
 def _draw_predicted(axes: Axes, head: Head, rows: ScoredRows) -> None:
@@ -89,7 +91,9 @@ def _draw_errors_over_scores(axes: Axes, head: Head, rows: ScoredRows) -> None: 
     centres = [rows.scores[part].mean() for part in parts]
     axes.plot(centres, [(rows.scores[part] - rows.labels[part]).mean() for part in parts], "o-")
     axes.axhline(0, color="grey", linewidth=0.8, linestyle=":")
-    axes.set(title=f"Mean error, {len(parts)} bins of as many rows", xlabel="mean score", ylabel="mean error")
+    axes.set(
+        title=f"Mean error, {len(parts)} bins with equal numbers of rows", xlabel="mean score", ylabel="mean error"
+    )
 
 
 def _draw_confusion(axes: Axes, head: Head, rows: ScoredRows) -> None:
@@ -103,19 +107,19 @@ def _draw_confusion(axes: Axes, head: Head, rows: ScoredRows) -> None:
     axes.set_xticks(range(shown), names, rotation=90)
     axes.set_yticks(range(shown), names)
     accuracy = METRICS["accuracy"].measure(rows)
-    axes.set(title=f"Share of a class, accuracy {accuracy:.4f}", xlabel="likeliest class", ylabel=head.column)
+    axes.set(title=f"Class shares, accuracy {accuracy:.4f}", xlabel="likeliest class", ylabel=head.column)
 
 
 def _draw_confidence(axes: Axes, head: Head, rows: ScoredRows) -> None:
     confidence = rows.scores.max(axis=1)
     is_right = (rows.scores.argmax(axis=1) == rows.labels).astype(np.float64)
     _draw_calibration(axes, head, ScoredRows.of(is_right, confidence))
-    axes.set(xlabel="mean probability of the likeliest class", ylabel="share of rows where it is right")
+    axes.set(xlabel="mean probability of the most likely class", ylabel="share of rows predicted correctly")
 
 
 def _draw_confidences(axes: Axes, head: Head, rows: ScoredRows) -> None:  # noqa: ARG001
     axes.stairs(*np.histogram(rows.scores.max(axis=1), np.linspace(0, 1, 51)), fill=True)
-    axes.set(title="Confidence", xlabel="probability of the likeliest class", ylabel="rows")
+    axes.set(title="Confidence", xlabel="probability of the most likely class", ylabel="rows")
 
 
 _PICTURES: Mapping[str, tuple[Callable[[Axes, Head, ScoredRows], None], ...]] = {

@@ -32,7 +32,7 @@ class Ranking:
             relevant: whether the user chose each candidate, bool of shape (C,).
         """
         if np.isnan(scores).any():
-            raise ValueError("scores hold NaN.")
+            raise ValueError("scores contain NaN.")
         if not (num_relevant := int(relevant.sum())):
             return
         in_order, chosen = np.sort(-scores), -scores[relevant]

@@ -101,12 +101,14 @@ def starts(values: Array) -> Array:
 def _packed(labels: Array, scores: Array, groups: Array | None) -> Array:
     """Encode each row as an integer: 31 bits for the group, 32 for the float32 score, 1 for the label."""
     if not np.isin(labels, (0, 1)).all():
-        raise ValueError("labels hold values other than 0 and 1.")
+        raise ValueError("labels contain values other than 0 and 1.")
     keys: Array = scores.astype(np.float32).view(np.uint32).astype(np.int64) << 1 | (labels == 1)
     if groups is None:
         return keys
     if groups.min(initial=0) < 0 or groups.max(initial=0) >= _MOST_GROUPS:
-        raise ValueError(f"groups are {groups.min()} to {groups.max()}, expected ids from 0 to {_MOST_GROUPS - 1}.")
+        raise ValueError(
+            f"groups range from {groups.min()} to {groups.max()}, expected ids from 0 to {_MOST_GROUPS - 1}."
+        )
     keys |= groups.astype(np.int64) << 33
     return keys
 

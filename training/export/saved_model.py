@@ -59,7 +59,7 @@ def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Signature:
     try:
         signatures = tf.saved_model.load(str(path)).signatures
     except OSError as error:
-        raise ArtifactError(f"{path} cannot be loaded as a SavedModel ({error}). Train again.") from None
+        raise ArtifactError(f"{path} cannot be loaded as a SavedModel ({error}). Train the model again.") from None
     if name not in signatures:
         raise ArtifactError(f"{path} has no signature {name!r}. Available: {sorted(signatures)}.")
     return Signature(signatures[name])
@@ -122,7 +122,7 @@ def _split(model: Any) -> tuple[list[Any], Any]:
         type(layer).__module__ for layer in layers if not isinstance(layer, DenseFeatures | SequenceFeatures)
     ]:
         raise ExportError(
-            f"the model has DenseFeatures of {foreign}, expected those of rankline.training.models.layers."
+            f"the model uses DenseFeatures from {foreign}, expected those from rankline.training.models.layers."
         )
     return [layer.for_serving() for layer in layers], head
 
@@ -188,6 +188,6 @@ def split_at_features(model: Any) -> tuple[list[Any], Any]:
         return layers, keras.Model([layer.output for layer in layers], model.output)
     except ValueError as error:
         raise ExportError(
-            "the model uses an input outside of DenseFeatures or SequenceFeatures, so it has no serving form "
-            f"({error})."
+            "the model uses an input outside DenseFeatures or SequenceFeatures, so it cannot be exported for "
+            f"serving ({error})."
         ) from None

@@ -39,7 +39,9 @@ def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None
     for warning in noticed:
         if issubclass(warning.category, torch.jit.TracerWarning):  # type: ignore[attr-defined]
             reason = str(warning.message).partition(".")[0]
-            raise ExportError(f"the model does not do the same for all rows, so it has no serving form: {reason}.")
+            raise ExportError(
+                f"the model does not process all rows in the same way, so it cannot be exported for serving: {reason}."
+            )
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     traced.save(str(path), _extra_files={OUTPUTS: json.dumps(output_names(spec.heads))})
 

@@ -54,8 +54,8 @@ def model_named(name: str) -> type[ModelConfig]:
     except (KeyError, ImportError, AttributeError, ValueError) as error:
         reason = f" ({error})" if class_name else ""
         raise ConfigError(
-            f"no model {name!r}{reason}. Available: {', '.join(sorted([*MODELS, *installed]))}, or MODULE:CLASS of a "
-            "ModelConfig."
+            f"unknown model {name!r}{reason}. Available: {', '.join(sorted([*MODELS, *installed]))}, or "
+            "MODULE:CLASS of a ModelConfig."
         ) from None
     if not (isinstance(found, type) and issubclass(found, ModelConfig)):
         raise ConfigError(f"{name} is {found!r}, expected a subclass of rankline.training.models.config.ModelConfig.")
@@ -68,19 +68,20 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
         got, expected = ("with", "without") if spec.is_sequential else ("without", "with")
         raise SpecError(
             f"model {model.name!r} takes rows {expected} a history and an item to score (channels {TARGET!r} and "
-            f"{HISTORY!r}), the data has rows {got}: {sorted(spec.channels)}. Choose one of {', '.join(fitting)}."
+            f"{HISTORY!r}), but the data has rows {got}: {sorted(spec.channels)}. Choose one of "
+            f"{', '.join(fitting)}."
         )
     heads = spec.heads
     if foreign := next((head for head in heads if head.task not in model.tasks), None):
         others = _others(spec, lambda other: all(head.task in other.tasks for head in heads))
         raise SpecError(
-            f"model {model.name!r} learns {' or '.join(model.tasks)}, and the task of label {foreign.column!r} is "
-            f"{foreign.task}. {others}"
+            f"model {model.name!r} supports task {' or '.join(model.tasks)}, but the task of label "
+            f"{foreign.column!r} is {foreign.task}. {others}"
         )
     if len(heads) > 1 and not model.takes_several_heads:
         others = _others(spec, lambda other: other.takes_several_heads)
         raise SpecError(
-            f"model {model.name!r} learns one label, and the data has {[head.column for head in heads]}. {others}"
+            f"model {model.name!r} supports one label, but the data has {[head.column for head in heads]}. {others}"
         )
 
 
@@ -96,7 +97,7 @@ def check_memory(spec: FeatureSpec, model: ModelConfig, *, copies: int, num_byte
         raise ConfigError(
             f"model {model.name!r} needs {needed / 1e9:,.1f} GB for its weights and optimizer state, including "
             f"{4 * copies * weights[largest] / 1e9:,.1f} GB for {largest}, but only {num_bytes / 1e9:,.1f} GB are "
-            "free. Choose smaller layers or embeddings, a higher frequency_threshold or fewer hash_buckets."
+            "free. Use smaller layers or embeddings, a higher frequency_threshold or fewer hash_buckets."
         )
 
 
@@ -106,4 +107,4 @@ def _takes_rows(model: type[ModelConfig], spec: FeatureSpec) -> bool:
 
 def _others(spec: FeatureSpec, fits: Callable[[type[ModelConfig]], bool]) -> str:
     names = sorted(name for name, other in MODELS.items() if _takes_rows(other, spec) and fits(other))
-    return f"Choose one of {', '.join(names)}." if names else "No model that comes with Rankline does."
+    return f"Choose one of {', '.join(names)}." if names else "No built-in model supports it."

@@ -117,7 +117,7 @@ class Checkpoint:
     def load(cls, path: Path) -> "Checkpoint":
         if not path.is_dir():
             raise ArtifactError(
-                f"{path} does not exist: there is no checkpoint to resume from. Train without --resume."
+                f"{path} does not exist, so there is no checkpoint to resume from. Train without --resume."
             )
         try:
             manifest = load_manifest(path, KIND)
@@ -132,8 +132,8 @@ class Checkpoint:
         """Raise if the data differs from the checkpoint's, or an option that is not in `free`."""
         if fingerprint != self.fingerprint:
             raise ArtifactError(
-                f"the checkpoint is of prepared data {self.fingerprint[:12]}, got {fingerprint[:12]}. "
-                "Prepare the data as it was, or delete the checkpoint and train without --resume."
+                f"the checkpoint belongs to prepared data {self.fingerprint[:12]}, got {fingerprint[:12]}. "
+                "Restore that data, or delete the checkpoint and train without --resume."
             )
         got = plain(config)
         has_other_model = got["model"] != self.config["model"]  # whose options differ
@@ -147,8 +147,8 @@ class Checkpoint:
             if got.get(name) != expected.get(name)
         ]:
             raise ConfigError(
-                f"the checkpoint is of another configuration: got {'; '.join(odd)}. "
-                "Give the options as they were, or delete the checkpoint and train without --resume."
+                f"the checkpoint belongs to another configuration: got {'; '.join(odd)}. Pass the same options as "
+                "before, or delete the checkpoint and train without --resume."
             )
 
 
@@ -178,8 +178,8 @@ def refuse_to_replace(path: Path) -> None:
     refuse_foreign(path, KIND)
     if path.exists():
         raise ConfigError(
-            f"{path} is the checkpoint of an unfinished run, and a new one would replace it. "
-            "Go on with --resume, or delete it."
+            f"{path} is the checkpoint of an unfinished run, which a new run would replace. Continue with "
+            "--resume, or delete it."
         )
 
 
@@ -272,13 +272,13 @@ def check_same(
     expected, *others = world.all_gather_object(mine)
     for rank, got in enumerate(others, start=1):
         if odd := [
-            f"{name} {got.get(name)} where worker 0 has {expected.get(name)}"
+            f"{name} {got.get(name)}, but worker 0 has {expected.get(name)}"
             for name in sorted({*got, *expected})
             if got.get(name) != expected.get(name)
         ]:
             raise ConfigError(
-                f"worker {rank} has {listed(odd, _SHOWN, '; ')}. "
-                "Start all workers with the same options, on the same data, code and packages."
+                f"worker {rank} has {listed(odd, _SHOWN, '; ')}. Start all workers with the same options, data, "
+                "code and packages."
             )
 
 

@@ -254,9 +254,11 @@ class TrainingRun:
             raise self._diverged(f"weights are not finite after step {self._at.step}")
 
     def _diverged(self, what: str) -> RanklineError:
-        remedy = f"Lower the learning rate (it is {self._config.learning_rate:g})"
+        remedy = f"Lower the learning rate (now {self._config.learning_rate:g})"
         if (step := self._checkpoints.last_step) is not None:
-            remedy += f", with --resume to go on from the last good checkpoint: {self._checkpoints.path}, step {step}"
+            remedy += (
+                f", and pass --resume to continue from the last good checkpoint: {self._checkpoints.path}, step {step}"
+            )
         return RanklineError(f"{what}, expected finite numbers. {remedy}.")
 
     def _evaluate(self, split: str) -> dict[str, float]:
@@ -276,7 +278,7 @@ class TrainingRun:
         except DataError as error:
             if split != INNER:
                 raise
-            raise DataError(f"{error} Or train as many epochs as you say: early_stopping_patience 0.") from None
+            raise DataError(f"{error} Or set early_stopping_patience 0 to train a fixed number of epochs.") from None
         self._scored = first_rows or self._scored
         return {f"{split}_{name}": figure for name, figure in figures.items()}
 
@@ -345,5 +347,5 @@ def _explained(heads: Sequence[Head], split: str) -> Iterator[None]:
     except ValueError as error:
         expected = " and ".join(dict.fromkeys(map(expected_labels, heads))).replace("0 or 1", "0 and 1")
         raise DataError(
-            f"the {split} data cannot be measured: {error} Prepare it again, with rows of each label: {expected}."
+            f"the {split} data cannot be evaluated: {error} Prepare it again with rows of every label: {expected}."
         ) from None

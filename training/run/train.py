@@ -267,11 +267,11 @@ def _checked(
     all_metrics()  # fail now, not after the first epoch, if a package's metric cannot be loaded
     if session.device == "cuda" and not job.trainer_type.sees_gpu():
         raise ConfigError(
-            f"device is 'cuda', and {framework.name} sees no GPU here. Leave it out, or see what nvidia-smi lists, and "
-            f"whether this {framework.name} is one with CUDA."
+            f"device is 'cuda', but {framework.name} finds no GPU. Leave it out, or run nvidia-smi and check that "
+            f"this {framework.name} is built with CUDA."
         )
     if session.device == "cpu" and job.trainer_type.sees_gpu():
-        raise ConfigError(f"device is 'cpu', and {framework.name} has opened the GPU already. Start a new process.")
+        raise ConfigError(f"device is 'cpu', but {framework.name} is already using the GPU. Start a new process.")
     job.trainer_type.check(job.spec, whole, num_workers=world.size)
     return job
 
@@ -453,7 +453,9 @@ def _log_generation(job: _Job, log: RunLog, generation: Generation, resumed: Che
     """Log the number of workers from this step on, and why it changed."""
     size, step = job.world.size, resumed.position.step if resumed else 0
     if generation.number:  # before the metric, so that a number never lacks its reason if a worker dies in between
-        log.note(f"Step {step:,}: {generation.cause.rstrip('.')}. {size} worker{'s go' if size > 1 else ' goes'} on.")
+        log.note(
+            f"Step {step:,}: {generation.cause.rstrip('.')}. {size} worker{'s continue' if size > 1 else ' continues'}."
+        )
     log.log_metrics({"workers": size}, step)
 
 

@@ -32,10 +32,10 @@ class TrackingConfig:
 
     def __post_init__(self) -> None:
         if not self.experiment:
-            raise ConfigError("the experiment has no name. Give one, such as the recipe's.")
+            raise ConfigError("the experiment has no name. Set one, such as the name of the recipe.")
         if self.server is not None and without_credentials(self.server) != self.server:
             raise ConfigError(
-                f"the tracking URI {without_credentials(self.server)} was given with a password, which would be saved. "
+                f"the tracking URI {without_credentials(self.server)} contains a password, which would be saved. "
                 f"Set {VARIABLE}, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."
             )
 

@@ -6,9 +6,9 @@ from rankline.workflows.core.tracking_uri import without_credentials
 
 _HINTS = {
     "UNAUTHENTICATED": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
-    "PERMISSION_DENIED": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, of a "
-    "user who may do this",
-    "ENDPOINT_NOT_FOUND": "there is no MLflow server at this address; check the path of MLFLOW_TRACKING_URI",
+    "PERMISSION_DENIED": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, "
+    "for a user with this permission",
+    "ENDPOINT_NOT_FOUND": "no MLflow server responds at this address; check the path in MLFLOW_TRACKING_URI",
 }
 
 
@@ -18,7 +18,7 @@ def reason_of(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#####")] or [""]
     reason = f"{lines[0]} {lines[1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
     if " failed with exception" in reason:
-        reason = f"{reason.partition(' failed with exception')[0]} got no answer"
+        reason = f"{reason.partition(' failed with exception')[0]} got no response"
     reason = without_credentials(reason.partition(". Response body:")[0]).rstrip(".")
     hint = _HINTS.get(str(getattr(error, "error_code", "")))
     return f"{reason} ({hint})" if hint else reason

@@ -100,7 +100,10 @@ class Journal:
             before = os.fstat(self._file).st_size
             try:
                 if os.write(self._file, line) < len(line):
-                    raise OSError(f"{self.directory / _JOURNAL} took a part of a line: the disk is full.")
+                    raise OSError(
+                        f"{self.directory / _JOURNAL} was only partly written because the disk is full. Free some "
+                        "space."
+                    )
             except OSError:
                 os.ftruncate(self._file, before)
                 raise
@@ -140,8 +143,8 @@ class Journal:
             if found is None:
                 if any(_parsed(later) for later in lines[number + 1 :]):
                     raise ArtifactError(
-                        f"{self.directory / _JOURNAL} is damaged at byte {end:,}. What comes before was delivered; "
-                        f"delete {self.directory} to give up the rest."
+                        f"{self.directory / _JOURNAL} is damaged at byte {end:,}. Everything before it was "
+                        f"delivered; delete {self.directory} to discard the rest."
                     )
                 return
             end += len(line)
@@ -172,7 +175,10 @@ def left_in(journals: Path) -> list[Left]:
 
 def undelivered(directory: Path, failure: str) -> str:
     why = f": {failure}" if failure else ""
-    return f"MLflow has not got all of the run in {directory}{why}. Nothing is lost: rankline sync delivers it."
+    return (
+        f"MLflow has not received the complete run in {directory}{why}. Nothing is lost; run rankline sync to deliver "
+        "it."
+    )
 
 
 def journal_of(journals: Path, run_id: str) -> Journal | None:

@@ -194,7 +194,7 @@ class Delivery:
         else:
             run = self._new_run(client, opening)
             if known:
-                self._add_remark(run.info.run_id, f"Continues run {known}, which is gone.")
+                self._add_remark(run.info.run_id, f"Continues run {known}, which no longer exists.")
         self._params, self.start_ms = set(run.data.params), run.info.start_time
         self._at = self._at._replace(run_id=run.info.run_id)
 
@@ -329,7 +329,7 @@ class Deliverer:
             Journal(self._journal.directory).remove()
             if isinstance(failure, RanklineError):
                 raise failure
-            raise ArtifactError(f"the store refuses the run: {reason_of(failure)}.") from None
+            raise ArtifactError(f"the store rejected the run: {reason_of(failure)}.") from None
         return self._delivery
 
     def finish(self, limit_s: float | None = None) -> None:

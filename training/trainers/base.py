@@ -177,6 +177,6 @@ def check_state(state: Mapping[str, Array], expected: Mapping[str, tuple[int, ..
     }
     if differences := [f"it {verb} {listed(names, _SHOWN)}" for verb, names in parts.items() if names]:
         raise ArtifactError(
-            f"the saved state is of another model: {'; '.join(differences)}. "
-            "Go on with the configuration that it was saved under, or start anew."
+            f"the saved state belongs to another model: {'; '.join(differences)}. Use the configuration it was "
+            "saved with, or start over."
         )

@@ -71,9 +71,11 @@ class InMemoryTrainer(Trainer):
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
         name = config.model.name
         if num_workers > 1:
-            raise ConfigError(f"{name} trains on one worker, got {num_workers} workers. Train it with one.")
+            raise ConfigError(f"{name} trains on one worker, got {num_workers} workers. Use one worker.")
         if config.xla or config.precision != "float32":
-            raise ConfigError(f"xla and precision are of neural networks, and {name} is none. Leave them out.")
+            raise ConfigError(
+                f"xla and precision apply only to neural networks, and {name} is not one. Leave them out."
+            )
         check_parquet(spec, reader=name)
 
     @staticmethod

@@ -59,8 +59,8 @@ class TorchTrainer(Trainer):
         name = config.model.name
         if num_workers > 1:
             raise ConfigError(
-                f"{name} is a PyTorch model, which trains on one worker, got {num_workers} workers. Train it with "
-                "one, or choose a TensorFlow model."
+                f"{name} is a PyTorch model, which trains on one worker, got {num_workers} workers. Use one "
+                "worker, or a TensorFlow model."
             )
         if config.xla:
             raise ConfigError(f"xla is TensorFlow's compiler, and {name} is a PyTorch model. Leave it out.")
@@ -73,7 +73,7 @@ class TorchTrainer(Trainer):
 
     @staticmethod
     def deterministic() -> AbstractContextManager[None]:
-        raise ConfigError("deterministic kernels are offered for TensorFlow models only. Leave it out.")
+        raise ConfigError("deterministic kernels are available only for TensorFlow models. Leave out deterministic.")
 
     @staticmethod
     def batches(

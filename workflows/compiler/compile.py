@@ -94,12 +94,12 @@ def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
     found = {_called(kind): kind for kind in _kinds(workflow.output_node) if not _is_compiled(kind)}
     if wrong := sorted(set(named) - set(found)):
         raise ConfigError(
-            f"uncompiled names {wrong}, expected operators of the workflow without a compiled form: "
+            f"uncompiled names {wrong}, expected operators of this workflow that cannot be compiled: "
             f"{sorted(found) or 'none'}."
         )
     check_operators(workflow, named)
     if missing := sorted(set(found) - set(named)):
-        raise LoweringError(f"{missing} have no compiled form either. Give --uncompiled {','.join(sorted(found))}.")
+        raise LoweringError(f"{missing} cannot be compiled either. Pass --uncompiled {','.join(sorted(found))}.")
 
 
 def _kinds(output_node: Any) -> set[type]:
@@ -121,7 +121,7 @@ def _called(kind: type) -> str:
 def _input_spec(name: str, schema: Any) -> ColumnSpec:
     dtype = np.dtype(schema.dtype.to_numpy)
     if dtype.kind not in "iufbO":
-        remedy = "Fit on whole microseconds since 1970, int64" if dtype.kind in "mM" else "Convert it in the data"
+        remedy = "Fit the workflow on int64 microseconds since 1970" if dtype.kind in "mM" else "Convert it in the data"
         raise LoweringError(f"input {name!r} is {dtype}, expected numbers or strings. {remedy}.")
     return ColumnSpec(name=name, dtype=dtype.name, width=ANY_WIDTH if schema.is_list else None)
 
@@ -135,8 +135,8 @@ def _check_statistics_apart(output_node: Any) -> None:
             if owners.setdefault(path, node.op) is not node.op:
                 kinds = sorted(type(op).__name__ for op in (owners[path], node.op))
                 raise LoweringError(
-                    f"{kinds[0]} and {kinds[1]} on {name!r} have written their statistics to one file, so one has the "
-                    "other's. Rename the column before one of them."
+                    f"{kinds[0]} and {kinds[1]} on {name!r} wrote their statistics to the same file, so one "
+                    "overwrote the other's. Rename the column before one of them."
                 )
 
 
@@ -152,8 +152,8 @@ def _evaluate(
     lowered = _lower(node.op, selector, {name: gathered[name] for name in selector.names})
     if absent := [name for name in node.output_columns.names if name not in lowered]:
         raise LoweringError(
-            f"{type(node.op).__name__} makes columns {absent}, which have no compiled form: that of the operator makes "
-            f"{sorted(lowered)}. Drop them, or correct its `lower`."
+            f"{type(node.op).__name__} outputs columns {absent}, but its method `lower` returns only "
+            f"{sorted(lowered)}. Drop these columns, or fix `lower`."
         )
     done[id(node)] = {name: lowered[name] for name in node.output_columns.names}
     return done[id(node)]
@@ -162,7 +162,9 @@ def _evaluate(
 def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expression]) -> Mapping[str, Expression]:
     if isinstance(op, Subgraph):
         if op.loop_until is not None:
-            raise LoweringError(f"Subgraph {op.name!r} loops until a function says so. Unroll it.")
+            raise LoweringError(
+                f"subgraph {op.name!r} loops until a function stops it, which cannot be compiled. Unroll the loop."
+            )
         return _evaluate(op.graph.output_node, columns, {})
     kind = type(op)
     if kind in REFUSED:
@@ -171,8 +173,8 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
     lowering = LOWERINGS.get(kind) or vars(kind).get("lower")
     if lowering is None:
         raise LoweringError(
-            f"NVTabular operator {kind.__name__} (columns {selector.names}) has no compiled form. Replace it, give it "
-            f"a method `lower`, leave it out of serving, or run the workflow through NVTabular: --uncompiled "
+            f"NVTabular operator {kind.__name__} (columns {selector.names}) cannot be compiled. Replace it, add a "
+            "method `lower`, leave it out of serving, or run the workflow through NVTabular: --uncompiled "
             f"{kind.__name__}. Available: {', '.join(sorted({op.__name__ for op in LOWERINGS}))}."
         )
     try:
@@ -181,8 +183,8 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
         if kind in LOWERINGS or isinstance(error, RanklineError):
             raise
         raise LoweringError(
-            f"{kind.__name__}.lower failed ({type(error).__name__}: {error}). Mend it, --debug shows where; or remove "
-            f"it and run the workflow through NVTabular: --uncompiled {kind.__name__}."
+            f"{kind.__name__}.lower failed ({type(error).__name__}: {error}). Fix it (--debug shows the "
+            f"traceback), or remove it and run the workflow through NVTabular: --uncompiled {kind.__name__}."
         ) from error
     return lowered
 
@@ -194,7 +196,7 @@ def _fitted(name: str, column: Expression, dtype: str | None, width: int | None)
         return column
     except UnfitError as error:  # raised for values in a table; other values are checked per request
         raise LoweringError(
-            f"{error} Save the model with a larger type or width, or have the workflow make smaller values."
+            f"{error} Save the model with a larger type or width, or change the workflow to output smaller values."
         ) from None
 
 
@@ -252,7 +254,7 @@ class _Linker:
 
 def _source(name: str, expression: Expression, width: int, *, refuses_missing: bool) -> Expression:
     if expression.is_string:
-        raise LoweringError(f"column {name!r} holds strings, and a model takes numbers. Add Categorify.")
+        raise LoweringError(f"column {name!r} contains strings, but a model needs numbers. Add Categorify.")
     if not isinstance(expression, Lookup):
         return expression
     table = expression.table
@@ -260,7 +262,9 @@ def _source(name: str, expression: Expression, width: int, *, refuses_missing: b
     if table.valid is not None or elements.valid is not None:
         if refuses_missing:
             return expression.taken  # a step, which checks each row
-        raise LoweringError(f"column {name!r} can be missing. Fill it: FillMissing, NullToEmptyList or Categorify.")
+        raise LoweringError(
+            f"column {name!r} can have missing values. Fill them with FillMissing, NullToEmptyList or Categorify."
+        )
     if isinstance(table, Lists):
         lengths = np.diff(table.offsets)
         table = table._replace(width=int(lengths.max(initial=width)))

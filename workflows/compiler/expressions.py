@@ -155,7 +155,7 @@ def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, nu
         digits.append(found.rows)
         known.append(Vector(index.rows_of(*part)))
     if np.prod([float(size) for size in sizes]) >= 2.0**63:
-        raise LoweringError(f"{what}: {sizes} distinct values are too many combinations. Use fewer columns.")
+        raise LoweringError(f"{what}: {sizes} distinct values give too many combinations. Use fewer columns.")
     combine = Combine(sizes=tuple(sizes))
     together = Vector(combine.run(*known).values)  # type: ignore[union-attr]
     return _find_in_one(apply(combine, *digits), together, what, 1)
@@ -164,14 +164,18 @@ def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, nu
 def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) -> Found:
     if column.is_string != is_string(keys):
         kind = "strings" if is_string(keys) else keys.values.dtype.name
-        raise LoweringError(f"{what}: column is {column.dtype}, known keys are {kind}. Give both one type.")
+        raise LoweringError(
+            f"{what}: the column is {column.dtype}, but the known keys are {kind}. Use the same type for both."
+        )
     if not is_string(keys):
         common = np.result_type(column.dtype, keys.values.dtype)
         column, keys = cast(column, common), Cast(dtype=common.name).run(keys)  # type: ignore[assignment]
     missing = is_missing(keys)
     present = _present(keys)
     if len(_distinct(keys).values) != len(keys.values):
-        raise LoweringError(f"{what}: keys are not unique, so a request row could become several.")
+        raise LoweringError(
+            f"{what}: the keys are not unique, so one request row could become several. Remove the duplicate keys."
+        )
     missing_row = num_unknown + len(present)
     if isinstance(column, Computed) and isinstance(column.step, WithoutEmpty) and not column.is_list:
         (column,) = column.inputs  # saves the step: the index maps an empty string to the missing row
@@ -205,7 +209,7 @@ def column_of(series: "pd.Series[Any]") -> AnyColumn:
         column: AnyColumn = from_arrow(pa.array(series, from_pandas=True))
     except (ValueError, pa.ArrowException) as error:
         raise LoweringError(
-            f"column {series.name!r} cannot be compiled: {error}. Make it numbers or strings."
+            f"column {series.name!r} cannot be compiled: {error}. Convert it to numbers or strings."
         ) from None
     return column
 
@@ -213,7 +217,7 @@ def column_of(series: "pd.Series[Any]") -> AnyColumn:
 def check_numbers(op: Any, name: str, column: Expression, *, lists: bool = False) -> None:
     if column.is_string or (column.is_list and not lists):
         held = "lists" if column.is_list else "strings"
-        raise LoweringError(f"{type(op).__name__} on {name!r}: it holds {held}, expected numbers.")
+        raise LoweringError(f"{type(op).__name__} on {name!r}: the column contains {held}, expected numbers.")
 
 
 def unsupported(op: Any, options: str, remedy: str) -> LoweringError:

@@ -66,7 +66,7 @@ class MissingExtraError(RanklineError):
     """
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs packages that are not installed: {install_line(extra)}")
+        super().__init__(f"{feature} needs packages that are not installed. Run: {install_line(extra)}")
         self.feature, self.extra = feature, extra
 
     def __reduce__(self) -> tuple[type["MissingExtraError"], tuple[str, str]]:
@@ -86,7 +86,7 @@ class WorkersError(RanklineError):
 
 
 class WorkerLostError(WorkersError):
-    """Another worker ended or does not respond. That worker may have reported the reason itself."""
+    """Another worker exited or does not respond. That worker may have reported the reason itself."""
 
 
 class ClusterError(RanklineError):

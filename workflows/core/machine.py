@@ -34,7 +34,7 @@ def busyness(
         others = (all_ticks - idle - stolen) / max(all_ticks, 1)
         share_stolen = stolen / max(all_ticks, 1)
         if others >= _MOST_OTHERS or share_stolen >= _MOST_STOLEN:
-            return f"load {load()[0]:.1f}, {others:.0%} of the processors in use, {share_stolen:.0%} stolen"
+            return f"load {load()[0]:.1f}, {others:.0%} of the CPUs in use, {share_stolen:.0%} stolen"
     return ""
 
 

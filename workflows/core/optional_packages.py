@@ -37,10 +37,10 @@ def tensorflow_problem(extra: str) -> str | None:
     listed = " and ".join(f"{name} {release}" for name, release in found.items())
     remedy = f"pip uninstall -y {' '.join(found)}, then {install_line(extra)}"
     if len(found) > 1:
-        return f"{listed} are both installed, and each has overwritten files of the other: {remedy}"
+        return f"{listed} are both installed and overwrite each other's files. Run: {remedy}"
     expected = _expected_release()
     if expected and found and expected not in found.values():
-        return f"{listed} is installed, expected {expected}: {remedy}"
+        return f"{listed} is installed, expected {expected}. Run: {remedy}"
     return None
 
 
@@ -124,7 +124,7 @@ def installed(group: str, kind: type[_Kind]) -> dict[str, _Kind]:
             problem = f"is a {type(thing).__name__}, expected {kind.__name__}"
         package = point.dist.name if point.dist else "?"
         _LOGGER.warning(
-            "package %s: its entry point %r of %s %s. It is left out; repair or remove the package.",
+            "package %s: entry point %r of %s %s and was skipped. Repair or remove the package.",
             package,
             point.value,
             group,

@@ -24,8 +24,8 @@ def uri_of_file(file: Path) -> str:
     path = str(file.resolve())
     if found := _UNUSABLE.search(path):
         raise ConfigError(
-            f"the path of MLflow's store, {path}, contains {found[0]!r}, which MLflow cannot open. "
-            "Rename the directory, or choose another one with --work-dir."
+            f"the path of MLflow's store, {path}, contains {found[0]!r}, which MLflow cannot open. Rename the "
+            "directory, or pass another one with --work-dir."
         )
     return f"{_SQLITE}{path}"
 

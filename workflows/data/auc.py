@@ -16,7 +16,7 @@ def exact_auc(labels: npt.ArrayLike, scores: npt.ArrayLike, counts: npt.ArrayLik
         raise ValueError(f"labels have shape {label.shape}, scores {score.shape}; expected the same number of rows.")
     positive = label == 1
     if not np.all(positive | (label == 0)):
-        raise ValueError("labels hold values other than 0 and 1.")
+        raise ValueError("labels contain values other than 0 and 1.")
     count = np.ones(len(label), np.int64) if counts is None else np.asarray(counts)
     num_positive = int(count[positive].sum())
     num_negative = int(count.sum()) - num_positive
@@ -25,7 +25,7 @@ def exact_auc(labels: npt.ArrayLike, scores: npt.ArrayLike, counts: npt.ArrayLik
     order = np.argsort(score)
     in_order = score[order]
     if in_order[-1] != in_order[-1]:  # NaN sorts last
-        raise ValueError("scores hold NaN.")
+        raise ValueError("scores contain NaN.")
     starts = np.flatnonzero(np.concatenate(([True], in_order[1:] != in_order[:-1])))
     in_group, positives_in_group = (np.add.reduceat(n[order], starts) for n in (count, count * positive))
     # Twice the mid-rank of tied scores at positions (end - size, end] is 2·end - size + 1.

@@ -18,9 +18,9 @@ _MIN_ROWS = 1000
 
 def check_size(num_rows: int, seed: int) -> None:
     if num_rows < _MIN_ROWS:
-        raise ConfigError(f"{num_rows} rows were asked for, expected at least {_MIN_ROWS}. Give a larger number.")
+        raise ConfigError(f"the number of rows is {num_rows}, expected at least {_MIN_ROWS}.")
     if seed < 0:
-        raise ConfigError(f"The seed is {seed}, expected a whole number of at least 0.")
+        raise ConfigError(f"seed is {seed}, expected a whole number of at least 0.")
 
 
 def long_tailed_counts(

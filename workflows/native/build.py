@@ -80,7 +80,7 @@ def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lam
                 build(made, compiler, strict=strict)
                 made.rename(target)
     except OSError as error:
-        raise BuildError(f"{target} cannot be written ({os.strerror(error.errno or 0)})") from None
+        raise BuildError(f"{target} is not writable ({os.strerror(error.errno or 0)})") from None
     return target
 
 
@@ -145,7 +145,7 @@ def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise BuildError("g++ could not compile the native backends: " + "\n".join(lines[:_MOST_LINES]))
+        raise BuildError("g++ failed to compile the native backends: " + "\n".join(lines[:_MOST_LINES]))
     return done.stdout
 
 

@@ -189,7 +189,7 @@ const Json& Json::Checked(Kind expected) const {
 
 const Json& Json::operator[](const std::string& name) const {
   const auto found = object().find(name);
-  if (found == object_.end()) throw ArtifactError("there is no " + name);
+  if (found == object_.end()) throw ArtifactError("missing field " + name);
   return found->second;
 }
 

@@ -19,7 +19,7 @@ MappedFile::MappedFile(const std::string& path) {
   size_ = static_cast<size_t>(about.st_size);
   void* data = size_ == 0 ? MAP_FAILED : mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);
   close(file);
-  if (data == MAP_FAILED) throw ArtifactError(path + " cannot be mapped");
+  if (data == MAP_FAILED) throw ArtifactError(path + " cannot be mapped into memory");
   data_ = static_cast<const char*>(data);
 }
 

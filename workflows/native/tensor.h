@@ -45,7 +45,7 @@ inline Dtype DtypeOf(std::string_view name) {
   for (size_t i = 0; i < std::size(kDtypeNames); ++i) {
     if (name == kDtypeNames[i]) return static_cast<Dtype>(i);
   }
-  throw std::invalid_argument("dtype '" + std::string(name) + "' is not known");
+  throw std::invalid_argument("unknown dtype '" + std::string(name) + "'");
 }
 
 // Values [rows, width] in row-major order; width is 1 if each row has one value.

@@ -33,7 +33,7 @@ from google.protobuf import descriptor  # noqa: F401  # before Merlin, so that t
 from rankline.workflows.core.errors import PINNED
 from rankline.workflows.core.optional_packages import LoadHook, require, stand_ins
 
-require("nvtabular", feature="a workflow of NVTabular", extra=PINNED)
+require("nvtabular", feature="an NVTabular workflow", extra=PINNED)
 
 _VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 _TENSORFLOW = "merlin.core.compat.tensorflow"
@@ -122,7 +122,7 @@ with importing_merlin():
         """Check that rows are inside the matrix; NVTabular would read past its end."""
         for rows, features in ((a, a_features), (b, b_features)):
             if not (rows.min() >= 0 and rows.max() < features.shape[0]):
-                raise ValueError(f"ColumnSimilarity takes rows from 0 to {features.shape[0] - 1}")
+                raise ValueError(f"ColumnSimilarity expects row numbers from 0 to {features.shape[0] - 1}")
         return _similarities(a, a_features, b, b_features, on_device)
 
     vars(column_similarity)["row_wise_inner_product"] = _checked_similarities

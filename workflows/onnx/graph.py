@@ -102,5 +102,5 @@ def serialized(graph: Graph, name: str) -> bytes:
     except ValueError as error:  # raised by protobuf and onnx if a message is too large
         raise ExportError(f"the {name} cannot be written as ONNX: {' '.join(str(error).split())[:200]}.") from None
     if len(content) > _MAX_BYTES:
-        raise ExportError(f"the {name} takes {len(content) / 2**30:.1f} GiB, an ONNX file holds at most 2.")
+        raise ExportError(f"the {name} takes {len(content) / 2**30:.1f} GiB, but an ONNX file can have at most 2 GiB.")
     return content

@@ -67,24 +67,24 @@ def read_forest(text: str, source: str) -> LightGBMForest:
         return _read(text, source)
     except (ValueError, KeyError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise ArtifactError(f"{source} is a damaged LightGBM model: {reason}. Save it again by save_model.") from None
+        raise ArtifactError(f"{source} is a damaged LightGBM model: {reason}. Save it again with save_model.") from None
 
 
 def _read(text: str, source: str) -> LightGBMForest:
     first, end = _TREE.search(text), _END.search(text)
     if first is None or end is None:
-        raise ValueError("it has no trees" if end else "it is cut off")
+        raise ValueError("it has no trees" if end else "it is truncated")
     header = _fields(text[: first.start()])
     features = tuple(header["feature_names"].split(" "))
     width = int(header["num_tree_per_iteration"])
     starts = [match.start() for match in _TREE.finditer(text, endpos=end.start())]
     blocks = [text[start:stop] for start, stop in zip(starts, [*starts[1:], end.start()], strict=True)]
     if len(features) != int(header["max_feature_idx"]) + 1:
-        raise ValueError(f"it names {len(features)} features, expected {int(header['max_feature_idx']) + 1}")
+        raise ValueError(f"it lists {len(features)} features, expected {int(header['max_feature_idx']) + 1}")
     if width < 1 or len(blocks) % width or width != int(header["num_class"]):
-        raise ValueError(f"it has {len(blocks)} trees for {header['num_class']} classes, {width} for each step")
+        raise ValueError(f"it has {len(blocks)} trees for {header['num_class']} classes, but {width} per step")
     if "tree_sizes" in header and header["tree_sizes"].split() != [str(len(block)) for block in blocks]:
-        raise ValueError("its trees are not as long as it says")
+        raise ValueError("its trees do not have the declared sizes")
     numbers = [_numbers(_fields(block), source) for block in blocks]
     trees = (_nodes(tree, len(features), source) for tree in numbers)
     is_average = "average_output" in header
@@ -110,10 +110,11 @@ def _weighted(nodes: tuple[TreeNode, ...], weight: float) -> tuple[TreeNode, ...
 
 def _numbers(fields: Mapping[str, str], source: str) -> dict[str, list[Any]]:
     if int(fields.get("is_linear", "0")):
-        raise ArtifactError(f"{source} has linear trees, which ONNX does not. Train it without linear_tree.")
+        raise ArtifactError(f"{source} has linear trees, which ONNX does not support. Train it without linear_tree.")
     if int(fields["num_cat"]):
         raise ArtifactError(
-            f"{source} splits at categories. Train it without categorical_feature: ids are numbers, or flags each."
+            f"{source} has categorical splits, which are not supported. Train it without categorical_feature, "
+            "with ids as numbers or one flag per id."
         )
     num_leaves = int(fields["num_leaves"])
     if num_leaves < 1:
@@ -146,7 +147,7 @@ def _nodes(numbers: Mapping[str, list[Any]], num_features: int, source: str) -> 
     nodes = [_split(values, num_leaves, source) for values in splits] + leaves
     made = by_depth(nodes, num_features)
     if len(made) < len(nodes):
-        raise ValueError(f"its root leads to {len(made)} of {len(nodes)} nodes of a tree")
+        raise ValueError(f"its root reaches only {len(made)} of {len(nodes)} nodes of a tree")
     return made
 
 
@@ -156,10 +157,12 @@ def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
     if not 0 <= bits < _END_OF_BITS:  # LightGBM would use only the lowest eight bits
         raise ValueError(f"a split has the decision_type {bits}")
     if bits & _IS_CATEGORICAL:
-        raise ValueError("a split is at categories, and the tree has none")
+        raise ValueError("a split is categorical, but the tree has no categories")
     missing = bits & _MISSING_TYPE
     if missing == _ZERO_IS_MISSING:
-        raise ArtifactError(f"{source} takes zeros for missing. Train it without zero_as_missing.")
+        raise ArtifactError(
+            f"{source} treats zeros as missing, which is not supported. Train it without zero_as_missing."
+        )
     # If training had no missing values, LightGBM treats NaN as 0.
     goes_left = bool(bits & _DEFAULT_LEFT) if missing == _NAN_IS_MISSING else value >= 0
     return TreeNode(
@@ -175,7 +178,9 @@ def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
 def _place(child: int, num_leaves: int) -> int:
     """Convert a child number of LightGBM, which counts splits from 0 up and leaves from -1 down, to a position."""
     if not -num_leaves <= child < num_leaves - 1:
-        raise ValueError(f"a split leads to node {child}, and there are {num_leaves - 1} splits, {num_leaves} leaves")
+        raise ValueError(
+            f"a split refers to node {child}, but there are {num_leaves - 1} splits and {num_leaves} leaves"
+        )
     return child if child >= 0 else num_leaves - 2 - child
 
 

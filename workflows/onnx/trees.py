@@ -37,18 +37,18 @@ def by_depth(nodes: Sequence[TreeNode], num_features: int) -> tuple[TreeNode, ..
     places, depths, made = [0], [0], list[TreeNode]()
     for place, depth in zip(places, depths, strict=True):
         if not 0 <= place < len(nodes):
-            raise ValueError(f"a split leads to node {place}, and there are {len(nodes)}")
+            raise ValueError(f"a split refers to node {place}, but there are {len(nodes)} nodes")
         node = nodes[place]
         if node.mode != LEAF:
             if not 0 <= node.feature < num_features:
-                raise ValueError(f"a split compares feature {node.feature}, and there are {num_features}")
+                raise ValueError(f"a split compares feature {node.feature}, but there are {num_features} features")
             if depth >= MAX_DEPTH:
                 raise ValueError(f"a tree is deeper than {MAX_DEPTH} splits")
             places += [node.left, node.right]
             depths += [depth + 1, depth + 1]
             node = replace(node, left=len(places) - 2, right=len(places) - 1)
         if math.isnan(node.threshold) or not math.isfinite(node.weight):
-            raise ValueError("a threshold or the value of a leaf is not a number")
+            raise ValueError("a threshold or leaf value is not a number")
         if len(places) > len(nodes):
             raise ValueError("a node has two parents")
         made.append(node)

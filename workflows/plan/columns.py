@@ -96,7 +96,7 @@ def from_arrow(array: pa.Array) -> Any:
         valid = _validity(array)
         filled = array if valid is None else array.fill_null(False if pa.types.is_boolean(kind) else 0)
         return Vector(filled.to_numpy(zero_copy_only=False), valid)
-    raise ValueError(f"{kind} is neither numbers, strings nor lists of them")
+    raise ValueError(f"{kind} is not a type of numbers, strings or lists of them")
 
 
 def _validity(array: pa.Array) -> Mask:

@@ -184,7 +184,9 @@ class TransformPlan:
                 first, last = index.row_bounds
                 length = min(len(column.values), len(column.values if column.lengths is None else column.lengths))
                 if first < 0 or last >= length:
-                    raise ValueError(f"an index leads to rows {first} to {last} of {length} of column {column.name!r}")
+                    raise ValueError(
+                        f"an index refers to rows {first} to {last} of column {column.name!r}, which has {length}"
+                    )
 
     @cached_property
     def _schedule(self) -> tuple[list[int], ...]:
@@ -260,7 +262,7 @@ class TransformPlan:
                     "Export again."
                 )
             if any(call.get("step", {}).get("kind") == "Similarity" for call in document["steps"]):
-                raise ValueError("ColumnSimilarity is no longer compiled: export with --uncompiled ColumnSimilarity")
+                raise ValueError("ColumnSimilarity is no longer compiled. Export with --uncompiled ColumnSimilarity")
             inputs, indexes, steps, columns = (
                 [decode(entry, _KINDS, directory) for entry in document[name]]
                 for name in ("inputs", "indexes", "steps", "columns")
@@ -323,9 +325,9 @@ def check_inputs(specs: Sequence[ColumnSpec], inputs: Inputs, valid: Mapping[str
         lengths[spec.name] = _checked_length(spec, given)
     num_rows = {*lengths.values()}
     if len(num_rows) > 1:
-        raise RequestError(f"inputs have different numbers of rows: {lengths}. Give the same number for each.")
+        raise RequestError(f"inputs have different numbers of rows: {lengths}. Send the same number for each.")
     if unknown := valid.keys() - lengths.keys():
-        raise RequestError(f"valid names {sorted(unknown)}, which are no inputs. Available: {sorted(lengths)}.")
+        raise RequestError(f"valid contains {sorted(unknown)}, which are not inputs. Available: {sorted(lengths)}.")
     for name, mask in valid.items():
         if mask.dtype != np.bool_ or mask.ndim != 1 or len(mask) not in num_rows:
             raise RequestError(f"valid of {name!r} is {mask.dtype} {list(mask.shape)}, expected bool {[*num_rows]}.")
@@ -374,8 +376,8 @@ def _finished(name: str, column: AnyColumn) -> NDArray[Any] | Padded:
     for part in (column, elements):
         if part.valid is not None and not part.valid.all():
             raise RequestError(
-                f"column {name!r} is missing, first in row {int(np.argmin(part.valid))}, and would reach the model. "
-                "Send a value, or fill it in the workflow: FillMissing, NullToEmptyList."
+                f"column {name!r} is missing, first in row {int(np.argmin(part.valid))}, and the workflow does "
+                "not fill it. Send a value, or add FillMissing or NullToEmptyList to the workflow."
             )
     values: NDArray[Any] = elements.values
     return padded_of(column) if isinstance(column, Lists) else values

@@ -94,7 +94,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _read(directory: Path, name: str) -> pa.Array:
     if Path(name).name != name:
-        raise ValueError(f"{name!r} is not the name of a file beside the plan")
+        raise ValueError(f"{name!r} is not the name of a file in the plan's directory")
     with open_regular(directory / name):  # because memory_map would block on a FIFO
         pass
     with pa.memory_map(str(directory / name)) as source:
@@ -102,7 +102,7 @@ def _read(directory: Path, name: str) -> pa.Array:
         schema, batch = pa.ipc.read_schema(source), pa.ipc.read_message(source)
         kind = schema.field(0).type
         if not (pa.types.is_primitive(kind) or pa.types.is_large_binary(kind)):
-            raise TypeError(f"{name} holds {kind}, expected numbers or large_binary")
+            raise TypeError(f"{name} contains {kind}, expected numbers or large_binary")
         if _is_compressed(batch.metadata):
             raise ValueError(f"{name} is compressed")
         array = pa.ipc.read_record_batch(batch, schema).column(0)

@@ -36,7 +36,7 @@ class CandidatePlan:
     @classmethod
     def of(cls, plan: Transform, candidates: Collection[str]) -> "CandidatePlan":
         if not isinstance(plan, TransformPlan):
-            raise LoweringError("rows with candidates need a workflow that is compiled. Leave out --uncompiled.")
+            raise LoweringError("rows with candidates need a compiled workflow. Leave out --uncompiled.")
         single = [spec.name for spec in plan.inputs if spec.width is None]
         if wrong := sorted(set(candidates) - set(single)):
             raise LoweringError(f"candidates {wrong} are not raw columns of single values. Available: {single}.")
@@ -75,7 +75,7 @@ class CandidatePlan:
         given = {len(column.values if isinstance(column, Padded) else column) for column in inputs.values()}
         if len(set(shapes.values())) > 1 or len(given) > 1:
             found = {name: list(shape) for name, shape in shapes.items()}
-            raise RequestError(f"candidates {found} do not fit each other or the rows, of which there are {given}.")
+            raise RequestError(f"numbers of candidates {found} do not match each other or the number of rows, {given}.")
         num_rows, count = next(iter(shapes.values()), (0, 1))
         return num_rows, count
 
@@ -92,12 +92,13 @@ def _checked_outputs(plan: TransformPlan, candidates: frozenset[str]) -> list[st
             continue
         if others := sorted(origin - candidates):
             raise LoweringError(
-                f"column {column.name!r} is made of {sorted(origin & candidates)}, which may hold several candidates "
-                f"per row, and of {others}, which all of them share. Leave such a column to the model."
+                f"column {column.name!r} combines {sorted(origin & candidates)}, which may have several "
+                f"candidates per row, with {others}, which the candidates share. Compute such a column in the "
+                "model."
             )
         if column.spec.width is not None:
             raise LoweringError(
-                f"column {column.name!r} is a list for each candidate, expected a single value. Leave it out."
+                f"column {column.name!r} is a list per candidate, expected a single value. Leave it out."
             )
         made_of_candidates.append(column.name)
     return made_of_candidates
@@ -138,7 +139,7 @@ def tensor_call(
 
 def _with_missing(lacking: Sequence[ColumnSpec], given: Tensors) -> Tensors:
     if not given:
-        raise RequestError(f"the request has no column, expected some of {[spec.name for spec in lacking]}.")
+        raise RequestError(f"the request has no columns, expected some of {[spec.name for spec in lacking]}.")
     num_rows = len(next(iter(given.values())))
     return {**given, **{name: array for spec in lacking for name, array in spec.missing(num_rows).items()}}
 

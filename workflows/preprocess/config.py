@@ -51,8 +51,8 @@ class DaskConfig:
             raise ConfigError(f'dask_memory is {self.dask_memory!r}, expected a size such as "4GB", or "auto".')
         if self.dask_memory != "auto" and not self.is_local:
             raise ConfigError(
-                f"dask_memory is {self.dask_memory!r}, which is for local workers only. Give others their memory when "
-                "they start: dask worker --memory-limit 4GB."
+                f"dask_memory is {self.dask_memory!r}, but it applies to local workers only. Set the memory of "
+                "other workers when starting them: dask worker --memory-limit 4GB."
             )
         if not 0 < self.dask_timeout_s < math.inf:
             raise ConfigError(f"dask_timeout_s is {self.dask_timeout_s}, expected a finite number above 0.")

@@ -94,7 +94,7 @@ def _cluster(config: DaskConfig, shared: Path) -> Iterator[tuple[str, Client]]:
                 preload=[_END_ON_CTRL_C],
             )
         except (OSError, RuntimeError, *_TIMEOUTS) as error:
-            raise ClusterError(f"no Dask workers could be started on this machine: {error}.") from None
+            raise ClusterError(f"Dask workers could not be started on this machine: {error}.") from None
         try:
             with _connected(config, cluster.scheduler_address, security) as client:
                 yield config.dask, client
@@ -110,8 +110,8 @@ def _connected(config: DaskConfig, address: str, security: Security | None) -> I
             client = Client(address, timeout=timeout_s, set_as_default=False, security=security)
         except (OSError, ValueError, *_TIMEOUTS) as error:  # ValueError: the server is not a Dask scheduler
             raise ClusterError(
-                f"no Dask scheduler answers at {address} within {timeout_s:g} s ({_cause_of(error)}). Start one with "
-                "`dask scheduler`, or correct the address."
+                f"no Dask scheduler responded at {address} within {timeout_s:g} s ({_cause_of(error)}). Start one "
+                "with `dask scheduler`, or fix the address."
             ) from None
         try:
             try:
@@ -187,14 +187,14 @@ class _Workers:
         for who, there in found.items():
             if isinstance(there, Exception):
                 raise ClusterError(
-                    f"the Dask {who} cannot run Rankline ({_cause_of(there)}). Start it from an environment in which "
-                    "this Rankline is installed."
+                    f"the Dask {who} cannot run Rankline ({_cause_of(there)}). Start it in an environment with "
+                    "this version of Rankline installed."
                 )
             others = [
                 f"{name} {there.get(name)}, here {value}" for name, value in here.items() if there.get(name) != value
             ]
             if others:
-                raise ClusterError(f"the Dask {who} has {'; '.join(others)}. Install the same everywhere.")
+                raise ClusterError(f"the Dask {who} has {'; '.join(others)}. Install the same versions everywhere.")
         token = secrets.token_hex()
         with TemporaryDirectory(prefix=".dask.", dir=shared) as directory:
             path = Path(directory) / "token"
@@ -202,8 +202,8 @@ class _Workers:
             for worker, there in self._on_workers(Path.read_text, path, "ascii").items():
                 if there != token:
                     raise ClusterError(
-                        f"the Dask worker {worker} does not see {shared} of this machine. Give --work-dir on a file "
-                        "system that all workers have under this path."
+                        f"the Dask worker {worker} cannot access {shared} on this machine. Pass a --work-dir that "
+                        "all workers can access under the same path."
                     )
 
     def forget(self) -> None:
@@ -230,7 +230,7 @@ class _Workers:
             return self._result_of(method, *args, **options)
         except _TIMEOUTS:
             raise ClusterError(
-                f"the Dask cluster at {self._address} did not answer within {self._timeout_s:g} s."
+                f"the Dask cluster at {self._address} did not respond within {self._timeout_s:g} s."
             ) from None
         except (OSError, CancelledError):  # a broken or refused connection
             raise self._lost() from None
@@ -273,8 +273,9 @@ class _Workers:
                     last_seen_s = time.monotonic()
                 elif time.monotonic() - last_seen_s > self._timeout_s:
                     raise ClusterError(
-                        f"the Dask scheduler at {self._address} lost its last worker, and none came within "
-                        f"{self._timeout_s:g} s. Earlier data is unchanged; start workers and run this again."
+                        f"the Dask scheduler at {self._address} lost its last worker, and no new one connected "
+                        f"within {self._timeout_s:g} s. Existing data is unchanged; start workers and run this "
+                        "again."
                     ) from None
             except _TIMEOUTS:
                 if future.status == "error":  # raised by the task itself
@@ -286,8 +287,9 @@ class _Workers:
             return self._result_of(future._result)
         except KilledWorker as error:
             raise ClusterError(
-                f"a task ended {error.allowed_failures + 1} workers of the Dask cluster at {self._address}, one after "
-                "another, usually for lack of memory. Give each of them more, or take fewer."
+                f"one task terminated {error.allowed_failures + 1} workers of the Dask cluster at {self._address} "
+                "in succession, usually by running out of memory. Give each worker more memory, or use fewer "
+                "workers."
             ) from None
         except (CancelledError, CommClosedError):
             raise self._lost() from None
@@ -298,8 +300,8 @@ class _Workers:
 
     def _lost(self) -> ClusterError:
         return ClusterError(
-            f"the Dask scheduler at {self._address} ended or does not answer. Earlier data is unchanged; "
-            "run this again."
+            f"the Dask scheduler at {self._address} exited or does not respond. Existing data is unchanged; run "
+            "this again."
         )
 
     @contextmanager

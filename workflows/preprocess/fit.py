@@ -47,8 +47,8 @@ def _check_means(operator: Any) -> None:
         none := [name for name, mean in operator.means.items() if mean != mean]
     ):
         raise DataError(
-            f"columns {none} have no mean: every training row lacks them, or one is infinite. "
-            "Give more rows, or leave the columns out."
+            f"columns {none} have no mean: they are missing in every training row, or one value is infinite. "
+            "Provide more rows, or leave the columns out."
         )
 
 

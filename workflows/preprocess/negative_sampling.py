@@ -61,8 +61,8 @@ class Sequences:
         is_kept = lengths >= config.min_interactions
         if not is_kept.any():
             raise DataError(
-                f"none of {len(lengths):,} users has {config.min_interactions} interactions or more; the most that one "
-                f"has is {lengths.max(initial=0)}. Lower min_interactions, or give more data."
+                f"none of {len(lengths):,} users has {config.min_interactions} interactions or more; the maximum "
+                f"is {lengths.max(initial=0)}. Lower min_interactions, or provide more data."
             )
         num_unused = 0 if config.holdout == "last" else 1
         users = np.repeat(np.arange(len(lengths)), lengths)
@@ -74,15 +74,15 @@ class Sequences:
         has_all = np.zeros_like(is_kept) if own is None else own.with_all(pool, len(lengths))
         if (has_all == is_kept).all():
             raise DataError(
-                f"each of {is_kept.sum():,} users chose every item there is, so no negatives can be drawn. "
-                "Give data of more items, or draw from all with own_items."
+                f"each of {is_kept.sum():,} users chose every item, so no negatives can be drawn. Provide data "
+                "with more items, or set own_items to draw from all items."
             )
         self._held_out = np.where(is_kept & ~has_all, lengths - 1 - num_unused, 0)
         longest = int(self._held_out.max())
         if longest <= config.min_history:
             raise DataError(
-                f"no user has more than {longest} items before the held-out one, and min_history is "
-                f"{config.min_history}, so no row is left to train on. Lower min_history, or give more data."
+                f"no user has more than {longest} items before the held-out one, but min_history is "
+                f"{config.min_history}, so there are no training rows. Lower min_history, or provide more data."
             )
         self._longest = min(longest, config.max_history)
         self.dropped = {

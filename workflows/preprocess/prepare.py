@@ -61,8 +61,8 @@ def prepare(
     config, choices = config or PrepareConfig(), encoding or dataset.encoding()
     if type(choices) is not dataset.encoding:
         raise ConfigError(
-            f"{dataset.name} takes {dataset.encoding.__name__}, got {type(choices).__name__}: "
-            f"its {'raw rows become histories' if dataset.sequence else 'raw rows stay rows'}."
+            f"{dataset.name} expects {dataset.encoding.__name__}, got {type(choices).__name__}, because its "
+            f"{'raw rows become histories' if dataset.sequence else 'raw rows stay rows'}."
         )
     rows = _ENCODINGS[type(choices)](dataset, raw, choices)
     details: dict[str, Any] = {

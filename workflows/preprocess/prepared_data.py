@@ -72,14 +72,14 @@ class PreparedData:
                 key for key in sorted({*dataset.choices, *made_by}) if made_by.get(key) != dataset.choices.get(key)
             ]
             raise ArtifactError(
-                f"{path} was prepared before the recipe changed {listed(changed, 5)}, or by another recipe of that "
-                f"name: {remedy(KIND, path)}."
+                f"{path} was prepared before the recipe changed {listed(changed, 5)}, or by another recipe of the "
+                f"same name: {remedy(KIND, path)}."
             )
         spec = FeatureSpec.read(path / spec_name)
         if spec.metadata.online:
             raise ArtifactError(
-                f"{path} holds raw rows, which an earlier version encoded in training. This version encodes rows "
-                f"when it prepares them: {remedy(KIND, path)}."
+                f"{path} contains raw rows, which an earlier version encoded during training. This version "
+                f"encodes rows when preparing them: {remedy(KIND, path)}."
             )
         return cls(path=path, spec=spec, manifest=manifest)
 

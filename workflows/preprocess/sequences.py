@@ -66,9 +66,9 @@ class HistoryEncoding:
 
     def __init__(self, dataset: Dataset, raw: RawData, config: SequenceConfig) -> None:
         if not len(raw.rows):
-            raise DataError(f"the files of {dataset.name} hold no interactions. Give more data.")
+            raise DataError(f"the files of {dataset.name} contain no interactions. Provide files with interactions.")
         if raw.catalog is None or not len(raw.catalog):
-            raise DataError(f"the catalogue of {dataset.name} is empty. Give the files that describe the items.")
+            raise DataError(f"the catalog of {dataset.name} is empty. Provide the files that describe the items.")
         assert dataset.sequence is not None  # guaranteed by `Dataset.encoding`
         self._dataset, self._raw, self._config, self._columns = dataset, raw, config, dataset.sequence
 
@@ -122,7 +122,9 @@ class _RawIds:
         for batch in raw.rows.to_batches() if isinstance(raw.rows, pa.Table) else raw.rows.batches():
             for name, held in chunks.items():
                 if batch[name].null_count:
-                    raise DataError(f"{batch[name].null_count} interactions lack {name!r}. Drop them when reading.")
+                    raise DataError(
+                        f"{batch[name].null_count} interactions have no {name!r}. Drop them when reading the data."
+                    )
                 held.append(batch[name].dictionary_encode())
             num_read += batch.num_rows
             report(num_read / len(raw.rows))
@@ -191,14 +193,14 @@ class _Columns:
         histories = [name.removesuffix(TARGET_SUFFIX) + HISTORY_SUFFIX for name in targets]
         if missing := [name for name in histories if name not in columns]:
             raise SpecError(
-                f"the graph makes {list(columns)}, which lacks {missing}: a history needs each item feature."
+                f"the graph outputs {list(columns)} without {missing}, but a history needs each item feature."
             )
         users = [name for name in columns if name not in {*targets, *histories}]
         self._ids = ids
         for target, history in zip(targets, histories, strict=True):
             if not np.array_equal(self._ids[target], self._ids[history]):
                 raise SpecError(
-                    f"the graph makes other ids in {history} than in {target}: let them share a vocabulary."
+                    f"the graph produces different ids in {history} than in {target}. Use one vocabulary for both."
                 )
         negatives = [name.removesuffix(TARGET_SUFFIX) + NEGATIVES_SUFFIX for name in targets]
         lists = [feature_of(columns[name], max_length=sequence.max_history) for name in histories]

@@ -47,7 +47,9 @@ def split_by_column(
     """
     if config.split == "group":
         if group is None:
-            raise ConfigError("the rows have no group, so they cannot be split by it. Split at random, or by time.")
+            raise ConfigError(
+                "the rows have no group column, so they cannot be split by group. Split at random or by time."
+            )
         return ByColumn(column=group, share=config.valid_share, seed=config.split_seed)
     if config.split != "time" or time is None or isinstance(rows, pa.Table):
         return None
@@ -67,8 +69,8 @@ def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
     begin = float(kept[min(_num_train(len(kept), valid_share), len(kept) - 1)])
     if not kept[0] < begin:
         raise ConfigError(
-            f"{time!r} has one time in {1 - valid_share:.0%} of the rows or more, so no time parts them. "
-            "Split at random, or choose another valid_share."
+            f"{time!r} has the same time in {1 - valid_share:.0%} of the rows or more, so no time separates them. "
+            "Split at random, or use another valid_share."
         )
     return begin
 
@@ -87,7 +89,7 @@ def split_rows(
         return
     if isinstance(rows, pa.Table):
         if by_time and time is None:
-            raise ConfigError("the rows have no time, so they cannot be split by it. Split at random.")
+            raise ConfigError("the rows have no time column, so they cannot be split by time. Split at random.")
         if by_time:
             times = rows[time]
             if times.null_count:  # rows without a time count as the oldest
@@ -136,7 +138,7 @@ def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Ro
     """
     num_train = _num_train(num_rows, valid_share)
     if seed < 0:
-        raise ConfigError(f"The seed is {seed}, expected a whole number of at least 0.")
+        raise ConfigError(f"seed is {seed}, expected a whole number of at least 0.")
     order = np.random.default_rng(seed).permutation(num_rows)
     return order[:num_train], order[num_train:]
 
@@ -172,8 +174,8 @@ def split_of_stream(
         num_train = _rows_before_last_periods(periods, num_rows - num_train)
         if num_train == 0:
             raise ConfigError(
-                f"the last periods that hold a share of {valid_share} are all there are: {list(periods)} rows. "
-                f"Choose a share of at most {periods[-1] / num_rows:.3f}, or split at random."
+                f"a validation share of {valid_share} needs all periods, which have {list(periods)} rows, so none "
+                f"are left for training. Use a share of at most {periods[-1] / num_rows:.3f}, or split at random."
             )
     seen = first_row
 
@@ -198,12 +200,12 @@ def _rows_before_last_periods(periods: Sequence[int], num_wanted: int) -> int:
 
 def _num_train(num_rows: int, valid_share: float) -> int:
     if not 0 < valid_share < 1:
-        raise ConfigError(f"The validation share is {valid_share}, expected a number between 0 and 1, e.g. 0.2.")
+        raise ConfigError(f"the validation share is {valid_share}, expected a number between 0 and 1, e.g. 0.2.")
     # 10 * (1 - 0.9) is 0.9999999999999998; rounding first avoids losing a row.
     num_train = int(round(num_rows * (1 - valid_share), 6))
     if not 0 < num_train < num_rows:
         raise ConfigError(
-            f"A validation share of {valid_share} splits {num_rows} rows into {num_train} and {num_rows - num_train}, "
-            "expected rows in both parts. Choose another share or give more rows."
+            f"a validation share of {valid_share} splits {num_rows} rows into {num_train} and "
+            f"{num_rows - num_train}, expected rows in both parts. Use another share or provide more rows."
         )
     return num_train

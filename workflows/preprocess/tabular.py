@@ -128,7 +128,7 @@ def _write_raw(
         written = [write(split_rows(raw.rows, config, dataset.time, by), job.scratch, len(raw.rows), report)]
     counts = {name: sum(of_shard[name][1] for of_shard in written) for name in NUM_FILES}
     if not all(counts.values()):
-        raise ConfigError(f"the split has {counts} rows, expected rows in both. Choose another valid_share.")
+        raise ConfigError(f"the split has {counts} rows, expected rows in both parts. Use another valid_share.")
     return tuple(
         RawSplit(
             name=name,
@@ -236,8 +236,8 @@ def _arrow_type(name: str, dtype: np.dtype[Any]) -> pa.DataType:
         return pa.from_numpy_dtype(dtype)
     except pa.ArrowNotImplementedError:
         raise SpecError(
-            f"{name!r} holds text after the graph, expected numbers. Give it to Categorify, or leave it out; a class "
-            "is its place in `classes`, from 0."
+            f"{name!r} contains text after the graph, expected numbers. Encode it with Categorify, or leave it "
+            "out; encode a class as its index in `classes`, starting at 0."
         ) from None
 
 
@@ -352,7 +352,7 @@ def _labels(head: Head, encoded: pa.Table, may_lack: bool) -> Labels:
     column = encoded[head.column]
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(
-            f"the label {head.column!r} is {column.type} after the graph, expected {expected_labels(head)}. Make "
-            "numbers of it in the dataset's graph."
+            f"the label {head.column!r} is {column.type} after the graph, expected {expected_labels(head)}. "
+            "Convert it to numbers in the dataset's graph."
         )
     return Labels.of(head, column.cast(pa.float64()).to_numpy(), may_lack=may_lack)

@@ -134,21 +134,23 @@ class FeatureSpec:
             raise SpecError(f"feature_spec names {twice} more than once.")
         for channel, members in self.channels.items():
             if unknown := [name for name in members if name not in names]:
-                raise SpecError(f"channel {channel!r} holds {unknown}, which feature_spec lacks. Available: {names}.")
+                raise SpecError(
+                    f"channel {channel!r} lists {unknown}, which feature_spec does not define. Available: {names}."
+                )
         for feature in self.categorical:
             _ = feature.embedding_shape
         self._check_roles()
         self._check_sequences()
         if not self.channel(LABEL):
-            raise SpecError("channel 'label' is empty: a model needs a label column.")
+            raise SpecError("channel 'label' is empty, expected at least one label column.")
         if (named := [head.column for head in self.heads]) != list(self.channels[LABEL]):
-            raise SpecError(f"metadata.heads are of {named}, but channel 'label' holds {list(self.channels[LABEL])}.")
+            raise SpecError(f"metadata.heads are for {named}, but channel 'label' lists {list(self.channels[LABEL])}.")
 
     def __getitem__(self, name: str) -> Feature:
         for feature in self.features:
             if feature.name == name:
                 return feature
-        raise SpecError(f"no feature {name!r}. Available: {[feature.name for feature in self.features]}.")
+        raise SpecError(f"unknown feature {name!r}. Available: {[feature.name for feature in self.features]}.")
 
     def channel(self, name: str) -> tuple[Feature, ...]:
         """Return the features of a channel in order; empty if the spec does not have the channel."""
@@ -158,7 +160,7 @@ class FeatureSpec:
         roles = {"ids": self.categorical, CONTINUOUS: self.continuous, LABEL: self.labels}
         for (one, some), (other, others) in combinations(roles.items(), 2):
             if both := [feature.name for feature in some if feature in others]:
-                raise SpecError(f"{both} are in channels of {one} and of {other}, expected one role for each column.")
+                raise SpecError(f"{both} are in channels for both {one} and {other}, expected one role per column.")
 
     def _check_sequences(self) -> None:
         """Check that histories and negatives have the same item features as the target."""
@@ -182,8 +184,8 @@ class FeatureSpec:
             stems = [[feature.name.rpartition("_")[0] for feature in features] for features in (items, listed)]
             if stems[0] != stems[1] and sorted(stems[0]) == sorted(stems[1]):
                 raise SpecError(
-                    f"channels {TARGET!r} and {channel!r} name their features in another order: {stems[0]} and "
-                    f"{stems[1]}. Give both one order: they share embedding tables."
+                    f"channels {TARGET!r} and {channel!r} list their features in different orders: {stems[0]} and "
+                    f"{stems[1]}. Use the same order in both, as they share embedding tables."
                 )
 
     @property
@@ -233,7 +235,7 @@ class FeatureSpec:
 
     def source(self, split: str) -> Source:
         if split not in self.sources:
-            raise SpecError(f"source_spec has no split {split!r}. Available: {sorted(self.sources)}.")
+            raise SpecError(f"unknown split {split!r} in source_spec. Available: {sorted(self.sources)}.")
         return self.sources[split]
 
     def to_yaml(self) -> str:
@@ -290,6 +292,6 @@ def _source(split: str, chunks: tuple[Chunk, ...]) -> Source:
     else:
         return Source(files=chunk.files, num_rows=chunk.num_rows, type=chunk.type)
     raise SpecError(
-        f"{odd}, and loaders read one {' or '.join(SOURCE_TYPES)} chunk of counted rows. "
-        "Make prepared data of it: rankline import RECIPE DIRECTORY"
+        f"{odd}, but loaders read one {' or '.join(SOURCE_TYPES)} chunk with num_rows. Convert it to prepared "
+        "data: rankline import RECIPE DIRECTORY"
     )

@@ -59,7 +59,7 @@ class Labels:
 
     def check_split(self, head: Head, split: str) -> None:
         """Raise `DataError` if the split's labels allow no training or evaluation."""
-        remedy = "Give more rows, or another split or share."
+        remedy = "Provide more rows, or use another split or share."
         if not self.num_rows:
             raise DataError(f"no {split} row has the label {head.column!r}. {remedy}")
         if head.task == REGRESSION:
@@ -68,7 +68,7 @@ class Labels:
         elif len(self.classes) < 2:
             needed = "both classes" if head.task == BINARY else "several classes"
             raise DataError(
-                f"every label of the {split} rows is {next(iter(self.classes))}, and a model needs {needed}. {remedy}"
+                f"every label of the {split} rows is {next(iter(self.classes))}, but a model needs {needed}. {remedy}"
             )
 
     def fitted(self, head: Head) -> Head:
@@ -96,11 +96,11 @@ def misfits(head: Head, values: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _misfit(head: Head, found: list[str]) -> DataError:
     shown = found if len(found) <= _MOST_SHOWN else [*found[:_MOST_SHOWN], "…"]
     remedy = {
-        BINARY: "Make it 0 or 1 in the dataset's graph, as the operator GreaterThan does, choose another task",
-        MULTICLASS: f"Name all of its classes (there are {len(head.classes)})",
-        REGRESSION: "Mend such labels",
+        BINARY: "Convert it to 0 or 1 in the dataset's graph (for example with GreaterThan), use another task",
+        MULTICLASS: f"List all classes ({len(head.classes)} are listed)",
+        REGRESSION: "Fix these labels",
     }[head.task]
     return DataError(
         f"the label {head.column!r} is {', '.join(shown)} in some rows, expected {expected_labels(head)}. "
-        f"{remedy}, or leave such rows out."
+        f"{remedy}, or remove these rows."
     )

@@ -78,7 +78,7 @@ class TrainedModel:
     def saved_model(self) -> Path:
         """Return the SavedModel directory, for callers that support no other format."""
         if self.format != SAVED_MODEL:
-            raise ArtifactError(f"{self.path} holds {self.format}, expected {SAVED_MODEL}.")
+            raise ArtifactError(f"{self.path} contains {self.format}, expected {SAVED_MODEL}.")
         return self.model_path
 
     @classmethod

@@ -66,7 +66,9 @@ class Feature:
             if value is not None and (not isinstance(value, int) or not 1 <= value <= _MOST_ID):
                 raise SpecError(f"feature {self.name!r}: {name} is {value!r}, expected a whole number of at least 1.")
         if self.is_list != (self.max_length is not None):
-            raise SpecError(f"feature {self.name!r}: max_length belongs to list features, and every list needs one.")
+            raise SpecError(
+                f"feature {self.name!r}: max_length is required for list features and not allowed for others."
+            )
 
     @property
     def embedding_shape(self) -> tuple[int, int]:
@@ -77,8 +79,8 @@ class Feature:
         """
         if self.cardinality is None or self.embedding_dim is None:
             raise SpecError(
-                f"feature {self.name!r} has no cardinality and embedding_dim, so it cannot be embedded. Add them, or "
-                "import the files as prepared data: rankline import RECIPE DIRECTORY"
+                f"feature {self.name!r} has no cardinality or embedding_dim, so it cannot be embedded. Add both, "
+                "or import the files as prepared data: rankline import RECIPE DIRECTORY"
             )
         return self.cardinality, self.embedding_dim
 
@@ -134,15 +136,17 @@ class SpecFile:
                 _check_known(name, names, f"{place}[{number}].features")
                 if name in owners:
                     raise SpecError(
-                        f"{place}[{number}].features: {name!r} is in chunk [{owners[name]}] already. "
-                        "A feature is in one chunk of a mapping, once."
+                        f"{place}[{number}].features: {name!r} is already in chunk [{owners[name]}]. List each "
+                        "feature once, in one chunk of a mapping."
                     )
                 owners[name] = number
         if missing := [name for name in names if name not in owners]:
-            raise SpecError(f"{place}: no chunk holds {missing}. Add them to the features of one, or take them out.")
+            raise SpecError(
+                f"{place}: no chunk contains {missing}. Add them to the features of a chunk, or remove them."
+            )
         counts = {chunk.num_rows for chunk in chunks} - {None}
         if len(counts) > 1:
-            raise SpecError(f"{place}: its chunks say num_rows {sorted(counts)}, expected the same rows in each.")  # type: ignore[type-var]
+            raise SpecError(f"{place}: its chunks have num_rows {sorted(counts)}, expected the same number in each.")  # type: ignore[type-var]
 
     def __getitem__(self, name: str) -> Feature:
         return next(feature for feature in self.features if feature.name == name)
@@ -176,10 +180,10 @@ class SpecFile:
         except (ValueError, RecursionError) as error:  # invalid dates, or lists nested too deeply
             raise SpecError(f"not YAML: {error}.") from None
         if not isinstance(document, dict):
-            raise SpecError(f"the file is {document!r:.80}, expected names with their values.")
+            raise SpecError(f"the file contains {document!r:.80}, expected a mapping.")
         metadata = document.pop("metadata", None) or {}  # may contain dates, which JSON cannot
         if not isinstance(metadata, dict):
-            raise SpecError(f"metadata is {metadata!r:.80}, expected names with their values.")
+            raise SpecError(f"metadata is {metadata!r:.80}, expected a mapping.")
         for part in (document, metadata):
             _check_keys(part, "the file")
         parts = validated(_Document, document, "")
@@ -200,9 +204,9 @@ class SpecFile:
         try:
             return cls.from_yaml(read_regular(path, MOST_BYTES).decode())
         except FileNotFoundError:
-            raise SpecError(f"{path} does not exist. Expected a feature spec.") from None
+            raise SpecError(f"{path} does not exist, expected a feature spec.") from None
         except OSError as error:
-            raise SpecError(f"{path} cannot be read ({error.strerror}). Expected a feature spec.") from None
+            raise SpecError(f"{path} cannot be read ({error.strerror}), expected a feature spec.") from None
         except UnicodeDecodeError as error:
             raise SpecError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
         except SpecError as error:
@@ -279,7 +283,7 @@ def _check_keys(value: Any, place: str) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise SpecError(f"{place} has the key {key!r}, which is not text. Put it in quotes.")
+                raise SpecError(f"{place} has the key {key!r}, which is not a string. Quote it.")
             _check_keys(inner, key)
 
 

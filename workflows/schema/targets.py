@@ -40,7 +40,7 @@ class Head:
             raise self._refused("task", f"one of {', '.join(TASKS)}")
         expected = self.task == MULTICLASS
         if expected != bool(self.classes) or len(self.classes) == 1 or len(self.classes) > _MOST_CLASSES:
-            raise self._refused("classes", f"2 to {_MOST_CLASSES:,} names" if expected else f"none, for {self.task}")
+            raise self._refused("classes", f"2 to {_MOST_CLASSES:,} names" if expected else f"none for {self.task}")
         if twice := sorted({name for name in self.classes if self.classes.count(name) > 1}):
             raise SpecError(f"head {self.column!r}: classes name {twice} more than once.")
         for name in ("weight", "deviation"):

@@ -38,7 +38,7 @@ class Tensor:
         """
         datatype = data_type.removeprefix("TYPE_").replace("STRING", "BYTES")
         if datatype not in _NUMPY_NAMES:
-            raise ValueError(f"{name!r} is of type {datatype}, which NumPy does not have")
+            raise ValueError(f"{name!r} is of type {datatype}, which NumPy does not support")
         return cls(
             name=name,
             dtype=_NUMPY_NAMES[datatype],

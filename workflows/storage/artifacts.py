@@ -82,8 +82,8 @@ class Manifest:
             format_version = document.pop("format_version")
             if format_version != FORMAT_VERSION:
                 raise ArtifactError(
-                    f"{path} has format version {format_version!r:.50}, this Rankline reads {FORMAT_VERSION}. "
-                    "Make it again."
+                    f"{path} has format version {format_version!r:.50}, but this Rankline reads {FORMAT_VERSION}. "
+                    "Create it again."
                 )
             files = {name: FileRecord(**record) for name, record in document.pop("files").items()}
             manifest = cls(files=files, **document)
@@ -92,14 +92,14 @@ class Manifest:
         except FileNotFoundError:
             raise ArtifactError(f"{directory} is not an artifact: it has no {MANIFEST}.") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ArtifactError(f"{path} cannot be read ({in_short(error)}). Make the artifact again.") from None
+            raise ArtifactError(f"{path} cannot be read ({in_short(error)}). Create the artifact again.") from None
 
     def check_fingerprint(self, expected: str, source: Path) -> None:
         """Recompute the artifact's fingerprint, and raise `ArtifactError` if it differs from `expected`."""
         found = _fingerprint(self.kind, self.made_from, self.files)
         if found != expected.lower():
             raise ArtifactError(
-                f"{source} has the fingerprint {found}, expected {expected}. Get the right {self.kind}."
+                f"{source} has fingerprint {found}, expected {expected}. Provide the matching {self.kind}."
             )
 
     def _check_types(self) -> None:
@@ -109,14 +109,14 @@ class Manifest:
                 raise TypeError(f"{name} is not an object")
         texts += [*self.made_from.values(), *self.versions.values(), *(file.sha256 for file in self.files.values())]
         if odd := [text for text in texts if not (isinstance(text, str) and text.isprintable())]:
-            raise TypeError(f"{odd[0]!r:.200} is not a line of text")
+            raise TypeError(f"{odd[0]!r:.200} is not a single line of text")
         for name, record in self.files.items():
             if type(record.num_bytes) is not int or record.num_bytes < 0:
                 raise TypeError(f"{name} has {record.num_bytes!r} bytes")
             parts = Path(name).parts
             is_long = any(len(part.encode()) > _LONGEST_NAME for part in parts)
             if Path(name).is_absolute() or ".." in parts or not name.isprintable() or is_long:
-                raise ValueError(f"{name!r:.200} is not the path of a file of it")
+                raise ValueError(f"{name!r:.200} is not a path within the artifact")
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def refuse_foreign(target: Path, kind: str) -> None:
     except (ArtifactError, NotADirectoryError):
         found = "something that is not an artifact of Rankline"
     if found != kind:
-        raise ArtifactError(f"{target} holds {found}, and a {kind} would replace it. Choose another path.")
+        raise ArtifactError(f"{target} contains {found}, which a {kind} would replace. Choose another path.")
 
 
 def load_manifest(directory: Path, kind: str) -> Manifest:
@@ -164,7 +164,7 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
         raise ArtifactError(f"{directory.absolute()} does not exist. Expected {kind}: {remedy(kind, directory)}.")
     manifest = Manifest.read(directory)
     if manifest.kind != kind:
-        raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
+        raise ArtifactError(f"{directory} contains {manifest.kind}, expected {kind}. Pass the directory of the {kind}.")
     refuse_links(directory, kind)
     check_files(directory, manifest.files, kind)
     refuse_unlisted(directory, {*manifest.files, MANIFEST}, kind)
@@ -180,22 +180,24 @@ def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> 
     for name, expected in files.items():
         path = directory / name
         if not path.is_file():
-            raise ArtifactError(f"{path} is missing from the {kind}. Make the {kind} again.")
+            raise ArtifactError(f"{path} is missing from the {kind}. Create the {kind} again.")
         if path.stat().st_size != expected.num_bytes:
             raise ArtifactError(
-                f"{path} has {path.stat().st_size} bytes, expected {expected.num_bytes}. Make the {kind} again."
+                f"{path} has {path.stat().st_size} bytes, expected {expected.num_bytes}. Create the {kind} again."
             )
         if sha256_of(path) != expected.sha256:
-            raise ArtifactError(f"{path} does not match its checksum in the manifest. Make the {kind} again.")
+            raise ArtifactError(f"{path} does not match its checksum in the manifest. Create the {kind} again.")
 
 
 def refuse_links(directory: Path, kind: str) -> None:
     """Reject symbolic links in an artifact: their targets are outside of it and may change."""
     for path in sorted(directory.rglob("*")):
         if path.is_symlink():
-            raise ArtifactError(f"{path} is a link, and this {kind} may hold only files. Put the file in its place.")
+            raise ArtifactError(
+                f"{path} is a symbolic link, but the {kind} may contain only files. Replace the link with the file."
+            )
         if not (path.is_file() or path.is_dir()):
-            raise ArtifactError(f"{path} is not a regular file, and this {kind} may hold only files. Remove it.")
+            raise ArtifactError(f"{path} is not a regular file, but the {kind} may contain only files. Remove it.")
 
 
 def remedy(kind: str, directory: Path) -> str:
@@ -206,10 +208,10 @@ def remedy(kind: str, directory: Path) -> str:
     commands = {
         "prepared-data": f"rankline prepare {recipe} --work-dir {parent.parent}",
         "trained-model": f"rankline train {recipe} --work-dir {parent.parent}",
-        "ensemble": f"rankline export {exported} --repository {parent}; rankline run {exported} does all of it",
+        "ensemble": f"rankline export {exported} --repository {parent}, or rankline run {exported} for all steps",
         "sample": f"rankline export --model PATH --sample FILE --name {parent.name} --work-dir {parent.parent}",
     }
-    return f"make it with: {commands[kind]}" if kind in commands else "make it first"
+    return f"run {commands[kind]}" if kind in commands else "create it first"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from rankline.workflows.storage.atomic import staging_for, sync, sync_all
 _BLOCK_BYTES = 1 << 18
 _MOST_UNPACKED = 100  # limit on the expansion ratio; numbers as text expand about tenfold
 _MOST_FILES = 10_000
-_INSTEAD = "Use files that are already on disk with --data-dir DIR, or generate data: leave out --download."
+_INSTEAD = "Pass --data-dir DIR to use files on disk, or leave out --download to generate data."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def download(archive: Archive, directory: Path, *, progress: Progress = SILENT, 
             md5 = _fetch(archive, packed, progress, timeout_s)
             expected = archive.md5 or _published_md5(f"{archive.url}.md5", timeout_s)
             if expected not in (None, md5):
-                raise DownloadError(f"{archive.url} came with MD5 {md5}, expected {expected}. Run it again.")
+                raise DownloadError(f"{archive.url} has MD5 {md5}, expected {expected}. Run the command again.")
             _unpack(archive, packed, unpacked)
             entries = list(unpacked.iterdir())
             whole = entries[0] if len(entries) == 1 and entries[0].is_dir() else unpacked
@@ -74,7 +74,9 @@ def _fetch(archive: Archive, path: Path, progress: Progress, timeout_s: float) -
             done += len(block)
             progress.update(done, total or done, archive.name)
     if total is not None and done < total:
-        raise DownloadError(f"{archive.url} broke off after {done} of {total} bytes. Run it again.")
+        raise DownloadError(
+            f"the download of {archive.url} stopped after {done} of {total} bytes. Run the command again."
+        )
     return digest.hexdigest()
 
 
@@ -94,12 +96,12 @@ def _read(response: http.client.HTTPResponse, url: str) -> bytes:
     try:
         return response.read(_BLOCK_BYTES)
     except (OSError, http.client.HTTPException) as error:
-        raise DownloadError(f"{url} broke off ({error}). Run it again.") from None
+        raise DownloadError(f"the download of {url} failed ({error}). Run the command again.") from None
 
 
 def _refused(url: str, error: urllib.error.HTTPError) -> DownloadError:
     error.close()
-    return DownloadError(f"{url} answered {error.code} {error.reason}, expected the file. {_INSTEAD}")
+    return DownloadError(f"{url} returned {error.code} {error.reason}, expected the file. {_INSTEAD}")
 
 
 def _published_md5(url: str, timeout_s: float) -> str | None:
@@ -114,7 +116,7 @@ def _published_md5(url: str, timeout_s: float) -> str | None:
         raise _refused(url, error) from None
     found = re.search(r"\b[0-9a-fA-F]{32}\b", text)
     if found is None:
-        raise DownloadError(f"{url} holds {text[:40]!r}, expected an MD5 checksum. Run it again later.")
+        raise DownloadError(f"{url} contains {text[:40]!r}, expected an MD5 checksum. Run the command again later.")
     return found.group().lower()
 
 
@@ -125,17 +127,18 @@ def _unpack(archive: Archive, packed: Path, directory: Path) -> None:
             num_bytes, limit = sum(entry.file_size for entry in entries), _MOST_UNPACKED * packed.stat().st_size
             if num_bytes > limit or len(entries) > _MOST_FILES:
                 raise DownloadError(
-                    f"{archive.url} would unpack to {num_bytes:,} bytes in {len(entries):,} files, expected at most "
-                    f"{limit:,} in {_MOST_FILES:,}. Not unpacked."
+                    f"{archive.url} would unpack to {num_bytes:,} bytes in {len(entries):,} files, expected at "
+                    f"most {limit:,} in {_MOST_FILES:,}. It was not unpacked."
                 )
             for name in bundle.namelist():
                 path = PurePosixPath(name.replace("\\", "/"))
                 if path.is_absolute() or ".." in path.parts:
                     raise DownloadError(
-                        f"{archive.url} holds {name!r}, which would lie outside its folder. Not unpacked."
+                        f"{archive.url} contains {name!r}, which would be written outside its directory. It was "
+                        "not unpacked."
                     )
             bundle.extractall(directory)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DownloadError(f"{archive.url} is not a complete zip file ({error}). Run it again.") from None
+        raise DownloadError(f"{archive.url} is not a complete zip file ({error}). Run the command again.") from None
     except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unsupported compression
         raise DownloadError(f"{archive.url} cannot be unpacked ({error}). {_INSTEAD}") from None

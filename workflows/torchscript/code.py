@@ -66,11 +66,11 @@ def check_code(sources: Mapping[str, str]) -> None:
                 loading |= set(_done_at_load(definition))
     if found:
         raise ArtifactError(
-            f"holds {sorted(found)}, which do more than compute. Remove them from the model. If your own method or "
-            "value has such a name, rename it."
+            f"contains {sorted(found)}, which do more than compute. Remove them from the model, or rename your "
+            "own method or value of this name."
         )
     if loading:
-        raise ArtifactError(f"runs {sorted(loading)} in __setstate__, when loaded. Save it without that method.")
+        raise ArtifactError(f"runs {sorted(loading)} in __setstate__ when loaded. Save the model without that method.")
     _check_depth(needs, depths)
 
 
@@ -100,8 +100,8 @@ def _tokens(definition: str, record: str) -> Iterator[tuple[str, str]]:
         if token is None:
             line = definition.count("\n", 0, position) + 1
             raise ArtifactError(
-                f"has code that torch.jit.save does not write, {definition[position : position + 20]!r} in line {line} "
-                f"of a definition in {record}. Save it again."
+                f"contains code that torch.jit.save does not write, {definition[position : position + 20]!r} "
+                f"in line {line} of a definition in {record}. Save it again."
             )
         position = token.end()
         if token.lastgroup != "space":
@@ -207,7 +207,7 @@ def _check_depth(needs: Mapping[str, set[str]], depths: Mapping[str, int]) -> No
     try:
         order = list(TopologicalSorter(needs).static_order())
     except CycleError as error:
-        raise ArtifactError(f"has definitions that need each other: {error.args[1][:3]}. Save it again.") from None
+        raise ArtifactError(f"has circular definitions: {error.args[1][:3]}. Save it again.") from None
     for name in order:
         total[name] = depths.get(name, 0) + max((total[part] for part in needs.get(name, ())), default=0)
         if total[name] > _MAX_DEPTH:

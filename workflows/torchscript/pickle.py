@@ -98,7 +98,7 @@ def _counted(load: Callable[[Any], None]) -> Callable[["_Unpickler"], None]:
     def counted(self: "_Unpickler") -> None:
         self.num_containers += 1
         if self.num_containers > _MAX_CONTAINERS:
-            raise ArtifactError(f"has attributes of more than {_MAX_CONTAINERS:,} parts. Save a smaller model.")
+            raise ArtifactError(f"has attributes with more than {_MAX_CONTAINERS:,} parts. Save a smaller model.")
         load(self)
 
     return counted
@@ -127,15 +127,15 @@ class _Unpickler(pickle._Unpickler):
         if name not in _NAMES.get(module, ()):
             library = _LIBRARY.fullmatch(whole)
             if not _CLASS.fullmatch(whole) or (whole.startswith("__torch__.torch.classes") and not library):
-                raise ArtifactError(f"holds {whole[:100]!r}, which is no class of TorchScript. Save it again.")
+                raise ArtifactError(f"contains {whole[:100]!r}, which is not a TorchScript class. Save it again.")
             if library and library[1] not in LIBRARIES:
-                raise ArtifactError(f"holds {whole!r}, which does more than compute. Only what computes is served.")
+                raise ArtifactError(f"contains {whole!r}, which does more than compute. Remove it from the model.")
         return _Name(module=module, name=name)
 
     def persistent_load(self, pid: Any) -> _Storage:
         _, kind, key, _, num_items = pid
         if not isinstance(kind, _Type) or type(num_items) is not int or type(key) is not str or key in self._used:
-            raise ArtifactError(f"has a storage {key!r} that is described twice, or wrongly. Save it again.")
+            raise ArtifactError(f"has storage {key!r} with a duplicate or invalid description. Save it again.")
         if num_items < 0 or (num_items and num_items * kind.item_bytes > self._storages.get(key, 0)):
             claimed, found = num_items * kind.item_bytes, self._storages.get(key, 0)
             raise ArtifactError(f"claims {claimed:,} bytes for storage {key!r}, but has {found:,}. Save it again.")
@@ -163,7 +163,7 @@ class _Unpickler(pickle._Unpickler):
         self.memo[place] = self.stack[-1]
 
     def _refuse(self) -> None:
-        raise ArtifactError("has attributes with instructions that TorchScript does not use. Save it again.")
+        raise ArtifactError("has attributes with pickle instructions that TorchScript does not use. Save it again.")
 
     dispatch: ClassVar[dict[int, Any]] = {
         **dict.fromkeys(range(256), _refuse),
@@ -194,9 +194,9 @@ class _Unpickler(pickle._Unpickler):
 def _check_tensor(storage: Any, offset: Any, sizes: Any, strides: Any) -> None:
     numbers = (offset, *sizes, *strides)
     if not isinstance(storage, _Storage) or any(type(number) is not int or number < 0 for number in numbers):
-        raise ArtifactError("has a tensor whose description is wrong. Save it again.")
+        raise ArtifactError("has a tensor with an invalid description. Save it again.")
     last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     if 0 not in sizes and last >= storage.num_items:
-        raise ArtifactError(f"has a tensor that reaches to item {last:,} of {storage.num_items:,}. Save it again.")
+        raise ArtifactError(f"has a tensor that extends to item {last:,} of {storage.num_items:,}. Save it again.")
     if prod(sizes) > max(_MAX_ELEMENTS, storage.num_items):
         raise ArtifactError(f"has a tensor of {prod(sizes):,} items that repeat {storage.num_items:,}. Save it again.")

@@ -127,21 +127,23 @@ def _end_of_records(file: IO[bytes]) -> int:
         stop -= _LOCATOR_64.size + _END_64.size
         end_64 = _END_64.unpack(tail[: _END_64.size])
         if end_64[0] != b"PK\x06\x06" or _LOCATOR_64.unpack(locator)[2] != stop:
-            raise ArtifactError("has end records that contradict each other. Save it again.")
+            raise ArtifactError("has contradictory zip end records. Save it again.")
         length, offset = end_64[8], end_64[9]
     if end[0] != b"PK\x05\x06" or end[7] or offset + length != stop:
-        raise ArtifactError("has bytes before or behind its zip archive, or is damaged. Save it again.")
+        raise ArtifactError("has bytes before or after its zip archive, or is damaged. Save it again.")
     if length > _MAX_DIRECTORY_BYTES:
-        raise ArtifactError(f"lists records in {length >> 20} MiB, expected at most {_MAX_DIRECTORY_BYTES >> 20}.")
+        raise ArtifactError(
+            f"has a record list of {length >> 20} MiB, expected at most {_MAX_DIRECTORY_BYTES >> 20} MiB."
+        )
     return int(offset)
 
 
 def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, zipfile.ZipInfo]:
     names = [info.filename.partition("/") for info in archive.infolist()]
     if len({folder for folder, _, _ in names}) != 1 or len({name.lower() for _, _, name in names}) != len(names):
-        raise ArtifactError("has several records of one name, or in several folders. Save it again.")
+        raise ArtifactError("has records with duplicate names or in several folders. Save it again.")
     if "model.json" in (name for _, _, name in names):
-        raise ArtifactError("was saved by PyTorch 1.0 or older. Load and save it by a newer one.")
+        raise ArtifactError("was saved by PyTorch 1.0 or older. Load and save it with a newer version.")
     position = 0
     for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
         _check_gap(info.header_offset - position)
@@ -149,9 +151,11 @@ def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, z
         signature, _, flags, method, *_, name_size, extra_size = _LOCAL.unpack(file.read(_LOCAL.size))
         name = file.read(name_size)
         if (signature, flags, method) != (b"PK\x03\x04", info.flag_bits, info.compress_type):
-            raise ArtifactError(f"has a record {info.filename!r} that is described in two ways. Save it again.")
+            raise ArtifactError(f"has two conflicting descriptions of record {info.filename!r}. Save it again.")
         if name != info.orig_filename.encode() or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ArtifactError(f"has a record {info.filename!r} of two names or unknown compression. Save it again.")
+            raise ArtifactError(
+                f"has record {info.filename!r} with two names or an unknown compression. Save it again."
+            )
         position = info.header_offset + _LOCAL.size + name_size + extra_size + info.compress_size
     _check_gap(end - position)
     records = {name: info for (_, _, name), info in zip(names, archive.infolist(), strict=True) if _is_needed(name)}
@@ -163,7 +167,7 @@ def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, z
 def _check_gap(num_bytes: int) -> None:
     """Check that two records are adjacent, or have only a data descriptor between them, which repeats sizes."""
     if num_bytes not in (0, 12, 16, 20, 24):
-        raise ArtifactError("has records that overlap, or bytes between them. Save it again.")
+        raise ArtifactError("has records that overlap or have bytes between them. Save it again.")
 
 
 def _is_needed(name: str) -> bool:

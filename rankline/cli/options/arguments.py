@@ -19,15 +19,17 @@ _RECIPE = typer.Argument(
 RecipeName = Annotated[str, _RECIPE]
 OptionalRecipeName = Annotated[str | None, _RECIPE]
 WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
-Repository = Annotated[Path, typer.Option("--repository", help="Where ensembles are exported to.")]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Train this many models, with consecutive seeds.")]
+Repository = Annotated[Path, typer.Option("--repository", help="Directory of exported ensembles.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of models to train, with consecutive seeds.")]
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]
 
 BATCH_SIZES = "1,4,16,64,256,1024,4096,16384"
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="HOST:PORT", help="gRPC of a running server; without it the model runs in this process."
+        "--url",
+        metavar="HOST:PORT",
+        help="gRPC address of a running server; without it, the model runs in this process.",
     ),
 ]
 TlsRoot = Annotated[
@@ -41,12 +43,16 @@ TlsRoot = Annotated[
 BenchUrl = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="HOST:PORT", help="gRPC of a running server; without it one is started for the call."
+        "--url",
+        metavar="HOST:PORT",
+        help="gRPC address of a running server; without it, one is started for the command.",
     ),
 ]
 ServedUrl = Annotated[
     str | None,
-    typer.Option("--url", metavar="HOST:PORT", help="gRPC of a running server: also say which version it has loaded."),
+    typer.Option(
+        "--url", metavar="HOST:PORT", help="gRPC address of a running server; also shows which version it has loaded."
+    ),
 ]
 
 
@@ -70,7 +76,9 @@ def batch_sizes_of(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"--batch-sizes is {text!r}, expected whole numbers separated by commas: 1,64,4096") from None
+        raise ConfigError(
+            f"--batch-sizes is {text!r}, expected integers separated by commas, such as 1,64,4096"
+        ) from None
 
 
 def check_writable(path: Path | None) -> None:
@@ -81,9 +89,9 @@ def check_writable(path: Path | None) -> None:
     if path in (None, STDOUT):
         return
     if path.is_dir():
-        raise ConfigError(f"{path} is a directory, expected a file to be written: {path / 'result.json'}")
+        raise ConfigError(f"{path} is a directory, expected a file such as {path / 'result.json'}")
     there = next(parent for parent in path.absolute().parents if parent.exists())
     if not there.is_dir():
-        raise ConfigError(f"{there} is a file, expected a directory for {path.name}. Move the file away.")
+        raise ConfigError(f"{there} is a file, expected a directory for {path.name}. Move or remove the file.")
     with NamedTemporaryFile(dir=there, prefix=f".{path.name}."):
         pass

@@ -45,9 +45,9 @@ class RecipeCommand(TyperCommand):
         if unknown := [flag for flag in _flags(verb, args) if flag not in {*known, "--help"}]:
             of_recipe = self.callback.flags_of_recipe(recipe)  # type: ignore[union-attr]
             raise ConfigError(
-                f"{info_name} {recipe.name} does not take {', '.join(unknown)}."
-                f"{_taken_by(unknown, parent) or did_you_mean(unknown, known)} "
-                f"This recipe has {', '.join(of_recipe)}."
+                f"{info_name} {recipe.name} does not support "
+                f"{', '.join(unknown)}.{_taken_by(unknown, parent) or did_you_mean(unknown, known)} This recipe "
+                f"supports {', '.join(of_recipe)}."
             )
         return verb.make_context(info_name, args, parent, **extra)
 
@@ -60,7 +60,7 @@ def _taken_by(flags: Sequence[str], group: Any) -> str:
         for name, verb in verbs.items()
         if {*flags} <= {flag for parameter in verb.params for flag in parameter.opts}
     ]
-    return f" {' and '.join(taking)} {'take' if len(taking) > 1 else 'takes'} it." if taking else ""
+    return f" {' and '.join(taking)} {('support' if len(taking) > 1 else 'supports')} it." if taking else ""
 
 
 def _recipe_in(verb: TyperCommand, args: Sequence[str]) -> Recipe | None:

@@ -81,13 +81,13 @@ def _prepared(config: SimOptions) -> "PreparedData":
     if model_named(config.model_type).framework != TENSORFLOW:
         raise ConfigError(f"--model_type is {config.model_type!r}, expected a TensorFlow model, such as sim.")
     if config.dataset_dir is None:
-        raise ConfigError("--dataset_dir is missing. Give the directory of prepared data.")
+        raise ConfigError("--dataset_dir is missing. Pass the directory of prepared data.")
     from rankline.workflows.preprocess.prepared_data import PreparedData  # slow: imports all datasets and pandas
 
     directory = config.dataset_dir
     if not directory.is_dir():
         raise ConfigError(
-            f"--dataset_dir: {directory} is not a directory. Give one with prepared data or with a feature spec."
+            f"--dataset_dir: {directory} is not a directory. Pass one with prepared data or with a feature spec."
         )
     if _kind(directory) in (None, _TRANSCODED):
         return _imported(config, directory / config.feature_spec)
@@ -106,8 +106,8 @@ def _imported(config: SimOptions, path: Path) -> "PreparedData":
     """Import files with a feature spec into the results directory, or reuse an earlier import of the same files."""
     if not path.is_file():
         raise ConfigError(
-            f"--dataset_dir: {path.parent} holds neither prepared data nor {path.name}. Give the name of its feature "
-            "spec (--feature_spec)."
+            f"--dataset_dir: {path.parent} contains neither prepared data nor {path.name}. Pass the name of its "
+            "feature spec with --feature_spec."
         )
     from rankline.training.data.import_data import import_data, mappings_of, spec_of
     from rankline.training.data.spec_files import DataSet
@@ -137,8 +137,8 @@ def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path
         return
     if source.type != TFRECORD:
         raise ConfigError(
-            f"--{name} is {expected}, and the {split} data is {source.type}, which has no records. Leave it out, or "
-            f"convert the data: rankline convert RECIPE --to {TFRECORD} --prebatch {expected}"
+            f"--{name} is {expected}, but the {split} data is {source.type}, which has no records. Remove the "
+            f"option, or convert the data: rankline convert RECIPE --to {TFRECORD} --prebatch {expected}"
         )
     from rankline.training.data.loader.tfrecord import rows_per_record
     from rankline.training.data.spec_files import counting_feature
@@ -149,8 +149,8 @@ def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path
     is_one_record_each = source.num_rows is not None and source.num_rows <= found * len(source.files)
     if found > expected or (found < expected and not is_one_record_each):
         raise ConfigError(
-            f"--{name} is {expected}, and the {split} data has {found} rows per record. Give {found}, or 0 to take "
-            "what is there."
+            f"--{name} is {expected}, but the {split} data has {found} rows per record. Pass {found}, or 0 to use "
+            "the size in the data."
         )
 
 
@@ -164,7 +164,7 @@ def _limit_threads(config: SimOptions) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(config.inter_op_parallelism)
         tf.config.threading.set_intra_op_parallelism_threads(config.intra_op_parallelism)
     except RuntimeError as error:
-        raise ConfigError(f"the numbers of threads can no longer be set ({error}). Start a new process.") from None
+        raise ConfigError(f"the thread counts can no longer be changed ({error}). Start a new process.") from None
 
 
 def _choices(config: SimOptions, prepared: "PreparedData") -> TrainConfig:
@@ -223,7 +223,7 @@ def _train(config: SimOptions, prepared: "PreparedData", progress: Progress) -> 
 
     def observers(run: "RunLog") -> list["Observer"]:
         if run.is_reopened:
-            run.note(f"Continues to epoch {config.epochs}.")
+            run.note(f"Continuing to epoch {config.epochs}.")
         else:
             run.log_params(_params(config))
         lines.append(TrainingLog(log, run, steps_per_epoch=steps_per_epoch, warmup_steps=config.benchmark_warmup_steps))
@@ -255,7 +255,9 @@ def _loaded(path: Path) -> "Checkpoint":
 
     if (kind := _kind(path)) != KIND:
         found = "does not exist" if not path.exists() else f"is {kind or 'no Rankline artifact'}"
-        raise ArtifactError(f"{path} {found}, expected a {KIND}: what an earlier run had as --save_checkpoint_path.")
+        raise ArtifactError(
+            f"{path} {found}, expected a {KIND} that an earlier run wrote to its --save_checkpoint_path."
+        )
     return Checkpoint.load(path)
 
 
@@ -272,8 +274,8 @@ def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | No
         refuse_foreign(save, KIND)
         if save.is_dir() and any(save.iterdir()):
             raise ConfigError(
-                f"{save} is the checkpoint of another run, which would be replaced. Choose another path, or go on with "
-                f"--load_checkpoint_path {save}."
+                f"{save} is the checkpoint of another run and would be overwritten. Choose another path, or "
+                f"continue that run with --load_checkpoint_path {save}."
             )
         if save.is_dir():
             save.rmdir()
@@ -309,12 +311,12 @@ def _check_alike(
         return value != "float32" if name == "precision" else value
 
     if odd := [
-        f"{PARAMETERS.get(n, n)} {shown(n, now.get(n))!r}, there {shown(n, before.get(n))!r}"
+        f"{PARAMETERS.get(n, n)} {shown(n, now.get(n))!r}, previously {shown(n, before.get(n))!r}"
         for n in names
         if now.get(n) != before.get(n)
     ]:
         raise ConfigError(
-            f"{where} is of another configuration: got {'; '.join(odd)}. Give the parameters as they were, or another "
+            f"{where} has a different configuration: got {'; '.join(odd)}. Pass the original parameters, or another "
             "path."
         )
 
@@ -380,8 +382,8 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
     path = Path(config.load_checkpoint_path or config.results_dir / _MODEL)
     if not path.exists():
         raise ConfigError(
-            f"there is no model to score with: {path} does not exist. Train one, correct --load_checkpoint_path, or "
-            "give --random_weights to measure an untrained one."
+            f"{path} does not exist, so there is no model to score with. Train one, correct --load_checkpoint_path, "
+            "or pass --random_weights to measure an untrained model."
         )
     kind = _kind(path)
     if kind == CHECKPOINT:
@@ -390,8 +392,8 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
         return scorers.from_checkpoint(checkpoint, prepared.spec, precision=choices.precision, xla=config.xla)
     if config.amp or config.xla:
         raise ConfigError(
-            f"{path} scores as it is served, in float32 and not compiled. Leave out --amp and --xla, or give what an "
-            "earlier run had as --save_checkpoint_path."
+            f"{path} is scored as it is served: in float32 and not compiled. Remove --amp and --xla, or pass what "
+            "an earlier run wrote to its --save_checkpoint_path."
         )
     if kind == TRAINED:
         trained = TrainedModel.load(path)

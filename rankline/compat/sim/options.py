@@ -66,14 +66,14 @@ class SimOptions:
         prefetch_test_size: batches to load ahead in evaluation and inference.
         long_seq_length: length of the long history; the rest of the longest possible history is the short one.
         prebatch_train_size: expected rows per TFRecord of the training data; 0 accepts any number.
-        prebatch_test_size: the same for the test data.
+        prebatch_test_size: expected rows per TFRecord of the test data; 0 accepts any number.
         results_dir: directory for the model, the log and MLflow's store.
         log_filename: name of the log in results_dir.
         save_checkpoint_path: where to save the checkpoint after each epoch.
         load_checkpoint_path: checkpoint to continue from; for inference also a trained model or a SavedModel.
         mode: train or inference.
         benchmark: only measure steps; benchmarks of training neither evaluate nor save a model.
-        benchmark_warmup_steps: first steps to exclude from throughput and latencies, if there are others.
+        benchmark_warmup_steps: initial steps to exclude from throughput and latencies, unless there are no others.
         benchmark_steps: steps that a benchmark measures.
         affinity: disabled, socket, single, single_unique, socket_unique_interleaved or socket_unique_continuous.
         inter_op_parallelism: operations that TensorFlow runs in parallel; 0 lets it choose.
@@ -137,17 +137,23 @@ class SimOptions:
         )  # fmt: skip
         for name in ("stage_one_mlp_dims", "stage_two_mlp_dims", "aux_mlp_dims"):
             self._require(name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
-        self._require("lr", self.lr > 0, "a number above 0")
-        self._require("dropout_rate", self.dropout_rate == -1 or 0 <= self.dropout_rate < 1, "-1, or 0 up to below 1")
+        self._require("lr", self.lr > 0, "a number greater than 0")
+        self._require(
+            "dropout_rate", self.dropout_rate == -1 or 0 <= self.dropout_rate < 1, "-1, or a number in [0, 1)"
+        )
         self._require("seed", self.seed >= -1, "-1, or a whole number of at least 0")
         self._require("mode", self.mode in _MODES, " or ".join(_MODES))
         keeps_nothing = self.benchmark or self.mode == INFERENCE
         if self.save_checkpoint_path and keeps_nothing:
-            raise ConfigError("--save_checkpoint_path belongs to training without --benchmark. Leave one of them out.")
+            raise ConfigError(
+                "--save_checkpoint_path can be used only for training without --benchmark. Remove one of them."
+            )
         if self.load_checkpoint_path and self.benchmark and self.mode == TRAIN:
-            raise ConfigError("--load_checkpoint_path cannot be used with --benchmark of training. Leave one out.")
+            raise ConfigError(
+                "--load_checkpoint_path cannot be combined with --benchmark in training. Remove one of them."
+            )
         if self.random_weights and (self.mode != INFERENCE or self.load_checkpoint_path):
-            raise ConfigError("--random_weights belongs to --mode inference without --load_checkpoint_path.")
+            raise ConfigError("--random_weights requires --mode inference and no --load_checkpoint_path.")
 
     def _require(self, name: str, is_valid: bool, expected: str) -> None:
         check_choice(self, name, is_valid, expected, prefix="--")
@@ -170,8 +176,8 @@ class SimOptions:
         longest = max((feature.max_length or 0 for feature in spec.channel(HISTORY)), default=0)
         if longest <= self.long_seq_length:
             raise ConfigError(
-                f"--long_seq_length is {self.long_seq_length}, and histories have up to {longest} items, so the short "
-                f"one would be empty. Give at most {longest - 1}."
+                f"--long_seq_length is {self.long_seq_length}, but histories have at most {longest} items, so the "
+                f"short history would be empty. Pass {longest - 1} or less."
             )
         return longest - self.long_seq_length
 

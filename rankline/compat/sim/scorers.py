@@ -31,7 +31,9 @@ def saved(path: Path, spec: FeatureSpec) -> Scorer:
     names = spec.for_scoring.model_dtypes
     has = sorted(name + end for name in names for end in ((VALUES, OFFSETS) if spec[name].is_list else ("",)))
     if (takes := sorted(signature.inputs)) != has:
-        raise ArtifactError(f"{path} takes {takes}, the data has {has}. Give a model that was trained on this data.")
+        raise ArtifactError(
+            f"{path} takes {takes}, but the data has {has}. Pass a model that was trained on this data."
+        )
     return lambda inputs: _done(next(iter(signature(**_flat(spec, inputs)).values())))
 
 

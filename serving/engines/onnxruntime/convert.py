@@ -29,7 +29,7 @@ def convert(trained: ModelArtifact, target: Path) -> None:
     path, instead = trained.model_path, f"Use the engine {engine_for(trained.format).name}."
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     if (num_bytes := sum(file.stat().st_size for file in files)) > _MAX_BYTES:
-        raise ExportError(f"{path} has {num_bytes / 2**30:.1f} GiB, an ONNX file holds at most 2. {instead}")
+        raise ExportError(f"{path} is {num_bytes / 2**30:.1f} GiB, but an ONNX file can be at most 2 GiB. {instead}")
     converter, packages = _CONVERTERS[trained.format]
     for module in (*packages, ENGINE.module):
         require(module, feature="the engine onnx", extra=ENGINE.extra)

@@ -85,7 +85,7 @@ def _embedding_bag(
     Bags are padded to the longest length W, and padding has weight zero.
     """
     if mode not in (_SUM, _MEAN) or include_last_offset or not (_is_none(per_sample_weights) and _is_none(padding_idx)):
-        raise ValueError("an embedding bag does more than add up or average, which has no ONNX form here")
+        raise ValueError("an embedding bag does more than sum or average, which cannot be converted to ONNX here")
 
     def op(kind: str, *inputs: Any, **attributes: Any) -> Any:
         return graph.op(kind, *inputs, **attributes)

@@ -18,9 +18,7 @@ class Model(PaddedModel):
         try:
             self._session = open_model(path)
         except Exception as error:  # ONNX Runtime's exceptions have no common base
-            raise ArtifactError(
-                f"{path} is not an ONNX model that can be loaded ({reason_of(error)}). Export again."
-            ) from None
+            raise ArtifactError(f"{path} is not a loadable ONNX model ({reason_of(error)}). Export again.") from None
         self.inputs = dtypes_of(self._session.get_inputs())
         self.outputs = sorted(tensor.name for tensor in self._session.get_outputs())
 

@@ -57,7 +57,7 @@ def _check(content: mmap.mmap) -> None:
                 continue
             tag, place = _varint(content, place, _MAX_TAG_BYTES)
             if tag > _MAX_TAG:
-                raise ValueError(f"it has the tag {tag} of a field")
+                raise ValueError(f"it has the invalid field tag {tag}")
             number, wire = tag >> 3, tag & 7
             value, size = 0, {_FIXED64: 8, _FIXED32: 4}.get(wire, 0)
             if wire == _VARINT:
@@ -67,13 +67,13 @@ def _check(content: mmap.mmap) -> None:
             elif not size:
                 raise ValueError(f"it has a field of the unknown wire type {wire}")
             if place + size > end:
-                raise ValueError("it is cut off")
+                raise ValueError("it is truncated")
             if message == "model" and (number not in _OF_MODEL or number in seen - _REPEATED):
-                raise ValueError(f"it has the field {number} of a model, which is repeated or not written by Rankline")
+                raise ValueError(f"it has the model field {number}, which is repeated or not written by Rankline")
             if message == "model":
                 seen.add(number)
             if message == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value)):
-                raise ValueError("it has weights in another file")
+                raise ValueError("its weights are in another file")
             if wire == _BYTES and number in _MESSAGES[message]:
                 parts.append((_MESSAGES[message][number], place, place + size))
             place += size
@@ -83,7 +83,7 @@ def _varint(content: mmap.mmap, place: int, max_bytes: int) -> tuple[int, int]:
     value = 0
     for shift in range(max_bytes):
         if place + shift >= len(content):
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
         byte = content[place + shift]
         value |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:

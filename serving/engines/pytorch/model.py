@@ -46,7 +46,9 @@ class TritonPythonModel(BatchingModel):
         arguments = input_names(script)
         names = [tensor.name for tensor in model.inputs]
         if sorted(arguments) != sorted(names):
-            raise pb_utils.TritonModelException(f"{path} takes {sorted(arguments)}, config.pbtxt says {sorted(names)}.")
+            raise pb_utils.TritonModelException(
+                f"{path} takes {sorted(arguments)}, but config.pbtxt declares {sorted(names)}."
+            )
         order = [names.index(argument) for argument in arguments]
         places = [_place(tensor.name, number) for number, tensor in enumerate(model.outputs)]
 
@@ -55,7 +57,7 @@ class TritonPythonModel(BatchingModel):
                 returned = script(*(torch.from_numpy(arrays[place]) for place in order))
             results = returned if isinstance(returned, tuple) else (returned,)
             if len(results) <= max(places):
-                raise ValueError(f"it returns {len(results)} tensors, none at place {max(places)}")
+                raise ValueError(f"it returns {len(results)} tensors, none at index {max(places)}")
             return [results[place].numpy() for place in places]
 
         self._check(path, run, model)
@@ -72,12 +74,12 @@ class TritonPythonModel(BatchingModel):
         except Exception as error:
             types = {tensor.name: tensor.dtype for tensor in model.inputs}
             raise pb_utils.TritonModelException(
-                f"{path} cannot run a row of zeros of the types in config.pbtxt, {types}: {self.explain(error)}"
+                f"{path} failed on a row of zeros with the types in config.pbtxt, {types}: {self.explain(error)}"
             ) from error
         for tensor, result in zip(model.outputs, results, strict=True):
             if result.dtype != tensor.numpy_dtype:
                 raise pb_utils.TritonModelException(
-                    f"{path} returns {tensor.name!r} as {result.dtype}, config.pbtxt says {tensor.dtype}."
+                    f"{path} returns {tensor.name!r} as {result.dtype}, but config.pbtxt declares {tensor.dtype}."
                 )
 
 

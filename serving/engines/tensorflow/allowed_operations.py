@@ -48,25 +48,26 @@ def check_loaded(path: Path) -> None:
     saved = _read(path)
     if len(saved.meta_graphs) != 1 or not saved.meta_graphs[0].HasField("object_graph_def"):
         raise ArtifactError(
-            f"{path} is a SavedModel of TensorFlow 1, whose graph runs as a whole when it is loaded. Save it by "
-            "TensorFlow 2: tf.saved_model.save(model, path)."
+            f"{path} is a TensorFlow 1 SavedModel, whose whole graph runs when it is loaded. Save it with TensorFlow "
+            "2: tf.saved_model.save(model, path)."
         )
     found = set(_not_taken(saved.meta_graphs[0]))
     if unknown := sorted(name for name in found if _definition(name) is None):
         raise ArtifactError(
-            f"{path} holds the operations {unknown}, which this TensorFlow does not have: they are custom, or of a "
-            "newer release. Build the model of TensorFlow's own."
+            f"{path} contains the operations {unknown}, which this TensorFlow lacks: they are custom or from a newer "
+            "release. Build the model from TensorFlow's own operations."
         )
     if found:
         raise ArtifactError(
-            f"{path} holds the operations {sorted(found)}, which do more than compute. Only what computes, looks up "
-            "and keeps variables is served."
+            f"{path} contains the operations {sorted(found)}, which do more than compute. Only operations that "
+            "compute, look up values or hold variables can be served."
         )
     is_with_onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() not in ("0", "false")
     if is_with_onednn and (product := next(_crashing_products(saved.meta_graphs[0]), None)):
         raise ArtifactError(
-            f"{path} multiplies a tensor of shape {product} by a matrix, at which TensorFlow 2.21 crashes (its issue "
-            "117700). Set TF_ENABLE_ONEDNN_OPTS=0 here and where it is served, or reshape the tensor to (-1, columns)."
+            f"{path} multiplies a tensor of shape {product} by a matrix, which crashes TensorFlow 2.21 (issue "
+            "117700). Set TF_ENABLE_ONEDNN_OPTS=0 here and on the serving machine, or reshape the tensor to (-1, "
+            "columns)."
         )
 
 
@@ -76,8 +77,8 @@ def check_served(path: Path) -> None:
     for graph in _read(path).meta_graphs:
         if "serve" in graph.meta_info_def.tags and (found := set(_refused(graph))):
             raise ArtifactError(
-                f"{path} runs the operations {sorted(found)}, which do more than compute. Only what computes, looks up "
-                "and keeps variables is served."
+                f"{path} runs the operations {sorted(found)}, which do more than compute. Only operations that "
+                "compute, look up values or hold variables can be served."
             )
 
 
@@ -119,14 +120,14 @@ def _read(path: Path) -> Any:
         saved = SavedModel.FromString(content)
     except Exception as error:  # protobuf's exception class is not public
         raise ArtifactError(
-            f"{path} is not a SavedModel that can be loaded: saved_model.pb cannot be read ({type(error).__name__}). "
-            "Save the model again."
+            f"{path} is not a loadable SavedModel: saved_model.pb cannot be read ({type(error).__name__}). Save the "
+            "model again."
         ) from None
     saved.DiscardUnknownFields()
     if saved.ByteSize() != len(content):
         raise ArtifactError(
-            f"{path / 'saved_model.pb'} has duplicate fields, or fields that this TensorFlow does not know. Save the "
-            "model again with this release of TensorFlow or an older one."
+            f"{path / 'saved_model.pb'} has duplicate fields, or fields unknown to this TensorFlow. Save the model "
+            "again with this release of TensorFlow or an older one."
         )
     for graph in saved.meta_graphs:
         _check_graph(path, graph.graph_def, len(content))
@@ -138,13 +139,13 @@ def _check_graph(path: Path, graph: Any, num_bytes: int) -> None:
     functions = graph.library.function
     names = Counter(node.name for node in graph.node), Counter(function.signature.name for function in functions)
     if twice := [name for counts in names for name, count in counts.items() if count > 1]:
-        raise ArtifactError(f"{path} holds {twice[0]!r} twice. Save the model again.")
+        raise ArtifactError(f"{path} contains {twice[0]!r} twice. Save the model again.")
     tensors = (value.tensor for node in _nodes(graph) for value in node.attr.values() if value.HasField("tensor"))
     num_elements = sum(prod(max(0, dim.size) for dim in tensor.tensor_shape.dim) for tensor in tensors)
     if num_elements > _MOST_ELEMENTS + num_bytes:
         raise ArtifactError(
-            f"{path} holds constants of {num_elements} elements in a file of {num_bytes} bytes. Save the model with "
-            "variables in their place."
+            f"{path} declares constants of {num_elements} elements in a file of {num_bytes} bytes. Save the model "
+            "with variables instead."
         )
     _check_calls(path, {function.signature.name: function.node_def for function in functions} | {"": graph.node})
 

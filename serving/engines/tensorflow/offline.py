@@ -26,7 +26,7 @@ class Model:
         try:
             self._loaded = tf.saved_model.load(str(path))
         except (OSError, ValueError, tf.errors.OpError) as error:
-            raise ArtifactError(f"{path} is not a SavedModel that can be loaded ({error}). Train again.") from None
+            raise ArtifactError(f"{path} is not a loadable SavedModel ({error}). Train again.") from None
         signatures = self._loaded.signatures
         for name in (RAGGED_SIGNATURE, PADDED_SIGNATURE):
             if name not in signatures:
@@ -62,7 +62,7 @@ class Model:
         expected = signature.inputs
         if set(expected) != set(arrays):
             raise ArtifactError(
-                f"the SavedModel takes {sorted(expected)}, the workflow makes {sorted(arrays)}. They do not match."
+                f"the SavedModel expects the inputs {sorted(expected)}, but the workflow produces {sorted(arrays)}."
             )
         tensors = {name: tf.constant(arrays[name], dtype=spec.dtype) for name, spec in expected.items()}
         return scores_of({name: output.numpy() for name, output in signature(**tensors).items()})

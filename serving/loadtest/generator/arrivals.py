@@ -61,7 +61,9 @@ class TraceArrivals:
     def __post_init__(self) -> None:
         times = np.asarray(self.times_s, np.float64)
         if not times.size or not np.isfinite(times).all():
-            raise DataError("the arrival times are empty or not all finite, expected a number of seconds each.")
+            raise DataError(
+                "the arrival times are empty or not all finite, expected a finite number of seconds for each."
+            )
         if (wrong := np.flatnonzero(np.diff(times) < 0)).size:
             before, after = times[wrong[0]], times[wrong[0] + 1]
             raise DataError(
@@ -91,7 +93,7 @@ class TraceArrivals:
         try:
             lines = [line for line in csv.reader(path.read_text(encoding="utf-8").splitlines()) if line]
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"the trace {path} cannot be read: {error}. Give a text file of arrival times.") from None
+            raise DataError(f"the trace {path} cannot be read: {error}. Pass a text file of arrival times.") from None
         column = 0
         if lines and not (len(lines[0]) == 1 and is_number(lines[0][0])):
             header = [name.strip().lower() for name in lines.pop(0)]

@@ -147,7 +147,9 @@ def _check_layout(client: Client, rows: pa.Table, requests: Requests) -> None:
         found = type(alone).FromString(requests.messages[number])
         found.id = alone.id
         if found != alone:
-            raise ServingError(f"request {number} of the load generator is not laid out as the client does. Report it.")
+            raise ServingError(
+                f"request {number} of the load generator differs from the client's encoding. Report this bug."
+            )
 
 
 def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: float = 0.0) -> npt.NDArray[np.int64]:

@@ -33,7 +33,7 @@ def connect(name: str, url: str, path: str = INFER) -> Transport:
         from rankline.serving.loadtest.generator.grpcio import GrpcioConnection
 
         return GrpcioConnection(url, path)
-    raise ConfigError(f"no transport {name!r}. Available: {', '.join(TRANSPORTS)}.")
+    raise ConfigError(f"unknown transport {name!r}. Available: {', '.join(TRANSPORTS)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,7 @@ def _receive(pipe: Connection) -> Any:
 
 
 def _ended() -> ServingError:
-    return ServingError("a process of the load generator ended unexpectedly. See its output above.")
+    return ServingError("a process of the load generator exited unexpectedly. See its output above.")
 
 
 def _serve(pipe: Connection) -> None:

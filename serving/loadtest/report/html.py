@@ -74,7 +74,7 @@ def to_html(report: BenchmarkReport) -> str:
         tag("pre", tag("code", report.environment["command"])) if "command" in report.environment else "",
         *_section("Figures", *_figures(report)),
         *_section("Charts", *_pictures(report)),
-        *_section("Where the time of a request went", *_breakdowns(report.bench)),
+        *_section("Where request time was spent", *_breakdowns(report.bench)),
         *_section("How it was measured", *_circumstances(report)),
         *_section("All figures", *map(_all_of, report.bench)),
     )
@@ -109,7 +109,7 @@ def _figures(report: BenchmarkReport) -> Iterator[Markup]:
     if lines := list(remarks(report.bench)):
         listed = tag("ul", *(tag("li", line) for line in lines), class_="soft")
         count = "1 remark" if len(lines) == 1 else f"{len(lines)} remarks"
-        yield tag("details", tag("summary", f"{count}: what is not reported, and why"), listed)
+        yield tag("details", tag("summary", f"{count}: figures not reported, and why"), listed)
 
 
 def _pictures(report: BenchmarkReport) -> list[Markup]:

@@ -211,7 +211,7 @@ class BenchmarkReport:
             raise ArtifactError(f"{source} is not a benchmark report. `rankline bench --json FILE` writes one.")
         if (found := document["format_version"]) != FORMAT_VERSION:
             raise ArtifactError(
-                f"{source} has format version {found}, this Rankline reads {FORMAT_VERSION}. Measure it again."
+                f"{source} has format version {found}, but this Rankline reads {FORMAT_VERSION}. Measure it again."
             )
         from pydantic import TypeAdapter, ValidationError  # import takes half a second
 
@@ -236,9 +236,11 @@ class BenchmarkReport:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ArtifactError(f"there is no {path}. Give a file that `rankline bench --json FILE` wrote.") from None
+            raise ArtifactError(
+                f"{path} does not exist. Pass a file written by `rankline bench --json FILE`."
+            ) from None
         except ValueError as error:  # not JSON, or not text
-            raise ArtifactError(f"{path} is not a benchmark report, nor any JSON: {error}") from None
+            raise ArtifactError(f"{path} is not a benchmark report, nor valid JSON: {error}") from None
         return cls.from_dict(document, str(path))
 
     def to_json(self) -> str:
@@ -289,7 +291,7 @@ def _estimates(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, metric in METRICS.items():
         if name not in entry:
-            found[name] = {"reason": "the report is from before it was measured"}
+            found[name] = {"reason": "the report predates this metric"}
             continue
         bounds = entry["intervals_ms"].get(metric.key) if metric.is_latency else entry.get(f"{name}_interval")
         low, high = bounds or (None, None)

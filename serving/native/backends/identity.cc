@@ -28,7 +28,7 @@ const BackendTraits kBackend = {"identity", false};
 void OpenBackend(const std::map<std::string, std::string>&) {}
 
 std::unique_ptr<LoadedModel> LoadModel(const ModelInfo& model) {
-  if (model.inputs.size() != model.outputs.size()) throw ArtifactError("identity has as many outputs as inputs");
+  if (model.inputs.size() != model.outputs.size()) throw ArtifactError("identity requires as many outputs as inputs");
   return std::make_unique<Nothing>();
 }
 

@@ -149,17 +149,17 @@ void CheckFile(std::string_view content) {
     parts.pop_back();
     for (ProtoReader reader(bytes); reader.Next();) {
       const uint64_t number = reader.field;
-      if (number > kMostField) throw ArtifactError("it has the field " + std::to_string(number));
+      if (number > kMostField) throw ArtifactError("it has the unknown field " + std::to_string(number));
       if (message == kModel) {
         const char name = number < 32 ? static_cast<char>(number) : '\0';
         const bool is_twice = seen.find(name) != std::string::npos && kRepeatedOfModel.find(name) == std::string::npos;
         if (kOfModel.find(name) == std::string_view::npos || is_twice)
-          throw ArtifactError("it has the field " + std::to_string(number) +
-                              " of a model, which is repeated or not written by Rankline");
+          throw ArtifactError("it has the model field " + std::to_string(number) +
+                              ", which is repeated or not written by Rankline");
         seen += name;
       }
       if (message == kTensor && (number == kExternalData || (number == kDataLocation && reader.number != 0)))
-        throw ArtifactError("it has weights in another file");
+        throw ArtifactError("its weights are in another file");
       for (const MessageField& field : kMessageFields) {
         if (reader.wire == ProtoReader::kBytes && field.message == message && field.number == number)
           parts.emplace_back(field.type, reader.text);
@@ -288,7 +288,7 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
     constexpr size_t kMostDims = 8;
     int64_t dims[kMostDims] = {1};
     if (num_dims > kMostDims || element != kTypes[static_cast<size_t>(model_.info.outputs[i].dtype)]) {
-      throw std::runtime_error("'" + model_.info.outputs[i].name + "' came out in another type");
+      throw std::runtime_error("'" + model_.info.outputs[i].name + "' has an unexpected type");
     }
     Do(kGetDimensions, info, &dims[0], num_dims);
     int64_t width = 1;

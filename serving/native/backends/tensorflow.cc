@@ -128,7 +128,7 @@ class SavedModel : public LoadedModel {
     const std::string directory = model.directory + "/model.savedmodel";
     const std::string name = model.Parameter("TF_SIGNATURE_DEF", "serving_default");
     if (!std::filesystem::is_regular_file(directory + "/saved_model.pb")) {
-      throw ArtifactError(directory + " holds no SavedModel (no saved_model.pb). Export it again.");
+      throw ArtifactError(directory + " contains no SavedModel (no saved_model.pb). Export it again.");
     }
     CheckServed(directory, KnownOperations());
     const Status status;
@@ -243,7 +243,7 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
     for (int d = 1; d < tf.NumDims(result); ++d) width *= tf.Dim(result, d);
     const size_t bytes = static_cast<size_t>(rows * width) * SizeOf(model_.info.outputs[i].dtype);
     if (bytes != tf.TensorByteSize(result))
-      throw std::runtime_error("'" + model_.info.outputs[i].name + "' came out in another type");
+      throw std::runtime_error("'" + model_.info.outputs[i].name + "' has an unexpected type");
     std::memcpy(sink.Allocate(i, rows, width), tf.TensorData(result), bytes);
   }
 }

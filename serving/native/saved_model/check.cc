@@ -59,9 +59,9 @@ void CheckMessage(std::string_view bytes, uint8_t message, int depth = 0) {
     if (field->wire != reader.wire) throw ArtifactError("a field has another type");
     if (field->type != kNoMessage) CheckMessage(reader.text, field->type, depth + 1);
     if (field->slot == kMap) {
-      if (!keys.emplace(field->number, KeyOf(reader.text)).second) throw ArtifactError("a key comes twice");
+      if (!keys.emplace(field->number, KeyOf(reader.text)).second) throw ArtifactError("a key is repeated");
     } else if (field->slot != kRepeated) {
-      if (seen[field->slot]) throw ArtifactError("a field comes twice");
+      if (seen[field->slot]) throw ArtifactError("a field is repeated");
       seen.set(field->slot);
     }
   }
@@ -139,12 +139,12 @@ Graph GraphOf(std::string_view meta_graph) {
     for (const std::string_view node : FieldsOf(definition, 1)) {
       graph.nodes.push_back(NodeOf(node));
       if (!graph.places.emplace(FieldOf(node, 1), graph.places.size()).second)
-        throw ArtifactError("two nodes have one name");
+        throw ArtifactError("two nodes have the same name");
     }
     for (const std::string_view library : FieldsOf(definition, 2)) {
       for (const std::string_view function : FieldsOf(library, 1)) {
         const auto [added, is_new] = graph.functions.emplace(FieldOf(FieldOf(function, 1), 1), std::vector<Node>());
-        if (!is_new) throw ArtifactError("two functions have one name");
+        if (!is_new) throw ArtifactError("two functions have the same name");
         for (const std::string_view node : FieldsOf(function, 3)) added->second.push_back(NodeOf(node));
       }
     }
@@ -308,11 +308,11 @@ void CheckServed(const std::string& directory, const Operations& known) {
         graph.ForEachNode([&](const Node& node) { num_elements += node.num_elements; });
       }
     } catch (const ArtifactError& error) {
-      throw ArtifactError(std::string("saved_model.pb is not as TensorFlow writes it (") + error.what() +
+      throw ArtifactError(std::string("saved_model.pb differs from what TensorFlow writes (") + error.what() +
                           "). Save the model again.");
     }
     if (!(num_elements <= kMostElements + static_cast<double>(file.bytes().size()))) {
-      throw ArtifactError("its constants have shapes of more elements than it holds. Save the model again.");
+      throw ArtifactError("its constants declare more elements than the file contains. Save the model again.");
     }
   } catch (const fs::filesystem_error& error) {
     throw ArtifactError(directory + " cannot be read: " + error.code().message());
@@ -320,8 +320,9 @@ void CheckServed(const std::string& directory, const Operations& known) {
     throw ArtifactError(directory + " cannot be loaded: " + error.what());
   }
   if (refused.empty()) return;
-  throw ArtifactError(directory + " runs the operations " + Listed(refused) +
-                      ", which do more than compute. Only what computes, looks up and keeps variables is served.");
+  throw ArtifactError(
+      directory + " runs the operations " + Listed(refused) +
+      ", which do more than compute. Only operations that compute, look up values or hold variables can be served.");
 }
 
 }  // namespace rankline

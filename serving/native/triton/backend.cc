@@ -58,7 +58,7 @@ TRITONSERVER_Error* Guarded(F function) noexcept {
   } catch (const std::exception& error) {
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, error.what());
   } catch (...) {
-    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "an error of unknown kind");
+    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "an unknown error");
   }
 }
 
@@ -89,7 +89,7 @@ std::vector<TensorSpec> TensorsIn(const Json& entries) {
     for (const Json& dim : entry["dims"].array()) {
       const int64_t length = NumberIn(dim);
       if (length > 0 && spec.width > kMostValues / length)
-        throw ArtifactError("'" + spec.name + "' has more values than any machine holds");
+        throw ArtifactError("'" + spec.name + "' has more values than fit in memory");
       spec.width = length < 0 || spec.width < 0 ? kAnyWidth : spec.width * length;
     }
     const Json& optional = entry.Get("optional");
@@ -172,12 +172,13 @@ const void* StringsIn(std::string_view bytes, int64_t count, const std::string& 
     check_there_are(1);
     std::memcpy(&length, bytes.data(), sizeof(length));
     bytes.remove_prefix(sizeof(length));
-    if (bytes.size() < length) throw RequestError("input '" + name + "' has a string that reaches beyond its end");
+    if (bytes.size() < length)
+      throw RequestError("input '" + name + "' has a string that extends beyond the end of the input");
     new (strings + i) std::string_view(bytes.data(), length);
     bytes.remove_prefix(length);
   }
   if (!bytes.empty())
-    throw RequestError("input '" + name + "' goes on after its " + std::to_string(count) + " strings");
+    throw RequestError("input '" + name + "' has extra bytes after its " + std::to_string(count) + " strings");
   return strings;
 }
 
@@ -194,7 +195,7 @@ class ResponseSink : public Sink {
   void* Allocate(size_t output, int64_t rows, int64_t width) override {
     const TensorSpec& spec = model_.info.outputs[output];
     if (model_.candidates.any() && model_.candidates.outputs[output] && width != num_candidates_) {
-      throw std::runtime_error("'" + spec.name + "' came out as [" + std::to_string(rows) + ", " +
+      throw std::runtime_error("'" + spec.name + "' has the shape [" + std::to_string(rows) + ", " +
                                std::to_string(width) + "] for " + std::to_string(num_candidates_) + " candidates");
     }
     const size_t bytes = static_cast<size_t>(rows * width) * SizeOf(spec.dtype);
@@ -207,8 +208,7 @@ class ResponseSink : public Sink {
     TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
     int64_t memory_id = 0;
     Check(TRITONBACKEND_OutputBuffer(made, &buffer, bytes, &memory, &memory_id));
-    if (memory == TRITONSERVER_MEMORY_GPU)
-      throw std::runtime_error("an output in the memory of a GPU is not supported");
+    if (memory == TRITONSERVER_MEMORY_GPU) throw std::runtime_error("outputs in GPU memory are not supported");
     return buffer;
   }
 
@@ -353,7 +353,7 @@ class Instance {
         ++found;
       }
     }
-    if (found < count) throw RequestError(std::to_string(count - found) + " inputs are not of this model");
+    if (found < count) throw RequestError(std::to_string(count - found) + " inputs do not belong to this model");
   }
 
   Tensor ReadInput(TRITONBACKEND_Input* input, const TensorSpec& spec) {
@@ -383,7 +383,7 @@ class Instance {
       tensor.data = StringsIn(held, tensor.rows * tensor.width, spec.name, scratch_);
     } else {
       if (held.size() != tensor.num_bytes())
-        throw RequestError("input '" + spec.name + "' has another size than its shape");
+        throw RequestError("input '" + spec.name + "' has a size that does not match its shape");
       tensor.data = held.data();
     }
     return tensor;
@@ -407,16 +407,16 @@ class Instance {
     for (uint32_t i = 0; i < buffers; ++i) {
       Check(TRITONBACKEND_InputBuffer(input, i, &buffer, &size, &memory, &memory_id));
       CheckMemory(memory);
-      if (size > bytes - filled) throw RequestError("an input has another size than it says");
+      if (size > bytes - filled) throw RequestError("the size of an input differs from its declared size");
       std::memcpy(whole + filled, buffer, size);
       filled += size;
     }
-    if (filled != bytes) throw RequestError("an input has another size than it says");
+    if (filled != bytes) throw RequestError("the size of an input differs from its declared size");
     return {whole, bytes};
   }
 
   static void CheckMemory(TRITONSERVER_MemoryType memory) {
-    if (memory == TRITONSERVER_MEMORY_GPU) throw std::runtime_error("an input in the memory of a GPU is not supported");
+    if (memory == TRITONSERVER_MEMORY_GPU) throw std::runtime_error("inputs in GPU memory are not supported");
   }
 
   void RunAll(TRITONBACKEND_Request** requests) {
@@ -471,12 +471,12 @@ class Instance {
         const Tensor& output = sink.outputs[o];
         const bool of_candidates = model_.candidates.any() && model_.candidates.outputs[o];
         if (output.data == nullptr || output.rows != rows || (of_candidates && output.width != most)) {
-          throw std::runtime_error("outputs have another shape than the rows of input");
+          throw std::runtime_error("outputs do not match the shape of the input rows");
         }
       }
     } catch (const std::exception& error) {
       const std::string why =
-          std::to_string(group.size()) + " requests could not be joined, each runs alone: " + error.what();
+          std::to_string(group.size()) + " requests could not be joined, running each alone: " + error.what();
       Ignore(TRITONSERVER_LogMessage(TRITONSERVER_LOG_VERBOSE, __FILE__, __LINE__, why.c_str()));
       return false;
     }

@@ -16,7 +16,7 @@ void* OpenLibrary(const std::map<std::string, std::string>& options, const char*
 void* FunctionOf(void* library, const char* name) {
   void* function = dlsym(library, name);
   if (function == nullptr)
-    throw ArtifactError(std::string("the library has no ") + name + ": it is of another release");
+    throw ArtifactError(std::string("the library has no ") + name + ": it is from another release");
   return function;
 }
 
@@ -30,12 +30,12 @@ void CheckTensors(const std::string& model, const char* side, const std::vector<
   }
   for (const auto& [name, dtype] : found) others.push_back(name);
   if (differ)
-    throw ArtifactError(model + " has the " + side + " " + Listed(others) + ", config.pbtxt says " + Listed(names) +
-                        ".");
+    throw ArtifactError(model + " has the " + side + " " + Listed(others) + ", but config.pbtxt declares " +
+                        Listed(names) + ".");
   for (const TensorSpec& spec : declared) {
     if (const std::string& dtype = found.at(spec.name); dtype != NameOf(spec.dtype)) {
-      throw ArtifactError(model + " has '" + spec.name + "' as " + dtype + ", config.pbtxt says " + NameOf(spec.dtype) +
-                          ".");
+      throw ArtifactError(model + " has '" + spec.name + "' as " + dtype + ", but config.pbtxt declares " +
+                          NameOf(spec.dtype) + ".");
     }
   }
 }
@@ -44,7 +44,7 @@ void CheckGiven(const std::vector<Tensor>& given, const std::vector<TensorSpec>&
   for (size_t i = 0; i < given.size(); ++i) {
     if (given[i].data == nullptr) throw RequestError("input '" + specs[i].name + "' is missing");
     if (given[i].dtype == Dtype::kString) {
-      throw RequestError("input '" + specs[i].name + "' holds strings, which are not supported");
+      throw RequestError("input '" + specs[i].name + "' contains strings, which are not supported");
     }
   }
 }

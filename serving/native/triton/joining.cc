@@ -56,7 +56,7 @@ int64_t Candidates::CountOf(const Request& request, const std::vector<TensorSpec
   if (count < 1) throw RequestError("'" + first + "' has no candidates, expected at least one per row.");
   if (max_per_row > 0 && count > max_per_row) {
     throw RequestError("'" + first + "' has " + std::to_string(count) + " candidates per row, expected at most " +
-                       std::to_string(max_per_row) + ". Send some at a time.");
+                       std::to_string(max_per_row) + ". Send fewer at a time.");
   }
   if (rows * count > max_scores) {
     throw RequestError(std::to_string(rows) + " rows have " + std::to_string(count) +
@@ -116,7 +116,7 @@ Request Join(const std::vector<const Request*>& requests, const std::vector<Tens
       rows += part.rows, cells += part.rows * part.width, width = std::max(width, part.width);
     }
     if (present == 0) continue;
-    if (present < requests.size()) throw std::runtime_error("some of them leave out an optional input, others do not");
+    if (present < requests.size()) throw std::runtime_error("some of them omit an optional input, others do not");
     const bool repeats = candidates.any() && candidates.inputs[i];
     if (!repeats && rows * width != cells && rows * width > std::max(kMostPadding * cells, kFewCells)) {
       throw std::runtime_error("one has lists so long that " + std::to_string(cells) + " values would be padded to " +

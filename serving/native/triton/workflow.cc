@@ -28,7 +28,7 @@ std::vector<size_t> Positions(const ModelInfo& step, const char* side, const std
     while (at < declared.size() && declared[at].name != spec.name) ++at;
     positions.push_back(at);
     if (at < declared.size() && (declared[at].dtype != spec.dtype || declared[at].width != spec.width)) {
-      throw ArtifactError("config.pbtxt has '" + spec.name + "' as " + Shaped(declared[at]) + ", " + PlanOf(step) +
+      throw ArtifactError("config.pbtxt has '" + spec.name + "' as " + Shaped(declared[at]) + ", but " + PlanOf(step) +
                           " has it as " + Shaped(spec) + ". Export again.");
     }
     if (!is_mask(spec)) expected.insert(spec.name);
@@ -37,8 +37,8 @@ std::vector<size_t> Positions(const ModelInfo& step, const char* side, const std
     if (!is_mask(spec)) found.insert(spec.name);
   }
   if (expected != found) {
-    throw ArtifactError(std::string("config.pbtxt has ") + side + " " + Listed(found) + ", " + PlanOf(step) + " has " +
-                        Listed(expected) + ". Export again.");
+    throw ArtifactError(std::string("config.pbtxt has ") + side + " " + Listed(found) + ", but " + PlanOf(step) +
+                        " has " + Listed(expected) + ". Export again.");
   }
   return positions;
 }

@@ -44,7 +44,7 @@ def test_loader_benchmark_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     report = loader.run(1, device="cpu", sizes=(1, 100_000, 1), max_turn_s=0.1)
     check_report(report, sides=["rankline", "DataLoader", "copies alone"], ratios=["vs_dataloader", "vs_copies_alone"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ConfigError, match="device is 'cuda', but PyTorch sees no GPU here"):
+    with pytest.raises(ConfigError, match="device is 'cuda', but PyTorch finds no GPU"):
         loader.run(1, device="cuda")
 
 

@@ -429,7 +429,7 @@ def test_services_that_are_killed_are_healthy_again_and_clients_lose_nothing(sta
         killed = stack.state("triton")
         first = "for process in $(pidof tritonserver); do echo 1000 > /proc/$process/oom_score_adj; done"
         stack.inside("triton", f"{first}; tail /dev/zero", check=False)
-        wait_until(lambda: "tritonserver ended with status 137. Starting it again." in stack.log("triton"))
+        wait_until(lambda: "tritonserver exited with status 137. Restarting it." in stack.log("triton"))
         wait_until(lambda: stack.is_healthy("triton"))
         count = answered()
         wait_until(lambda: answered() > count)
@@ -478,12 +478,12 @@ def test_second_stack_waits_for_an_export_it_may_read(stack: Stack, tmp_path_fac
     path.chmod(0o755)
     second.run("docker compose up --detach")
     wait_until(
-        lambda: "holds no exported ensemble yet" in second.log("triton") or "is not there" in second.log("triton")
+        lambda: "contains no exported ensemble yet" in second.log("triton") or "does not exist" in second.log("triton")
     )
     shutil.copytree(stack.path / "model_repository/movielens", path / "hidden")
     (path / "hidden/movielens/config.pbtxt").chmod(0o600)
     (path / "hidden").rename(repository / "movielens")
-    wait_until(lambda: "user 1000 may not read /models/movielens/movielens/config.pbtxt" in second.log("triton"))
+    wait_until(lambda: "user 1000 cannot read /models/movielens/movielens/config.pbtxt" in second.log("triton"))
     assert not second.is_healthy("triton")
     (repository / "movielens/movielens/config.pbtxt").chmod(0o644)
     wait_until(lambda: second.is_healthy("triton"))
@@ -525,12 +525,12 @@ def test_tables_of_yesterdays_mlflow_are_brought_to_todays(stack: Stack) -> None
     stack.inside("postgres", ask("CREATE DATABASE yesterday", "mlflow"))
     *_, now = stack.inside("mlflow", f"python3 -c '{YESTERDAY}'").splitlines()
     said = stack.inside("mlflow", f"{TRACK}/yesterday --no-such-option", check=False)
-    assert said.startswith("track: an older MLflow made these tables")
+    assert said.startswith("track: these tables were created by an older MLflow")
     assert stack.inside("postgres", ask("SELECT version_num FROM alembic_version", "yesterday")) == now
     assert stack.inside("postgres", ask("SELECT name FROM experiments", "yesterday")) == "kept"
     stack.inside("postgres", ask("UPDATE alembic_version SET version_num = 'of tomorrow'", "yesterday"))
     said = stack.inside("mlflow", f"{TRACK}/yesterday", check=False)
-    assert said.startswith("track: a newer MLflow made these tables (revision of tomorrow)")
+    assert said.startswith("track: these tables were created by a newer MLflow (revision of tomorrow)")
     assert "\n" not in said
 
 

@@ -82,7 +82,7 @@ def test_wheel_goes_from_an_empty_environment_to_scores(wheel: Path, place: Path
     install(INSTALL[0], environment, wheel, place)
     refused = subprocess.run([rankline, "run", "movielens"], cwd=place, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
-    assert f"packages that are not installed: {INSTALL[1]}" in refused.stderr
+    assert f"packages that are not installed. Run: {INSTALL[1]}" in refused.stderr
     install(INSTALL[1], environment, wheel, place)
 
     small = ("--rows", "20000", "--epochs", "1", "--batch-sizes", "1", "--json", "result.json")

@@ -132,7 +132,9 @@ def test_dead_worker_costs_nothing_and_a_dead_scheduler_the_run(
             together = made(raw, output, pool, death)
             assert first.wait() == -signal.SIGKILL
             assert contents(together) == contents(alone)
-            with pytest.raises(ClusterError, match=rf"scheduler at {address} ended or does not answer.*run this again"):
+            with pytest.raises(
+                ClusterError, match=rf"scheduler at {address} exited or does not respond.*run this again"
+            ):
                 made(raw, output, pool, At(1.2, process.kill))
     assert PreparedData.load(output).manifest == together.manifest
     assert [path.name for path in output.parent.iterdir()] == ["prepared"]
@@ -146,8 +148,8 @@ def test_worker_of_other_code_or_without_it_is_refused(tmp_path: Path) -> None:
     with scheduler(tmp_path) as (_, address):
         config = DaskConfig(dask=address, dask_timeout_s=LIMIT_S)
         cases = {
-            r"worker tcp.* has Rankline's code \w+, here \w+\. Install the same everywhere": {"code": other},
-            r"worker tcp.* cannot run Rankline .*workflows.*Start it from an environment": {
+            r"worker tcp.* has Rankline's code \w+, here \w+\. Install the same versions everywhere": {"code": other},
+            r"worker tcp.* cannot run Rankline .*workflows.*Start it in an environment": {
                 "before": "sys.modules['rankline.workflows'] = None"
             },
         }

@@ -66,7 +66,7 @@ def test_generation_knows_of_those_before_it(tmp_path: Path, monkeypatch: pytest
     assert model["run_id"] == "the run"
     first, second = _seen(tmp_path, rank=0)
     assert first == {"size": 2, "generation": 0, "run_id": None, "has_checkpoint": False, "cause": ""}
-    assert second["cause"].startswith("worker 0 was ended by SIGKILL")
+    assert second["cause"].startswith("worker 0 was killed by SIGKILL")
     assert second | {"cause": ""} == first | {"generation": 1, "run_id": "the run"}
 
 
@@ -89,7 +89,7 @@ def test_hosts_join_at_a_checkpoint_and_leave_at_once_and_an_empty_list_ends_not
 
 
 def test_workers_that_are_lost_again_and_again_end_the_run(tmp_path: Path) -> None:
-    with pytest.raises(RanklineError, match="workers were lost 2 times in a row without a checkpoint.*SIGKILL"):
+    with pytest.raises(RanklineError, match="workers were lost 2 times in a row without a new checkpoint.*SIGKILL"):
         _toy(tmp_path, *["kill"] * 9, max_failures=2)
     assert len(_seen(tmp_path, rank=0)) == 2
 

@@ -111,8 +111,8 @@ def test_killed_worker_costs_steps_since_the_checkpoint_and_the_run_stays_one_ru
     assert recorded(without_runs, "SELECT run_uuid, status FROM runs") == [(model.run_id, "FINISHED")]
     ((note,),) = recorded(without_runs, "SELECT value FROM tags WHERE key = 'mlflow.note.content'")
     for rank in (1, 0):
-        assert f"worker {rank} was ended by SIGKILL" in note
-    assert note.endswith("2 workers go on.")
+        assert f"worker {rank} was killed by SIGKILL" in note
+    assert note.endswith("2 workers continue.")
     epochs = recorded(without_runs, "SELECT step FROM metrics WHERE key = 'valid_auc' ORDER BY step")
     assert sorted({step for (step,) in epochs}) == list(range(1, _NUM_EPOCHS + 1))
     assert model.metrics["epoch"] == _NUM_EPOCHS
@@ -123,7 +123,7 @@ def test_killed_worker_costs_steps_since_the_checkpoint_and_the_run_stays_one_ru
 def test_error_that_all_workers_find_ends_the_run_with_one_message(workplace: Path) -> None:
     done = rankline(*_ELASTIC, "--global-batch-size", "15", cwd=workplace)
     assert done.returncode == 1
-    assert "global_batch_size is 15, which 2 workers do not divide" in done.stderr
+    assert "global_batch_size is 15, which is not divisible by 2 workers" in done.stderr
     assert done.stderr.count("Error:") == 1
 
 
@@ -145,7 +145,7 @@ def test_plain_horovodrun_says_what_differs(workplace: Path) -> None:
     done = _horovodrun("sh", str(script), cwd=workplace)
     assert done.returncode == 1
     (message,) = (line for line in (done.stdout + done.stderr).splitlines() if "Error: " in line and line[0] == "[")
-    assert message.startswith("[0]<stderr>:Error: worker 1 has seed 2 where worker 0 has 1.")
+    assert message.startswith("[0]<stderr>:Error: worker 1 has seed 2, but worker 0 has 1.")
 
 
 _SCRIPT = """
@@ -166,7 +166,7 @@ with worker.at_work():
 @pytest.mark.parametrize(
     ("what", "kind", "message"),
     [
-        ("kill", WorkerLostError, "^worker 1 was ended by SIGKILL"),
+        ("kill", WorkerLostError, "^worker 1 was killed by SIGKILL"),
         ("raise", RanklineError, "^worker 1: ValueError: three is no four$"),
     ],
 )
@@ -222,7 +222,7 @@ def test_worker_told_to_stop_while_it_finds_another_gone_was_stopped(what: str, 
 
 def test_host_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
     hosts = LaunchConfig(hosts="localhost:1,no-such-host.invalid:1")
-    with pytest.raises(RanklineError, match=r"^no-such-host\.invalid cannot be reached: .*\. `ssh no-such-host"):
+    with pytest.raises(RanklineError, match=r"^no-such-host\.invalid cannot be reached: .*`ssh no-such-host"):
         launch(["true"], WorkersConfig(), hosts, tmp_path, SILENT)
 
 

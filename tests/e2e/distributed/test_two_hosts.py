@@ -273,8 +273,8 @@ def test_elastic_run_goes_on_without_a_host_that_is_cut_off_and_takes_it_back(ho
     assert training.poll() is None, training.communicate()
     training.kill()
     notes = recorded(work.path, "SELECT value FROM tags WHERE key = 'mlflow.note.content'")  # one of each test's run
-    (note,) = (note for (note,) in notes if "beta cannot be reached. 1 worker goes on." in note)
-    assert note.endswith("more hosts joined. 2 workers go on.")
+    (note,) = (note for (note,) in notes if "beta cannot be reached. 1 worker continues." in note)
+    assert note.endswith("more hosts joined. 2 workers continue.")
 
 
 def test_cable_that_is_cut_ends_the_run_with_one_message(hosts: Hosts, work: Work) -> None:
@@ -291,4 +291,4 @@ def test_cable_that_is_cut_ends_the_run_with_one_message(hosts: Hosts, work: Wor
     _, message = training.communicate()
     assert training.returncode == 1
     assert len(message.splitlines()) == 1
-    assert "another worker died, left or does not answer" in message
+    assert "another worker exited or does not respond" in message

@@ -112,7 +112,7 @@ def test_run_of_two_workers_goes_on_from_a_checkpoint_of_worker_0(directory: Pat
 
 def test_workers_with_other_options_are_refused_by_all_in_the_same_words(found: Any) -> None:
     assert found[0]["difference"] == found[1]["difference"]
-    assert "worker 1 has learning_rate 0.02 where worker 0 has 0.01" in found[0]["difference"]
+    assert "worker 1 has learning_rate 0.02, but worker 0 has 0.01" in found[0]["difference"]
 
 
 def test_worker_0_tells_what_went_wrong_on_another(workers: list[Ended]) -> None:

@@ -57,4 +57,4 @@ def test_two_models_were_compared_and_one_of_them_answers(said: tuple[Path, dict
     _, outputs = said
     assert "clicks" in outputs["rankline status"]
     assert len(re.findall(r"^[0-9a-f]{8} ", outputs["rankline runs"].split("started")[0], re.MULTILINE)) == 2
-    assert re.search(r"better|keeps answering", outputs["rankline export rankline.yaml --if-better auc"])
+    assert re.search(r"better|stays active", outputs["rankline export rankline.yaml --if-better auc"])

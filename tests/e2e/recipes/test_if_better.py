@@ -42,7 +42,7 @@ def test_versions_take_over_as_they_are_better(workplace: Path) -> None:
     export = ["export", "movielens", "--if-better"]
     slow = rankline(*export, "auc", "--p99", "0.001ms", cwd=workplace)
     assert slow.returncode == 1
-    assert "version 1 keeps answering: p99 " in slow.stdout
+    assert "version 1 stays active: p99 " in slow.stdout
     assert "expected at most 0.001" in slow.stdout
     assert last_line(slow.stdout).startswith(
         f"{ENSEMBLE}: version 1 stays active: version 2 does not meet --if-better."
@@ -58,7 +58,7 @@ def test_versions_take_over_as_they_are_better(workplace: Path) -> None:
 
     again = rankline(*export, "auc", cwd=workplace)
     assert again.returncode == 1
-    assert "version 3 keeps answering: AUC is not surely better" in again.stdout
+    assert "version 3 stays active: AUC is not significantly better" in again.stdout
     assert last_line(again.stdout).endswith(" rankline promote movielens --to 4")
     assert answering(workplace) == 3
 
@@ -94,5 +94,5 @@ def test_metric_of_another_task_is_told_before_anything_is_exported(workplace: P
     before = sorted(path.name for path in (workplace / ENSEMBLE).iterdir())
     done = rankline("export", "movielens", "--if-better", "rmse", cwd=workplace)
     assert done.returncode == 1
-    assert "--if-better is 'rmse', expected auc or logloss: the task is binary" in done.stderr
+    assert "--if-better is 'rmse', expected auc or logloss because the task is binary" in done.stderr
     assert sorted(path.name for path in (workplace / ENSEMBLE).iterdir()) == before

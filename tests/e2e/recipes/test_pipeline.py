@@ -90,7 +90,7 @@ def again(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> Wor
             continue
         if "--if-better" in command:  # which may well not be so
             done = rankline(*command.split()[1:], cwd=path)
-            assert (done.returncode, "keeps answering" in done.stdout) in ((0, False), (1, True)), done.stderr
+            assert (done.returncode, "stays active" in done.stdout) in ((0, False), (1, True)), done.stderr
         else:
             assert typed(shortened(command, SHORTER), path)
     return Workplace(path, workplace.output)
@@ -173,7 +173,7 @@ def test_command_that_runs_until_ctrl_c_comes_up_and_ends(command: str, again: W
     with started(f"exec {command} --port 0", again.path) as process:
         try:
             assert process.stdout is not None
-            assert any(line.startswith("Ctrl-C stops it") for line in process.stdout)
+            assert any(line.startswith("Press Ctrl-C to stop") for line in process.stdout)
             assert process.poll() is None, process.communicate()[0]
             children = psutil.Process(process.pid).children(recursive=True)
         finally:
@@ -284,7 +284,7 @@ def test_bench_compares_with_an_earlier_report(workplace: Workplace, url: str) -
     within = rankline(*bench, "--against", run_id, "--max-regression", "100", cwd=workplace.path)
     assert slower.returncode == 1, slower.stderr
     assert re.search(r"rows_64 +(p50_ms|rows_per_s) .* worse *$", slower.stdout, re.MULTILINE)
-    assert "rows_1 was not measured now" in slower.stdout
+    assert "rows_1 was not measured in this run" in slower.stdout
     assert "logged to MLflow run" in slower.stdout
     assert within.returncode == 0, within.stderr
     assert "no significant regression beyond 10000%" in within.stdout
@@ -304,7 +304,7 @@ def test_status_says_what_answers_and_what_a_server_has(workplace: Workplace, ur
     assert manifest["fingerprint"].startswith(status["data"])
     nobody = rankline("status", "--url", "127.0.0.1:1", cwd=workplace.path)
     assert nobody.returncode == 1
-    assert "127.0.0.1:1 does not say what it has of 'movielens'" in nobody.stderr
+    assert "127.0.0.1:1 did not return the configuration of 'movielens'" in nobody.stderr
 
 
 def assert_refused(workplace: Workplace, message: str, *arguments: str) -> None:

@@ -132,6 +132,6 @@ def test_engine_from_outside_is_named_when_its_package_is_missing(
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", [entry for entry in sys.path if entry != str(OUTSIDE)])
         engines.cache_clear()
-        with pytest.raises(ArtifactError, match=r"is for the backend 'linear_engine'|model.npz is not of the"):
+        with pytest.raises(ArtifactError, match=r"uses the backend 'linear_engine'|model.npz is not part of the"):
             ExportedEnsemble.load(ensemble.path)
     engines.cache_clear()

@@ -136,7 +136,7 @@ def test_operator_changed_since_the_data_was_prepared_is_refused(
 
     monkeypatch.setattr(ops.Normalize, "transform", transform)
     monkeypatch.setitem(LOWERINGS, ops.Normalize, lower)
-    with pytest.raises(ParityError, match=r"column 'x' differs: .* was .* when the data was prepared, and is .* now"):
+    with pytest.raises(ParityError, match=r"column 'x' differs: .* was .* when the data was prepared, but is .* now"):
         export_ensemble(prepared, trained, tmp_path / "repository", ExportConfig(), name="heads")
     assert not (tmp_path / "repository").exists()
 

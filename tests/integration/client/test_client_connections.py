@@ -274,7 +274,7 @@ def test_full_queue_raises_server_busy(server: EmbeddedServer, repository: Path,
     with (
         Client(url, model, ClientConfig(transport=transport)) as client,
         full_queue(server, repository),
-        pytest.raises(ServerBusyError, match=f"the queue of model '{model}' is full .*Send less at a time"),
+        pytest.raises(ServerBusyError, match=f"the queue of model '{model}' is full .*Send fewer requests at a time"),
     ):
         client.predict({"x": [1]})
 
@@ -289,7 +289,7 @@ def test_waiting_longer_than_the_queue_allows_raises_server_busy(server: Embedde
         errors = [error for answer in answers if (error := answer.exception()) is not None]
         assert len(errors) == 2
         for error in errors:
-            with pytest.raises(ServerBusyError, match=f"waited longer than the queue of model '{model}' allows"):
+            with pytest.raises(ServerBusyError, match=f"exceeded the queue timeout of model '{model}'"):
                 raise error
 
 
@@ -302,7 +302,7 @@ def test_late_answer_raises_deadline_error_without_a_retry(
     with (
         Client(url, "wait", ClientConfig(timeout_s=1.0, transport=transport)) as client,
         Gate(server, repository, "wait"),
-        pytest.raises(DeadlineError, match=r"did not answer within 1 s"),
+        pytest.raises(DeadlineError, match=r"did not respond within 1 s"),
     ):
         client.predict(HELD)
     assert time.monotonic() - begin >= 1.0
@@ -440,7 +440,7 @@ def test_forked_process_connects_anew_or_is_refused(server: EmbeddedServer, repo
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
     answered, refused = done.stdout.splitlines()[:6], done.stdout.splitlines()[6:8]
     assert answered == ["[1]", "[2]", "[3]"] * 2
-    assert ["was forked while its parent waited for an answer" in line for line in refused] == [True] * 2
+    assert ["was forked while its parent was waiting for a response" in line for line in refused] == [True] * 2
     assert done.stdout.endswith("[5]\n")  # over HTTP
 
 

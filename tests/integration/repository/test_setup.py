@@ -88,8 +88,8 @@ def refusal(checkout: Path, **environment: str) -> str:
 @pytest.mark.parametrize(
     ("python", "message"),
     [
-        ("/nonexistent", "set PYTHON=/path/to/one of 3.10 to 3.13, or apt-get install"),
-        ("broken-python", "broken-python will not do: it does not start"),
+        ("/nonexistent", "set PYTHON=/path/to/python (3.10 to 3.13), or apt-get install"),
+        ("broken-python", "broken-python is unsuitable: it does not start"),
     ],
 )
 def test_chosen_python_that_does_not_start_is_rejected(checkout: Path, python: str, message: str) -> None:
@@ -133,13 +133,15 @@ def environment_of(checkout: Path, python: str) -> None:
 def test_environment_of_an_unsuitable_python_is_rejected(checkout: Path, tmp_path: Path, change: str | None) -> None:
     environment_of(checkout, changed_python(tmp_path, "python", change) if change else "/nonexistent/python3.11")
     (checkout / ".venv/.installed-cpu-0").touch()
-    assert re.search("the Python of .venv will not do: it .*`make clean` removes .venv", refusal(checkout))
+    assert re.search("the Python in .venv is unsuitable: it .*run `make clean` to remove .venv", refusal(checkout))
 
 
 def test_environment_of_another_python_than_the_chosen_is_rejected(checkout: Path, tmp_path: Path) -> None:
     environment_of(checkout, sys.executable)
     other = program(tmp_path, "python3.10", "echo Python 3.10.99")
-    message = rf"\.venv has Python {sys.version.split()[0]}, and PYTHON={other} is Python 3\.10\.99: make clean first"
+    message = (
+        rf"\.venv has Python {sys.version.split()[0]}, but PYTHON={other} is Python 3\.10\.99: run make clean first"
+    )
     assert re.search(message, refusal(checkout, PYTHON=other))
 
 
@@ -182,7 +184,7 @@ def test_newest_suitable_python_is_chosen(checkout: Path, tools: Path) -> None:
     lines = environment_made(checkout, PATH=str(tools))
     assert set((tools / "taken").read_text().split()) == {"python3.11"}
     assert len(lines) == 1
-    assert "on arm64 nothing was tried" in lines[0]
+    assert "arm64 is untested" in lines[0]
 
 
 @pytest.fixture(scope="module")
@@ -247,8 +249,8 @@ def test_uv_fetches_a_python_where_none_is_suitable(
         **uv_wheel(tmp_path / "wheels"),
     )
     assert (checkout / ".venv/bin/python").resolve().is_relative_to(pythons)
-    told = "python3 will not do: it is Python 3.14, expected 3.10 to 3.13"
-    assert lines[:-1] == [f"setup: no suitable Python ({told}); uv fetches Python 3.13"]
+    told = "python3 is unsuitable: it is Python 3.14, expected 3.10 to 3.13"
+    assert lines[:-1] == [f"setup: no suitable Python ({told}); uv is downloading Python 3.13"]
     assert not list(tmp_path.glob("tmp.*"))  # uv's directory
 
 
@@ -262,6 +264,10 @@ def test_missing_network_is_named_with_its_remedy(checkout: Path, tools: Path, t
     told = refusal(
         checkout, PATH=str(tools), UV_PYTHON_INSTALL_DIR=str(tmp_path), UV_PYTHON_INSTALL_MIRROR="file:///no", **NOWHERE
     )
-    assert told.startswith("setup: no suitable Python (python3 will not do: it is Python 3.14, expected 3.10 to 3.13)")
-    remedy = "apt-get install python3-venv" if lacking == "any way to uv" else "set PYTHON=/path/to/one of 3.10 to 3.13"
+    assert told.startswith(
+        "setup: no suitable Python (python3 is unsuitable: it is Python 3.14, expected 3.10 to 3.13)"
+    )
+    remedy = (
+        "apt-get install python3-venv" if lacking == "any way to uv" else "set PYTHON=/path/to/python (3.10 to 3.13)"
+    )
     assert remedy in told

@@ -87,12 +87,12 @@ KINDS = {
         file_name="model.savedmodel",
         out_of_range="is not in [0, 5)",
         faults={
-            "missing": Fault(reason="holds no SavedModel", edit=name_the_platform),
+            "missing": Fault(reason="contains no SavedModel", edit=name_the_platform),
             "damaged": Fault(reason="cannot be (loaded|read)"),
-            "other_type": Fault(edit=take_int64, reason=r"has 'ids__nnzs' as int32, config\.pbtxt says int64"),
+            "other_type": Fault(edit=take_int64, reason=r"has 'ids__nnzs' as int32, but config\.pbtxt declares int64"),
             "other_names": Fault(
                 edit=rename_input,
-                reason=r"\['ids__nnzs', 'ids__values', 'weight'\], config.pbtxt says \['ids', 'ids__nnzs'",
+                reason=r"\['ids__nnzs', 'ids__values', 'weight'\], but config.pbtxt declares \['ids', 'ids__nnzs'",
             ),
             "bad_threads": Fault(parameters={"INTRA_OP_THREADS": "many"}, reason="INTRA_OP_THREADS is 'many'"),
         },
@@ -113,11 +113,11 @@ KINDS = {
             "damaged": Fault(reason=r"model\.pt (cannot be loaded|has bytes)"),
             "other_type": Fault(
                 edit=lambda message: setattr(message.input[1], "data_type", message.input[0].data_type),
-                reason="cannot run a row of zeros of the types in config.pbtxt.*Expected tensor for argument",
+                reason="failed on a row of zeros with the types in config.pbtxt.*Expected tensor for argument",
             ),
             "other_names": Fault(
                 edit=lambda message: setattr(message.input[1], "name", "ids"),
-                reason=r"takes \['ids__nnzs', 'ids__values', 'weight'\], config.pbtxt says \['ids', 'ids__nnzs'",
+                reason=r"takes \['ids__nnzs', 'ids__values', 'weight'\], but config.pbtxt declares \['ids', ",
             ),
             "bad_threads": Fault(
                 parameters={"INTRA_OP_THREAD_COUNT": "many"}, reason="INTRA_OP_THREAD_COUNT is 'many'"
@@ -131,11 +131,11 @@ KINDS = {
         faults={
             "missing": Fault(reason=r"model\.onnx does not exist\. Export the model again"),
             "damaged": Fault(reason=r"model\.onnx cannot be loaded: it (has|is) "),
-            "other_type": Fault(edit=take_int64, reason="has 'ids__nnzs' as int32, config.pbtxt says int64"),
-            "other_result": Fault(edit=give_int64, reason="has 'score' as float32, config.pbtxt says int64"),
+            "other_type": Fault(edit=take_int64, reason="has 'ids__nnzs' as int32, but config.pbtxt declares int64"),
+            "other_result": Fault(edit=give_int64, reason="has 'score' as float32, but config.pbtxt declares int64"),
             "other_names": Fault(
                 edit=rename_input,
-                reason=r"has the inputs \['ids__nnzs', 'ids__values', 'weight'\], config.* says \['ids', ",
+                reason=r"has the inputs \['ids__nnzs', 'ids__values', 'weight'\], but config.* declares \['ids', ",
             ),
             "bad_threads": Fault(
                 parameters={"intra_op_thread_count": "many"}, reason="intra_op_thread_count is 'many'"

@@ -134,7 +134,7 @@ def a_version_may_be_copied_while_it_is_active(directory: Path) -> None:
             plan.write_text("{}")
         list_files(version)
         version.path.rename(repository)
-        wait_until(lambda: any("ended while loading it" in line for line in image.said))
+        wait_until(lambda: any("exited while loading it" in line for line in image.said))
         wait_until(lambda: image.is_healthy and offset_of(client) == 60)
 
 
@@ -191,7 +191,7 @@ def killed_processes_come_back_and_clients_lose_nothing(directory: Path) -> None
         (directory / "image/state/trying").write_text(interrupted)
         image.start()
         wait_until(lambda: image.is_healthy and offset_of(client) == offset)
-        assert f"version {version.version} cannot be served: the container ended while loading it" in image.said
+        assert f"version {version.version} cannot be served: the container exited while loading it" in image.said
 
 
 # What is done to a version, and why it is refused
@@ -243,7 +243,7 @@ def replace_by_fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-NOT_OURS = "is not as rankline export writes it"
+NOT_OURS = "differs from what rankline export writes"
 CHANGES: dict[str, tuple[Callable[[ExportedEnsemble], object], str]] = {
     "another backend": (lambda version: edit_config(version, 'backend: "python"'), NOT_OURS),
     "code in a runtime": (
@@ -258,7 +258,7 @@ CHANGES: dict[str, tuple[Callable[[ExportedEnsemble], object], str]] = {
     ),
     "many instances": (lambda version: edit_config(version, "count: 1000000000", "count: 1"), NOT_OURS),
     "an octal size": (lambda version: edit_manifest(version, '"num_bytes": ', '"num_bytes": 0'), NOT_OURS),
-    "more than there is room for": (lambda version: claim_bytes(version, 10**12), "has no room for it"),
+    "more than there is room for": (lambda version: claim_bytes(version, 10**12), "has too little space for it"),
     "a path that leads out": (lambda version: edit_manifest(version, f'"{NAME}_predict', '"../predict'), NOT_OURS),
     "a FIFO as manifest": (lambda version: replace_by_fifo(manifest_of(version)), "cannot be read"),
     "a damaged file": (lambda version: damage(version, "transform"), "does not match its checksum"),
@@ -288,7 +288,7 @@ def test_unreadable_key_is_named_before_the_start(tmp_path: Path) -> None:
     command = [tmp_path / "bin/serve", tmp_path, f"--grpc-server-key={tmp_path}/server.key"]
     done = subprocess.run(command, env={"PATH": f"{tmp_path}/bin"}, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert f"cannot read {tmp_path}/server.key (--grpc-server-key)" in done.stderr
+    assert f"{tmp_path}/server.key (--grpc-server-key) does not exist or is not readable" in done.stderr
 
 
 if __name__ == "__main__":

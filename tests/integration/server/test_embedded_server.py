@@ -91,7 +91,7 @@ def test_stop_cleans_up_after_a_killed_server(identity: ServerConfig) -> None:
     process_ids = server.process_ids()
     assert server.exit_reason() is None
     os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its model process and shared memory
-    wait_until(lambda: "tritonserver was ended by SIGKILL" in (server.exit_reason() or ""))
+    wait_until(lambda: "tritonserver was killed by SIGKILL" in (server.exit_reason() or ""))
     assert leftovers() == before
     server.stop()
     assert alive(process_ids) == []
@@ -261,7 +261,7 @@ def test_given_port_taken_during_the_start_is_reported(
     identity: ServerConfig, free_port: int, taken: list[int]
 ) -> None:
     server = EmbeddedServer(replace(identity, http_port=free_port))
-    with pytest.raises(ServerError, match=rf"ended while starting.*{free_port}.*in use"):
+    with pytest.raises(ServerError, match=rf"exited while starting.*{free_port}.*in use"):
         server.start()
     assert server.process_ids() == ()
     assert taken == [free_port]
@@ -278,7 +278,7 @@ def test_chosen_port_taken_during_the_start_is_replaced(
 
 def test_refused_model_is_named(identity: ServerConfig) -> None:
     server = EmbeddedServer(ServerConfig(repositories=identity.repositories))  # without the identity backend
-    with pytest.raises(ServerError, match=r"ended while starting\. Model 'identity': .*backend") as failure:
+    with pytest.raises(ServerError, match=r"exited while starting\. Model 'identity': .*backend") as failure:
         server.start()
     assert len(str(failure.value).splitlines()) == 1
     assert server.process_ids() == ()
@@ -311,7 +311,7 @@ def test_server_that_crashes_during_the_start_is_restarted_twice(
             started.result()
             assert server.pid not in crashed
             server.stop()
-    assert caplog.text.count("It is started again") == min(num_crashes, 2)
+    assert caplog.text.count("Restarting it") == min(num_crashes, 2)
     assert leftovers() == before
 
 
@@ -331,11 +331,11 @@ def test_model_whose_process_crashes_during_loading_is_reloaded(
     before = leftovers()
     config = ServerConfig(repositories=(tmp_path / "repository",), backends=(backends,), models=("identity",))
     with EmbeddedServer(config) as server:
-        assert "It is started again." in caplog.text
+        assert "Restarting it." in caplog.text
         server.unload("identity")
         has_crashed.unlink()
         server.load("identity")
-        assert "It is loaded again." in caplog.text
+        assert "Reloading it." in caplog.text
         assert server.dead_models() == set()
         assert len(server.process_ids()) == 2
     assert caplog.text.count("Stub process 'identity_0_0' is not healthy") == 2

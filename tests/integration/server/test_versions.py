@@ -139,7 +139,7 @@ def test_status_reports_a_server_behind_the_active_version(served: Served) -> No
     served.publish(20)  # and the supervisor does not look
     behind, disagreements = said()
     assert behind == 1
-    assert [text for text in disagreements if "version 2 is active, and the server has version 1" in text]
+    assert [text for text in disagreements if "version 2 is active, but the server has loaded version 1" in text]
     served.supervisor.step()
     assert said() == (2, ())
 
@@ -154,7 +154,7 @@ def test_version_that_cannot_be_loaded_leaves_the_old_one_active(served: Served)
     assert set(seen.answers) == {10}
     assert served.events[1:] == [
         f"version 2 cannot be loaded, version 1 stays active: {file} does not match its checksum in the manifest. "
-        "Make the ensemble again."
+        "Export the ensemble again."
     ]
     assert served.loaded("transform") == [1]
     served.publish(30)
@@ -236,7 +236,7 @@ def test_unloaded_ensemble_is_loaded_again(served: Served) -> None:
     for _ in range(2):  # the second finds nothing to do
         served.supervisor.step()
     assert served.ask() == 10
-    assert served.events == [f"{NAME} is not ready; loading it again", f"{NAME} is back"]
+    assert served.events == [f"{NAME} is not ready; reloading it", f"{NAME} is ready again"]
 
 
 def test_python_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_machine_without_native_backends_serves_in_python(
         served = Served(tmp_path / NAME, server, Supervisor(server, ensemble, follow_versions=False, report=print), [])
         assert served.ask() == 10
         assert len(served.processes("transform")) == 1
-    line = "Workflow and model are served by Python, not by native backends: g++ was not found."
+    line = "Serving workflow and model with Python instead of native backends: g++ was not found."
     assert [record.getMessage() for record in caplog.records].count(line) == 1
 
 
@@ -279,8 +279,8 @@ def test_killed_model_process_under_load_comes_back(served: Served, step: str) -
     errors = set(seen.errors)  # no DeadlineError: nobody hangs; "has no model" while it is loaded
     assert all(text.startswith("ServerError") or "has no model" in text for text in errors), errors
     assert served.events == [
-        f"{NAME}_{step}_v1 has lost a process; loading it again",
-        f"{NAME}_{step}_v1 is back",
+        f"{NAME}_{step}_v1 has lost a process; reloading it",
+        f"{NAME}_{step}_v1 is ready again",
     ]
 
 
@@ -292,10 +292,10 @@ def test_model_that_cannot_be_reloaded_is_retried(served: Served) -> None:
     kill_model_process(victim)
     wait_until(lambda: served.server.dead_models() == {f"{NAME}_predict_v1"})
     served.supervisor.step()
-    assert "cannot be loaded, trying again" in served.events[-1]
+    assert "cannot be loaded, retrying" in served.events[-1]
     folder.with_name("away").rename(folder)
     served.supervisor.step()
-    assert served.events[-1] == f"{NAME}_predict_v1 is back"
+    assert served.events[-1] == f"{NAME}_predict_v1 is ready again"
     assert served.ask() == 10
 
 
@@ -317,7 +317,7 @@ def test_crashed_server_comes_back_at_the_same_address(tmp_path: Path) -> None:
         supervisor.step()
         assert served.ask() == 10
     end = events.index("version 1 is active again")
-    assert "tritonserver was ended by SIGSEGV" in events[end - 1]
+    assert "tritonserver was killed by SIGSEGV" in events[end - 1]
     assert (tmp_path / "triton.log.old").stat().st_size
 
 
@@ -347,13 +347,13 @@ def test_server_is_restarted_after_every_end_and_failed_start(tmp_path: Path, mo
         answers += client.predict({"x": [0]}).tolist()
         assert (answers, server.endpoints) == ([10, 10, 10], first)
     assert [re.sub(r" \(log: .*?\)|; it was in .*?(?=\.)|\d+", "", event) for event in events] == [
-        "tritonserver was ended by SIGKILL, not by us. Starting it again.",
+        "tritonserver was killed by SIGKILL, not by Rankline. Restarting it.",
         "version  is active again",
-        "tritonserver did not answer  checks in a row. Starting it again in  s.",
+        "tritonserver did not respond to  checks in a row. Restarting it in  s.",
         "version  is active again",
-        "tritonserver was ended by SIGKILL, not by us. Starting it again.",  # it had run for a while
+        "tritonserver was killed by SIGKILL, not by Rankline. Restarting it.",  # it had run for a while
         "tritonserver could not be restarted, retrying until it can: grpc_port  on ... is already in use. "
-        "Stop what uses it, or try another, or  for a free one.",
+        "Stop the process that uses it, or try another port, or  for a free one.",
         "version  is active again",
     ]
 
@@ -367,7 +367,7 @@ def test_client_for_a_server_behind_tls(served: Served, tmp_path: Path) -> None:
         for wrong, remedy in ((None, "If it requires TLS"), (certificates / "other.pem", "Check that it uses TLS")):
             with pytest.raises(ServerError, match=f"no Triton server answers at {url} .*{remedy}"):
                 client_for(tmp_path / NAME, url, wrong).__enter__()
-    with pytest.raises(ConfigError, match="--tls-root is given without --url"):
+    with pytest.raises(ConfigError, match="--tls-root requires --url"):
         client_for(tmp_path / NAME, None, root).__enter__()
 
 

@@ -61,7 +61,7 @@ def test_damaged_last_figures_are_reported_before_the_work(
     figures.write_text("{", encoding="utf-8")
     with pytest.raises(typer.Exit):
         run("vocabulary")
-    assert "vocabulary.json holds no report of a benchmark" in capfd.readouterr().err.replace("\n", " ")
+    assert "vocabulary.json is not a benchmark report" in capfd.readouterr().err.replace("\n", " ")
 
 
 def test_damage_of_an_artifact_or_of_a_version_is_found(tmp_path: Path) -> None:

@@ -161,5 +161,5 @@ def test_each_users_latest_rows_validate() -> None:
 
 
 def test_recipe_without_user_item_and_time_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="recipe 'criteo-dlrm' has no rows of a user, an item and a time"):
+    with pytest.raises(ConfigError, match="recipe 'criteo-dlrm' does not have rows of a user, an item and a time"):
         quality.run(1, recipe="criteo-dlrm")

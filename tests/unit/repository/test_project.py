@@ -77,7 +77,7 @@ def engine(path: Path, docker: str, **variables: str) -> "subprocess.CompletedPr
     [
         ("echo 20.10.24", {}, "the engine is 20.10.24, expected 25 or later: upgrade it"),
         ("[ $1 = version ] && echo 26.1.5", {}, "docker has no Compose plugin: install it"),
-        (DENIED, {}, "you may not talk to the engine at /var/run/docker.sock: have root add you to its group"),
+        (DENIED, {}, "you lack permission for the engine at /var/run/docker.sock: have root add you to its group"),
         (ABSENT, {"DOCKER_HOST": "tcp://192.0.2.1:2376"}, "no engine answers at DOCKER_HOST=tcp://192.0.2.1:2376"),
     ],
 )

@@ -46,7 +46,7 @@ def fill_nulls(column: pa.ChunkedArray, value: float) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_fixed_size_list(kind):
         if column.null_count:
-            raise pa.ArrowInvalid("a list of fixed length is missing, and an empty one has another length")
+            raise pa.ArrowInvalid("a list of fixed length is missing and cannot be replaced by an empty one")
         filled = pc.fill_null(column.combine_chunks().flatten(), pa.scalar(value).cast(kind.value_type))
         return pa.chunked_array([pa.FixedSizeListArray.from_arrays(filled, kind.list_size)])
     if not _is_list(kind):

@@ -89,11 +89,11 @@ class ParquetLoader(Generic[T]):
             raise ConfigError(f"the loader has no option {unknown[0]!r}. Available: {', '.join(_OPTIONS)}.")
         if both := sorted(set(cats) & set(conts)):
             raise ConfigError(
-                f"columns {both} are named as ids (int64) and as numbers (float32), but a batch has one tensor per "
-                "name. Name them once, or write the column twice under two names."
+                f"columns {both} are listed both as ids (int64) and as numbers (float32), but a batch has one "
+                "tensor per name. List each once, or store the column under two names."
             )
         if stack_labels and (ids := sorted(set(cats) & set(labels))):
-            raise ConfigError(f"labels {ids} are ids, which stay int64 and cannot be stacked. Leave out stack_labels.")
+            raise ConfigError(f"labels {ids} are int64 ids, which cannot be stacked. Leave out stack_labels.")
         # A label that is also an id stays int64, because float32 cannot represent all integers above 2**24.
         self._dtypes: dict[str, npt.DTypeLike] = {
             **dict.fromkeys(cats, np.int64),

@@ -86,8 +86,8 @@ class ParquetFiles:
         for name in missing:
             if any(f"/{name}=" in unquote(file.name) for file in self._files):
                 raise DataError(
-                    f"{self._files[0]} has {name!r} only in the name of its directory. Write {name!r} as a column of "
-                    "the files, not as a partition."
+                    f"{self._files[0]} has {name!r} only in its directory name. Write {name!r} as a column of the "
+                    "files, not as a partition."
                 )
         if missing:
             raise DataError(f"{self._files[0]} lacks the columns {missing}. Available: {self.schema.names}.")
@@ -97,8 +97,8 @@ class ParquetFiles:
             kind = self.schema.field(name).type
             if not is_numeric(kind):
                 raise DataError(
-                    f"{self._files[0]}: column {name!r} is {kind}, expected numbers or lists of numbers. "
-                    "Encode it when preparing, or online with map(workflow)."
+                    f"{self._files[0]}: column {name!r} is {kind}, expected numbers or lists of numbers. Encode "
+                    "it when preparing the data, or while loading with map(workflow)."
                 )
 
     def decoded_bytes(self, group: RowGroup, columns: Sequence[str]) -> int:
@@ -147,7 +147,7 @@ class ParquetFiles:
         entry = self._files[group.file]
         try:
             if _stamp(entry.name) != entry.stamp:
-                raise DataError(f"{entry} has changed since the loader opened it. Make a new loader.")
+                raise DataError(f"{entry} has changed since the loader opened it. Create a new loader.")
             with (
                 _source(entry.name) as source,
                 pq.ParquetFile(
@@ -157,27 +157,31 @@ class ParquetFiles:
                 yield file
         except FileNotFoundError:
             raise DataError(
-                f"{entry} has disappeared since the loader opened it. Put it back, or prepare again."
+                f"{entry} was removed after the loader opened it. Restore it, or prepare the data again."
             ) from None
         except MemoryError:
             raise
         except (OSError, pa.ArrowException) as error:
             check_fixed_lists(entry.name, self.schema, error)
-            raise DataError(f"{entry}: row group {group.number} is damaged ({error}). Prepare again.") from None
+            raise DataError(
+                f"{entry}: row group {group.number} is damaged ({error}). Prepare the data again."
+            ) from None
 
 
 def expand(paths: Any) -> list[str]:
     engine = getattr(paths, "engine", None)
     if filters := getattr(engine, "filters", None):
         raise ConfigError(
-            f"the dataset has filters, {filters}, which loaders do not apply. Write the rows that pass them with "
-            "dataset.to_parquet(directory), and load the directory."
+            f"the dataset has filters, {filters}, which loaders do not apply. Write the filtered rows with "
+            "dataset.to_parquet(directory), and load that directory."
         )
     paths = getattr(engine, "paths", paths)
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found = [file for path in given for file in _expand_one(os.fspath(path))]
     if not found:
-        raise DataError(f"no Parquet files in {given}. Give files, a glob pattern, or a directory that holds some.")
+        raise DataError(
+            f"no Parquet files found in {given}. Pass files, a glob pattern, or a directory that contains some."
+        )
     return found
 
 
@@ -191,7 +195,9 @@ def _expand_one(path: str) -> list[str]:
         files = [inner]
     found = sorted(files, key=natural_order)
     if not found:
-        raise DataError(f"no Parquet files at {path}. Give files, a glob pattern, or a directory that holds some.")
+        raise DataError(
+            f"no Parquet files found at {path}. Pass files, a glob pattern, or a directory that contains some."
+        )
     return found if _is_local(path) else [str(system.unstrip_protocol(file)) for file in found]
 
 
@@ -216,8 +222,8 @@ def check_fixed_lists(path: str, schema: pa.Schema, error: Exception) -> None:
     fixed = [field.name for field in schema if pa.types.is_fixed_size_list(field.type)]
     if fixed and "Expected all lists to be of size" in str(error):
         raise DataError(
-            f"{path}: a row lacks its list in one of the columns {fixed}, whose lists have a fixed length. Fill it, or "
-            "write the column as lists of any length."
+            f"{path}: a list is missing in one of the fixed-length columns {fixed}. Fill it, or write the column "
+            "as lists of variable length."
         ) from None
 
 
@@ -227,9 +233,9 @@ def _open(path: str) -> _File:
             metadata = pq.read_metadata(source)
         return _File(name=path, metadata=metadata, leaves=_leaves(metadata), stamp=_stamp(path))
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist. Expected a Parquet file of prepared data.") from None
+        raise DataError(f"{path} does not exist, expected a Parquet file of prepared data.") from None
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} is not a whole Parquet file ({error}). Prepare the data again.") from None
+        raise DataError(f"{path} is not a complete Parquet file ({error}). Prepare the data again.") from None
 
 
 def _leaves(metadata: pq.FileMetaData) -> dict[str, int]:
@@ -267,7 +273,7 @@ def _check_same_schema(first: _File, schema: pa.Schema, file: _File) -> None:
         kinds = [found.field(name).type if name in found.names else "absent" for found in (schema, other)]
         if kinds[0] != kinds[1]:
             raise DataError(
-                f"{file}: column {name!r} is {kinds[1]}, but {kinds[0]} in {first}. Prepare all files in one go."
+                f"{file}: column {name!r} is {kinds[1]}, but {kinds[0]} in {first}. Prepare all files together."
             )
 
 

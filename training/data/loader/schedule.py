@@ -105,8 +105,9 @@ class Schedule:
         fewest = self.total_rows if self.pad else self.total_rows // self.global_size
         if self.total_rows and fewest < max(1, self.num_batches):
             raise ConfigError(
-                f"{self.total_rows} rows do not give each of {self.global_size} workers the same number of batches of "
-                f"up to {self.batch_size}. Set pad=True, or take fewer workers."
+                f"{self.total_rows} rows cannot be divided into the same number of batches of up to "
+                f"{self.batch_size} rows for each of {self.global_size} workers. Set pad=True, or use fewer "
+                "workers."
             )
 
     # Cached because they are used several times per batch, and total_rows sums over all row groups.

@@ -49,8 +49,8 @@ def check_any_batch(num_rows: int, batch_size: int, *, all_rows: int) -> None:
     """Raise `ConfigError` if `drop_last` drops every row; `num_rows` is the number of rows in full batches."""
     if all_rows and not num_rows:
         raise ConfigError(
-            f"drop_last leaves no row: the data has {all_rows:,} rows, and a batch has {batch_size:,}. Take smaller "
-            "batches, or leave out drop_last."
+            f"drop_last leaves no rows: the data has {all_rows:,} rows, but a batch has {batch_size:,}. Use "
+            "smaller batches, or leave out drop_last."
         )
 
 
@@ -143,9 +143,7 @@ class BatchStream:
         self._prefetch, self._num_threads = prefetch, num_threads
         self._columns, self._bucket_by = list(columns), bucket_by
         if bucket_by is not None and bucket_by not in self._columns:
-            raise ConfigError(
-                f"bucket_by is {bucket_by!r}, expected one of the columns that are read: {self._columns}."
-            )
+            raise ConfigError(f"bucket_by is {bucket_by!r}, expected one of the columns read: {self._columns}.")
         self._fill_nulls, self._cardinalities = dict(fill_nulls or {}), dict(cardinalities or {})
         self._finite = frozenset(finite)
         self._dtypes = {name: np.dtype(dtype) for name, dtype in (dtypes or {}).items()}
@@ -210,8 +208,8 @@ class BatchStream:
         for name in mine:
             if identity.get(name) != mine[name] and (name != "block_bytes" or name not in identity):
                 raise ConfigError(
-                    f"the saved position has {name} {identity.get(name)!r}, this loader has {mine[name]!r}. Go on with "
-                    "the data and options that it was saved with, or start anew."
+                    f"the saved position has {name} {identity.get(name)!r}, but this loader has {mine[name]!r}. "
+                    "Use the data and options from when it was saved, or start over."
                 )
         self._schedule = replace(self._schedule, block_bytes=int(identity["block_bytes"]))
 
@@ -283,14 +281,14 @@ class BatchStream:
         where = f"{self._files.name(group)}: the workflow"
         if len(made) != len(table):
             raise DataError(
-                f"{where} made {len(made)} rows of {len(table)}. Rows cannot be dropped or added while loading: "
-                "filter when preparing."
+                f"{where} returned {len(made)} rows for {len(table)}. Rows cannot be added or dropped while "
+                "loading; filter when preparing the data."
             )
         for name in self._columns:
             if name not in made.column_names:
-                raise DataError(f"{where} does not make column {name!r}. It makes {made.column_names}.")
+                raise DataError(f"{where} does not output column {name!r}. It outputs {made.column_names}.")
             if not arrays.is_numeric(made.schema.field(name).type):
-                raise DataError(f"{where} makes {made.schema.field(name).type} of column {name!r}, expected numbers.")
+                raise DataError(f"{where} outputs {made.schema.field(name).type} in column {name!r}, expected numbers.")
         return made
 
     def _column(self, group: RowGroup, name: str, column: pa.ChunkedArray) -> tuple[Column, tuple[Any, Any] | None]:
@@ -301,14 +299,14 @@ class BatchStream:
         numbers = arrays.from_arrow(column)
         if name in self._finite and (odd := arrays.not_finite(numbers)) is not None:
             raise DataError(
-                f"{self._files.name(group)}: column {name!r} holds {odd}, expected finite numbers. "
-                "Prepare the data again."
+                f"{self._files.name(group)}: column {name!r} contains {odd}, expected finite numbers. Prepare the "
+                "data again."
             )
         wanted = self._dtypes.get(name)
         if wanted is not None and wanted.kind == "i" and (lost := arrays.lost_by_cast(numbers, wanted)) is not None:
             raise DataError(
-                f"{self._files.name(group)}: column {name!r} holds {lost}, expected ids, which are whole numbers below "
-                "2**63. Encode it when preparing, or load it as a number column."
+                f"{self._files.name(group)}: column {name!r} contains {lost}, expected ids (whole numbers below "
+                "2**63). Encode it when preparing the data, or load it as a number column."
             )
         cardinality = self._cardinalities.get(name)
         if cardinality is None and not (self.is_shuffled and arrays.value_dtype(numbers).kind == "i"):
@@ -321,17 +319,17 @@ class BatchStream:
             for value in ends:
                 if not 0 <= value < cardinality:
                     raise DataError(
-                        f"{self._files.name(group)}: column {name!r} holds the id {value}, expected ids from 0 to "
-                        f"{cardinality - 1}. The data and the spec do not belong together: prepare again."
+                        f"{self._files.name(group)}: column {name!r} contains id {value}, expected ids from 0 to "
+                        f"{cardinality - 1}. The data does not match the spec; prepare the data again."
                     )
         return numbers, ends
 
     def _filled(self, group: RowGroup, name: str, column: pa.ChunkedArray, missing: int) -> pa.ChunkedArray:
-        where = f"{self._files.name(group)}: column {name!r} holds {missing:,} nulls"
+        where = f"{self._files.name(group)}: column {name!r} contains {missing:,} nulls"
         if name not in self._fill_nulls:
-            raise DataError(f"{where}, expected none. Fill them when preparing, or say with what: fill_nulls.")
+            raise DataError(f"{where}, expected none. Fill them when preparing the data, or pass fill_nulls.")
         value = self._fill_nulls[name]
         try:
             return arrays.fill_nulls(column, value)
         except (pa.ArrowException, TypeError) as error:
-            raise DataError(f"{where}, which cannot become {value!r}: {error}.") from None
+            raise DataError(f"{where}, which cannot be replaced by {value!r}: {error}.") from None

@@ -50,8 +50,8 @@ def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict
                 )
             except RuntimeError:
                 raise ConfigError(
-                    f"{VARIABLE} is {text!r}, but TensorFlow has already taken its memory. Make the first loader, or "
-                    "call limit_tensorflow_memory, before any tensor."
+                    f"{VARIABLE} is {text!r}, but TensorFlow has already allocated its memory. Create the first "
+                    "loader, or call limit_tensorflow_memory, before any tensor."
                 ) from None
             _given[gpu.name] = text, limit
         limits[gpu.name] = _given[gpu.name][1]
@@ -66,7 +66,9 @@ def limit_mb(amount: float, free_mb: int) -> int:
 def _parse(text: str) -> float:
     if re.fullmatch(r"\d*\.?\d+", text.strip()) and float(text) > 0:
         return float(text)
-    raise ConfigError(f'{VARIABLE} is {text!r}, expected MB such as "8192" or a fraction of the free memory: "0.5".')
+    raise ConfigError(
+        f'{VARIABLE} is {text!r}, expected MB such as "8192" or a fraction of the free memory such as "0.5".'
+    )
 
 
 def _nvml_index(number: int, environment: Mapping[str, str]) -> int | str:
@@ -155,12 +157,14 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         **options: "Unpack[StreamOptions]",
     ) -> None:
         if engine != "parquet":
-            raise ConfigError(f"engine is {engine!r}, the loader reads 'parquet' only. Convert the files first.")
+            raise ConfigError(f"engine is {engine!r}, but the loader reads only 'parquet'. Convert the files first.")
         if list_layout not in _LAYOUTS:
             raise ConfigError(f"list_layout is {list_layout!r}, expected {' or '.join(_LAYOUTS)}.")
         if feature_columns is not None:
             if cat_names or cont_names:
-                raise ConfigError("feature_columns and cat_names/cont_names both say what to read. Give only one.")
+                raise ConfigError(
+                    "feature_columns and cat_names/cont_names both select columns. Pass only one of them."
+                )
             cat_names, cont_names, cardinalities = _described_by(feature_columns)
             options["cardinalities"] = {**cardinalities, **(options.get("cardinalities") or {})}
         if not label_names or not (cat_names or cont_names):
@@ -191,7 +195,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         first = self._epochs.first()
         if first is None:
             raise DataError(
-                f"there is no batch of {self._batch_size} rows in {self.num_rows} rows. Take smaller batches."
+                f"the data has {self.num_rows} rows, fewer than one batch of {self._batch_size}. Use smaller batches."
             )
         signature = tf.nest.map_structure(_any_rows, first)
         dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
@@ -209,9 +213,11 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         if os.getpid() != self._process:
-            raise ConfigError("the loader has threads of its own. Leave out use_multiprocessing.")
+            raise ConfigError("the loader has its own threads. Leave out use_multiprocessing.")
         if self._epochs.is_resuming:
-            raise ConfigError("after load_state_dict the epoch has fewer batches. Iterate, or fit on as_dataset().")
+            raise ConfigError(
+                "after load_state_dict the epoch has fewer batches. Iterate over the loader, or fit on as_dataset()."
+            )
         epoch = self._epochs.epoch
         with self._turn:
             if index == 1 and self._next > 1 and not self._epochs.stream.is_shuffled:
@@ -264,8 +270,8 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
             is_early = self._epochs.epoch == epoch and self._next < index
             if not is_early or not (self._turn.wait(_TURN_TIMEOUT_S) or (self._epochs.epoch, self._next) != now):
                 raise ConfigError(
-                    f"batch {index} was asked for when batch {self._next} of an unshuffled loader was next. Ask for "
-                    "one after another (shuffle=False in fit), or make the loader with shuffle=True."
+                    f"batch {index} was requested, but batch {self._next} of this unshuffled loader is next. "
+                    "Request batches in order (shuffle=False in fit), or create the loader with shuffle=True."
                 )
 
     def _tensors(self, batch: Batch) -> tuple[Inputs, Any]:
@@ -287,7 +293,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
 
     def _label(self, name: str, column: Any) -> Any:
         if isinstance(column, Ragged) or column.ndim > 1:
-            raise DataError(f"label column {name!r} holds lists, expected one number per row.")
+            raise DataError(f"label column {name!r} contains lists, expected one number per row.")
         return _tensor(column.reshape(-1, 1))
 
 
@@ -336,7 +342,8 @@ def _described_by(feature_columns: Sequence[Any]) -> tuple[list[str], list[str],
                 cardinalities[ids.key] = ids.number_buckets
         else:
             raise ConfigError(
-                f"feature column {column.name!r} is a {kind}, expected numeric_column or a categorical_column_with_"
-                "identity, _hash_bucket or _vocabulary. Give cat_names and cont_names instead."
+                f"feature column {column.name!r} is a {kind}, expected numeric_column or a "
+                "categorical_column_with_identity, _hash_bucket or _vocabulary. Pass cat_names and cont_names "
+                "instead."
             )
     return cat_names, cont_names, cardinalities

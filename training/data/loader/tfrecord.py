@@ -102,11 +102,11 @@ def _value_lists(column: Any, feature: Feature, prebatch: int, path: Path) -> di
     name, is_list = feature.name, isinstance(column, Ragged) or column.ndim > 1
     if is_list != feature.is_list:
         expected = "lists" if feature.is_list else "single values"
-        raise DataError(f"{path}: column {name!r} does not hold {expected}, as the feature spec says.")
+        raise DataError(f"{path}: column {name!r} does not contain {expected}, which the feature spec requires.")
     values = column.values if isinstance(column, Ragged) else column.reshape(-1)
     dtype = tensor_dtype(feature).as_numpy_dtype
     if not np.can_cast(values.dtype, dtype, "same_kind"):
-        raise DataError(f"{path}: column {name!r} is {values.dtype}, the feature spec says {feature.dtype}.")
+        raise DataError(f"{path}: column {name!r} is {values.dtype}, but the feature spec says {feature.dtype}.")
     nnzs = column.lengths if isinstance(column, Ragged) else np.full(len(column), column[:1].size)
     records = np.minimum(np.arange(0, len(nnzs) + prebatch, prebatch), len(nnzs))
     lists = {name: Ragged(values=values.astype(dtype, copy=False), offsets=offsets_of(nnzs)[records])}
@@ -190,7 +190,7 @@ def _arrow_column(parsed: Mapping[str, Any], feature: Feature, path: Path) -> pa
 def _targets(files: Sequence[Path], directory: Path, suffix: str) -> list[Path]:
     targets = [directory / (path.stem + suffix) for path in files]
     if len(set(targets)) < len(targets):
-        raise ConfigError(f"two of the files would both be written as one in {directory}. Give them different names.")
+        raise ConfigError(f"two of the files would be written to the same name in {directory}. Rename one of them.")
     return targets
 
 
@@ -252,14 +252,14 @@ class Layout:
                 of_rows = parsed[name + NNZS]
                 _assert(
                     tf.reduce_all(tf.reduce_sum(of_rows, axis=1) == tf.cast(nnzs, tf.int64)),
-                    f"feature {name!r} has another number of values than {name + NNZS!r} says",
+                    f"feature {name!r} has a different number of values than {name + NNZS!r} says",
                 )
                 nnzs = self._per_row(name + NNZS, of_rows, parsed)
             elif self.is_block:
                 rows = parsed[self.counted.name].row_lengths()
                 _assert(
                     tf.reduce_all(nnzs % tf.maximum(rows, 1) == 0),
-                    f"feature {name!r} has lists of different lengths in a record, expected their numbers in "
+                    f"feature {name!r} has lists of different lengths in a record, expected their lengths in "
                     f"{name + NNZS!r}",
                 )
                 nnzs = tf.repeat(nnzs // tf.maximum(rows, 1), rows)
@@ -287,7 +287,7 @@ class Layout:
             column = tf.concat([column, tf.RaggedTensor.from_row_lengths(filled, lacking)], axis=1)
         _assert(
             tf.reduce_all((column.row_lengths() == rows) & (rows > 0)),
-            f"feature {name!r} is missing, or has another number of values than the record has rows",
+            f"feature {name!r} is missing, or does not have one value per row of the record",
         )
         return _as_column(column.values)
 
@@ -296,7 +296,7 @@ def _assert_ids(values: Any, feature: Feature) -> None:
     if feature.cardinality is not None:
         in_range = tf.reduce_all((values >= 0) & (values < feature.cardinality))
         expected = f"the feature spec says 0 to {feature.cardinality - 1}"
-        _assert(in_range, f"feature {feature.name!r} holds an id out of range, {expected}")
+        _assert(in_range, f"feature {feature.name!r} contains an id out of range, {expected}")
 
 
 def _assert(condition: Any, message: str) -> None:
@@ -316,7 +316,9 @@ def _layout_of(
     with_nnzs = {path: any(name + NNZS in record for name in lists) for path, record in first.items()}
     if len(set(with_nnzs.values())) > 1:
         odd = next(path for path, is_block in with_nnzs.items() if not is_block)
-        raise DataError(f"{odd} has one row per record, and other files have blocks. Convert them again, together.")
+        raise DataError(
+            f"{odd} has one row per record, but other files have blocks of rows. Convert all files again together."
+        )
     kind = _LISTS[tensor_dtype(counted)][0]
     layout = Layout(
         features=wanted,
@@ -351,7 +353,9 @@ def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
         try:
             yield tf.train.Example.FromString(record).features.feature
         except DecodeError:
-            raise DataError(f"{path}, record {number:,} is not a tf.train.Example. Give files of Examples.") from None
+            raise DataError(
+                f"{path}, record {number:,} is not a tf.train.Example. Provide files of Examples."
+            ) from None
 
 
 def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -372,7 +376,7 @@ def _parse(path: Path, records: Sequence[bytes], layout: Layout, before: int = 0
             for number, record in enumerate(records):
                 _parse(path, [record], layout, before + number)
         raise DataError(
-            f"{path}, record {before + 1:,} is not as the feature spec says: {_reason(error)}. Correct the record or "
+            f"{path}, record {before + 1:,} does not match the feature spec: {_reason(error)}. Fix the record or "
             "the spec."
         ) from None
 
@@ -382,10 +386,10 @@ def _records(path: Path, at_once: int) -> Iterator[list[bytes]]:
         for records in tf.data.TFRecordDataset(str(path), buffer_size=_READ_BUFFER_BYTES).batch(at_once):
             yield records.numpy().tolist()
     except tf.errors.NotFoundError:
-        raise DataError(f"{path} does not exist. Expected a TFRecord file.") from None
+        raise DataError(f"{path} does not exist, expected a TFRecord file.") from None
     except tf.errors.DataLossError as error:
         raise DataError(
-            f"{path} is not a whole TFRecord file ({_reason(error)}). Write it again, without compression."
+            f"{path} is not a complete TFRecord file ({_reason(error)}). Write it again without compression."
         ) from None
 
 
@@ -441,7 +445,7 @@ class TFRecordLoader:
             if number < 1:
                 raise ConfigError(f"{name} is {number}, expected a whole number of at least 1.")
         if not files:
-            raise DataError("the loader got no TFRecord files. Give at least one.")
+            raise DataError("the loader got no TFRecord files. Pass at least one.")
         limit_tensorflow_memory()
         self.num_rows = num_rows // batch_size * batch_size if drop_last else num_rows
         check_any_batch(self.num_rows, batch_size, all_rows=num_rows)
@@ -472,8 +476,8 @@ class TFRecordLoader:
         if done != self.num_rows:
             counted = "rows in whole batches" if self._drop_last else "rows"
             raise DataError(
-                f"{self._files[0].parent}: the files hold {done:,} {counted}, the feature spec says "
-                f"{self._spec_rows:,}. Correct its num_rows, or convert the data again."
+                f"{self._files[0].parent}: the files contain {done:,} {counted}, but the feature spec says "
+                f"{self._spec_rows:,}. Fix its num_rows, or convert the data again."
             )
 
     def as_dataset(self) -> Any:

@@ -100,7 +100,8 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         if worker is not None:
             if self._epochs.is_resuming:
                 raise ConfigError(
-                    "worker processes cannot go on from a saved position. Set num_workers=0, the fastest anyway."
+                    "worker processes cannot resume from a saved position. Set num_workers=0, which is also the "
+                    "fastest."
                 )
             share, epoch = self._share(worker.id, worker.num_workers), self._epochs.epoch
             if not self._is_counted:  # PyTorch's own loader copies the same state each epoch, with another seed
@@ -135,7 +136,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
 
     def _label(self, name: str, column: Column) -> torch.Tensor:
         if isinstance(column, Ragged) or column.ndim != 1:
-            raise DataError(f"label column {name!r} holds lists, expected one number per row.")
+            raise DataError(f"label column {name!r} contains lists, expected one number per row.")
         label = _tensor(column)
         return label.clone() if name in self._input_names else label
 
@@ -177,7 +178,9 @@ class DLDataLoader(torch.utils.data.DataLoader[tuple[Inputs, Labels]]):
         **options: Any,
     ) -> None:
         if batch_size is not None:
-            raise ConfigError(f"batch_size is {batch_size}, expected None. Give it to TorchAsyncItr, which batches.")
+            raise ConfigError(
+                f"batch_size is {batch_size}, expected None. Pass it to TorchAsyncItr, which does the batching."
+            )
         self.device = dataset.device if device is None else existing_device(device)
         super().__init__(
             dataset,
@@ -230,7 +233,7 @@ def existing_device(device: torch.device | str | int | None) -> torch.device:
             f"device is {device!r}, expected a device of PyTorch, such as cpu or cuda: {reason}"
         ) from None
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {device!r}, but PyTorch sees no GPU here. Leave it out, or give 'cpu'.")
+        raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU. Leave it out, or pass 'cpu'.")
     return found
 
 

@@ -113,9 +113,11 @@ class TablesModel(ABC):
 def users_and_items(spec: FeatureSpec, model: TablesConfig) -> tuple[int, int]:
     """Return the indices of the user and the item column among the categorical features."""
     if numbers := [feature.name for feature in spec.continuous]:
-        raise SpecError(f"model {model.name!r} takes ids and lists of ids, and {numbers} are numbers. Bucketize them.")
+        raise SpecError(
+            f"model {model.name!r} takes only ids and lists of ids, but {numbers} are numbers. Bucketize them."
+        )
     if endless := [feature.name for feature in spec.categorical if feature.is_list and feature.max_length is None]:
-        raise SpecError(f"model {model.name!r} takes lists with a max_length, and {endless} have none.")
+        raise SpecError(f"model {model.name!r} takes only lists with a max_length, but {endless} have none.")
     user = _place(spec, model, "user", model.user_column or spec.metadata.group_by)
     item = _place(spec, model, "item", model.item_column or spec.metadata.item)
     if user == item:
@@ -129,7 +131,7 @@ def _place(spec: FeatureSpec, model: TablesConfig, role: str, name: str | None) 
     singles = [feature.name for feature in spec.categorical if not feature.is_list]
     if name not in singles:
         raise SpecError(
-            f"model {model.name!r} needs a column of single ids of the {role}s, got {name!r}. Name it with "
-            f"{role}_column. Available: {', '.join(singles) or 'none'}."
+            f"model {model.name!r} needs a column of single {role} ids, got {name!r}. Set {role}_column. "
+            f"Available: {', '.join(singles) or 'none'}."
         )
     return names.index(name)

@@ -62,7 +62,10 @@ def column_config(column: Any) -> dict[str, Any]:
     kind = kind_of(column)
     if kind == "numeric":
         if column.normalizer_fn is not None:
-            raise ConfigError(f"numeric column {column.key!r} has a normalizer_fn. Normalise when preparing instead.")
+            raise ConfigError(
+                f"numeric column {column.key!r} has a normalizer_fn. Normalize the values when preparing the data "
+                "instead."
+            )
         return {"kind": kind, "key": column.key, "shape": list(column.shape)}
     config = {"kind": kind, "key": key_of(column), "num_buckets": num_ids(column)}
     if kind == "embedding":
@@ -142,7 +145,7 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         names = [(column.name, kind_of(column)) for column in self._columns]
         if len(set(names)) != len(names) or not names:
             keys = self.keys
-            raise ConfigError(f"{type(self).__name__} got the columns {keys}, expected at least one and each once.")
+            raise ConfigError(f"{type(self).__name__} got the columns {keys}, expected one or more distinct columns.")
         self.tables: dict[str, Any] = {}
 
     @property

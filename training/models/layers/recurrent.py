@@ -25,7 +25,9 @@ class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
     def build(self, input_shape: Any) -> None:
         shape = input_shape[0]
         if shape[1] is None:
-            raise ConfigError(f"{type(self).__name__} got histories of unknown length. Cut them to a fixed one.")
+            raise ConfigError(
+                f"{type(self).__name__} got histories of unknown length, expected a fixed length. Truncate them."
+            )
         self._kernel = self.add_weight("kernel", (shape[-1], 3 * self.units), initializer="glorot_uniform")
         self._recurrent = self.add_weight("recurrent_kernel", (self.units, 3 * self.units), initializer="orthogonal")
         self._bias = self.add_weight("bias", (3 * self.units,), initializer=_open_gates)
@@ -203,7 +205,9 @@ class AuxiliaryLoss(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
     ) -> None:
         super().__init__(**kwargs)
         if not units:
-            raise ConfigError("aux_hidden has no units, expected at least one hidden layer. Or set aux_weight to 0.")
+            raise ConfigError(
+                "aux_hidden is empty, expected at least one hidden layer. Add one, or set aux_weight to 0."
+            )
         self.units, self.weight, self.reference = tuple(units), weight, reference
         self._hidden = Mlp(self.units[1:], SIGMOID)
         self._logit = keras.layers.Dense(1, dtype=tf.float32)

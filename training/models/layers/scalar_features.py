@@ -51,7 +51,7 @@ class ScalarDenseFeatures(DenseFeatures):
         widths = {column.name: width_of(column) for column in self._columns}
         if aggregation == "stack" and len(set(widths.values())) > 1:
             raise ConfigError(
-                f"aggregation 'stack' got columns of the widths {widths}, expected one width. Take 'concat'."
+                f"aggregation 'stack' got columns of widths {widths}, expected equal widths. Use 'concat'."
             )
         self.aggregation, self.fused = aggregation, fused
         fused_columns: dict[str, list[Any]] = {}
@@ -85,7 +85,7 @@ class ScalarDenseFeatures(DenseFeatures):
 
     def call(self, inputs: Mapping[str, Any]) -> Any:
         if missing := [key for key in self.keys if key not in inputs]:
-            raise SpecError(f"columns {missing} do not have one value per row. Take DenseFeatures for lists.")
+            raise SpecError(f"columns {missing} do not have one value per row. Use DenseFeatures for lists.")
         return self.lookup(inputs)
 
     def lookup(self, columns: Mapping[str, Any]) -> Any:

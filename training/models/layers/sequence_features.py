@@ -73,9 +73,9 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
     ) -> None:
         super().__init__(**kwargs)
         if not spec.is_sequential:
-            raise SpecError(f"the feature spec has no channel {TARGET!r}, so there are no histories to look up.")
+            raise SpecError(f"the feature spec has no channel {TARGET!r}, which sequence features need.")
         if length is not None and length < max(num_recent, 1):
-            raise ConfigError(f"length is {length}, expected at least num_recent, which is {num_recent}, and 1.")
+            raise ConfigError(f"length is {length}, expected at least 1 and at least num_recent ({num_recent}).")
         self._spec = spec
         self._users, self._targets, self._history, self._negatives = (
             [feature.name for feature in spec.channel(channel)] for channel in (USERS, TARGET, HISTORY, NEGATIVES)
@@ -102,7 +102,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
                 nnzs = tf.cast(tf.reshape(inputs[name + NNZS], [-1]), tf.int32)
                 columns[name] = _Runs(tf.reshape(inputs[name + VALUES], [-1]), tf.cumsum(nnzs) - 1, nnzs)
                 if name != names[0]:
-                    message = f"lists {names[0]} and {name} are not equally long in each row."
+                    message = f"lists {names[0]} and {name} have different lengths in some rows."
                     tf.debugging.assert_equal(nnzs, columns[names[0]].nnzs, message)
         return self._look_up(columns)
 

@@ -38,8 +38,8 @@ def check(spec: FeatureSpec, model: SequentialConfig) -> None:
     check_rows(spec, model)
     if others := [feature.name for feature in (*spec.channel(CATEGORICAL), *spec.continuous)]:
         raise SpecError(
-            f"model {model.name!r} takes ids of users, items and histories only, got {others} in other channels. "
-            "Leave them out, or put ids into channel 'user_features'."
+            f"model {model.name!r} takes only ids of users, items and histories, got {others} in other channels. "
+            "Leave them out, or move ids to channel 'user_features'."
         )
 
 

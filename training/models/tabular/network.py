@@ -101,11 +101,11 @@ class ZerosForPadding(keras.initializers.Initializer):  # type: ignore[misc]  # 
 
 def _check(spec: FeatureSpec) -> None:
     if lists := [feature.name for feature in (*spec.categorical, *spec.continuous) if feature.is_list]:
-        raise SpecError(f"model 'dlrm' takes one value per row, {lists} are lists. Choose 'mlp' or 'dcnv2'.")
+        raise SpecError(f"model 'dlrm' takes one value per row, but {lists} are lists. Use model 'mlp' or 'dcnv2'.")
     if not spec.categorical or not spec.continuous:
         raise SpecError(
-            f"model 'dlrm' needs categories and numbers, got {len(spec.categorical)} and {len(spec.continuous)} of "
-            "them. Choose 'mlp' or 'dcnv2'."
+            f"model 'dlrm' needs categories and numbers, got {len(spec.categorical)} and {len(spec.continuous)} "
+            "of them. Use model 'mlp' or 'dcnv2'."
         )
 
 

@@ -60,8 +60,8 @@ LOWERINGS: dict[type, Lowering] = {
     own.VectorElements: lists.lower_vector_elements,
 }
 
-_HASHED_WITH_POSITION = "hashes the row's position together with the value on a CPU, so no two rows agree"
-_DROPS_ROWS = "drops rows, and a request needs all of its own back. Filter the data before it is prepared"
+_HASHED_WITH_POSITION = "hashes the row's position along with the value on a CPU, so equal values get different ids"
+_DROPS_ROWS = "drops rows, but a response needs one row per request row. Filter the data before preparing it"
 
 # Operators that cannot process requests, with the reason and the remedy.
 REFUSED: dict[type, str] = {
@@ -69,9 +69,9 @@ REFUSED: dict[type, str] = {
     ops.HashedCross: f"{_HASHED_WITH_POSITION}. Use rankline.workflows.nvt.operators.StableHashedCross",
     ops.Filter: _DROPS_ROWS,
     ops.Dropna: f"{_DROPS_ROWS}, or use FillMissing",
-    ops.Groupby: "makes one row of many. Group the data before it is prepared, and send lists",
-    ops.DifferenceLag: "compares neighbouring rows, which in a request have nothing to do with each other. "
-    "Compute it before the data is prepared, and send it",
-    ops.LambdaOp: "is a Python function, which has no compiled form. Write it as an operator class with a "
+    ops.Groupby: "merges many rows into one. Group the data before preparing it, and send lists in requests",
+    ops.DifferenceLag: "compares neighboring rows, which are unrelated in a request. Compute the values "
+    "before preparing the data, and send them in requests",
+    ops.LambdaOp: "is a Python function and cannot be compiled. Rewrite it as an operator class with a "
     "method `lower`, leave its columns out, or run the workflow through NVTabular: --uncompiled LambdaOp",
 }

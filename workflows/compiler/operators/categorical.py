@@ -34,12 +34,14 @@ def lower_categorify(op: ops.Categorify, selector: nvt.ColumnSelector, columns: 
         raise unsupported(
             op,
             "num_buckets=…",
-            "hashes the row's position together with the value on a CPU, so served ids cannot match training. "
-            "Use rankline.workflows.nvt.operators.HashedCategorify.",
+            "hashes the row's position along with the value on a CPU, so ids at serving cannot match those from "
+            "training. Use rankline.workflows.nvt.operators.HashedCategorify.",
         )
     if op.single_table:
         raise unsupported(
-            op, "single_table=True", "gives null and unseen values the ids of known ones on a CPU. Leave it out."
+            op,
+            "single_table=True",
+            "maps null and unseen values to the ids of known values on a CPU. Remove this option.",
         )
     lowered = {}
     for name, group in op.column_mapping(selector).items():
@@ -52,13 +54,15 @@ def _encoded(op: ops.Categorify, storage: str, columns: list[Expression], names:
     what = f"{type(op).__name__} on {', '.join(map(repr, names))}"
     num_unseen = op.buckets_of(names[0]) if isinstance(op, HashedCategorify) else 1
     if len(columns) > 1 and any(column.is_list for column in columns):
-        raise LoweringError(f"{what}: lists cannot be encoded together with other columns.")
+        raise LoweringError(
+            f"{what}: list columns cannot be encoded together with other columns. Encode each list column alone."
+        )
     keyed = names if len(names) > 1 else [storage]
     vocabulary = read_vocabulary(op.categories[storage], keyed)
     parts = [column_of(vocabulary[name]) for name in keyed]
     keys = [part for part in parts if isinstance(part, Vector)]
     if len(keys) < len(parts):
-        raise LoweringError(f"{what}: the vocabulary holds lists. Prepare the data again.")
+        raise LoweringError(f"{what}: the vocabulary contains lists, expected single values. Prepare the data again.")
     null = np.logical_and.reduce([is_missing(part) for part in keys])
     known, ids_of_known = np.flatnonzero(~null), ids_of_rows(vocabulary, num_unseen)[~null]
     if len(keys) > 1:
@@ -83,13 +87,15 @@ def lower_stable_hash_bucket(op: StableHashBucket, selector: nvt.ColumnSelector,
 
 def lower_empty_to_null(op: Any, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
     if numbers := [name for name in selector.names if not columns[name].is_string]:
-        raise LoweringError(f"{type(op).__name__} on {numbers}: they hold numbers, expected strings.")
+        raise LoweringError(f"{type(op).__name__} on {numbers}: these columns contain numbers, expected strings.")
     return {name: apply(WithoutEmpty(), columns[name]) for name in selector.names}
 
 
 def lower_hex_to_int(op: Any, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
     if numbers := [name for name in selector.names if not columns[name].is_string]:
-        raise LoweringError(f"{type(op).__name__} on {numbers}: they hold numbers, expected hexadecimal strings.")
+        raise LoweringError(
+            f"{type(op).__name__} on {numbers}: these columns contain numbers, expected hexadecimal strings."
+        )
     return {name: apply(HexToInt(), columns[name]) for name in selector.names}
 
 
@@ -97,7 +103,9 @@ def lower_stable_hashed_cross(op: StableHashedCross, selector: nvt.ColumnSelecto
     lowered = {}
     for cross in op.crosses(selector):
         if lists := [name for name in cross if columns[name].is_list]:
-            raise LoweringError(f"StableHashedCross on {lists}: they hold lists, expected one value per row.")
+            raise LoweringError(
+                f"StableHashedCross on {lists}: these columns contain lists, expected one value per row."
+            )
         step = Bucket(num_buckets=op.buckets_of(cross))
         lowered["_X_".join(cross)] = apply(step, *(columns[name] for name in cross))
     return lowered

@@ -30,7 +30,10 @@ def _filled(op: Any, columns: Columns, values: dict[str, Any]) -> Columns:
     for name, value in values.items():
         column = columns[name]
         if column.is_list:
-            raise LoweringError(f"{type(op).__name__} on {name!r}: it holds lists. Use NullToEmptyList.")
+            raise LoweringError(
+                f"{type(op).__name__} on {name!r}: the column contains lists, expected single values. Use "
+                "NullToEmptyList."
+            )
         lowered[name] = apply(Fill(value=_fitting(op, name, column, value)), column)
         if op.add_binary_cols:
             lowered[f"{name}_filled"] = apply(IsMissing(), column)
@@ -49,7 +52,7 @@ def _fitting(op: Any, name: str, column: Expression, value: Any) -> Any:
             return value
     raise LoweringError(
         f"{type(op).__name__} on {name!r}: {value!r} does not fit {'strings' if column.is_string else dtype}. "
-        "Fill with a value of the column's type, or make the column float64 in the data."
+        "Fill with a value of the column's type, or convert the column to float64 in the data."
     )
 
 
@@ -111,7 +114,7 @@ def lower_normalize_min_max(op: ops.NormalizeMinMax, selector: nvt.ColumnSelecto
             column = apply(Arithmetic(function="divide"), column, double)
         else:
             raise LoweringError(
-                f"NormalizeMinMax on {name!r} was fitted on no values. Fit it on data, or leave it out."
+                f"NormalizeMinMax on {name!r} was fitted without any values. Fit it on data, or leave it out."
             )
         lowered[name] = cast(column, op.output_dtype)
     return lowered
@@ -125,7 +128,9 @@ def lower_bucketize(op: ops.Bucketize, selector: nvt.ColumnSelector, columns: Co
         descending = len(boundaries) > 1 and bool(boundaries[0] > boundaries[-1])
         ascending = boundaries[::-1].copy() if descending else boundaries
         if (np.diff(ascending) < 0).any() or boundaries.dtype.kind not in "iuf":
-            raise LoweringError(f"Bucketize on {name!r}: boundaries {boundaries.tolist()} are not sorted numbers.")
+            raise LoweringError(
+                f"Bucketize on {name!r}: boundaries are {boundaries.tolist()}, expected numbers in ascending order."
+            )
         lowered[name] = apply(Digitize(boundaries=ascending, descending=descending), columns[name])
     return lowered
 

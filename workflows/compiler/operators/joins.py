@@ -28,11 +28,13 @@ def lower_join_external(op: ops.JoinExternal, _selector: nvt.ColumnSelector, col
     """Compile a left join on unique keys; unknown keys give missing values."""
     on, on_ext = _as_list(op.on), _as_list(op.on_ext)
     if op.how != "left":
-        raise unsupported(op, f"how={op.how!r}", "drops rows, and a request needs all of its own back. Join left.")
+        raise unsupported(
+            op, f"how={op.how!r}", "drops rows, but a response needs one row per request row. Use a left join."
+        )
     table: pd.DataFrame = op._ext
     joined = [name for name in table.columns if name not in on_ext or name not in on]
     if twice := [name for name in joined if name in columns]:
-        raise LoweringError(f"JoinExternal joins columns {twice}, which are there already. Rename or leave them out.")
+        raise LoweringError(f"JoinExternal adds columns {twice}, which already exist. Rename them or leave them out.")
     found = _find(op, columns, on, table[on_ext])
     return {**columns, **{name: found.look_up(column_of(table[name])) for name in joined}}
 
@@ -60,7 +62,7 @@ def lower_target_encoding(op: ops.TargetEncoding, selector: nvt.ColumnSelector, 
     target to leak. Its own documentation requires global statistics for serving, so this lowering uses them.
     """
     if op.out_col is not None:
-        raise unsupported(op, f"out_col={op.out_col}", "is not what NVTabular's schema says. Use Rename.")
+        raise unsupported(op, f"out_col={op.out_col}", "does not match NVTabular's schema. Use Rename instead.")
     lowered: dict[str, Any] = {}
     for group in _groups(selector):
         key = op.name_sep.join(group)
@@ -82,17 +84,17 @@ def _check_are_sums(op: ops.TargetEncoding, group: list[str], key: str, stats: p
     names = ["count", *(f"{target}{op.name_sep}sum" for target in op.means)]
     if list(stats.columns[len(group) :][: len(names)]) != [f"{key}{op.name_sep}{name}" for name in names]:
         raise LoweringError(
-            f"TargetEncoding on {', '.join(map(repr, group))} finds the statistics of another operator in its file, as "
-            "both have the same name. Rename the column before one of them."
+            f"TargetEncoding on {', '.join(map(repr, group))} reads the statistics of another operator, because "
+            "both write to a file of the same name. Rename the column before one of them."
         )
 
 
 def _find(op: Any, columns: Columns, on: Sequence[str], keys: pd.DataFrame) -> Found:
     what = f"{type(op).__name__} on {', '.join(map(repr, on))}"
     if lists := [name for name in on if columns[name].is_list]:
-        raise LoweringError(f"{what}: {lists} hold lists. Expected one key per row.")
+        raise LoweringError(f"{what}: {lists} contain lists, expected one key per row.")
     if not len(keys):
-        raise LoweringError(f"{what}: there are no keys to join. Give it rows.")
+        raise LoweringError(f"{what}: the table to join has no rows. Provide a table with at least one.")
     return find([columns[name] for name in on], [column_of(keys[name]) for name in keys.columns], what=what)  # type: ignore[misc]
 
 

@@ -22,7 +22,7 @@ def lower_list_slice(op: ops.ListSlice, selector: nvt.ColumnSelector, columns: C
         raise unsupported(
             op,
             "pad=True",
-            "pads Python lists on a CPU but not the arrays that Categorify and Parquet files make, so what is served "
+            "on a CPU pads Python lists but not the arrays that Categorify and Parquet files produce, so serving "
             "could not match training. Use rankline.workflows.nvt.operators.PaddedListSlice.",
         )
     _check_lists(op, selector, columns)
@@ -37,7 +37,9 @@ def lower_padded_list_slice(op: PaddedListSlice, selector: nvt.ColumnSelector, c
     lowered = {}
     for name in selector.names:
         if columns[name].is_string != isinstance(op.pad_value, str):
-            raise LoweringError(f"PaddedListSlice on {name!r}: pad_value {op.pad_value!r} does not fit its lists.")
+            raise LoweringError(
+                f"PaddedListSlice on {name!r}: pad_value {op.pad_value!r} does not fit the type of the lists."
+            )
         lowered[name] = apply(Pad(width=op.max_elements, value=op.pad_value), apply(slice_, columns[name]))
     return lowered
 
@@ -45,7 +47,9 @@ def lower_padded_list_slice(op: PaddedListSlice, selector: nvt.ColumnSelector, c
 def lower_same_lengths(op: SameLengths, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
     _check_lists(op, selector, columns)
     if op.like not in columns:
-        raise LoweringError(f"SameLengths on {selector.names}: {op.like!r} is not among them. Select it, too.")
+        raise LoweringError(
+            f"SameLengths on {selector.names}: {op.like!r} is not among these columns. Select it as well."
+        )
     like = columns[op.like]
     return {n: like if n == op.like else apply(SameLengthsStep(), columns[n], like) for n in selector.names}
 
@@ -65,5 +69,6 @@ def _check_lists(op: object, selector: nvt.ColumnSelector, columns: Columns) -> 
     for name in selector.names:
         if not columns[name].is_list:
             raise LoweringError(
-                f"{type(op).__name__} on {name!r}: expected lists, got one {columns[name].dtype} per row."
+                f"{type(op).__name__} on {name!r}: the column contains one {columns[name].dtype} per row, "
+                "expected lists."
             )

@@ -92,7 +92,7 @@ def _find(path: Path) -> _Files:
     if path.is_file():
         return _Files(paths=(path,), read=_read_reviews)
     if not path.is_dir():
-        raise DataError(f"{path} is neither a directory nor a file. Expected Amazon reviews.")
+        raise DataError(f"{path} does not exist, expected a directory or file of Amazon reviews.")
     pair = path / _SEQUENCES, path / _ATTRIBUTES
     if pair[0].is_file():
         return _Files(paths=tuple(file for file in pair if file.is_file()), read=_read_sequences)
@@ -102,12 +102,13 @@ def _find(path: Path) -> _Files:
     reviews = [file for file in others if file.name.lower().startswith("review")] or others
     if not reviews:
         raise DataError(
-            f"{path} holds no Amazon reviews. Looked for {_SEQUENCES} with {_ATTRIBUTES}; reviews*.json with "
-            "meta*.json, and any *.json, *.jsonl; each of these also as .gz. Give the directory of these files."
+            f"{path} contains no Amazon reviews. Expected {_SEQUENCES} with {_ATTRIBUTES}, or reviews*.json with "
+            "meta*.json, and any *.json, *.jsonl, each optionally as .gz. Pass the directory that contains these "
+            "files."
         )
     for file in (*reviews, *items):
         if file.with_name(f"{file.name}.gz") in files:
-            raise DataError(f"{path} holds both {file.name} and {file.name}.gz, expected one. Remove the other.")
+            raise DataError(f"{path} contains both {file.name} and {file.name}.gz. Remove one of them.")
     return _Files(paths=(*reviews, *items), read=_read_reviews)
 
 
@@ -128,11 +129,11 @@ class _Lines:
 
     def check(self, path: Path, num_lines: int, num_malformed: int) -> None:
         if num_lines == 0:
-            raise DataError(f"{path} is empty, expected one review, item or user a line. Fetch or write it again.")
+            raise DataError(f"{path} is empty, expected one review, item or user per line. Download or write it again.")
         if num_malformed > max(_FEW_MALFORMED, self.max_malformed_share * num_lines):
             raise DataError(
                 f"{path}: {num_malformed:,} of {num_lines:,} lines are malformed, more than {_FEW_MALFORMED} and "
-                f"{self.max_malformed_share:.1%} of them. The first ones: {'; '.join(self.first)}. Correct the file."
+                f"{self.max_malformed_share:.1%} of them. The first are: {'; '.join(self.first)}. Fix the file."
             )
 
 
@@ -141,19 +142,21 @@ def _read_reviews(paths: Sequence[Path], lines: _Lines) -> _Read:
     reviews = _concat([_read_lines(path, _REVIEWS, lines) for path in paths if not is_of_items[path]], _REVIEWS)
     if not len(reviews):
         fault = f" {lines.first[0]}." if lines.first else ""
-        raise DataError(f"{paths[0]} holds no review.{fault} Expected {_USER}, {_ITEM} and {_TIME} in each line.")
+        raise DataError(f"{paths[0]} contains no review.{fault} Expected {_USER}, {_ITEM} and {_TIME} in each line.")
     times = reviews[_TIME]
     if times.null_count == len(times):
-        raise DataError(f"{paths[0]}: no review has a {_TIME}, so none comes before another. Give reviews with times.")
+        raise DataError(
+            f"{paths[0]}: no review has a {_TIME}, so the reviews cannot be ordered. Provide reviews with times."
+        )
     rows = _in_order(reviews[_USER], reviews[_ITEM], times.fill_null(np.iinfo(np.int64).min).to_numpy())
-    noticed = {"review without a time, taken as the oldest": times.null_count}
+    noticed = {"review without a time, treated as the oldest": times.null_count}
     names = rows[ITEM_ID].unique()
     if not any(is_of_items.values()):
         return rows, _catalog(names, None, pa.nulls(len(names), pa.list_(pa.string()))), noticed
     items = _concat([_read_lines(path, _ITEMS, lines) for path in paths if is_of_items[path]], _ITEMS)
     known = items[_ITEM].combine_chunks()
     first = np.unique(known.dictionary_encode().indices.to_numpy(), return_index=True)[1]
-    noticed["item described more than once, the first kept"] = len(items) - len(first)
+    noticed["item described more than once, first description kept"] = len(items) - len(first)
     unknown = names.filter(pc.invert(pc.is_in(names, value_set=known)))
     noticed["review of an item without metadata"] = _count(rows[ITEM_ID], unknown)
     items = pa.concat_tables(
@@ -175,13 +178,15 @@ def _read_sequences(paths: Sequence[Path], lines: _Lines) -> _Read:
         try:
             user, first, *others = array("q", map(int, line.split()))
         except (ValueError, OverflowError):
-            lines.refuse(paths[0], number, f"{_shown(line)} is not a user and items, whole numbers of 64 bits")
+            lines.refuse(paths[0], number, f"{_shown(line)} is not a user and its items as 64-bit integers")
             continue
         users.extend([user] * (1 + len(others)))
         items.extend([first, *others])
     lines.check(paths[0], num_lines, lines.num_malformed)
     if not items:
-        raise DataError(f"{paths[0]} holds no user with items. Expected a user and the user's items in each line.")
+        raise DataError(
+            f"{paths[0]} contains no user with items. Expected a user followed by the user's items on each line."
+        )
     rows = _in_order(_column(users), _column(items), np.arange(len(items)))
     names = rows[ITEM_ID].unique()
     if len(paths) == 1:
@@ -207,7 +212,7 @@ def _read_attributes(path: Path) -> dict[int, list[str]]:
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON ({error}). Fetch it again.") from None
+        raise DataError(f"{path} is not JSON ({error}). Download it again.") from None
     except OSError as error:
         raise _unreadable(path, error) from None
     attributes = {}
@@ -216,7 +221,7 @@ def _read_attributes(path: Path) -> dict[int, list[str]]:
         if not is_number or not isinstance(values, list) or not all(isinstance(value, int | str) for value in values):
             raise DataError(
                 f"{path}: item {item!r} has {_shown(str(values))}, expected whole numbers, each with a list of "
-                "attributes, brand first. Correct it."
+                "attributes, brand first. Fix the file."
             )
         attributes[int(item)] = [str(value) for value in values]
     return attributes
@@ -313,13 +318,13 @@ def _line_by_line(path: Path, first: int, block: bytes, schema: pa.Schema, lines
 def _row_of(line: bytes, schema: pa.Schema) -> dict[str, Any]:
     record = _parsed(line)
     if not isinstance(record, Mapping):
-        raise ValueError(f"{_shown(line)} is not a review or an item")
+        raise ValueError(f"{_shown(line)} is neither a review nor an item")
     row = {name: record.get(name) for name in schema.names}
     if not isinstance(row.get(BRAND), str):
         row.pop(BRAND, None)
     for name in (_USER, _ITEM):
         if name in row and not (isinstance(row[name], str) and row[name]):
-            raise ValueError(f"{name} is {_shown(str(row[name]))}, expected a text")
+            raise ValueError(f"{name} is {_shown(str(row[name]))}, expected a string")
     for name, value in row.items():
         if isinstance(value, str) and not _is_utf8(value):
             raise ValueError(f"{name} is {_shown(ascii(value))}, which is not UTF-8")
@@ -336,7 +341,7 @@ def _paths_of(value: Any) -> list[list[str]]:
     paths = [] if value is None else value
     path = paths[0] if isinstance(paths, list) and paths else []
     if not isinstance(paths, list) or not isinstance(path, list) or not all(isinstance(part, str) for part in path):
-        raise ValueError(f"{_PATHS} is {_shown(str(value))}, expected a list of paths, which are lists of texts")
+        raise ValueError(f"{_PATHS} is {_shown(str(value))}, expected a list of lists of strings")
     if not all(map(_is_utf8, path)):
         raise ValueError(f"{_PATHS} is {_shown(ascii(path))}, which is not UTF-8")
     return [path]
@@ -388,8 +393,8 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
                     held += chunk
                     if len(held) > _LONGEST_LINE_BYTES:
                         raise DataError(
-                            f"{path}, line {number} is longer than {_LONGEST_LINE_BYTES >> 20} MiB. Expected one "
-                            "review or item a line: write it so."
+                            f"{path}, line {number} is longer than {_LONGEST_LINE_BYTES >> 20} MiB. Write the "
+                            "file with one review or item per line."
                         )
                     continue
                 block, held = held + chunk[:end], chunk[end:]
@@ -398,9 +403,9 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
             if held:
                 yield number, held
     except EOFError:
-        raise DataError(f"{path}: the gzip data is cut off, after line {number}. Fetch it again.") from None
+        raise DataError(f"{path}: the gzip data is truncated after line {number}. Download it again.") from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: no valid gzip data after line {number} ({error}). Fetch it again.") from None
+        raise DataError(f"{path}: the gzip data is invalid after line {number} ({error}). Download it again.") from None
     except OSError as error:
         raise _unreadable(path, error) from None
 
@@ -410,4 +415,4 @@ def _unpacked(path: Path, file: io.BufferedReader) -> "io.BufferedReader | gzip.
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path} cannot be read ({error.strerror or error}). Fetch it again, or correct its permissions.")
+    return DataError(f"{path} cannot be read ({error.strerror or error}). Download it again, or fix its permissions.")

@@ -93,7 +93,7 @@ def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     """
     if unknown := [name for name in labels if name not in names]:
         shown, hint = ", ".join(names[:20]), did_you_mean(unknown, names)
-        raise DataError(f"there is no column {unknown[0]!r} to predict. There are {shown}.{hint}")
+        raise DataError(f"label column {unknown[0]!r} is unknown. Available: {shown}.{hint}")
     by_name = {name.casefold(): name for name in names}
     likely = [by_name[name] for name in _LABELS if name in by_name]
     if labels:
@@ -118,7 +118,7 @@ def guess(found: Profile, labels: Mapping[str, str]) -> Guesses:
         words.update(missing)
     guesses = {name: guess_column(column) for name, column in found.columns.items() if name not in labels}
     if SCORE in guesses and [label.task for label in label_configs.values()] == ["binary"]:
-        guesses[SCORE] = _ignored("the output of the served model has this name: rename the column to use it")
+        guesses[SCORE] = _ignored("the output of the served model has the same name: rename the column to use it")
     guesses = _with_histories(guesses, found)
     times = [name for name, g in guesses.items() if g.config.role == "timestamp"]
     clocks = [name for name in times if "hour" in guesses[name].config.parts]
@@ -140,8 +140,8 @@ def _check_last(column: Column) -> None:
     like = guess_column(column)
     if like.config.role in ("multihot", "timestamp", "text"):
         raise DataError(
-            f"no column has the name of a label, and the last one, {column.name!r}, cannot be one ({like.why}). Choose "
-            "one with --label."
+            f"no column has a typical label name, and the last one, {column.name!r}, cannot be the label "
+            f"({like.why}). Pass --label COLUMN."
         )
 
 
@@ -149,7 +149,7 @@ def _label_of(column: Column, counts: Mapping[Any, int] | None) -> tuple[LabelCo
     kind = column.unusable or ("lists" if column.holds_lists else "times" if is_time(column.values.type) else None)
     if kind is not None:
         raise DataError(
-            f"the label {column.name!r} holds {kind}, expected classes or numbers. Choose another with --label."
+            f"label {column.name!r} contains {kind}, expected classes or numbers. Pass another column with --label."
         )
     if counts is None:
         return *_many(column), column.elements.missing
@@ -163,7 +163,7 @@ def _label_of(column: Column, counts: Mapping[Any, int] | None) -> tuple[LabelCo
     present = {_name(value): number for value, number in counts.items() if value not in words}
     config, why = _task_of(column, present, is_number)
     for word in words:
-        why += f"; {word!r}, in {counts[word]:,} rows, is taken as missing"
+        why += f"; {word!r}, in {counts[word]:,} rows, is treated as missing"
     if not has_words and (odd := [name for name in config.classes if name.lower() in _MISSING_LABELS]):
         why += f"; if {odd[0]!r} means missing, make it null in the files"
     return config, why, words
@@ -177,8 +177,8 @@ def _many(column: Column) -> tuple[LabelConfig, str]:
 
 def _too_many(column: Column, num_texts: int) -> DataError:
     return DataError(
-        f"the label {column.name!r} has {num_texts:,} distinct texts in {column.num_present:,} rows, expected at most "
-        f"{_MOST_CLASSES:,} classes, or numbers. Choose another with --label."
+        f"label {column.name!r} has {num_texts:,} distinct strings in {column.num_present:,} rows, expected "
+        f"numbers or at most {_MOST_CLASSES:,} classes. Pass another column with --label."
     )
 
 
@@ -187,16 +187,19 @@ def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tupl
     if len(names) < 2:
         value = f"{names[0]!r} in all rows" if names else "nothing"
         raise DataError(
-            f"the label {column.name!r} is {value}: there is nothing to learn. Choose another with --label."
+            f"label {column.name!r} is {value}, so there is nothing to learn. Pass another column with --label."
         )
     if {name.lower() for name in names} <= {*TRUE, *FALSE}:
         if len({name.lower() in TRUE for name in names}) < 2:
-            raise DataError(f"the label {column.name!r} is {names} in all rows, which mean the same. Choose another.")
+            raise DataError(
+                f"label {column.name!r} is {names} in all rows, and these mean the same. Pass another column with "
+                "--label."
+            )
         positive = next(name for name in names if name.lower() in TRUE)
-        return LabelConfig(), f"two values; {positive!r} is the positive one"
+        return LabelConfig(), f"two values; {positive!r} is positive"
     if len(names) == 2:
         names.sort(key=lambda name: name.lower().lstrip("+") in _POSITIVE)
-        return LabelConfig(classes=tuple(names)), f"two values; {names[1]!r} is taken as the positive one"
+        return LabelConfig(classes=tuple(names)), f"two values; {names[1]!r} is assumed positive"
     if is_number and not _are_classes(column.name, counts):
         return LabelConfig(task="regression"), f"{len(names):,} distinct numbers"
     if len(names) > min(_MOST_CLASSES, max(sum(counts.values()) // 2, 2)):
@@ -230,7 +233,7 @@ def guess_column(column: Column) -> Guess:
     if why := not_in_requests(column.name):
         return _ignored(f"{why}: rename the column to use it")
     if column.unusable:
-        return _ignored(f"holds {column.unusable}, which has no form here")
+        return _ignored(f"contains {column.unusable}, which is not supported")
     elements = column.elements.values
     if elements.null_count == len(elements):
         return _ignored("no value in any row")
@@ -276,16 +279,16 @@ def _number(column: Column) -> Guess:
     is_id = _ID.search(column.name) or _NAMED.search(column.name)
     if is_whole and is_id and column.num_distinct > FEW_NUMBERS:
         if is_unique:
-            return _ignored("an id, a different one in nearly every row", kind)
+            return _ignored("an id that differs in nearly every row", kind)
         # NVTabular reads integers as float64 if a value is missing.
         is_rounded = max(abs(lowest), abs(highest)) > 2**53 and column.missing_share
-        return _id(column, f"{few}; an id by its name", "string" if is_rounded else kind)
+        return _id(column, f"{few}; an id according to its name", "string" if is_rounded else kind)
     if is_whole and is_unique and column.num_distinct > 0.99 * (highest - lowest + 1):
-        return _ignored("consecutive whole numbers, a different one in each row: a row number", kind)
+        return _ignored("consecutive whole numbers, unique per row: a row number", kind)
     if is_whole and column.num_distinct <= FEW_NUMBERS:
         return _as(f"{few}, so a category", type=kind, role="categorical")
     is_skewed = lowest >= 0 and _skewness(numbers) > _SKEWED
-    why = f"{few} from {lowest:g} to {highest:g}" + ("; a long tail, so its logarithm" if is_skewed else "")
+    why = f"{few} from {lowest:g} to {highest:g}" + ("; long-tailed, so its logarithm is used" if is_skewed else "")
     return _as(why, type=kind, role="numeric", scale="log" if is_skewed else "standard")
 
 
@@ -303,7 +306,7 @@ def _text(column: Column) -> Guess:
     odd = found.filter(pa.array(~is_number))
     num_odd = int(counts.to_numpy()[~is_number].sum())
     if len(odd) and pc.all(pc.match_substring_regex(odd, _DECIMAL_COMMA)).as_py():
-        return _ignored(f"such as {odd[0].as_py()!r}: if these are numbers, write them with a point")
+        return _ignored(f"such as {odd[0].as_py()!r}: if these are numbers, use a decimal point")
     if 0 < num_odd < _RARE * len(texts) + 1 and is_number.any():
         shown = ", ".join(map(repr, odd.slice(0, 3).to_pylist()))
         few = f"{few}; numbers, except in {num_odd:,} rows such as {shown}, so read as text"
@@ -316,7 +319,7 @@ def _text(column: Column) -> Guess:
     if look_like_times(found, CLEARLY_TIME) or (_TIME.search(column.name) and look_like_times(found)):
         if formats := possible_formats(found):
             return _ignored(_fault_of_times(found, formats))
-        fault = "looks like times, in no known format: set type, role and format"
+        fault = "looks like times in an unknown format: set type, role and format"
         if column.num_distinct > FEW_NUMBERS:
             return _ignored(fault)
         few = f"{few}; {fault}"
@@ -324,10 +327,10 @@ def _text(column: Column) -> Guess:
     mean_words = 1 + pc.mean(pc.count_substring_regex(texts, r"\s+")).as_py()
     if mean_words >= _FREE_TEXT_WORDS and column.num_distinct > MANY_VALUES:
         if is_unique:
-            return _ignored(f"free text, {mean_words:.0f} words on average, a different one in nearly every row")
-        return _as(f"{few}; free text, each whole text a category", role="text", hash_buckets=10_000)
+            return _ignored(f"free text, {mean_words:.0f} words on average, different in nearly every row")
+        return _as(f"{few}; free text, each distinct text is a category", role="text", hash_buckets=10_000)
     if is_unique:
-        return _ignored(f"{few}: a different one in nearly every row, so there is nothing to learn")
+        return _ignored(f"{few}: different in nearly every row, so there is nothing to learn")
     if column.num_distinct > MANY_VALUES or (_ID.search(column.name) and column.num_distinct > FEW_NUMBERS):
         return _id(column, few, "string")
     return _as(few, role="categorical")
@@ -339,9 +342,9 @@ def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
     if np.logical_or.reduce(list(fitting.values())).all():
         others = [form for form in formats if (fitting[form] & ~fitting[best]).any()]
         shown = ", ".join((best, *others[:3]))
-        return f"times in several formats ({shown}): write them in one, or set type and role"
+        return f"times in several formats ({shown}): use one format, or set type and role"
     misfit = texts.filter(pa.array(~fitting[best]))[0].as_py()
-    return f"times written {_written(best)}, except some such as {misfit!r}: correct them, or set type and role"
+    return f"times written {_written(best)}, except some such as {misfit!r}: fix them, or set type and role"
 
 
 def _id(column: Column, why: str, kind: Type) -> Guess:
@@ -351,7 +354,7 @@ def _id(column: Column, why: str, kind: Type) -> Guess:
     if column.num_distinct > MANY_IDS:
         return Guess(
             config=replace(config, frequency_threshold=10, hash_buckets=1_000),
-            why=f"{why}; very many, so rare ones are hashed",
+            why=f"{why}; too many for a table, so rare ones are hashed",
         )
     if column.num_distinct > MANY_VALUES and rows_each < 200:
         return Guess(
@@ -377,7 +380,7 @@ def _list(column: Column) -> Guess:
     of = column.values.type.value_type
     kind: Type = "string" if is_text(of) else column.elements.type
     if kind not in ("string", "int", "float"):
-        return _ignored(f"lists of {of}, expected lists of texts or numbers")
+        return _ignored(f"lists of {of}, expected lists of strings or numbers")
     if kind == "float" or pa.types.is_floating(of):
         return _vector(column)
     threshold = 4 if column.num_distinct > MANY_VALUES else None
@@ -428,14 +431,14 @@ def _timestamp(micros: pa.Array, formats: tuple[str, ...], *, is_written: bool) 
         parts += ["year"]
     why = f"times, written {_written(formats[0])}" if is_written else "times"
     if len(formats) > 1:
-        why += f"; {formats[1]} fits all rows, too: set format if it is right"
+        why += f"; {formats[1]} also fits all rows: set format if that one is right"
     return _as(why, type="timestamp", role="timestamp", format=formats[0], parts=tuple(parts))
 
 
 def _written(form: str) -> str:
     if form in EPOCHS:
         return f"numbers since 1970, {form}"
-    return "by ISO 8601" if form == ISO else f"as {form}"
+    return "in ISO 8601 format" if form == ISO else f"as {form}"
 
 
 # --- Histories
@@ -452,7 +455,7 @@ def _with_histories(guesses: dict[str, Guess], found: Profile) -> dict[str, Gues
             values = set(map(str, found.columns[other].distinct[0].to_pylist()))
             if listed and len(listed & values) > 0.5 * len(listed) and guesses[other].config.type == g.config.type:
                 config = replace(g.config, role="history", of=other, max_length=50, frequency_threshold=None)
-                made[name] = Guess(config=config, why=f"lists of what {other} holds")
+                made[name] = Guess(config=config, why=f"lists of values from {other}")
                 break
     return made
 

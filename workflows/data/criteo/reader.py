@@ -69,7 +69,7 @@ def read_criteo(directory: Path, *, shard_bytes: int = SHARD_BYTES) -> RawData:
 def _find(directory: Path) -> list[Path]:
     """Return the files of the first layout that is present, oldest first."""
     if not directory.is_dir():
-        raise DataError(f"{directory} is not a directory. Expected one that holds the files of Criteo.")
+        raise DataError(f"{directory} is not a directory. Pass the directory that contains the Criteo files.")
     files = [path for path in directory.iterdir() if path.is_file()]
     for layout in _LAYOUTS:
         if paths := sorted(
@@ -78,22 +78,26 @@ def _find(directory: Path) -> list[Path]:
             break
     else:
         raise DataError(
-            f"{directory} holds no Criteo data. Looked for train.txt; day_0, day_1, …; *.tsv, *.txt; each also as .gz. "
-            "Give the directory of these files."
+            f"{directory} contains no Criteo data. Expected train.txt; day_0, day_1, …; *.tsv or *.txt, each "
+            "optionally as .gz. Pass the directory that contains these files."
         )
     for path in paths:
         if (packed := path.with_name(f"{path.name}.gz")) in paths:
-            raise DataError(f"{directory} holds both {path.name} and {packed.name}, expected one. Remove the other.")
+            raise DataError(f"{directory} contains both {path.name} and {packed.name}. Remove one of them.")
     return paths
 
 
 def _check_columns(path: Path) -> None:
     found = len(names_in(path, _FILES))
     if found != len(COLUMNS):
-        remedy = "A test file has no labels: remove it from the directory." if found == len(COLUMNS) - 1 else ""
+        remedy = (
+            "This looks like a test file without labels. Remove it from the directory."
+            if found == len(COLUMNS) - 1
+            else ""
+        )
         raise DataError(
             f"{path}, line 1 has {found} columns, expected {len(COLUMNS)} ({LABEL}, I1–I13, C1–C26). "
-            f"{remedy or 'Fetch the file again if it was cut off, else correct the line.'}"
+            f"{remedy or 'Download the file again if it was truncated, or fix the line.'}"
         )
 
 
@@ -119,8 +123,8 @@ def _checked(name: str, values: pa.Array, path: Path, first_row: int) -> pa.Arra
     except ValueFaultError as fault:
         shown = fault.got if len(str(fault.got)) <= _SHOWN else f"{fault.got[:_SHOWN]}…"
         raise DataError(
-            f"{path}, row {first_row + fault.row + 1}: {name} is {shown!r}, expected {fault.expected}. "
-            "Correct the row or remove it."
+            f"{path}, row {first_row + fault.row + 1}: {name} is {shown!r}, expected {fault.expected}. Fix or "
+            "remove the row."
         ) from None
 
 
@@ -140,7 +144,7 @@ def _category(texts: pa.StringArray) -> pa.StringArray:
     if int(lengths.max(initial=0)) > _MAX_DIGITS or not _are_digits(data, offsets):
         fits = pc.match_substring_regex(texts, f"^[0-9a-fA-F]{{0,{_MAX_DIGITS}}}$")
         row = pc.index(fits, False).as_py()
-        expected = f"a hexadecimal number of at most {_MAX_DIGITS} digits, or nothing"
+        expected = f"a hexadecimal number of at most {_MAX_DIGITS} digits, or an empty field"
         raise ValueFaultError(row, texts[row].as_py(), expected)
     is_there = pa.py_buffer(np.packbits(lengths > 0, bitorder="little"))
     return pa.StringArray.from_buffers(len(texts), offset_buffer.slice(4 * texts.offset), data, is_there)

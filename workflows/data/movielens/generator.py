@@ -135,8 +135,8 @@ def _make_world(num_rows: int, cardinality_scale: float, rng: np.random.Generato
     )
     if rows_per_user.max() > num_movies:
         raise ConfigError(
-            f"cardinality_scale {cardinality_scale} leaves {num_movies} movies, and a user rates {rows_per_user.max()} "
-            "different ones. Give a larger scale, or fewer rows."
+            f"cardinality_scale {cardinality_scale} leaves {num_movies} movies, but one user rates "
+            f"{rows_per_user.max()} different movies. Use a larger scale or fewer rows."
         )
     popularity = lognormal_shares(num_movies, _POPULARITY_SD, rng)
     genres = _draw_genres(num_movies, rng)

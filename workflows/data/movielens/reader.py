@@ -73,7 +73,9 @@ def read_movielens(directory: Path) -> RawData:
     _check_ids(catalog, directory / layout.files[1])
     rows, dropped, noticed = _clean(ratings, catalog)
     if rows.num_rows == 0:
-        raise DataError(f"{directory / layout.files[0]}: every row lacks a user, a movie or a rating. Give whole rows.")
+        raise DataError(
+            f"{directory / layout.files[0]}: every row lacks a user, a movie or a rating. Provide complete rows."
+        )
     return RawData(
         rows=rows,
         catalog=catalog,
@@ -85,28 +87,32 @@ def read_movielens(directory: Path) -> RawData:
 
 def _detect(directory: Path) -> _Layout:
     if not directory.is_dir():
-        raise DataError(f"{directory} is not a directory. Expected one that holds the files of MovieLens.")
+        raise DataError(f"{directory} is not a directory. Pass the directory that contains the MovieLens files.")
     for layout in _LAYOUTS:
         missing = [name for name in layout.files if not (directory / name).is_file()]
         if not missing:
             return layout
         if len(missing) < len(layout.files):
             raise DataError(
-                f"{directory} lacks {', '.join(missing)}. Expected {', '.join(layout.files)}: put them side by side."
+                f"{directory} lacks {', '.join(missing)}. Expected {', '.join(layout.files)} in the same directory."
             )
     known = "; ".join(", ".join(layout.files) for layout in _LAYOUTS)
-    raise DataError(f"{directory} holds no MovieLens data. Looked for {known}. Give the directory of these files.")
+    raise DataError(
+        f"{directory} contains no MovieLens data. Expected {known}. Pass the directory that contains these files."
+    )
 
 
 def _check_ids(catalog: pa.Table, path: Path) -> None:
     if catalog[MOVIE_ID].null_count:
-        raise DataError(f"{path}: {catalog[MOVIE_ID].null_count} rows lack {MOVIE_ID}. Fill it in or remove them.")
+        raise DataError(
+            f"{path}: {catalog[MOVIE_ID].null_count} rows lack {MOVIE_ID}. Fill in the values or remove these rows."
+        )
     counts = catalog[MOVIE_ID].value_counts()
     repeated = pc.filter(counts.field("values"), pc.greater(counts.field("counts"), 1))
     if len(repeated):
         raise DataError(
-            f"{path}: {MOVIE_ID} {repeated[0]} occurs more than once ({len(repeated)} such ids), expected one line "
-            "for each movie. Remove the others."
+            f"{path}: {MOVIE_ID} {repeated[0]} occurs more than once ({len(repeated)} such ids), expected one "
+            "line per movie. Remove the duplicates."
         )
 
 
@@ -201,7 +207,7 @@ _LAYOUTS = (
 def _read(file: _TextFile) -> pa.Table:
     try:
         if file.path.stat().st_size == 0:
-            raise DataError(f"{file.path} is empty, expected rows. Fetch or write it again.")
+            raise DataError(f"{file.path} is empty, expected rows. Download or write it again.")
         if file.columns is None:
             _check_header(file)
         try:
@@ -210,17 +216,17 @@ def _read(file: _TextFile) -> pa.Table:
             table = _read_csv(file, use_threads=False)  # Arrow's message then contains the row number
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"{file.path}: {str(error).splitlines()[0]}. Correct or remove the row; if the file was cut off, fetch it "
-            "again."
+            f"{file.path}: {str(error).splitlines()[0]}. Fix or remove the row; if the file was truncated, "
+            "download it again."
         ) from None
     except OSError as error:
         raise DataError(f"{file.path} cannot be read ({error.strerror or error}).") from None
     if table.num_rows == 0:
-        raise DataError(f"{file.path} has a header and no rows. Fetch or write it again.")
+        raise DataError(f"{file.path} has a header but no rows. Download or write it again.")
     for name in (f.name for f in file.schema if pa.types.is_floating(f.type)):
         if pc.all(pc.is_finite(table[name])).as_py() is False:
             row = pc.index(pc.is_finite(table[name]), False).as_py() + 1
-            raise DataError(f"{file.path}, row {row}: {name} is not a finite number of 32 bits. Correct it.")
+            raise DataError(f"{file.path}, row {row}: {name} is not a finite 32-bit number. Fix the value.")
     return table
 
 
@@ -252,7 +258,9 @@ def _check_header(file: _TextFile) -> None:
             continue
         for other in found:
             if other.strip().casefold() == name.casefold():
-                raise DataError(f"{file.path} has a column {other!r}, expected {name!r}. Rename it in the first line.")
+                raise DataError(
+                    f"{file.path} has a column {other!r}, expected {name!r}. Rename the column in the first line."
+                )
         raise DataError(
             f"{file.path} has no column {name!r}. Found {', '.join(found)}; expected {', '.join(file.schema.names)} in "
             "the first line."

@@ -29,7 +29,7 @@ _MOST_DIGITS = 20
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 _EXPECTED = {
     "string": "text",
-    "int": "a whole number of 64 bits, as type int has it",
+    "int": "a whole number of 64 bits, as type int requires",
     "float": "a number",
     "bool": "true or false",
 }
@@ -62,7 +62,7 @@ def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
         texts = pc.utf8_trim_whitespace(values.flatten())
         values = _lists(values, pc.if_else(pc.equal(texts, ""), None, texts))
     elif not holds_lists(kind):
-        raise ValueFaultError(0, str(kind), f"a list, as role {column.role} has it")
+        raise ValueFaultError(0, str(kind), f"a list, as role {column.role} requires")
     try:
         typed = _lists(values, _typed(values.flatten(), column))
         return _vectors(typed, values, column.length) if column.role == "vector" else typed
@@ -197,9 +197,9 @@ def _times(values: pa.Array, form: str, of_text: bool) -> pa.Array:
     if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
         return plain_values(values)
     if form in EPOCHS:
-        numbers = _cast(_plain(values, "a number"), pa.float64(), f"a number, by format {form}")
+        numbers = _cast(_plain(values, "a number"), pa.float64(), f"a number in format {form}")
         return pc.round(pc.multiply(numbers, float(EPOCHS[form]))).cast(pa.int64())
-    expected = "a date or time by ISO 8601" if form == ISO else f"a time written as {form}"
+    expected = "a date or time in ISO 8601 format" if form == ISO else f"a time written as {form}"
     if not of_text:
         raise ValueFaultError(0, str(values.type), expected)
     texts = pc.utf8_trim_whitespace(values)
@@ -270,7 +270,7 @@ def typed_label(values: pa.Array, label: LabelConfig) -> pa.Array:
     expected = (
         "0 or 1, true or false, yes or no, or one of two 'classes'"
         if is_binary
-        else "a number, as task regression has it"
+        else "a number, as task regression requires"
     )
     of_text = is_text(values.type)
     try:

@@ -53,7 +53,9 @@ class FilesConfig:
         if not self.files:
             raise ConfigError("files is empty, expected at least one file, directory or pattern.")
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
-            raise ConfigError(f"delimiter is {self.delimiter!r}, expected one ASCII character, no quote or line end.")
+            raise ConfigError(
+                f"delimiter is {self.delimiter!r}, expected one ASCII character other than a quote or line break."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +104,19 @@ class ColumnConfig:
             )
         if (self.role == "vector") != (self.length > 0):
             raise ConfigError(
-                f"role {self.role} has length {self.length}. Set 'length', how many numbers each vector has, for role "
-                "vector and no other."
+                f"role {self.role} has length {self.length}. Set 'length', the number of values per vector, for "
+                "role vector only."
             )
         if (self.role == "timestamp") != (self.type == "timestamp") and self.role not in ("ignored", "group"):
-            raise ConfigError(f"role {self.role} has type {self.type}: a timestamp has both, as role and as type.")
+            raise ConfigError(
+                f"role {self.role} has type {self.type}. Set both role and type to timestamp, or neither."
+            )
         if self.role == "timestamp" and not self.parts:
-            raise ConfigError("role timestamp has no parts, so the model sees nothing of it. Name some, or ignore it.")
+            raise ConfigError(
+                "role timestamp has no parts, so the model gets no input from it. List some parts, or set role ignored."
+            )
         if (self.role == "history") != (self.of is not None):
-            raise ConfigError("role history and 'of' go together: 'of' names the column whose ids it lists.")
+            raise ConfigError("role history needs 'of', the column whose ids it lists, and no other role has 'of'.")
 
     @property
     def is_list(self) -> bool:
@@ -140,23 +146,25 @@ class LabelConfig:
     def __post_init__(self) -> None:
         if self.task == "binary" and len(self.classes) not in (0, 2):
             raise ConfigError(
-                f"a binary label has the classes {list(self.classes)}, expected two, or none for 0 and 1."
+                f"a binary label has classes {list(self.classes)}, expected two classes, or none for values 0 and 1."
             )
         if self.task == "regression" and self.classes:
             raise ConfigError(
-                f"a regression label has the classes {list(self.classes)}, expected none: it is a number."
+                f"a regression label has classes {list(self.classes)}, expected none because it is a number."
             )
         if self.task == "multiclass" and len(self.classes) < 2:
-            raise ConfigError(f"a multiclass label has the classes {list(self.classes)}, expected all of its names.")
+            raise ConfigError(
+                f"a multiclass label has classes {list(self.classes)}, expected the names of all classes."
+            )
         if len(set(self.classes)) < len(self.classes):
-            raise ConfigError(f"classes {list(self.classes)} has one twice. Name each once.")
+            raise ConfigError(f"classes {list(self.classes)} contains a duplicate. List each class once.")
 
 
 def not_in_requests(name: str) -> str | None:
     """Return why a request cannot have a column of this name; None if it can."""
     if (end := next((end for end in (VALUES, NNZS, VALID) if name.endswith(end)), None)) is None:
         return None
-    return f"a request's own names end with {end}, of what belongs to a column {name.removesuffix(end)!r}"
+    return f"names ending in {end} are reserved in requests for data that belongs to column {name.removesuffix(end)!r}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,15 +188,15 @@ class TableConfig:
 
     def __post_init__(self) -> None:
         if not self.labels:
-            raise ConfigError("labels is empty, expected the column that is to be predicted.")
+            raise ConfigError("labels is empty, expected the column to predict.")
         if both := sorted(name for name in self.labels if name in self.columns and self.columns[name].is_feature):
-            raise ConfigError(f"{both} are labels and features too. Leave them out of columns, or set them to ignored.")
+            raise ConfigError(f"{both} are both labels and features. Remove them from columns, or set them to ignored.")
         if not self.features:
-            raise ConfigError("no column is a feature. Give at least one a role other than ignored.")
+            raise ConfigError("no column is a feature. Set a role other than ignored for at least one.")
         for name in self.features:
             why = not_in_requests(name)
             if name == SCORE and [label.task for label in self.labels.values()] == ["binary"]:
-                why = "the output of the served model has this name"
+                why = "the output of the served model has the same name"
             if why:
                 raise ConfigError(f"columns.{name} is a feature, but {why}. Rename it in the files, or ignore it.")
         for key in ("time", "group"):
@@ -198,7 +206,9 @@ class TableConfig:
             if column.of is not None:
                 self._check_names(f"columns.{name}.of is", column.of)
                 if self.columns[column.of].role not in CATEGORIES:
-                    raise ConfigError(f"columns.{name}.of is {column.of!r}, which has no ids. Name a column of ids.")
+                    raise ConfigError(
+                        f"columns.{name}.of is {column.of!r}, which contains no ids. Set it to a column of ids."
+                    )
         if self.time is not None and self.columns[self.time].type not in ("timestamp", "int", "float"):
             raise ConfigError(f"time is {self.time!r}, of type {self.columns[self.time].type}, expected a timestamp.")
 
@@ -229,4 +239,4 @@ class TableConfig:
 
     def _check_names(self, what: str, name: str) -> None:
         if name not in self.columns:
-            raise ConfigError(f"{what} {name!r}, which is no column.{did_you_mean([name], self.columns)}")
+            raise ConfigError(f"{what} {name!r}, which is not a column.{did_you_mean([name], self.columns)}")

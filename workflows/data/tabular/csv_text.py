@@ -102,7 +102,7 @@ _ROWS_LOOKED_AT = 200
 _FEW_LINES = 5
 _SHOWN = 40
 _NUMBER = re.compile(NUMBER)
-_REMEDY = "Correct the quote, or set 'quote: none' under data to read quotes as ordinary characters."
+_REMEDY = "Fix the quote, or set 'quote: none' under data to read quotes as ordinary characters."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +120,11 @@ def read_header(path: Path, config: FilesConfig) -> Header:
     """
     first = next(_rows(path, config), None)
     if first is None:
-        raise DataError(f"{path} is empty, expected a header and rows. Write it again, or leave it out.")
+        raise DataError(f"{path} is empty, expected a header and rows. Write it again, or remove it from the data.")
     if re.fullmatch(r'"?sep=.?"?\s*', first.lines[0]):
         raise DataError(
-            f"{path}, line {first.number}: {first.lines[0].strip()!r} is a note for Excel, expected a header. "
-            "Remove the line, and give the delimiter under data."
+            f"{path}, line {first.number}: {first.lines[0].strip()!r} is a directive for Excel, expected a "
+            "header. Remove the line, and set the delimiter under data."
         )
     if any("\0" in cell for cell in first.cells):
         raise _zero_bytes(path)
@@ -159,14 +159,14 @@ def _fault(row: _Row, names: Sequence[str], numeric: set[int], config: FilesConf
         place = next((place for place, cell in enumerate(row.cells) if "\n" in cell or "\r" in cell), 0)
         name = names[place] if place < len(names) else f"column_{place + 1}"
         return (
-            f"{where}: a quote opens a cell of column {name!r} that continues for {num_more:,} more lines, which "
-            f"look like rows. {_REMEDY}"
+            f"{where}: a quote opens a cell of column {name!r} that spans {num_more:,} more lines, which look "
+            f"like rows. {_REMEDY}"
         )
     if len(row.cells) != len(names):
         found = f"{len(row.cells)} cell{'s' * (len(row.cells) != 1)}"
-        remedy = "Correct the line, or the delimiter under data."
+        remedy = "Fix the line, or the delimiter under data."
         if any('"' in line for line in row.lines) and config.quote != "none":
-            remedy = f"Perhaps a quote is not closed. {_REMEDY}"
+            remedy = f"A quote may not be closed. {_REMEDY}"
         elif names[0].startswith("#"):
             remedy = f"Remove the lines before the header, such as {names[0][:_SHOWN]!r}."
         return f"{where}: {found}, expected {len(names)} as in the header. {remedy}"

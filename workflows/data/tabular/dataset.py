@@ -56,7 +56,7 @@ def _check_score_names(heads: Sequence[Head]) -> None:
     outputs = zip(output_names(heads), heads, strict=True)
     counts = Counter(name for output, head in outputs for name in score_names(output, head.classes))
     if twice := [name for name, count in counts.items() if count > 1]:
-        raise ConfigError(f"the scores of two labels would both be called {twice[0]!r}. Rename a label or a class.")
+        raise ConfigError(f"two labels would produce the same score name, {twice[0]!r}. Rename a label or a class.")
 
 
 def table_graph(config: TableConfig, _raw: RawData, prepare: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":

@@ -94,9 +94,9 @@ def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
         else:
             files = _matching(name, directory)
         if not files:
-            lacking = f"holds no {config.format or 'CSV, Parquet or JSON lines'} files"
+            lacking = f"contains no {config.format or 'CSV, Parquet or JSON lines'} files"
             what = lacking if path.is_dir() else "is not a file, directory or pattern of files"
-            raise DataError(f"{path} {what}. Expected the files that hold the rows: give others.")
+            raise DataError(f"{path} {what}. Provide the files that contain the rows.")
         found |= dict.fromkeys(files)
     return tuple(found)
 
@@ -113,7 +113,9 @@ def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
     if others or found is None:
         got = " and ".join(str(each or "unknown") for each in (found, *others))
         shown = ", ".join(path.name for path in paths[:3])
-        raise ConfigError(f"the format of {shown} is {got}, expected one of csv, parquet, jsonl. Give files of one.")
+        raise ConfigError(
+            f"the format of {shown} is {got}, expected csv, parquet or jsonl. Provide files of one format."
+        )
     return replace(config, format=found)
 
 
@@ -151,7 +153,9 @@ def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = SHARD
         extents += [extent for extent in found if extent.num_rows]
     if not extents:
         shown = ", ".join(str(path) for path in paths[:3])
-        raise DataError(f"{shown}: no rows{', only a header' if config.format == 'csv' else ''}. Give files with rows.")
+        raise DataError(
+            f"{shown}: no rows found{', only a header' if config.format == 'csv' else ''}. Provide files with rows."
+        )
     return Scanned(fingerprint=digest.hexdigest(), extents=tuple(extents))
 
 
@@ -180,7 +184,8 @@ def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.Recor
         raise unreadable(extent.path, error, config) from None
     if done != extent.num_rows:
         raise DataError(
-            f"{extent.path} has {done} rows where it had {extent.num_rows} when it was first read. Leave it as it is."
+            f"{extent.path} now has {done} rows but had {extent.num_rows} when first read. Do not change files "
+            "during a run; run this again."
         )
 
 
@@ -228,7 +233,7 @@ def unreadable(path: Path, error: Exception, config: FilesConfig) -> DataError:
         except UnicodeError as undecoded:
             return unreadable(path, undecoded, config)
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-    return DataError(f"{path} cannot be read as {config.format}: {said}. Correct the file, or its format under data.")
+    return DataError(f"{path} cannot be read as {config.format}: {said}. Fix the file, or its format under data.")
 
 
 def format_of(path: Path) -> Format | None:
@@ -249,7 +254,7 @@ def _matching(pattern: str, directory: Path) -> list[Path]:
     try:
         files = [file for file in sorted(root.glob("/".join(parts)), key=_order) if file.is_file()]
     except ValueError as error:
-        raise DataError(f"{pattern!r} is not a pattern of files ({error}). Give one such as logs/*.csv.") from None
+        raise DataError(f"{pattern!r} is not a valid file pattern ({error}). Use one such as logs/*.csv.") from None
     return [
         file
         for file in files
@@ -318,7 +323,9 @@ def _keys_of(path: Path, num_bytes: int, changed_ns: int) -> tuple[str, ...]:  #
             names |= {name: None for row in rows for name in row}
         number += lines.count(b"\n")
     if not names:
-        raise DataError(f"{path} is empty, expected a JSON object a line. Write it again, or leave it out.")
+        raise DataError(
+            f"{path} is empty, expected one JSON object per line. Write it again, or remove it from the data."
+        )
     return tuple(names)
 
 
@@ -331,9 +338,9 @@ def json_object(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}, line {number}: not JSON ({error}). Expected an object a line; correct it.") from None
+        raise DataError(f"{path}, line {number}: not JSON ({error}). Write one JSON object per line.") from None
     if not isinstance(row, dict):
-        raise DataError(f"{path}, line {number}: a JSON {type(row).__name__}, expected an object a line, {{…}}.")
+        raise DataError(f"{path}, line {number}: a JSON {type(row).__name__}, expected one object per line, {{…}}.")
     return row
 
 
@@ -482,7 +489,8 @@ def _json_by_line(lines: bytes, extent: Extent, done: int, types: Types) -> dict
         lists = [number for number, value in enumerate(values, first) if isinstance(value, list)]
         if 0 < len(lists) < len(values) - values.count(None):
             raise DataError(
-                f"{extent.path}, line {lists[0]}: {name!r} is a list, and none in other lines. Write one in every line."
+                f"{extent.path}, line {lists[0]}: {name!r} is a list here but not on other lines. Write a list on "
+                "every line."
             )
     return {name: _json_values(values) for name, values in columns.items()}
 

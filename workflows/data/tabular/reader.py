@@ -128,8 +128,8 @@ class _Reading:
         missing = ", or list it under data.missing" if self.files.format == "csv" else ""
         part = f"labels.{name}" if is_label else f"columns.{name}"
         return DataError(
-            f"{path}, row {done + fault.row + 1}: {what} is {shown}, expected {fault.expected}. "
-            f"Correct it, or {part} in the recipe file{missing}."
+            f"{path}, row {done + fault.row + 1}: {what} is {shown}, expected {fault.expected}. Fix the value, or "
+            f"{part} in the recipe file{missing}."
         )
 
 
@@ -205,7 +205,7 @@ class TableRequests:
     def format_of(self, path: Path) -> Format:
         """Return the format by the file name, else the format of the training files."""
         if not path.is_file():
-            raise DataError(f"{path} does not exist. Expected a file with rows to score.")
+            raise DataError(f"{path} does not exist. Pass a file with rows to score.")
         return format_of(path) or self.config.data.format or "csv"
 
     def read_otherwise(self, choices: Mapping[str, Any]) -> list[str]:
@@ -218,16 +218,16 @@ class TableRequests:
         missing = [name for name in features if name not in texts and name not in optional]
         hint = did_you_mean(unknown, features)
         if unknown:
-            raise DataError(f"{unknown} are no features. Expected {list(features)}.{hint}")
+            raise DataError(f"{unknown} are not features. Expected {list(features)}.{hint}")
         if missing:
-            raise DataError(f"the row lacks {missing}. Expected {list(features)}; an empty text is a missing value.")
+            raise DataError(f"the row lacks {missing}. Expected {list(features)}; an empty string is a missing value.")
         for name, text in texts.items():
             separator = features[name].separator
             is_other = re.match(r"\[.*\]$", text) or (separator not in text and re.search("[|;,]", text))
             if features[name].is_list and is_other:
                 raise DataError(
-                    f"--{name} is {text!r}, expected elements with {separator!r} between them, such as "
-                    f"'a{separator}b'; if that is one element, '{text}{separator}'."
+                    f"--{name} is {text!r}, expected elements separated by {separator!r}, such as "
+                    f"'a{separator}b'; for a single element, pass '{text}{separator}'."
                 )
         row = pa.RecordBatch.from_pydict({name: pa.array([text], pa.string()) for name, text in texts.items()})
         reading = self._reading(replace(self.config.data, format="csv"), set(features).difference(texts))
@@ -256,7 +256,7 @@ def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[P
     if missing := [name for name in wanted if len(lacking[name]) == len(paths)]:
         shown = listed(list(map(repr, missing)), 5)
         raise DataError(
-            f"{path} has no column {shown}. It has {', '.join(names[:12])}{', …' if len(names) > 12 else ''}. Correct "
+            f"{path} has no column {shown}. It has {', '.join(names[:12])}{', …' if len(names) > 12 else ''}. Fix "
             f"the file, or the recipe file.{did_you_mean(missing[:3], names)}"
         )
     return {f"from files without column {name!r}": of for name, of in lacking.items() if of}

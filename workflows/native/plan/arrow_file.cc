@@ -32,13 +32,14 @@ class Table {
   std::pair<size_t, size_t> Vector(size_t field, size_t item_bytes) const {
     const size_t at = Follow(field);
     const size_t count = Read<uint32_t>(at);
-    if (count > (buffer_.size() - at - 4) / item_bytes) throw ArtifactError("a vector reaches beyond the file");
+    if (count > (buffer_.size() - at - 4) / item_bytes) throw ArtifactError("a vector extends beyond the file");
     return {at + 4, count};
   }
 
   template <typename T>
   T Read(size_t at) const {
-    if (at > buffer_.size() || buffer_.size() - at < sizeof(T)) throw ArtifactError("an offset leads out of the file");
+    if (at > buffer_.size() || buffer_.size() - at < sizeof(T))
+      throw ArtifactError("an offset points outside the file");
     T value;
     std::memcpy(&value, buffer_.data() + at, sizeof(T));
     return value;
@@ -76,7 +77,7 @@ constexpr size_t kNodes = 1, kBuffers = 2, kCompression = 3;
 std::string_view Part(std::string_view whole, int64_t offset, int64_t length) {
   const auto size = static_cast<int64_t>(whole.size());
   if (offset < 0 || length < 0 || offset > size || length > size - offset) {
-    throw ArtifactError("a part reaches beyond the file");
+    throw ArtifactError("a part extends beyond the file");
   }
   return whole.substr(static_cast<size_t>(offset), static_cast<size_t>(length));
 }
@@ -84,13 +85,13 @@ std::string_view Part(std::string_view whole, int64_t offset, int64_t length) {
 }  // namespace
 
 ArrowArray ReadArrow(std::string_view file) {
-  if (file.substr(0, kMagic.size()) != kMagic) throw ArtifactError("not an Arrow file");
+  if (file.substr(0, kMagic.size()) != kMagic) throw ArtifactError("it is not an Arrow file");
   std::string_view rest = file.substr(kMagic.size());
   while (true) {
     uint32_t prefix[2];
-    if (rest.size() < sizeof(prefix)) throw ArtifactError("no record batch");
+    if (rest.size() < sizeof(prefix)) throw ArtifactError("it has no record batch");
     std::memcpy(prefix, rest.data(), sizeof(prefix));
-    if (prefix[0] != kContinuation || prefix[1] == 0) throw ArtifactError("no record batch");
+    if (prefix[0] != kContinuation || prefix[1] == 0) throw ArtifactError("it has no record batch");
     const std::string_view metadata = Part(rest, sizeof(prefix), prefix[1]);
     const Table message = Table::Root(metadata);
     rest = rest.substr(sizeof(prefix) + prefix[1]);
@@ -103,11 +104,11 @@ ArrowArray ReadArrow(std::string_view file) {
     if (batch.Has(kCompression)) throw ArtifactError("it is compressed");
     const auto [node, num_nodes] = batch.Vector(kNodes, 16);
     const auto [buffer, num_buffers] = batch.Vector(kBuffers, 16);
-    if (num_nodes != 1 || num_buffers < 2) throw ArtifactError("expected one column");
-    if (batch.Read<int64_t>(node + 8) != 0) throw ArtifactError("it holds nulls");
+    if (num_nodes != 1 || num_buffers < 2) throw ArtifactError("it does not have exactly one column");
+    if (batch.Read<int64_t>(node + 8) != 0) throw ArtifactError("it contains nulls");
     ArrowArray array;
     array.length = batch.Read<int64_t>(node);
-    if (array.length < 0) throw ArtifactError("a negative length");
+    if (array.length < 0) throw ArtifactError("it has a negative length");
     for (size_t i = 1; i < num_buffers; ++i) {
       array.buffers.push_back(
           Part(body, batch.Read<int64_t>(buffer + 16 * i), batch.Read<int64_t>(buffer + 16 * i + 8)));

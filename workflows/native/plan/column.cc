@@ -7,7 +7,7 @@ namespace rankline {
 namespace {
 
 [[noreturn]] void OutOfTable(int64_t row, int64_t size) {
-  throw std::out_of_range("row " + std::to_string(row) + " of a table of " + std::to_string(size));
+  throw std::out_of_range("row " + std::to_string(row) + " is not in a table of " + std::to_string(size) + " rows");
 }
 
 bool IsUnsigned(Dtype dtype) { return dtype >= Dtype::kUint8 && dtype <= Dtype::kUint64; }

@@ -69,7 +69,7 @@ auto WithType(Dtype dtype, F&& function) {
     case Dtype::kFloat64:
       return function(static_cast<double*>(nullptr));
     default:
-      throw std::runtime_error(std::string("numbers were expected, not ") + NameOf(dtype));
+      throw std::runtime_error(std::string("a step got ") + NameOf(dtype) + ", expected numbers");
   }
 }
 

@@ -13,26 +13,26 @@ class KeyIndex : public Elementwise {
         missing_row_(entry["missing_row"].integer()),
         origin_(entry["origin"].integer()),
         seed_(static_cast<uint64_t>(entry["seed"].integer())) {
-    if (num_unknown_ < 1) throw ArtifactError("an index without a row for unknown keys");
+    if (num_unknown_ < 1) throw ArtifactError("an index has no row for unknown keys");
     const Array rows = arrays.Numbers(entry["rows"]);
     num_rows_ = rows.size();
     is_hashed_ = !entry["hashes"].is_null();
     if (is_hashed_) {
       small_rows_ = rows.as<int32_t>(Dtype::kInt32);
       const Array hashes = arrays.Numbers(entry["hashes"]), starts = arrays.Numbers(entry["starts"]);
-      if (num_rows_ != hashes.size()) throw ArtifactError("an index with other numbers of hashes and rows");
+      if (num_rows_ != hashes.size()) throw ArtifactError("an index has different numbers of hashes and rows");
       hashes_ = CheckedHashes(hashes.as<uint64_t>(Dtype::kUint64), hashes.size(), starts.as<int32_t>(Dtype::kInt32),
                               starts.size());
     } else {
       rows_ = rows.as<int64_t>(Dtype::kInt64);
-      if (num_rows_ < 1) throw ArtifactError("an index without slots");
+      if (num_rows_ < 1) throw ArtifactError("an index has no slots");
     }
     has_strings_ = !entry["strings"].is_null();
     if (has_strings_) {
       strings_ = arrays.Text(entry["strings"]);
       for (int64_t i = 0; i < num_rows_; ++i) {
         if (small_rows_ == nullptr || small_rows_[i] - num_unknown_ >= strings_.size)
-          throw ArtifactError("an index without its keys");
+          throw ArtifactError("an index lacks its keys");
       }
     }
   }
@@ -87,10 +87,10 @@ class KeyIndex : public Elementwise {
 
 Hashes CheckedHashes(const uint64_t* hashes, int64_t num_hashes, const int32_t* starts, int64_t num_starts) {
   const int64_t parts = num_starts - 1;
-  if (parts < 2 || (parts & (parts - 1)) != 0) throw ArtifactError("an index of an impossible number of parts");
+  if (parts < 2 || (parts & (parts - 1)) != 0) throw ArtifactError("an index has an invalid number of parts");
   bool wrong = starts[0] < 0 || starts[parts] >= num_hashes;
   for (int64_t i = 0; i < parts; ++i) wrong |= starts[i] > starts[i + 1];
-  if (wrong) throw ArtifactError("an index whose parts go back or too far");
+  if (wrong) throw ArtifactError("the parts of an index decrease or exceed it");
   return {hashes, starts, 64 - __builtin_ctzll(static_cast<unsigned long long>(parts))};
 }
 
@@ -99,7 +99,7 @@ Column Elementwise::Run(const Column* const* columns, size_t count, Scratch& scr
   for (size_t i = 0; i < count; ++i) {
     new (vectors + i) Vector(columns[i]->elements);
     if (columns[i]->is_list != columns[0]->is_list || vectors[i].size != vectors[0].size) {
-      throw std::runtime_error("a step on columns of different lengths");
+      throw std::runtime_error("a step got columns of different lengths");
     }
   }
   Column made = *columns[0];

@@ -63,7 +63,7 @@ void RefuseMissing(const std::string& name, const uint8_t* valid, int64_t size) 
   const auto* gap = static_cast<const uint8_t*>(std::memchr(valid, 0, static_cast<size_t>(size)));
   throw RequestError(
       "column " + Quoted(name) + " is missing, first in row " + std::to_string(gap - valid) +
-      ", and would reach the model. Send a value, or fill it in the workflow: FillMissing, NullToEmptyList.");
+      ", and the workflow does not fill it. Send a value, or add FillMissing or NullToEmptyList to the workflow.");
 }
 
 // Returns placeholders for missing values: NaN, zeros or empty strings.
@@ -115,7 +115,8 @@ class Plan::Impl {
   }
 
   void Run(const std::vector<Tensor>& given, Scratch& scratch, Sink& sink) const {
-    if (given.size() != input_specs_.size()) throw std::runtime_error("a tensor for each input was expected");
+    if (given.size() != input_specs_.size())
+      throw std::runtime_error("the number of tensors differs from the number of inputs");
     scratch.Reset();
     const auto [rows, count] = ShapeOf(given);
     auto* raw = scratch.Take<Column>(static_cast<int64_t>(inputs_.size()));
@@ -189,7 +190,7 @@ class Plan::Impl {
     Call call;
     call.step = std::move(step);
     for (const Json* reference : references) call.inputs.push_back(Referred(*reference));
-    if (call.inputs.empty()) throw ArtifactError("a step on nothing");
+    if (call.inputs.empty()) throw ArtifactError("a step has no inputs");
     calls_.push_back(std::move(call));
   }
 
@@ -199,7 +200,7 @@ class Plan::Impl {
     const std::vector<Json>& names = entry["inputs"].array();
     for (size_t member = 0; member < names.size(); ++member) {
       Reference column = Referred(names[member]);
-      if (column >= 0 || InputOf(column).is_list) throw ArtifactError("a stack of lists or results");
+      if (column >= 0 || InputOf(column).is_list) throw ArtifactError("a stack contains lists or results");
       for (const Json& step : entry["steps"].array()) {
         calls_.push_back(
             {MakeMemberStep(step, arrays_, static_cast<int64_t>(member), static_cast<int64_t>(names.size())),
@@ -217,14 +218,14 @@ class Plan::Impl {
     output.name = entry["name"].string();
     const std::string& kind = entry["kind"].string();
     if (kind == "StackedColumn") {
-      const auto& made = At(stacks_, entry["stack"].integer(), "a stack that is not there");
-      output.source = At(made, entry["row"].integer(), "a column that its stack does not have");
+      const auto& made = At(stacks_, entry["stack"].integer(), "a column refers to a missing stack");
+      output.source = At(made, entry["row"].integer(), "a column is missing from its stack");
     } else if (kind == "Column" || kind == "Computed") {
       output.source = Referred(entry[kind == "Column" ? "index" : "source"]);
       output.is_list = !entry["width"].is_null();
       if (output.is_list) output.width = entry["width"].integer();
     } else {
-      throw ArtifactError("a column of kind " + kind);
+      throw ArtifactError("unknown kind of column " + kind);
     }
     output.is_lookup = kind == "Column";
     if (output.is_lookup)
@@ -232,7 +233,7 @@ class Plan::Impl {
     else
       output.dtype = DtypeOf(entry["dtype"].string());
     if (output.dtype == Dtype::kString)
-      throw ArtifactError("column " + Quoted(output.name) + " comes out as strings, which is not supported");
+      throw ArtifactError("column " + Quoted(output.name) + " contains strings, which is not supported");
     output.first = output_specs_.size();
     const std::string first = output.is_list ? output.name + kValues : output.name;
     output_specs_.push_back({first, output.dtype, output.is_list ? output.width : 1, false});
@@ -252,18 +253,18 @@ class Plan::Impl {
     output.dtype = values.dtype;
     output.table_rows = values.shape.empty() ? 0 : values.shape[0];
     if (entry["lengths"].is_null()) {
-      if (values.shape.size() != 1) throw ArtifactError("a table of an impossible shape");
+      if (values.shape.size() != 1) throw ArtifactError("a table has an invalid shape");
       return;
     }
     const Array lengths = arrays_.Numbers(entry["lengths"]);
     output.lengths = lengths.as<int32_t>(Dtype::kInt32);
     output.is_list = true;
     if (values.shape.size() != 2 || lengths.size() != output.table_rows)
-      throw ArtifactError("a table of an impossible shape");
+      throw ArtifactError("a table has an invalid shape");
     output.width = values.shape[1];
     for (int64_t i = 0; i < output.table_rows; ++i) {
       if (output.lengths[i] < 0 || output.lengths[i] > output.width)
-        throw ArtifactError("lists longer than their table");
+        throw ArtifactError("a table contains lists longer than its width");
     }
   }
 
@@ -287,7 +288,7 @@ class Plan::Impl {
       add(output.source, origin);
       output.is_candidates = origin.candidates;
       if (origin.candidates && (origin.rows || output.is_list)) {
-        throw ArtifactError("column " + Quoted(output.name) + " cannot be made for several candidates");
+        throw ArtifactError("column " + Quoted(output.name) + " cannot be computed for several candidates");
       }
       if (output.is_candidates) output_specs_[output.first].width = kAnyWidth;
     }
@@ -325,7 +326,7 @@ class Plan::Impl {
       if (rows >= 0 && given[i].rows != rows) {
         throw RequestError("inputs have different numbers of rows: " + std::to_string(rows) + " and " +
                            std::to_string(given[i].rows) + " (" + Quoted(input_specs_[i].name) +
-                           "). Give the same number for each.");
+                           "). Send the same number for each.");
       }
       rows = given[i].rows;
       if (given[i].dtype != input_specs_[i].dtype) {
@@ -333,7 +334,7 @@ class Plan::Impl {
                            NameOf(input_specs_[i].dtype) + ".");
       }
     }
-    if (rows < 0) throw RequestError("the request has no column, expected some of " + Names() + ".");
+    if (rows < 0) throw RequestError("the request has no columns, expected some of " + Names() + ".");
     for (const Input& input : inputs_) {
       const Tensor& values = given[input.values];
       if (input.is_list && max_list_length_ > 0 && values.data != nullptr && values.width > max_list_length_) {
@@ -401,7 +402,7 @@ class Plan::Impl {
     offsets[0] = 0;
     if (values.data == nullptr || lengths.data == nullptr) {
       if (values.data != lengths.data)
-        throw RequestError("input " + Quoted(input.name) + " has values or lengths alone, expected both.");
+        throw RequestError("input " + Quoted(input.name) + " has only values or only lengths, expected both.");
       std::fill(offsets, offsets + rows + 1, 0);
       lists.elements.values = Zeros(input.dtype, 0, scratch);
       lists.valid = NoneValid(rows, scratch);
@@ -462,7 +463,7 @@ class Plan::Impl {
   static void WriteComputed(const Output& output, const Column& column, int64_t size, int64_t rows, int64_t count,
                             Sink& sink) {
     if (column.is_list != output.is_list || column.rows != size) {
-      throw std::runtime_error("column " + Quoted(output.name) + " came out in another shape than the plan says");
+      throw std::runtime_error("column " + Quoted(output.name) + " does not have the shape that the plan says");
     }
     if (column.is_list) return WriteLists(output, column, sink);
     RefuseMissing(output.name, column.elements.valid, size);
@@ -476,13 +477,13 @@ class Plan::Impl {
     const Vector found = Converted(rows_found.elements, Dtype::kInt64, scratch);
     if (rows_found.is_list) {
       Column lists = rows_found;
-      if (output.lengths != nullptr) throw std::runtime_error("lists of lists");
+      if (output.lengths != nullptr) throw std::runtime_error("a step got lists of lists");
       lists.elements = TakeRows(Vector{output.dtype, output.table_rows, output.table, nullptr}, found.as<int64_t>(),
                                 found.size, scratch);
       return WriteComputed(output, lists, size, rows, count, sink);
     }
     if (rows_found.rows != size || (output.is_list && output.lengths == nullptr)) {
-      throw std::runtime_error("column " + Quoted(output.name) + " came out in another shape than the plan says");
+      throw std::runtime_error("column " + Quoted(output.name) + " does not have the shape that the plan says");
     }
     const int64_t width = output.lengths == nullptr ? 1 : output.width;
     void* values = sink.Allocate(output.first, rows, output.is_candidates ? count : width);
@@ -494,7 +495,8 @@ class Plan::Impl {
       auto* to = static_cast<T*>(values);
       for (int64_t i = 0; i < size; ++i) {
         const int64_t row = found.as<int64_t>()[i];
-        if (row < 0 || row >= output.table_rows) throw std::out_of_range("a row that its table does not have");
+        if (row < 0 || row >= output.table_rows)
+          throw std::out_of_range("an index refers to a row that its table does not have");
         if (lengths == nullptr) {
           to[i] = table[row];
         } else {
@@ -506,7 +508,7 @@ class Plan::Impl {
   }
 
   [[noreturn]] static void WrongDtype(const Output& output, Dtype dtype) {
-    throw std::runtime_error("column " + Quoted(output.name) + " came out as " + NameOf(dtype) + ", expected " +
+    throw std::runtime_error("column " + Quoted(output.name) + " is " + NameOf(dtype) + ", expected " +
                              NameOf(output.dtype));
   }
 

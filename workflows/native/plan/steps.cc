@@ -24,10 +24,10 @@ class Constant {
   template <typename T>
   T As() const {
     if constexpr (std::is_same_v<T, std::string_view>) {
-      if (!is_string_) throw std::runtime_error("a number among strings");
+      if (!is_string_) throw std::runtime_error("a step got a number among strings");
       return text_;
     } else {
-      if (is_string_) throw std::runtime_error("a string among numbers");
+      if (is_string_) throw std::runtime_error("a step got a string among numbers");
       return number_.is_float ? static_cast<T>(number_.value) : static_cast<T>(number_.whole);
     }
   }
@@ -57,7 +57,7 @@ class Take : public Step {
     const Vector whole = Whole(rows.elements, scratch);
     const Column taken = TakeRows(table_, whole.as<int64_t>(), whole.size, scratch);
     if (!rows.is_list) return taken;
-    if (taken.is_list) throw std::runtime_error("lists of lists");
+    if (taken.is_list) throw std::runtime_error("a step got lists of lists");
     Column made = rows;
     made.elements = taken.elements;
     return made;
@@ -97,12 +97,12 @@ class Cast : public Elementwise {
 class Narrow : public Elementwise {
  public:
   explicit Narrow(const Json& entry) : column_(entry["column"].string()), dtype_(DtypeOf(entry["dtype"].string())) {
-    if (IsFloat(dtype_)) throw ArtifactError("a narrow float");
+    if (IsFloat(dtype_)) throw ArtifactError("a step narrows floats, expected integers");
   }
 
   Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& column = vectors[0];
-    if (IsFloat(column.dtype)) throw std::runtime_error("whole numbers were expected");
+    if (IsFloat(column.dtype)) throw std::runtime_error("a step got floats, expected whole numbers");
     const Vector narrow = Converted(column, dtype_, scratch);
     WithType(column.dtype, [&](auto* type) {
       const auto* before = column.as<ValueOf<decltype(type)>>();
@@ -145,7 +145,7 @@ class HexToInt : public Elementwise {
  public:
   Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& column = vectors[0];
-    if (column.dtype != Dtype::kString) throw std::runtime_error("strings were expected");
+    if (column.dtype != Dtype::kString) throw std::runtime_error("a step got numbers, expected strings");
     const auto* text = column.as<std::string_view>();
     return Made<double>(Dtype::kFloat64, column.size, scratch, [&](int64_t i) {
       return column.valid != nullptr && !column.valid[i] ? kNan : NumberOfHex(text[i]);
@@ -157,7 +157,7 @@ class Finite : public Elementwise {
  public:
   Vector Compute(const Vector* vectors, size_t, Scratch& scratch) const override {
     const Vector& column = vectors[0];
-    if (!IsFloat(column.dtype)) throw std::runtime_error("floats were expected");
+    if (!IsFloat(column.dtype)) throw std::runtime_error("a step got whole numbers, expected floats");
     return WithType(column.dtype, [&](auto* type) {
       using T = ValueOf<decltype(type)>;
       const auto* values = column.as<T>();
@@ -201,7 +201,7 @@ class Arithmetic : public Elementwise {
     const Vector left = NumbersOf(vectors[0], scratch);
     if (function_ == Function::kLog) return Log(left, scratch);
     if (number_.values != nullptr) return Apply(function_, left, number_, scratch);
-    if (!has_operand_ && count != 2) throw std::runtime_error("a function of two columns");
+    if (!has_operand_ && count != 2) throw std::runtime_error("a function did not get two columns");
     const Vector right = has_operand_ ? operand_.Beside(left.dtype, scratch) : NumbersOf(vectors[1], scratch);
     return Apply(function_, left, right, scratch);
   }
@@ -318,7 +318,7 @@ class Combine : public Elementwise {
   }
 
   Vector Compute(const Vector* vectors, size_t count, Scratch& scratch) const override {
-    if (count != sizes_.size()) throw std::runtime_error("a number of digits that is not its columns'");
+    if (count != sizes_.size()) throw std::runtime_error("the number of digits differs from the number of columns");
     Vector key = Whole(vectors[0], scratch);
     for (size_t k = 1; k < count; ++k) {
       const Vector digit = Whole(vectors[k], scratch);
@@ -370,7 +370,7 @@ class Bucket : public Elementwise {
 class OnLists : public Step {
  protected:
   static const Column& Lists(const Column& column) {
-    if (!column.is_list) throw std::runtime_error("lists were expected, not single values");
+    if (!column.is_list) throw std::runtime_error("a step got single values, expected lists");
     return column;
   }
 
@@ -476,7 +476,7 @@ class Element : public OnLists {
  public:
   explicit Element(const Json& entry)
       : column_(entry["column"].string()), place_(entry["place"].integer()), length_(entry["length"].integer()) {
-    if (place_ < 0 || place_ >= length_) throw ArtifactError("a list has no such place");
+    if (place_ < 0 || place_ >= length_) throw ArtifactError("a position is outside the list");
   }
 
   Column Run(const Column* const* columns, size_t, Scratch& scratch) const override {
@@ -512,7 +512,7 @@ class SameLengths : public OnLists {
  public:
   Column Run(const Column* const* columns, size_t count, Scratch& scratch) const override {
     if (count != 2 || columns[0]->rows != columns[1]->rows)
-      throw std::runtime_error("lists of as many rows were expected");
+      throw std::runtime_error("a step got lists with different numbers of rows");
     const Column &lists = Lists(*columns[0]), &like = Lists(*columns[1]);
     Column made = Rebuilt(
         lists, nullptr, scratch, [&](int64_t row) { return LengthOf(like, row); },
@@ -539,7 +539,7 @@ class WithoutEmpty : public OnLists {
   Column Run(const Column* const* columns, size_t, Scratch& scratch) const override {
     const Column& column = *columns[0];
     const Vector& texts = column.elements;
-    if (texts.dtype != Dtype::kString) throw std::runtime_error("strings were expected");
+    if (texts.dtype != Dtype::kString) throw std::runtime_error("a step got numbers, expected strings");
     auto* kept = scratch.Take<uint8_t>(texts.size);
     for (int64_t i = 0; i < texts.size; ++i) {
       kept[i] = (texts.valid == nullptr || texts.valid[i]) && !texts.as<std::string_view>()[i].empty();
@@ -578,7 +578,7 @@ class Lookup : public Elementwise {
       const auto* first = firsts.as<int64_t>(Dtype::kInt64) + member;
       const int64_t end = member + 1 < members ? first[1] : all.size();
       if (*first < 0 || *first > end || end > all.size())
-        throw ArtifactError("a lookup whose columns go back or too far");
+        throw ArtifactError("the columns of a lookup decrease or exceed it");
       return std::pair(*first, end - *first);
     };
     const auto [hash, num_hashes] = part("first_hashes", hashes);
@@ -590,7 +590,7 @@ class Lookup : public Elementwise {
         static_cast<int64_t>(OfMembers(entry["num_unknown"], arrays, members).as<uint64_t>(Dtype::kUint64)[member]);
     if (values.size() != hashes.size() || values.dtype != unknown.dtype || values.dtype != missing.dtype ||
         num_buckets_ < 1 || num_buckets_ > most_buckets) {
-      throw ArtifactError("a lookup that contradicts itself");
+      throw ArtifactError("a lookup is inconsistent");
     }
     const size_t item = SizeOf(values.dtype);
     const auto from = [&](const Array& array, int64_t at) {
@@ -625,7 +625,7 @@ class Lookup : public Elementwise {
   // Returns an array with one value per column of a stack.
   static Array OfMembers(const Json& value, Arrays& arrays, int64_t members) {
     const Array array = arrays.Numbers(value);
-    if (array.size() != members) throw ArtifactError("a stack with another number of constants than columns");
+    if (array.size() != members) throw ArtifactError("a stack has different numbers of constants and columns");
     return array;
   }
 
@@ -661,8 +661,8 @@ std::unique_ptr<const Step> MakeStep(const Json& entry, Arrays& arrays) {
   if (kind == "NullToEmpty") return std::make_unique<NullToEmpty>();
   if (kind == "WithoutEmpty") return std::make_unique<WithoutEmpty>();
   if (kind == "Similarity")
-    throw ArtifactError("ColumnSimilarity is no longer compiled: export with --uncompiled ColumnSimilarity");
-  throw ArtifactError("a step of kind '" + kind + "' is not known");
+    throw ArtifactError("ColumnSimilarity is no longer compiled. Export with --uncompiled ColumnSimilarity");
+  throw ArtifactError("unknown kind of step '" + kind + "'");
 }
 
 std::unique_ptr<const Step> MakeMemberStep(const Json& entry, Arrays& arrays, int64_t member, int64_t members) {

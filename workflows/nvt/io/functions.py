@@ -44,17 +44,17 @@ class CodeInFile:
     def __call__(self, *_arguments: Any) -> NoReturn:
         if self._named:
             raise ArtifactError(
-                f"{self._where} calls {self._named}, which no installed package names in the entry-point group "
-                f"{GROUP}; name it there, or leave the column out."
+                f"{self._where} calls {self._named}, which no installed package registers in the entry-point "
+                f"group {GROUP}; register it there, or leave the column out."
             )
         if self._where.startswith("Bucketize"):
             raise ArtifactError(
-                f"{self._where} keeps its boundaries in a function that was saved with its code, which is not run; "
-                "rankline.workflows.nvt.operators.Bucketize keeps them as data."
+                f"{self._where} stores its boundaries in a function saved with its code, which Rankline does not "
+                "run; use rankline.workflows.nvt.operators.Bucketize, which stores them as data."
             )
         raise ArtifactError(
-            f"{self._where} was saved with its code, which is not run; move the function into a module of an installed "
-            f"package and name it in the entry-point group {GROUP}, or leave the column out."
+            f"{self._where} was saved with its code, which Rankline does not run; move the function into an "
+            f"installed package and register it in the entry-point group {GROUP}, or leave the column out."
         )
 
 
@@ -70,11 +70,11 @@ def _loaded(entry: Any) -> Callable[..., Any]:
         function: Callable[..., Any] = entry.load()
     except Exception as error:  # raised by the package's own code
         raise ArtifactError(
-            f"{entry.value}, which an installed package names in the entry-point group {GROUP}, cannot be imported "
-            f"({type(error).__name__}: {error}). Mend or remove the package."
+            f"{entry.value}, registered by an installed package in the entry-point group {GROUP}, cannot be "
+            f"imported ({type(error).__name__}: {error}). Fix or remove the package."
         ) from None
     if not callable(function):
-        raise ArtifactError(f"{entry.value} in the entry-point group {GROUP} is no function. Mend the package.")
+        raise ArtifactError(f"{entry.value} in the entry-point group {GROUP} is not a function. Fix the package.")
     return function
 
 

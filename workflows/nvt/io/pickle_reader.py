@@ -50,7 +50,7 @@ class Call:
 
 
 class _Unnamed(Call):
-    module, attribute, name = "", "", "what a call returns"
+    module, attribute, name = "", "", "the result of a call"
 
 
 def read_inert(stream: IO[bytes]) -> Any:
@@ -138,15 +138,15 @@ class _InertUnpickler(pickle._Unpickler):
     def count_container(self) -> None:
         self._containers_left -= 1
         if self._containers_left < 0:
-            raise ArtifactError("it makes more than its size allows")
+            raise ArtifactError("it builds more objects than a file of its size should")
 
     def _load_memo(self) -> None:
         if len(self.memo) >= self._most_memos:
-            raise ArtifactError("it makes more than its size allows")
+            raise ArtifactError("it builds more objects than a file of its size should")
         self.memo[len(self.memo)] = self.stack[-1]
 
     def _refuse(self) -> None:
-        raise ArtifactError("it is written with instructions that NVTabular's pickles have not")
+        raise ArtifactError("it contains instructions that NVTabular does not write")
 
     dispatch: ClassVar[dict[int, Any]] = {
         **dict.fromkeys(range(256), _refuse),
@@ -164,5 +164,5 @@ class _InertUnpickler(pickle._Unpickler):
 def _flat(key: Any) -> Any:
     """Check a key before it is hashed, because hashing nested tuples may recurse too deeply."""
     if isinstance(key, tuple | frozenset) and any(isinstance(part, tuple | frozenset) for part in key):
-        raise ArtifactError("it has a key of tuples in tuples")
+        raise ArtifactError("it has a dictionary key of nested tuples")
     return key

@@ -113,7 +113,7 @@ def check_extent(tree: Any, num_bytes: int) -> None:
             extents[id(part)] = -1
             extents[id(part)] = 8 + sum(map(of_inner, _contents_of(part)))
         if extents[id(part)] < 0:
-            raise ArtifactError("it holds itself")
+            raise ArtifactError("it contains itself")
         return extents[id(part)]
 
     def of_inner(part: Any) -> int:
@@ -129,7 +129,7 @@ def check_extent(tree: Any, num_bytes: int) -> None:
             seen.add(id(node))
             total += extent(node)
         if total > max(_LEAST_BYTES, _MOST_TIMES * num_bytes):
-            raise ArtifactError(f"it has {num_bytes} bytes, but expands to more than {_MOST_TIMES} times as many")
+            raise ArtifactError(f"it has {num_bytes} bytes but expands to more than {_MOST_TIMES} times that size")
 
 
 def _contents_of(part: Any) -> Iterable[Any]:
@@ -258,7 +258,7 @@ def _not_data(name: str) -> ArtifactError:
 
 
 def _unexpected(call: Call) -> ArtifactError:
-    return ArtifactError(f"{call.name} stands there with arguments or contents that no saved workflow has")
+    return ArtifactError(f"it contains {call.name} with arguments or state that NVTabular does not save")
 
 
 def _make_shell(maker: _Maker, call: Call) -> Any:

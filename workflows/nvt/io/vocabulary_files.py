@@ -74,7 +74,7 @@ def _check_footer(path: Path, footer: pq.FileMetaData, num_bytes: int) -> list[s
     size, texts = 0, set[str]()
     for place in range(footer.num_columns):
         if footer.schema.column(place).max_repetition_level:
-            raise ArtifactError(f"{str(path)!r} holds lists, expected one value per row")
+            raise ArtifactError(f"{str(path)!r} contains lists, expected one value per row")
         if footer.schema.column(place).physical_type == "BYTE_ARRAY":
             texts.add(footer.schema.column(place).path)
     for number in range(footer.num_row_groups):
@@ -94,7 +94,9 @@ def _check_footer(path: Path, footer: pq.FileMetaData, num_bytes: int) -> list[s
 
 def _check_size(path: Path, size: int, num_bytes: int) -> None:
     if size > max(_LEAST_BYTES, _MOST_TIMES * num_bytes):
-        raise ArtifactError(f"{str(path)!r} has {num_bytes} bytes and holds more than {_MOST_TIMES} times as many")
+        raise ArtifactError(
+            f"{str(path)!r} has {num_bytes} bytes but expands to more than {_MOST_TIMES} times that size"
+        )
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:

@@ -86,8 +86,8 @@ def check_loadable(workflow: nvt.Workflow) -> None:
     for kind in {type(node.op) for node in _nodes(workflow.graph)}:
         if not has_rule(kind.__module__, kind.__qualname__):
             raise ConfigError(
-                f"a saved workflow with {kind.__module__}.{kind.__qualname__} could not be loaded. Name the class in "
-                f"the entry-point group {GROUP} of an installed package: {kind.__name__.lower()} = "
+                f"a saved workflow with {kind.__module__}.{kind.__qualname__} could not be loaded. Register the "
+                f"class in the entry-point group {GROUP} of an installed package: {kind.__name__.lower()} = "
                 f'"{kind.__module__}:{kind.__qualname__}".'
             )
 
@@ -99,13 +99,13 @@ def load_workflow(directory: Path) -> nvt.Workflow:
         ArtifactError: the workflow is missing or damaged, or it refers to something that is not data.
     """
     if not (directory / _PICKLE).exists():
-        raise ArtifactError(f"{directory} holds no {_PICKLE}. Expected a workflow that NVTabular 23.8 saved.")
+        raise ArtifactError(f"{directory} contains no {_PICKLE}, expected a workflow saved by NVTabular 23.8.")
     workflow = _load_pickle(directory)
     try:
         _check_sizes(workflow)
     except ArtifactError as error:
         raise ArtifactError(
-            f"{directory} was not loaded: {error}. Expected what NVTabular's Workflow.save writes."
+            f"{directory} was not loaded: {error}. Expected a workflow written by NVTabular's Workflow.save."
         ) from None
     return workflow
 
@@ -143,8 +143,8 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
                 say_whose_they_are(node)
     except ArtifactError as error:
         remedy = _too_old(directory) or (
-            "Expected NVTabular operators and data only; name an operator class of your own in the entry-point group "
-            f"{GROUP} of its package."
+            "Expected NVTabular operators and data only; register your own operator classes in the entry-point "
+            f"group {GROUP} of their package."
         )
         reason = " ".join(str(error).split())  # names in the message may contain line feeds
         raise ArtifactError(f"{path} was not loaded: {reason}. {remedy}") from None
@@ -152,7 +152,7 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
         remedy = _too_old(directory) or "Prepare the data again."
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {in_short(error)}). {remedy}") from None
     if not isinstance(workflow, nvt.Workflow):
-        raise ArtifactError(f"{path} holds {type(workflow).__name__}, expected an NVTabular workflow.")
+        raise ArtifactError(f"{path} contains {type(workflow).__name__}, expected an NVTabular workflow.")
     keep_vocabularies_in(workflow, directory)
     return workflow
 
@@ -165,7 +165,7 @@ def _too_old(directory: Path) -> str:
     except (OSError, LookupError, TypeError, ValueError, AttributeError):  # damaged or foreign metadata
         return ""
     found, oldest = (" and ".join(f"{name} {versions[name]}" for name in _OLDEST) for versions in (saved_by, _OLDEST))
-    return f"It was saved by {found}, expected at least {oldest}: prepare the data again." if is_old else ""
+    return f"The workflow was saved by {found}, expected {oldest} or later. Prepare the data again." if is_old else ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -194,7 +194,7 @@ def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[An
 
     def walk(node: Any) -> None:
         if not isinstance(node, Node):
-            raise ArtifactError(f"its graph holds {type(node).__name__} where a node should be")
+            raise ArtifactError(f"its graph contains {type(node).__name__} in place of a node")
         num_paths[id(node)] = 0
         counts = []
         for other in following(node):
@@ -202,7 +202,7 @@ def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[An
                 walk(other)
             counts.append(num_paths[id(other)])
         if 0 in counts or sum(counts) > _MOST_PATHS:
-            raise ArtifactError(f"its graph goes round in circles, or has more than {_MOST_PATHS} paths")
+            raise ArtifactError(f"its graph has a cycle or more than {_MOST_PATHS} paths")
         num_paths[id(node)] = max(1, sum(counts))
         walked.append(node)
 
@@ -223,7 +223,7 @@ def _keep_files_in(operator: Any, directory: Path) -> None:
         operator.vocabs = {key: operator.categories[key] for key in operator.vocabs}
     if isinstance(operator, ops.JoinExternal):
         if not isinstance(operator.df_ext, nvt.Dataset):
-            raise ArtifactError("a JoinExternal in it has no frame to join")
+            raise ArtifactError("one of its JoinExternal operators has no table to join")
         operator._ext_cache = None
 
 
@@ -232,7 +232,7 @@ def _moved(file: str, saved_in: str, directory: Path) -> str:
     path = directory / name
     is_address = "::" in name or "://" in name  # to fsspec, which NVTabular opens files with
     if is_address or not file.startswith(saved_in) or not path.resolve().is_relative_to(directory.resolve()):
-        raise ArtifactError(f"it names the file {file!r}, which is not in the directory that it was saved in")
+        raise ArtifactError(f"it refers to the file {file!r}, which is not in the workflow's directory")
     return str(path)
 
 
@@ -255,8 +255,8 @@ def check_no_folds(workflow: nvt.Workflow) -> None:
     """Raise `ConfigError` if the workflow's result depends on the row order of the fit."""
     if any(operator.kfold > 1 for operator in _target_encodings(workflow)):
         raise ConfigError(
-            "TargetEncoding draws the fold of a row, whose targets are kept from it, by the row's place among those of "
-            "the fit, which a loader does not know. Give it kfold=1, or encode offline."
+            "TargetEncoding with several folds needs each row's position in the fitted data, which a loader does "
+            "not know. Pass kfold=1, or encode when preparing."
         )
 
 

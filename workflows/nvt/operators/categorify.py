@@ -57,8 +57,8 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
                 categories[name] = _write_uniques([counts], str(directory), selector, options, cpu=True)
         if empty := [name for name, path in categories.items() if not Path(path).exists()]:
             raise DataError(
-                f"columns {empty} are missing in every training row, so there is nothing to encode. "
-                "Give more rows, or leave the columns out."
+                f"columns {empty} are missing in every training row, so there is nothing to encode. Provide more "
+                "rows, or leave the columns out."
             )
         super().fit_finalize(categories)
 
@@ -219,7 +219,7 @@ class HashedCategorify(Categorify):
             ConfigError: columns are grouped.
         """
         if groups := [group.names for group in col_selector.subgroups if len(group.names) > 1]:
-            raise ConfigError(f"HashedCategorify got groups of columns {groups}, expected columns to encode alone.")
+            raise ConfigError(f"HashedCategorify got column groups {groups}, expected single columns.")
         return super().fit(col_selector, ddf)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:

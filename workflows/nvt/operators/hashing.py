@@ -86,8 +86,8 @@ def with_stable_hashes(workflow: nvt.Workflow) -> nvt.Workflow:
         if _depends_on_position(node.op):
             if isinstance(node.op, ops.Categorify) and (groups := _groups(node)):
                 raise ConfigError(
-                    f"Categorify with num_buckets got groups of columns {groups}, whose unseen combinations NVTabular "
-                    "hashes with the row's position. Leave out num_buckets, or encode the columns alone."
+                    f"Categorify with num_buckets got column groups {groups}, for which NVTabular hashes unseen "
+                    "combinations with the row's position. Leave out num_buckets, or encode each column alone."
                 )
             node.op = _stable(node.op)
     return stable

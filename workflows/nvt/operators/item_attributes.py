@@ -37,8 +37,8 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         keys = self.items[key]
         if not len(keys) or keys.isna().any() or keys.duplicated().any():  # is_unique truncates strings at NUL
             raise DataError(
-                f"{key} of {len(keys)} items: {keys.isna().sum()} missing, {keys.duplicated().sum()} repeated. "
-                "Expected at least one item, and each of them once."
+                f"{key} has {len(keys)} items, {keys.isna().sum()} missing and {keys.duplicated().sum()} "
+                "repeated, expected one or more distinct items."
             )
         self._index = pd.Index(keys)
         self._values = {name: _filled(self.items[name], value) for name, value in fill.items()}
@@ -49,9 +49,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
     def outputs(self, name: str) -> dict[str, str]:
         """Return attribute → output column, for a column of items."""
         if not name.startswith(self.key):
-            raise ConfigError(
-                f"ItemAttributes got a column {name!r}, expected one whose name begins with {self.key!r}."
-            )
+            raise ConfigError(f"ItemAttributes got column {name!r}, expected a name starting with {self.key!r}.")
         return {attribute: attribute + name.removeprefix(self.key) for attribute in self.fill}
 
     def column_mapping(self, col_selector: nvt.ColumnSelector) -> dict[str, list[str]]:

@@ -50,8 +50,8 @@ class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
         super().__init__(start, end, pad=True, pad_value=pad_value)
         if not 0 < self.max_elements <= LONGEST_PADDED:
             raise ConfigError(
-                f"PaddedListSlice({start}, {end}) has no maximum length, expected 1 to {LONGEST_PADDED} values. Pass a "
-                "start and an end."
+                f"PaddedListSlice({start}, {end}) has no maximum length, expected 1 to {LONGEST_PADDED} values. "
+                "Pass both start and end."
             )
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:

@@ -66,7 +66,7 @@ def test_registered_version_is_deployed_updated_described_and_asked(typed: Typed
     path = tmp_path / "elsewhere" / NAME
     assert f"{NAME} is created" in said(typed("create", "--name", NAME, "-m", f"models:/{NAME}/1"))
     assert active_version(path, NAME) == 1
-    assert "exists already" in refused(typed("create", "--name", NAME, "-m", f"models:/{NAME}/2"))
+    assert "already exists" in refused(typed("create", "--name", NAME, "-m", f"models:/{NAME}/2"))
     said(typed("update", "--name", NAME, "-m", f"models:/{NAME}@champion"))
     assert active_version(path, NAME) == 2
     assert f"'name': '{NAME}'" in said(typed("list"))
@@ -89,8 +89,8 @@ def test_registered_version_is_deployed_updated_described_and_asked(typed: Typed
 def test_empty_directory_holds_no_deployments_and_a_path_is_no_name(typed: Typed, tmp_path: Path) -> None:
     assert "[]" in said(typed("list"))
     for name in ("", ".", "..", "a/b"):
-        assert f"the name is {name!r}" in refused(typed("create", "--name", name, "-m", f"models:/{NAME}/1"))
-        assert f"has no ensemble {name!r}" in refused(typed("get", "--name", name))
+        assert f"the deployment name is {name!r}" in refused(typed("create", "--name", name, "-m", f"models:/{NAME}/1"))
+        assert f"does not contain ensemble {name!r}" in refused(typed("get", "--name", name))
 
 
 def test_export_of_a_run_is_deployed_and_a_server_is_asked(typed: Typed, origin: Path) -> None:
@@ -119,7 +119,7 @@ def test_deployment_is_served_from_mlflow_until_ctrl_c(origin: Path, store: Stor
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    wait_until(lambda: "Ctrl-C stops it" in log.read_text() or process.poll() is not None)
+    wait_until(lambda: "press Ctrl-C to stop" in log.read_text() or process.poll() is not None)
     assert process.poll() is None, log.read_text()
     servers = psutil.Process(process.pid).children(recursive=True)
     url = log.read_text().partition("gRPC ")[2].split(";")[0]
@@ -137,14 +137,14 @@ def test_undeployable_model_is_refused_and_the_active_version_stays(typed: Typed
     assert "expected models:/NAME/VERSION or runs:/RUN_ID" in refused(typed(*create, "s3://bucket/model"))
     assert f"expected models:/{NAME}/VERSION" in refused(typed(*create, "models:/other/1"))
     assert f"models:/{NAME}/9 cannot be looked up" in refused(typed(*create, f"models:/{NAME}/9"))
-    assert "no option engine" in refused(typed(*create, f"models:/{NAME}/1", "-C", "engine=onnx"))
+    assert "unknown option engine" in refused(typed(*create, f"models:/{NAME}/1", "-C", "engine=onnx"))
     assert "does not exist" in refused(typed(*create, "runs:/0123", "-C", f"work_dir={tmp_path}"))
     assert not (tmp_path / "elsewhere" / NAME).exists()
     at_origin = f"rankline:{origin.parent}"
-    assert "has no ensemble 'other'" in refused(typed("get", "--name", "other", target=at_origin))
-    with pytest.raises(MlflowException, match="has no ensemble 'other'"):
+    assert "does not contain ensemble 'other'" in refused(typed("get", "--name", "other", target=at_origin))
+    with pytest.raises(MlflowException, match="does not contain ensemble 'other'"):
         get_deploy_client(at_origin).get_deployment("other")
-    assert "servers may run it" in refused(typed("delete", "--name", NAME, target=at_origin))
+    assert "servers may be using it" in refused(typed("delete", "--name", NAME, target=at_origin))
     damage(ExportedEnsemble.load(origin, 1), "predict")
     assert refused(typed("update", "--name", NAME, "-m", f"models:/{NAME}/1", target=at_origin))
     assert active_version(origin, NAME) == 2

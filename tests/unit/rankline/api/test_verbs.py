@@ -104,8 +104,8 @@ def test_name_that_yaml_takes_for_something_else_stays_a_name() -> None:
 
 BAD_ROWS: dict[str, tuple[Any, dict[str, Any], type[RanklineError], str]] = {
     "no frame": ({"a": [1]}, {}, DataError, "rows are dict, expected a pandas DataFrame"),
-    "a list of no files": ([1], {}, DataError, "a list with int in it, expected the names of files"),
-    "several types": (pd.DataFrame({"a": [1, "b"]}), {}, DataError, "column a .*Give each column one type"),
+    "a list of no files": ([1], {}, DataError, "the list of rows contains int, expected file names only"),
+    "several types": (pd.DataFrame({"a": [1, "b"]}), {}, DataError, "column a .*Use a single type per column"),
     "one name twice": (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, DataError, "Duplicate column names"),
     "no rows": (FRAME.head(0), {}, DataError, "no rows"),
 }
@@ -122,7 +122,13 @@ BAD_CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], 
     "train": (rankline.train, ("movielens",), {"epoch": 3}, ConfigError, "Did you mean 'epochs' by 'epoch'"),
     "train first": (rankline.train, ("movielens",), {}, ArtifactError, "rankline prepare movielens"),
     "export": (rankline.export, ("movielens",), {"engin": "onnx"}, ConfigError, "Did you mean 'engine'"),
-    "predict by a path": (rankline.predict, (Path("m.onnx"), FRAME), {}, ConfigError, "expected what rankline.export"),
+    "predict by a path": (
+        rankline.predict,
+        (Path("m.onnx"), FRAME),
+        {},
+        ConfigError,
+        "expected the result of rankline.export",
+    ),
 }
 
 
@@ -137,9 +143,9 @@ def test_call_that_cannot_be_done_says_what_to_give(case: str) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (SourceConfig(), "there is no generator of movielens. Give --data-dir"),
-        (SourceConfig(data_dir=Path("data"), rows=9), "--rows: for generated rows only"),
-        (SourceConfig(download="ml-0m"), "no archive 'ml-0m' of movielens"),
+        (SourceConfig(), "rows of movielens cannot be generated. Pass --data-dir"),
+        (SourceConfig(data_dir=Path("data"), rows=9), "--rows can be used only with generated rows"),
+        (SourceConfig(download="ml-0m"), "movielens has no archive 'ml-0m'"),
     ],
 )
 def test_source_without_rows_is_refused(config: SourceConfig, message: str, tmp_path: Path) -> None:
@@ -219,5 +225,5 @@ def test_graph_of_merlin_systems_is_exported_as_it_is(tmp_path: Path) -> None:
     total = 0.1 * encoded["user"].to_numpy() + 0.25 * encoded["price"].to_numpy()
     scored = rankline.predict(ensemble, rows)
     np.testing.assert_allclose(scored["score_click"], 1 / (1 + np.exp(-total)), rtol=1e-6)
-    with pytest.raises(ConfigError, match="a graph of merlin-systems and a workflow were both given"):
+    with pytest.raises(ConfigError, match="a merlin-systems graph already contains its workflow"):
         rankline.export(model=node, workflow=workflow, sample=rows, name="mine", **places)

@@ -55,7 +55,7 @@ def test_export_of_a_model_is_scored_listed_and_rolled_back_by_its_name() -> Non
     assert json.loads(scored.stdout)["score_click"] == pytest.approx(1 / (1 + np.exp(-(0.3 + 0.125))), rel=1e-6)
     unknown = call("bench nobody")
     assert unknown.exit_code == 1
-    assert "In there: mine, or name another --repository" in unknown.output.replace("\n", " ")
+    assert "It contains mine, or pass another --repository" in unknown.output.replace("\n", " ")
     assert "Traceback" not in unknown.output
     listed = call("versions mine").output
     assert "onnx" in listed
@@ -70,15 +70,15 @@ def test_export_of_a_model_is_scored_listed_and_rolled_back_by_its_name() -> Non
 
 
 REFUSED = {
-    "export": "give a recipe, such as movielens, or a model with a sample and a name",
-    "export movielens --sample rows.csv": "sample: only with a model that was trained elsewhere",
-    "export movielens --model model --sample rows.csv --name mine": "a recipe and a model were both given",
-    "export --model model --sample rows.csv --name mine --missing 0": "--missing 0 is for XGBoost",
+    "export": "Pass a recipe, such as movielens, or a model with a sample and a name",
+    "export movielens --sample rows.csv": "sample can be used only with a model that was trained elsewhere",
+    "export movielens --model model --sample rows.csv --name mine": "a recipe and a model were both passed",
+    "export --model model --sample rows.csv --name mine --missing 0": "--missing 0 applies to XGBoost",
     "export --model model --sample rows.csv --name movielens": "not the name of a recipe",
     "export --model none --sample rows.csv --name mine": "none does not exist. Expected a model: SavedModel",
-    "export --model model --sample rows.csv --name mine --uncompiled LambdaOp": "without a compiled form: none",
-    "predict nobody --user 3": "nothing was exported as 'nobody' to",
-    "rollback nobody --repository none": "Nothing is there: rankline export makes one, or name another --repository",
+    "export --model model --sample rows.csv --name mine --uncompiled LambdaOp": "that cannot be compiled: none",
+    "predict nobody --user 3": "'nobody' was not found in",
+    "rollback nobody --repository none": "create one with rankline export, or pass another --repository",
 }
 
 
@@ -94,7 +94,7 @@ def test_export_of_a_model_does_not_replace_the_ensemble_of_a_recipe(tmp_path: P
     publish_tiny(tmp_path / "models" / "tiny", 0)
     done = call(f"export --model model --sample rows.csv --name tiny --repository {tmp_path / 'models'}")
     assert done.exit_code == 1
-    assert "an ensemble that a recipe made" in done.output.replace("\n", " ")
+    assert "an ensemble exported from a recipe" in done.output.replace("\n", " ")
 
 
 SPEC = """
@@ -195,7 +195,7 @@ def document(tmp_path: Path) -> Path:
 
 def test_import_tells_channels_of_any_name_by_what_they_hold(tmp_path: Path, document: Path) -> None:
     output = output_of("import", "movielens", document, "--name", "churn", "--work-dir", tmp_path / "work")
-    assert "train it with: rankline train churn=movielens" in output
+    assert "train a model with: rankline train churn=movielens" in output
     assert "numeric_inputs as continuous" in output
     assert not (tmp_path / "work" / "movielens").exists()
     data = PreparedData.load(tmp_path / "work" / "churn" / "prepared")
@@ -209,8 +209,8 @@ def test_import_tells_channels_of_any_name_by_what_they_hold(tmp_path: Path, doc
 @pytest.mark.parametrize(
     ("channels", "message"),
     [
-        ("{all: [user_age, user_id], label: [label]}", "'all', which no model knows, and holds ids beside numbers"),
-        ("{user_features: [user_id], more: [item_id], label: [label]}", r"'more', which no model knows, beside"),
+        ("{all: [user_age, user_id], label: [label]}", "'all', which no model uses, and contains both ids and numbers"),
+        ("{user_features: [user_id], more: [item_id], label: [label]}", r"'more', which no model uses, beside"),
     ],
 )
 def test_import_refuses_an_ambiguous_channel(tmp_path: Path, document: Path, channels: str, message: str) -> None:

@@ -43,14 +43,14 @@ def test_verb_runs_as_the_one_process_of_a_launcher() -> None:
 def test_train_refuses_a_launcher_that_is_not_known() -> None:
     done = CliRunner().invoke(app, ["train", "movielens"], env={"PMI_SIZE": "3"})
     assert done.exit_code == 1
-    assert "one of 3 processes of a launcher that is neither Open MPI's nor horovodrun" in done.output
+    assert "one of 3 processes started by a launcher other than Open MPI or horovodrun" in done.output
 
 
 def test_run_refuses_more_candidates_than_are_ranked_at_once_before_it_begins(tmp_path: Path) -> None:
     arguments = ["run", "amazon-sim", "--work-dir", str(tmp_path / "work"), "--batch-sizes", "32768"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
-    assert done.output.startswith("Error: batch size 32768 is larger than the model takes (16384)")
+    assert done.output.startswith("Error: batch size 32768 exceeds the model's limit (16384)")
     assert not (tmp_path / "work").exists()
 
 

@@ -142,7 +142,7 @@ def test_parameters_become_the_choices_of_our_training() -> None:
 
 def test_long_history_that_leaves_no_short_one_is_refused() -> None:
     longest = sequence_rows.MAX_LENGTH
-    with pytest.raises(ConfigError, match=f"is {longest}, and histories have up to {longest} items.*at most 11"):
+    with pytest.raises(ConfigError, match=f"is {longest}, but histories have at most {longest} items.*Pass 11 or less"):
         SimOptions(long_seq_length=longest, seed=0).train_config(sequence_rows.make_spec(), "float32")
 
 
@@ -155,8 +155,11 @@ def test_long_history_that_leaves_no_short_one_is_refused() -> None:
         (["--affinity", "best"], "--affinity is 'best'. Available: disabled, socket, "),
         (["--model_type", "torch_mlp"], "'torch_mlp', expected a TensorFlow model"),
         ([], "--dataset_dir is missing"),
-        (["--benchmark", "--save_checkpoint_path", "x"], "--save_checkpoint_path belongs to training without --bench"),
-        (["--intra_op_parallelism", "1"], "the numbers of threads can no longer be set.*Start a new process"),
+        (
+            ["--benchmark", "--save_checkpoint_path", "x"],
+            "--save_checkpoint_path can be used only for training without --bench",
+        ),
+        (["--intra_op_parallelism", "1"], "the thread counts can no longer be changed.*Start a new process"),
     ],
 )
 def test_parameters_are_refused_by_the_documents_names(arguments: list[str], message: str) -> None:
@@ -227,7 +230,7 @@ def test_resumed_run_counts_epochs_from_the_start_and_ends_with_the_same_weights
     model = TrainedModel.load(tmp_path / "results" / "model")
     assert model.run_id == TrainedModel.load(half / "model").run_id
     run = store.get_run(model.run_id).data
-    assert run.tags["mlflow.note.content"].endswith("Continues to epoch 3.")
+    assert run.tags["mlflow.note.content"].endswith("Continuing to epoch 3.")
     assert [point.step for point in store.get_metric_history(model.run_id, "sim/test_auc")] == [1, 2, 3]
     assert list((tmp_path / "results").glob(".sim-*")) == []
 
@@ -235,16 +238,20 @@ def test_resumed_run_counts_epochs_from_the_start_and_ends_with_the_same_weights
 def test_checkpoint_is_neither_overwritten_nor_taken_for_another(prepared: Path, half: Path, tmp_path: Path) -> None:
     common = ["--dataset_dir", prepared, "--results_dir", tmp_path]
     before = (half / "saved" / "manifest.json").read_bytes()
-    with pytest.raises(ConfigError, match="is the checkpoint of another run.*go on with --load_checkpoint_path"):
+    with pytest.raises(
+        ConfigError, match="is the checkpoint of another run.*continue that run with --load_checkpoint_path"
+    ):
         sim(*SMALL, *common, "--save_checkpoint_path", half / "saved")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep me")
     with pytest.raises(ArtifactError, match="not an artifact"):
         sim(*SMALL, *common, "--save_checkpoint_path", tmp_path / "mine")
     go_on = [*SMALL, *common, "--load_checkpoint_path", half / "saved"]
-    with pytest.raises(ConfigError, match=r"got global_batch_size 32, there 64; stage_two_mlp_dims \[9\], there \[8\]"):
+    with pytest.raises(
+        ConfigError, match=r"got global_batch_size 32, previously 64; stage_two_mlp_dims \[9\], previously \[8\]"
+    ):
         sim(*go_on, "--stage_two_mlp_dims", 9, "--global_batch_size", 32)
-    with pytest.raises(ConfigError, match=r"got embedding_dim 5, there 4\. Give the parameters as they were"):
+    with pytest.raises(ConfigError, match=r"got embedding_dim 5, previously 4\. Pass the original parameters"):
         sim(*go_on, "--embedding_dim", 5, "--mode", "inference")
     for path, what in ((tmp_path / "absent", "does not exist"), (half / "model", "is trained-model")):
         with pytest.raises(ArtifactError, match=f"{what}, expected a training-checkpoint"):
@@ -274,7 +281,9 @@ def test_inference_scores_the_test_rows_by_any_model(
 
 def test_inference_takes_random_weights_if_told_to(prepared: Path, tmp_path: Path, store: mlflow.MlflowClient) -> None:
     arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", tmp_path, "--mode", "inference"]
-    with pytest.raises(ConfigError, match=r"no model to score with: .*model does not exist.*--random_weights"):
+    with pytest.raises(
+        ConfigError, match=r"model does not exist, so there is no model to score with.*--random_weights"
+    ):
         sim(*arguments)
     assert not (tmp_path / "log.json").exists()
     sim(*arguments, "--random_weights", "--amp")
@@ -286,9 +295,9 @@ def test_inference_takes_random_weights_if_told_to(prepared: Path, tmp_path: Pat
 
 def test_saved_model_is_not_scored_otherwise_than_it_is_served(prepared: Path, straight: Path) -> None:
     arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", straight, "--mode", "inference", "--amp"]
-    with pytest.raises(ConfigError, match=r"model scores as it is served, in float32 and not compiled\. Leave out"):
+    with pytest.raises(ConfigError, match=r"model is scored as it is served: in float32 and not compiled\. Remove"):
         sim(*arguments)
-    with pytest.raises(ConfigError, match="there is no model to score with: nix does not exist"):
+    with pytest.raises(ConfigError, match="nix does not exist, so there is no model to score with"):
         sim(*arguments, "--load_checkpoint_path", "nix")
 
 
@@ -372,7 +381,7 @@ def theirs(tmp_path: Path) -> Path:
     ("old", "new", "message"),
     [
         ("test:", "other:", r"source_spec has \['other', 'train'\], expected train, and test or valid"),
-        ("label_ch: [clicked]", "x: [clicked]", "channel 'label' is empty: a model needs a label column"),
+        ("label_ch: [clicked]", "x: [clicked]", "channel 'label' is empty, expected at least one label column"),
     ],
 )
 def test_spec_without_split_or_label_is_refused(theirs: Path, tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -385,7 +394,7 @@ def test_spec_without_split_or_label_is_refused(theirs: Path, tmp_path: Path, ol
 @pytest.mark.parametrize(
     ("place", "arguments", "kind", "message"),
     [
-        ("nowhere", SMALL, ConfigError, "nowhere is not a directory. Give one with prepared data or with"),
+        ("nowhere", SMALL, ConfigError, "nowhere is not a directory. Pass one with prepared data or with"),
         ("empty", SMALL, ConfigError, r"neither prepared data nor feature_spec\.yaml.*--feature_spec"),
         ("records", [*SMALL, "--prebatch_train_size", 64], ConfigError, "is 64, and the train data has 48 rows per"),
         ("prepared", [*SMALL, "--prebatch_test_size", 48], ConfigError, "is 48, and the valid data is parquet"),
@@ -393,7 +402,7 @@ def test_spec_without_split_or_label_is_refused(theirs: Path, tmp_path: Path, ol
             "prepared",
             [*SMALL, "--drop_remainder", "--global_batch_size", 2000],
             DataError,
-            "no batch of 2,000 rows in the train data, which has 1,000",
+            "the train data has 1,000 rows, fewer than one batch of 2,000",
         ),
     ],
 )
@@ -425,7 +434,7 @@ def test_rows_in_the_same_order_are_read_once_unless_the_cache_is_disabled(tmp_p
     if is_cached:
         assert [labels.numpy().tolist() for _, labels in batches] == first
     else:
-        with pytest.raises(DataError, match="has disappeared"):
+        with pytest.raises(DataError, match="was removed after"):
             list(batches)
 
 

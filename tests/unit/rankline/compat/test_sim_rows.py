@@ -169,7 +169,7 @@ def test_files_are_named_as_often_as_a_batch_needs(num_rows: int, times: int) ->
     spec = make_spec({"valid": Source(files=("a", "b"), num_rows=400)})
     source = with_rows(spec, "valid", num_rows).source("valid")
     assert source == Source(files=("a", "b") * times, num_rows=400 * times)
-    with pytest.raises(SpecError, match="no split 'test'"):
+    with pytest.raises(SpecError, match="unknown split 'test'"):
         with_rows(spec, "test", 1)
 
 
@@ -225,7 +225,7 @@ def test_position_that_was_saved_while_reading_is_the_one_to_go_on_at(rated: Pat
     resumed: Any = repeated(loader(rated), 3)
     resumed.load_state_dict(state)
     assert ages(resumed) == left
-    with pytest.raises(ConfigError, match="the saved position is of 3 passes per epoch, got 2"):
+    with pytest.raises(ConfigError, match="the saved position is for 3 passes per epoch, got 2"):
         repeated(loader(rated), 2).load_state_dict(state)  # type: ignore[attr-defined]
 
 

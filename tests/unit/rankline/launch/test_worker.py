@@ -242,18 +242,18 @@ def test_logs_of_an_earlier_run_are_removed_and_those_of_a_generation_are_not(lo
         ([_record(0, error="gone", is_lost=True), _record(1, error="no rows", is_lost=False), _ended(0, 1), OTHERS],
          RanklineError, "^worker 1: no rows$"),
         ([_record(0, error="gone", is_lost=True), _ended(1, 137), OTHERS, _ended(0, 1)],
-         WorkerLostError, "^worker 1 was ended by SIGKILL, .*memory"),
-        ([_ended(1, 139), OTHERS, _ended(0, 143)], WorkerLostError, "^worker 1 was ended by SIGSEGV"),
+         WorkerLostError, "^worker 1 was killed by SIGKILL, .*memory"),
+        ([_ended(1, 139), OTHERS, _ended(0, 143)], WorkerLostError, "^worker 1 was killed by SIGSEGV"),
         (["[1]<stderr>:rankline: not found\n", _ended(1, 127), OTHERS, _ended(0, 143)],
-         RanklineError, "^worker 1 ended with status 127: rankline: not found. Its log: .*worker-1.log$"),
-        ([_ended(1, 255), OTHERS], WorkerLostError, "^worker 1 ended with status 255: no output"),
+         RanklineError, "^worker 1 exited with status 127: rankline: not found. Its log: .*worker-1.log$"),
+        ([_ended(1, 255), OTHERS], WorkerLostError, "^worker 1 exited with status 255: no output"),
         # Asked to end, and killed as it did not: that is the one that the others waited for.
         ([_record(0, error="no answer", is_lost=True), _ended(0, 1), OTHERS, _ended(1, 137)],
-         WorkerLostError, "^worker 1 did not answer"),
+         WorkerLostError, "^worker 1 stopped responding"),
         ([_record(0, error="too late", is_lost=True), _ended(0, 1), OTHERS, _ended(1, 143)],
          WorkerLostError, "^too late"),
         (["ssh not successful for host b:\n", "ssh: No route to host\n", "RuntimeError: could not\n"],
-         WorkerLostError, "^b cannot be reached: ssh: No route to host. `ssh b true` must work"),
+         WorkerLostError, "^b cannot be reached: ssh: No route to host. Make sure that `ssh b true` works"),
         (["Traceback\n", "RuntimeError: all is lost.\n"], RanklineError, "status 1 .* all is lost. Its log: .*r.log$"),
         ([f"{line}\n" for line in ("a warning", RULE, "prterun found no", "program.", "", "NOTE:", " Node: vm", RULE)],
          RanklineError, "a model: prterun found no program. Its log: .*r.log$"),
@@ -276,5 +276,5 @@ def test_failure_is_known_as_soon_as_a_worker_ends(listener: Listener) -> None:
 
 
 def test_workers_that_end_without_a_model_have_failed(listener: Listener) -> None:
-    with pytest.raises(RanklineError, match="status 0 and without a model"):
+    with pytest.raises(RanklineError, match="status 0 without producing a model"):
         listener.result(0)

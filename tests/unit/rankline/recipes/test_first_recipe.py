@@ -109,7 +109,7 @@ def test_init_names_a_row_that_contradicts_its_guesses(tmp_path: Path, monkeypat
     done = CliRunner().invoke(app, ["init", str(tmp_path / "rows.csv"), "--output", str(recipe)])
     assert done.exit_code == 1
     said = " ".join(done.output.split())
-    assert "rankline.yaml was written, but not all rows fit it" in said
+    assert "rankline.yaml was written, but some rows do not fit it" in said
     assert "rows.csv, row 300: column 'fee' is 'many', expected a number" in said
     assert read_recipe(recipe).dataset.inputs == ("fee", "user")
 
@@ -176,12 +176,12 @@ def test_init_names_files_relative_to_the_recipe(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no files were given"),
-        (("my rows.csv", "--output", "a.txt"), "expected a name that ends with .yaml"),
+        ((), "no files were passed"),
+        (("my rows.csv", "--output", "a.txt"), "expected a file name ending in .yaml"),
         (("my rows.csv", "--output", "none/a.yaml"), "none is not a directory"),
         (("rows.data",), "the format of rows.data is unknown"),
         (("rows.data", "--format", "xls"), "--format is 'xls'. Available: csv, parquet, jsonl"),
-        (("one.csv",), "no column besides the label can be learned from"),
+        (("one.csv",), "no column besides the label that can be used as a feature"),
     ],
 )
 def test_init_refuses_unusable_input_and_writes_nothing(here: Path, arguments: tuple[str, ...], message: str) -> None:

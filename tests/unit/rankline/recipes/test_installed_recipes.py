@@ -74,7 +74,7 @@ def cli(site: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: Path) -> None:
     prepared = cli(site, "prepare", "shop", "--data-dir", "data", "--valid-share", "0.25")
     assert prepared.returncode == 0, prepared.stderr
-    assert "package broken: its recipes 'no_such_module.recipes' are left out (ModuleNotFoundError" in prepared.stderr
+    assert "package broken: its recipes 'no_such_module.recipes' were skipped (ModuleNotFoundError" in prepared.stderr
     compiled = run(site, COMPILED)
     assert compiled.returncode == 0, compiled.stderr
 
@@ -84,9 +84,7 @@ def test_operator_that_cannot_be_served_is_refused_before_anything_is_trained(si
     file.write_text(file.read_text().replace("def lower(", "def unused("))
     done = cli(site, "run", "shop", "--data-dir", "data", "--valid-share", "0.25")
     assert done.returncode == 1
-    assert (
-        "operator Cents (columns ['price']) has no compiled form. Replace it, give it a method `lower`" in done.stderr
-    )
+    assert "operator Cents (columns ['price']) cannot be compiled. Replace it, add a method `lower`" in done.stderr
     assert {path.name for path in (site / "work/shop").iterdir()} == {"prepared"}
 
 
@@ -96,7 +94,7 @@ def test_operator_that_no_package_names_is_refused_before_anything_is_fitted(sit
     done = cli(site, "prepare", "shop", "--data-dir", "data", "--valid-share", "0.25")
     assert done.returncode == 1
     assert (
-        "a saved workflow with shop.operators.Cents could not be loaded. Name the class in the entry-point group "
+        "a saved workflow with shop.operators.Cents could not be loaded. Register the class in the entry-point group "
         in done.stderr
     )
     assert done.stderr.rstrip().endswith('rankline.operators of an installed package: cents = "shop.operators:Cents".')
@@ -104,7 +102,7 @@ def test_operator_that_no_package_names_is_refused_before_anything_is_fitted(sit
 
 def test_entry_points_that_bring_no_new_recipe_are_named_and_cost_no_other(site: Path) -> None:
     (site / "shop/copies.py").write_text("from rankline.recipes.movielens import MLP\n", encoding="utf-8")
-    reasons = {"shop.copies": r"the names \['movielens'\] are taken", "shop.recipes:NONE": "AttributeError"}
+    reasons = {"shop.copies": r"the names \['movielens'\] are already in use", "shop.recipes:NONE": "AttributeError"}
     entries = "".join(f"other{number} = {value}\n" for number, value in enumerate(reasons))
     (site / "broken-2.0.dist-info/entry_points.txt").write_text(f"[rankline.recipes]\n{entries}", encoding="utf-8")
     code = "from rankline.recipes import available; found = available(); print(*found.recipes)\n"
@@ -112,5 +110,5 @@ def test_entry_points_that_bring_no_new_recipe_are_named_and_cost_no_other(site:
     assert {"movielens", "shop"} <= set(names.split())
     assert len(problems) == len(reasons)
     for problem, (value, reason) in zip(problems, reasons.items(), strict=True):
-        assert problem.startswith(f"package broken: its recipes {value!r} are left out (")
+        assert problem.startswith(f"package broken: its recipes {value!r} were skipped (")
         assert re.search(reason, problem)

@@ -28,7 +28,7 @@ from tests.factories.specs import scalar_spec
 
 
 def test_unknown_recipe_is_refused_with_the_list() -> None:
-    with pytest.raises(ConfigError, match=r"no recipe 'movielens-sed'\. Did you mean 'movielens-seed' by"):
+    with pytest.raises(ConfigError, match=r"unknown recipe 'movielens-sed'\. Did you mean 'movielens-seed' by"):
         recipe_named("movielens-sed")
 
 
@@ -56,9 +56,9 @@ def test_choices_of_another_model_are_listed() -> None:
     recipe = recipe_named("movielens")
     assert recipe.with_overrides(Overrides({"epochs": 2})).model_choices == ""
     said = recipe.with_overrides(Overrides({"model": TorchMLPConfig(hidden=(8, 4))})).model_choices
-    assert said.startswith(f"{TorchMLPConfig.name} instead of {MLPConfig.name} brings its own ")
+    assert said.startswith(f"{TorchMLPConfig.name} replaces {MLPConfig.name} and uses its own ")
     assert "hidden 8,4" in said
-    assert said.endswith("how it is fitted stays as in movielens")
+    assert said.endswith("the training settings stay as in movielens")
 
 
 def test_encoding_of_another_kind_of_data_is_refused() -> None:
@@ -78,9 +78,9 @@ def test_options_replace_values_of_the_recipe_and_others_stay() -> None:
 def test_recipe_may_have_a_name_of_its_own() -> None:
     own, base = recipe_named("churn=movielens"), recipe_named("movielens")
     assert (own.name, own.train, own.dataset) == ("churn", base.train, base.dataset)
-    with pytest.raises(ConfigError, match="the name in '../x=movielens' is '../x', expected letters"):
+    with pytest.raises(ConfigError, match="the name in '../x=movielens' is '../x', expected only letters"):
         recipe_named("../x=movielens")
-    with pytest.raises(ConfigError, match="no recipe 'movielense'"):
+    with pytest.raises(ConfigError, match="unknown recipe 'movielense'"):
         recipe_named("churn=movielense")
 
 
@@ -171,7 +171,7 @@ def test_config_field_without_documentation_is_refused() -> None:
 
         loud: int = 1
 
-    with pytest.raises(TypeError, match=r"Silent\.loud has no line under 'Attributes:'"):
+    with pytest.raises(TypeError, match=r"Silent\.loud is not documented. Add a line for it under 'Attributes:'"):
         with_options(Silent)(lambda *, overrides: None)
     assert "overrides" not in inspect.signature(with_options(BrewConfig)(lambda *, overrides: None)).parameters
 
@@ -229,23 +229,29 @@ def _replaced(old: str, new: str) -> str:
 
 
 WRONG: dict[str, tuple[str, str]] = {
-    "a typo in a section": (_replaced("labels:", "lables:"), "line 9: 'lables' is not known. Expected data, columns,"),
-    "a typo in a key": (_replaced("frequency_threshold: 3", "frequency_treshold: 3"), "line 5: 'frequency_treshold'"),
+    "a typo in a section": (_replaced("labels:", "lables:"), "line 9: unknown key 'lables'. Expected data, columns,"),
+    "a typo in a key": (
+        _replaced("frequency_threshold: 3", "frequency_treshold: 3"),
+        "line 5: unknown key 'frequency_treshold'",
+    ),
     "a typo in a value": (_replaced("role: numeric", "role: numerical"), "line 6: columns.price.role is 'numerical'"),
-    "a model's typo": (_replaced("top_mlp", "top_mpl"), "line 15: 'top_mpl' is not known in model"),
+    "a model's typo": (_replaced("top_mlp", "top_mpl"), "line 15: unknown key 'top_mpl' in model"),
     "a text for a number": (_replaced("epochs: 2", "epochs: two"), "line 16: training.epochs is 'two', expected a"),
     "one for a list": (_replaced("[rows.csv, more/*.csv]", "rows.csv"), "line 3: data.files is 'rows.csv', expected"),
     "out of range": (_replaced("valid_share: 0.1", "valid_share: 2"), "line 13: rows: valid_share is 2.0, expected a"),
-    "twice": (WHOLE + "name: again\n", "line 18: 'name' is there already, in line 1"),
-    "something missing": (_replaced("labels:\n  bought: {classes: [no, yes]}\n", ""), "line 1: the file lacks labels"),
-    "no YAML": (_replaced("[16, 8]", "[16, 8"), "line 15: not YAML"),
-    "a list": ("- a\n", "line 1: the file is a list, expected names with values"),
-    "a time that there is not": (_replaced("time: when", "time: wen"), "'wen', which is no column. Did you mean"),
+    "twice": (WHOLE + "name: again\n", "line 18: 'name' is already defined in line 1"),
+    "something missing": (
+        _replaced("labels:\n  bought: {classes: [no, yes]}\n", ""),
+        "line 1: the file is missing labels",
+    ),
+    "no YAML": (_replaced("[16, 8]", "[16, 8"), "line 15: invalid YAML"),
+    "a list": ("- a\n", "line 1: the file is a list, expected keys with values"),
+    "a time that there is not": (_replaced("time: when", "time: wen"), "'wen', which is not a column. Did you mean"),
     "a type where it cannot go": (
         _replaced("type: float, role: numeric", "type: string, role: numeric"),
         "line 6: columns.price: role numeric has type string, expected int, float or bool",
     ),
-    "a label and feature": (_replaced("bought:", "user:"), "['user'] are labels and features too"),
+    "a label and feature": (_replaced("bought:", "user:"), "['user'] are both labels and features"),
     "a name with a slash": (_replaced("name: shop", "name: a/b"), "name is 'a/b', expected letters, digits, - and _"),
 }
 

@@ -109,7 +109,7 @@ def with_more(files: Path) -> str:
 def with_another_manifest(files: Path) -> str:
     (manifest,) = files.glob("*/*/manifest.json")
     manifest.write_text(manifest.read_text().replace('"kind": "ensemble"', '"kind": "ensemble2"'))
-    return "has the fingerprint"
+    return "has fingerprint"
 
 
 @pytest.mark.parametrize("harm", [altered, incomplete, with_more, with_another_manifest])
@@ -120,7 +120,7 @@ def test_follower_keeps_the_champion_of_an_altered_version(followed: Followed, h
     for _ in range(3):
         followed.follower.step()
     assert followed.active == 1
-    (trouble,) = (event for event in followed.events if "is not followed" in event)
+    (trouble,) = (event for event in followed.events if "cannot be followed" in event)
     assert expected in trouble
     assert [one.version for one in versions(followed.path)] == [1]
     assert not [path.name for path in followed.path.parent.iterdir() if path.name != NAME]  # nothing is left of it
@@ -136,7 +136,7 @@ def test_follower_asks_again_for_files_that_are_gone(followed: Followed) -> None
     files.rename(files.with_name("away"))
     followed.follower.step()
     assert followed.active == 1
-    assert "cannot be fetched" in followed.events[-1]
+    assert "cannot be downloaded" in followed.events[-1]
     files.with_name("away").rename(files)
     followed.follower.step()
     assert followed.active == 2
@@ -150,14 +150,14 @@ def test_follower_refuses_a_model_of_another_name(followed: Followed) -> None:
     for _ in range(2):
         followed.follower.step()
     assert followed.active == 1
-    (trouble,) = (event for event in followed.events if "is not followed" in event)
-    assert "is no ensemble of that name. Choose one" in trouble
+    (trouble,) = (event for event in followed.events if "cannot be followed" in event)
+    assert "is not an ensemble of that name. Choose a version" in trouble
 
 
 def test_follower_does_not_replace_a_version_of_its_own(followed: Followed) -> None:
     publish_tiny(followed.path, 77)
     followed.follower.step()
-    assert "has a version 1 of its own, which is another export" in followed.events[-1]
+    assert "already has a version 1 from another export" in followed.events[-1]
     assert ExportedEnsemble.load(followed.path).manifest != ExportedEnsemble.load(followed.origin).manifest
 
 

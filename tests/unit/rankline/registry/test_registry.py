@@ -110,7 +110,7 @@ def test_status_says_where_alias_and_active_version_differ(store: Store, path: P
     register(ExportedEnsemble.load(path), store.uri)
     ExportedEnsemble.load(path, 2).activate()  # past the registry
     (line,) = status_of(path).disagreements
-    assert "version 2 is active, and the alias champion names version 1" in line
+    assert "version 2 is active, but the alias champion points to version 1" in line
     assert f"rankline promote {NAME} --to 2" in line
     assert status_of(path).to_dict()["champion"] == 1
 
@@ -152,7 +152,7 @@ def test_bounds_of_a_promotion_are_read_from_options() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ((None, 0.1, None), "--by: with --if-better METRIC only"),
+        ((None, 0.1, None), "--by can be used only with --if-better METRIC"),
         (("auc", -0.1, None), "--by is -0.1, expected a finite number of at least 0"),
         (("auc", None, "fast"), "p99=fast"),
     ],
@@ -194,7 +194,7 @@ def test_version_is_registered_once_with_its_evidence(store: Store, tmp_path: Pa
         {"x": np.array(["1970-01-01", "1970-01-01 00:00:00.000003"])},
     ):
         np.testing.assert_array_equal(loaded.predict(rows), [10, 13])
-    with pytest.raises(MlflowException, match="If '1970-01-01' is a time, give timestamps"):
+    with pytest.raises(MlflowException, match="If '1970-01-01' is a time, pass timestamps"):
         loaded.predict({"x": ["1970-01-01", "today"]})
     with pytest.raises(MlflowException, match=r"missing inputs \['x'\]"):  # which column is which is not known
         loaded.predict(np.array([[0], [3]]))
@@ -211,11 +211,11 @@ def test_name_of_another_project_is_not_taken_over(store: Store, tmp_path: Path)
     (tmp_path / "three").mkdir()
     third = exported(store, tmp_path / "three", 30)
     store.client.set_model_version_tag(NAME, "2", "inputs", "other columns")
-    with pytest.raises(ArtifactError, match=f"{NAME!r} in sqlite:.* is from another project, whose requests have"):
+    with pytest.raises(ArtifactError, match=f"{NAME!r} in sqlite:.* belongs to another project, whose requests have"):
         registry.register(third)
     for number in ("1", "2"):
         store.client.delete_model_version_tag(NAME, number, "fingerprint")
-    with pytest.raises(ArtifactError, match="is from another program"):
+    with pytest.raises(ArtifactError, match="belongs to another program"):
         registry.register(third)
     assert made.number == 1
     assert len(store.client.search_model_versions(f"name = '{NAME}'")) == 2
@@ -235,7 +235,9 @@ def test_deleted_runs_lost_artifacts_and_damaged_files_are_refused(store: Store,
         Registry(store.client).register(ensemble)
     store.client.restore_run(ensemble.run_id)
     shutil.rmtree(store.client.get_run(ensemble.run_id).info.artifact_uri.removeprefix("file://"))
-    with pytest.raises(RegistryError, match=rf"run {ensemble.run_id} have no feature_spec\.yaml, in file:.* Restore"):
+    with pytest.raises(
+        RegistryError, match=rf"run {ensemble.run_id} in file:.* do not include feature_spec\.yaml\. Restore"
+    ):
         Registry(store.client).register(ensemble)
     file = damage(ensemble, "predict")
     with pytest.raises(ArtifactError, match=f"{file.name} does not match its checksum"):

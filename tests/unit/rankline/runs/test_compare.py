@@ -56,13 +56,13 @@ def test_better_run_is_named_with_how_sure_that_is(store: Store) -> None:
 def test_difference_that_may_be_chance_is_none(store: Store) -> None:
     shaken = scores(1.0) + RNG.normal(size=NUM_ROWS) * 0.02
     found = compared(store, (LABELS, scores(1.0)), (LABELS, np.clip(shaken, 0, 1)))
-    assert f"is as good as {found.before.short_id}: no difference that 4,000 rows can show" in found.verdict
+    assert f"is as good as {found.before.short_id}: no significant difference on 4,000 rows" in found.verdict
 
 
 def test_verdict_names_a_significant_change_of_another_figure(store: Store) -> None:
     found = compared(store, (LABELS, scores(1.0)), (LABELS, scores(1.0) ** 3))  # the same order
     assert "is as good as" in found.verdict
-    assert "; but surely worse: logloss +" in found.verdict
+    assert "; but significantly worse: logloss +" in found.verdict
 
 
 def test_other_rows_are_compared_less_surely_and_it_is_said(store: Store) -> None:
@@ -70,7 +70,7 @@ def test_other_rows_are_compared_less_surely_and_it_is_said(store: Store) -> Non
     found = compared(store, (LABELS, scores(1.0)), (LABELS[part], scores(1.2)[part]))
     assert not found.is_paired
     assert found.num_rows == NUM_ROWS // 2
-    assert any("other rows" in remark for remark in found.remarks)
+    assert any("different rows" in remark for remark in found.remarks)
 
 
 def test_speed_is_compared_where_both_were_measured(store: Store) -> None:
@@ -83,14 +83,14 @@ def test_speed_is_compared_where_both_were_measured(store: Store) -> None:
     assert found.remarks == ()
     lacking = compared(store, (LABELS, scores(1.0)), (LABELS, scores(1.0)), (slow, None))
     assert lacking.serving is None
-    remedy = "for it was not measured: rankline export, then rankline bench"
-    assert f"run {lacking.after.short_id} has no latency, {remedy}" in lacking.remarks
+    remedy = "because it was not measured: rankline export, then rankline bench"
+    assert f"run {lacking.after.short_id} has no latency {remedy}" in lacking.remarks
 
 
 def test_run_without_scores_costs_only_that_comparison(store: Store) -> None:
     found = compared(store, None, (LABELS, scores(1.0)), params=({"epochs": 1}, {"epochs": 2}))
     assert "quality was not compared" in found.verdict
-    assert any(f"run {found.before.short_id} keeps no scores" in remark for remark in found.remarks)
+    assert any(f"run {found.before.short_id} has no stored scores" in remark for remark in found.remarks)
     assert found.differing == {"epochs": ["1", "2"]}
 
 
@@ -102,7 +102,7 @@ def test_labels_of_one_class_are_not_compared(store: Store) -> None:
 
 def test_run_is_not_compared_with_itself(store: Store) -> None:
     run = find_run(store.reader, store.trained("r", {}))
-    with pytest.raises(ConfigError, match="given twice"):
+    with pytest.raises(ConfigError, match="passed twice"):
         compare_runs(store.reader, run, run)
 
 
@@ -195,7 +195,7 @@ def test_report_is_found_by_its_file_or_its_run(store: Store, report: BenchmarkR
     run_id = store.run()
     log_report(report, store.uri, run_id, tmp_path)
     assert find_report(str(tmp_path / "bench.json"), store.uri) == find_report(run_id, store.uri) == report
-    with pytest.raises(ArtifactError, match=f"there is no file {run_id[:8]}, and the id of an MLflow run has 32"):
+    with pytest.raises(ArtifactError, match=f"{run_id[:8]} is neither an existing file nor the id of an MLflow run"):
         find_report(run_id[:8], store.uri)
 
 

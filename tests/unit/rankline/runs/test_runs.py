@@ -65,7 +65,7 @@ def test_runs_are_listed_latest_first_of_one_recipe_or_of_all(store: Store) -> N
     assert {first, second} <= every
     assert trial not in every
     assert find_run(store.reader, trial[:12]).run_id == trial
-    with pytest.raises(ConfigError, match="no run of 'shoes' was recorded"):
+    with pytest.raises(ConfigError, match="contains no run of 'shoes'"):
         runs_in(store.reader, "shoes")
 
 
@@ -73,7 +73,11 @@ def test_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
     run_id = store.trained("mlp", {})
     assert find_run(store.reader, run_id[:12]).run_id == run_id
     assert find_run(store.reader, run_id[:12]).objective is None
-    for named, expected in (("shop", "'shop' names no run"), ("0" * 12, "names no runs"), ("abc", "4 digits")):
+    for named, expected in (
+        ("shop", "'shop' does not identify a run"),
+        ("0" * 12, "matches no runs"),
+        ("abc", "4 leading digits"),
+    ):
         with pytest.raises(ConfigError, match=expected):
             find_run(store.reader, named)
     with pytest.raises(ArtifactError, match="cannot be read"):
@@ -141,7 +145,7 @@ def test_differences_of_runs_are_only_those(store: Store) -> None:
 
 def test_work_directory_without_runs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(ArtifactError, match=r"there are no runs: .*work/mlflow.db does not exist"):
+    with pytest.raises(ArtifactError, match=r"there are no runs because .*work/mlflow.db does not exist"):
         open_store(uri_of(tmp_path / "work"))
     assert not (tmp_path / "work").exists()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:1")
@@ -167,7 +171,7 @@ def test_run_says_what_it_was_exported_as(store: Store, tmp_path: Path) -> None:
 
 
 def test_run_that_is_gone_is_told_and_what_was_trained_elsewhere_has_none(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"does not say that it was exported as version 4: .* The ensemble is"):
+    with pytest.raises(ArtifactError, match=r"could not be marked as exported as version 4: .* The ensemble itself is"):
         record_export(exported(tmp_path, "0" * 32, store.uri), tmp_path)
     record_export(exported(tmp_path / "elsewhere", "", "nowhere"), tmp_path)
 
@@ -198,13 +202,13 @@ def refusing() -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("status", "remedy"),
-    [(401, "MLFLOW_TRACKING_PASSWORD"), (403, "MLFLOW_TRACKING_TOKEN"), (404, "check the path of MLFLOW_TRACKING_URI")],
+    [(401, "MLFLOW_TRACKING_PASSWORD"), (403, "MLFLOW_TRACKING_TOKEN"), (404, "check the path in MLFLOW_TRACKING_URI")],
 )
 def test_refusing_server_is_told_in_a_line(
     refusing: str, status: int, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:s3cret@{refusing}/{status}")
-    with pytest.raises(ArtifactError, match=rf"/{status} refuses to answer: .*{remedy}") as refused:
+    with pytest.raises(ArtifactError, match=rf"/{status} rejected the request: .*{remedy}") as refused:
         check_store(str(server()))
     assert "s3cret" not in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -268,7 +272,7 @@ def test_store_of_a_run_is_that_of_its_artifact_or_of_the_work_directory(tmp_pat
     [
         (
             MlflowException("API request to http://u:p@h/x failed with exception HTTP\nlong"),
-            "API request to http://h/x got no answer",
+            "API request to http://h/x got no response",
         ),
         (
             MlflowException("Downloading failed from URI file:/x:\n\n##### File a #####\nno such file"),

@@ -102,7 +102,10 @@ def test_file_of_unseen_values_is_scored_with_a_warning(
     (tmp_path / "rows.csv").write_text(f"x\n{rows}")
     done = predict(repository, "--input", tmp_path / "rows.csv")
     assert done.exit_code == 0, done.output
-    assert ("Warning: in the first rows, 100% of 'x' are values that training never saw" in done.stderr) == warns
+    assert (
+        "Warning: in the first rows, 100% of 'x' are values that were absent or too rare in the training data"
+        in done.stderr
+    ) == warns
 
 
 def test_score_that_is_no_number_is_null_in_json_and_named(repository: Path, tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def schema(dtype: str) -> ModelSchema:
 )
 def test_users_are_numbers_or_texts_as_the_ensemble_says(user: int | str, dtype: str, expected: int | str) -> None:
     assert typed_user(user, schema(dtype), "user") == expected
-    with pytest.raises(ConfigError, match="user is 'A2IB', but users of this ensemble are whole numbers"):
+    with pytest.raises(ConfigError, match="user is 'A2IB', but users of this ensemble are integers"):
         typed_user("A2IB", schema("int64"), "user")
 
 
@@ -285,12 +288,12 @@ def test_known_items_are_recommended_on_demand_only(tmp_path: Path) -> None:
     assert offered(8) == []
     said: list[str] = []
     assert offered(9, report=said.append) == [3, 2, 1]
-    assert said == ["user 9 is not in the data: these are for a user without a history."]
+    assert said == ["user 9 is not in the data: these items are for a user without a history."]
 
 
 def test_missing_context_is_asked_for(tmp_path: Path) -> None:
     prepared, (client, _) = prepared_at(tmp_path / "prepared", CATALOGUE), client_of(INPUTS)
-    with pytest.raises(ConfigError, match=r"also takes \['country', 'hour'\].*Give --context country=… --context hour"):
+    with pytest.raises(ConfigError, match=r"also takes \['country', 'hour'\].*Pass --context country=… --context hour"):
         best_items(client, prepared, 7, 1)
     with pytest.raises(ConfigError, match=r"names \['contry'\], expected .*Did you mean 'country' by 'contry'"):
         check_context(prepared, client.schema, ["contry", "hour"])
@@ -313,5 +316,7 @@ def test_columns_that_may_be_missing_are_not_asked_for(tmp_path: Path) -> None:
 def test_context_is_typed_as_the_model_takes_it(text: str, expected: dict[str, Any]) -> None:
     client, _ = client_of(INPUTS)
     assert context_of([text], client.schema) == expected
-    with pytest.raises(ConfigError, match="--context is 'hour', expected a column and its value: --context country=DE"):
+    with pytest.raises(
+        ConfigError, match="--context is 'hour', expected a column and its value, such as --context country=DE"
+    ):
         context_of(["hour"], client.schema)

@@ -83,7 +83,7 @@ def test_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
     ("arguments", "message"),
     [
         *((given, "not a column with a value") for given in (["userId", "1"], ["--userId"], ["--", "1"])),
-        (["--item", "1", "--item=2"], "--item is given twice: '1' and '2'"),
+        (["--item", "1", "--item=2"], "--item is passed twice: '1' and '2'"),
     ],
 )
 def test_options_that_are_no_row_are_refused(arguments: list[str], message: str) -> None:
@@ -160,8 +160,8 @@ def test_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes, mes
     [
         (lambda: format_of("none.csv", None), DataError, r"none\.csv does not exist"),
         (lambda: format_of("rows.csv", "xls"), ConfigError, "--format is 'xls'. Available: csv, parquet, jsonl"),
-        (lambda: format_of("rows.xlsx", None), ConfigError, r"format of 'rows\.xlsx' is not known"),
-        (lambda: output_format_of(Path("out.xlsx"), None, "csv"), ConfigError, r"format of 'out\.xlsx' is not known"),
+        (lambda: format_of("rows.xlsx", None), ConfigError, r"format of 'rows\.xlsx' is unknown"),
+        (lambda: output_format_of(Path("out.xlsx"), None, "csv"), ConfigError, r"format of 'out\.xlsx' is unknown"),
     ],
 )
 def test_unknown_format_is_refused(ask: Callable[[], str], kind: type[Exception], message: str) -> None:
@@ -182,7 +182,7 @@ def test_ending_names_the_format_where_there_is_one_and_the_option_where_not(tmp
 
 def test_parquet_does_not_go_to_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    with pytest.raises(ConfigError, match=r"Parquet cannot be written to a terminal. Give --output FILE, or --format"):
+    with pytest.raises(ConfigError, match=r"Parquet cannot be written to a terminal. Pass --output FILE, or --format"):
         output_format_of(None, None, "parquet")
     assert output_format_of(None, "csv", "parquet") == "csv"
     assert output_format_of(tmp_path / "out.parquet", None, "csv") == "parquet"
@@ -198,10 +198,10 @@ def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:
 
 def test_column_that_may_be_missing_is_not_missed_in_silence() -> None:
     assert missing_columns(["user", "age"], ["age"], ["user", "age", "note"]) == ""
-    assert missing_columns(["user"], ["age"], ["user"]) == "scored as missing, for the rows have no 'age'"
+    assert missing_columns(["user"], ["age"], ["user"]) == "scored as missing because the rows have no 'age'"
     some = missing_columns([], [f"I{n}" for n in range(1, 9)], ["label"])
-    assert some == "scored as missing, for the rows have no 'I1', 'I2', 'I3', 'I4', 'I5' and 3 more"
-    with pytest.raises(DataError, match=r"the exported model takes 'age', which the recipe reads no longer\. Give the"):
+    assert some == "scored as missing because the rows have no 'I1', 'I2', 'I3', 'I4', 'I5' and 3 more"
+    with pytest.raises(DataError, match=r"the exported model takes 'age', which the recipe no longer reads\. Use the"):
         missing_columns(["user"], ["age"], ["user", "age"])
     with pytest.raises(DataError, match=r"the rows have no 'minutes'\. Did you mean 'minutes' by 'minuts'\? Rename"):
         missing_columns(["user"], ["minutes"], ["user", "minuts"])
@@ -209,7 +209,9 @@ def test_column_that_may_be_missing_is_not_missed_in_silence() -> None:
 
 def test_lists_do_not_go_into_csv(tmp_path: Path) -> None:
     rows = pa.table({"userId": [1], "tags": [[1, 2]]})
-    with pytest.raises(ConfigError, match=r"CSV cannot hold \['tags'\], which are lists. Give --output FILE.jsonl"):
+    with pytest.raises(
+        ConfigError, match=r"CSV cannot represent \['tags'\], which are lists. Pass --output FILE.jsonl"
+    ):
         check_columns(rows, ["score"], "csv")
     check_columns(rows, ["score"], "jsonl")
     write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.jsonl")
@@ -282,7 +284,7 @@ def test_types_that_change_do_not_go_into_parquet(tmp_path: Path) -> None:
             write(pa.table({"x": [1]}), {"score": np.zeros(1)})
             write(pa.table({"x": ["a"]}), {"score": np.zeros(1)})
 
-    with pytest.raises(ConfigError, match="do not fit the types of the first ones.*--format jsonl"):
+    with pytest.raises(ConfigError, match="do not match the types of the first rows.*--format jsonl"):
         change()
     assert list(tmp_path.iterdir()) == []
 
@@ -307,13 +309,13 @@ def test_scores_stay_beside_their_rows_where_the_order_of_columns_changes(tmp_pa
         for number, block in enumerate(blocks):
             write(pa.table(block), {"score": np.array([number / 4])})
     assert read_rows(path, format_name).to_pydict() == {"a": [1, 3, None], "b": [2, 4, 6], "score": [0.0, 0.25, 0.5]}
-    with pytest.raises(ConfigError, match=r"\['c'\], which the first ones lack"), scores_to(path, format_name) as write:
+    with pytest.raises(ConfigError, match=r"\['c'\], which the first rows lack"), scores_to(path, format_name) as write:
         write(pa.table({"a": [1]}), {"score": np.zeros(1)})
         write(pa.table({"a": [1], "c": [1]}), {"score": np.zeros(1)})
 
 
 def test_score_does_not_overwrite_a_column() -> None:
-    with pytest.raises(ConfigError, match="have a column 'score' already"):
+    with pytest.raises(ConfigError, match="already contain a column 'score'"):
         check_columns(pa.table({"x": [1], "score": [0.5]}), ["score"], "csv")
 
 

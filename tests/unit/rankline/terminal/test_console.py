@@ -119,8 +119,8 @@ def test_comparison_shows_each_change_its_uncertainty_and_what_is_missing() -> N
     assert [cells[0], *cells[2:5]] == ["rows_1", cells[3], cells[2], "+0.0%"]
     assert cells[5].startswith("-")
     assert cells[7].startswith("+")
-    assert "rows_64 was not measured now" in text
-    assert "rows_1/rate_5 (poisson) was not measured before" in text
+    assert "rows_64 was not measured in this run" in text
+    assert "rows_1/rate_5 (poisson) was not measured in the earlier run" in text
     assert "cpu was one, is two" in text
     assert "no significant regression beyond 10%" in text
 

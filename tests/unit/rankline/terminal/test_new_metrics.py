@@ -84,7 +84,7 @@ def test_earlier_report_is_compared_by_what_it_has(report: BenchmarkReport, monk
         del entry["p75_ms"], entry["intervals_ms"]["p75"]
     earlier = BenchmarkReport.from_dict(document, "an earlier report")
     text = printed(partial(print_comparison, compare(earlier, report, 0.1)), 110)
-    assert "rows_1, p75_ms, before: the report is from before it was measured" in text
+    assert "rows_1, p75_ms, before: the report predates this metric" in text
     assert re.search(r"rows_1 +p50_ms", text)
     later = report.to_dict()  # and one that has more is read too
     monkeypatch.delitem(load_metrics.METRICS, "p75_ms")
@@ -140,5 +140,5 @@ def test_failing_metric_is_named(site: Path) -> None:
 
 def test_metric_with_the_name_of_a_built_in_one_is_refused(site: Path) -> None:
     install(site, "auc", "BRIER")
-    with pytest.raises(ConfigError, match="entry point 'auc' of rankline.metrics has the name of a metric of Rankline"):
+    with pytest.raises(ConfigError, match="entry point 'auc' of rankline.metrics has the name of a built-in metric"):
         model_metrics.all_metrics()

@@ -12,11 +12,11 @@ from rankline.workflows.core.errors import ConfigError, RanklineError
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"timeout_s": 0}, "timeout_s is 0, .*expected more than 0"),
+        ({"timeout_s": 0}, "timeout_s is 0, .*must be above 0"),
         ({"timeout_s": float("nan")}, "timeout_s is nan"),
         ({"backoff_s": -1}, "backoff_s -1"),
         ({"connect_timeout_s": -1}, "connect_timeout_s -1"),
-        ({"transport": "pigeon"}, r"transport is 'pigeon'\. Available: grpc, http"),
+        ({"transport": "pigeon"}, r"unknown transport 'pigeon'\. Available: grpc, http"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], error: str) -> None:
@@ -25,7 +25,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], error: str) -
 
 
 def test_certificate_without_key_or_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="belong together"):
+    with pytest.raises(ConfigError, match="requires its key"):
         ClientTls(certificate=tmp_path)
     with pytest.raises(ConfigError, match="nothing.pem does not exist"):
         ClientTls(root=tmp_path / "nothing.pem")
@@ -36,7 +36,7 @@ def test_certificate_without_key_or_file_is_refused(tmp_path: Path) -> None:
     if user == 0:
         os.seteuid(65534)
     try:
-        with pytest.raises(ConfigError, match=rf"key\.pem may not be read by user {os.geteuid()}\."):
+        with pytest.raises(ConfigError, match=rf"key\.pem is not readable by user {os.geteuid()}\."):
             ClientTls(root=secret)
     finally:
         os.seteuid(user)
@@ -64,7 +64,7 @@ def test_scheme_chooses_the_transport(url: str, chosen: str, expected: Any) -> N
 
 
 def test_scheme_that_contradicts_the_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="grpc://host asks for gRPC, but transport is 'http'"):
+    with pytest.raises(ConfigError, match="grpc://host requires gRPC, but transport is 'http'"):
         Client("grpc://host", "movielens", ClientConfig(transport="http"))
     (tmp_path / "root.pem").touch()
     own = ClientTls(root=tmp_path / "root.pem")

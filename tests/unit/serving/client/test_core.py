@@ -145,7 +145,7 @@ def test_connecting_waits_for_the_server_within_its_timeout() -> None:
 
 
 def test_unknown_model_is_refused_with_the_available_ones() -> None:
-    for names, message in ((["a", "b"], r"no model 'm'\. Available: \['a', 'b'\]"), ([], "no model 'm' .*try again")):
+    for names, message in ((["a", "b"], r"no model 'm'\. Available: \['a', 'b'\]"), ([], "no model 'm' .*retry later")):
         transport = Scripted(UNKNOWN, names=names)
         with pytest.raises(RequestError, match=message):
             connected(transport, [])

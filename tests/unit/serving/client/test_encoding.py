@@ -84,7 +84,7 @@ def test_floats_are_rounded_and_stay_finite(values: list[float]) -> None:
 @pytest.mark.parametrize(
     ("values", "tensor", "message"),
     [
-        (["1"], INT64, "'userId' has values of type string, expected INT64. Make numbers of texts such as '1'"),
+        (["1"], INT64, "'userId' has values of type string, expected INT64. Convert strings such as '1' to numbers"),
         ([None, "2024-01-02"], INT64, r"If '2024-01-02' is a time, .*parse_dates=\['userId'\]"),
         ([1], TEXT, "'title' has values of type int64, expected BYTES"),
         ([1.5], INT64, "'userId' does not fit INT64: .*1.5"),
@@ -179,8 +179,8 @@ def test_lists_are_padded_to_a_fixed_width() -> None:
     [
         ([1, 2], "'genres' has values of type int64, expected lists of INT64"),
         (["1|2|3"], r"'genres' has values of type string, expected lists of INT64: \[1, 2, 3\]\."),
-        ([[1, None]], "'genres' has lists that lack a value, expected lists of INT64 only. Leave what is missing out"),
-        ([[[1]]], "'genres' has lists that hold lists"),
+        ([[1, None]], "'genres' has lists with missing values, expected lists of INT64 without any. Remove missing"),
+        ([[[1]]], "'genres' has nested lists"),
         ([["a"]], "'genres__values' has values of type string, expected INT64"),
         ([[1.5]], "'genres__values' does not fit INT64"),
         ([[1], 2], "'genres__values' is not a column of INT64"),

@@ -104,14 +104,14 @@ def ask(proxy: Proxy, is_async: bool, **choices: Any) -> Any:
 @pytest.mark.parametrize(
     ("status", "body", "error", "words"),
     [
-        (200, PAGE, ServerError, r"is not Triton \(status 200, .*Correct the address, or the proxy in front of it\.$"),
+        (200, PAGE, ServerError, r"is not Triton \(status 200, .*Fix the address, or the proxy in front of it\.$"),
         (302, PAGE, ServerError, "is not Triton .status 302: <!DOCTYPE html> <html>Please sign in</html>"),
-        (401, PAGE, RequestError, r"asks for other credentials .status 401: .*ClientConfig\(headers="),
-        (401, '{"error": "who?"}', RequestError, r"asks for other credentials .status 401: who\?"),
-        (403, "no", RequestError, "asks for other credentials .status 403: no"),
+        (401, PAGE, RequestError, r"rejected the credentials .status 401: .*ClientConfig\(headers="),
+        (401, '{"error": "who?"}', RequestError, r"rejected the credentials .status 401: who\?"),
+        (403, "no", RequestError, "rejected the credentials .status 403: no"),
         (404, PAGE, ServerError, "is not Triton .status 404: <!DOCTYPE"),
         (502, PAGE, ServerError, "no Triton server answers at http://.*status 502"),
-        (504, PAGE, DeadlineError, "did not answer within 30 s"),
+        (504, PAGE, DeadlineError, "did not respond within 30 s"),
         (400, '{"error": "too many"}', RequestError, "model 'm' refused the request: too many"),
     ],
 )
@@ -136,7 +136,7 @@ def test_answer_without_a_model_is_not_triton(proxy: Proxy, described: str) -> N
 def test_timeout_covers_the_whole_answer(proxy: Proxy, is_async: bool) -> None:
     proxy.drips = True
     proxy.described = (200, json.dumps(CONFIG) + " " * 10_000)
-    with pytest.raises(DeadlineError, match=r"did not answer within 0\.2 s"):
+    with pytest.raises(DeadlineError, match=r"did not respond within 0\.2 s"):
         ask(proxy, is_async, timeout_s=0.2)
 
 

@@ -73,7 +73,7 @@ def test_schema_keeps_similar_names_apart() -> None:
 @pytest.mark.parametrize(
     ("message", "error"),
     [
-        (config(("x", pb.TYPE_INT64, [1], False), max_batch_size=0), "'m' takes no batches"),
+        (config(("x", pb.TYPE_INT64, [1], False), max_batch_size=0), "'m' does not support batches"),
         (config(), "'m' has no inputs or no outputs"),
         (config(("x", pb.TYPE_BF16, [1], False)), "'x' is of type BF16"),
     ],
@@ -182,19 +182,19 @@ def test_ranking_takes_a_single_column_without_its_name(candidates: Any) -> None
     ("row", "candidates", "of", "error"),
     [
         (ROW, [], ITEM, "there are no candidates, expected at least one"),
-        (ROW, ["a"], schema(), "model 'm' takes one candidate per row. Predict a row for each"),
+        (ROW, ["a"], schema(), "model 'm' takes one candidate per row. Predict one row per candidate"),
         (ROW, ["a"], BOTH, r"candidates are a list, expected a mapping from \['item', 'price'\] to columns"),
         (ROW, {"item": ["a", "b"], "price": [1.0]}, BOTH, r"columns differ in length: {'item': 2, 'price': 1}"),
-        (ROW | {"item": "a"}, ["a"], ITEM, r"the row has \['item'\], which the candidates are given for"),
+        (ROW | {"item": "a"}, ["a"], ITEM, r"the row contains \['item'\], which belong to the candidates"),
         ([1], ["a"], ITEM, "the row is a list, expected a mapping from names to values"),
         (ROW, {"item": ["a"], "age": [3]}, ITEM, r"unknown \['age'\]"),
         (
             ROW,
             {"item": ["a", "b"], "user": [3, 4]},
             ITEM,
-            r"\['user'\] are given for each candidate, expected in the row",
+            r"\['user'\] have one value per candidate, expected a single value in the row",
         ),
-        (ROW, [["a", "b"]], ITEM, r"candidates are lists, expected one value per candidate of \['item'\]"),
+        (ROW, [["a", "b"]], ITEM, r"candidates contain lists, expected one value per candidate for \['item'\]"),
     ],
 )
 def test_ranking_refuses_rows_and_candidates_that_do_not_fit(
@@ -246,7 +246,7 @@ def test_scores_are_joined_to_the_shape_of_the_request() -> None:
     assert join_scores([scores(3, 1)], ITEM, alone).tolist() == [0, 1, 2]
     several = prepare(columns([["a", "b"]] * 3, 3), ITEM, tensors)
     assert join_scores([scores(3, 2)], ITEM, several).tolist() == [[0, 1], [2, 3], [4, 5]]
-    with pytest.raises(ServerError, match="does not fit its output 'score': 1 rows for 14"):
+    with pytest.raises(ServerError, match="does not match its output 'score': 1 rows, expected 14"):
         join_scores([scores(1, 1)], ITEM, ranking)
 
 

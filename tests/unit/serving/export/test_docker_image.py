@@ -30,7 +30,7 @@ def test_image_of_an_ensemble_that_needs_python_is_refused(
 ) -> None:
     details = {**ensemble.manifest.details, **change}
     needs_python = replace(ensemble, manifest=replace(ensemble.manifest, details=details))
-    with pytest.raises(ConfigError, match=r"needs Python to be served.*--engine onnx"):
+    with pytest.raises(ConfigError, match=r"requires Python for serving.*--engine onnx"):
         build_image(needs_python)
 
 
@@ -49,7 +49,7 @@ ANSWERS = "[ $1 != version ] || { echo 26.1.5 amd64; exit 0; }"
     ("docker", "message"),
     [
         ("echo 20.10.24 amd64", r"the engine is 20.10.24, expected 25 or later\. Upgrade it"),
-        ("echo 26.1.5 arm64", r"the engine runs on arm64, expected amd64, .*Let DOCKER_HOST name"),
+        ("echo 26.1.5 arm64", r"the engine runs on arm64, but the server requires amd64\. Set DOCKER_HOST"),
         ("echo Cannot connect to the Docker daemon. >&2; exit 1", r"Cannot connect .*\. Start Docker Engine 25"),
         (f"{ANSWERS}; echo 'write /x: no space left on device' >&2; exit 1", r"docker build: .*docker builder prune"),
     ],

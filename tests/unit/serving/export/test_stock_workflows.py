@@ -20,7 +20,7 @@ from rankline.workflows.schema.tensor_names import NNZS, VALUES
 from tests.factories import stock_workflows
 
 REFUSED = {
-    "bucketize": (ArtifactError, r"Bucketize on \['price'\] keeps its boundaries in a function"),
+    "bucketize": (ArtifactError, r"Bucketize on \['price'\] stores its boundaries in a function"),
     "hash_bucket": (LoweringError, "HashBucket hashes the row's position"),
     "hashed_cross": (LoweringError, "HashedCross hashes the row's position"),
     "categorify_buckets": (LoweringError, "Categorify.*num_buckets"),

@@ -168,7 +168,7 @@ def test_column_left_out_is_missing_in_every_row() -> None:
     said = call({**rest, **nothing})
     assert made["word"].tolist() == said["word"].tolist() == [[80], [80]]
     assert made["key"].tolist() == said["key"].tolist() == [[8], [8]]
-    with pytest.raises(RequestError, match="has no column, expected some of"):
+    with pytest.raises(RequestError, match="has no columns, expected some of"):
         call({})
 
 

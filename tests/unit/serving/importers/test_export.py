@@ -161,7 +161,7 @@ BAD_MODELS: dict[str, tuple[Callable[..., Any], type[RanklineError], str]] = {
         ExportError,
         r"'out' has the shape \[1, 1\] for 100 rows",
     ),
-    "strings": (lambda tf, user: {"out": tf.strings.as_string(user)}, ExportError, "none of them numbers"),
+    "strings": (lambda tf, user: {"out": tf.strings.as_string(user)}, ExportError, "at least one numeric output"),
     "ids that float32 does not hold": (
         lambda tf, user: {"out": user + 2**24},
         ExportError,
@@ -216,7 +216,7 @@ BAD_SAMPLES = {
     "a column is missing": (sample_of(price=None), r"lacks the columns \['price'\].*fitted on"),
     "strings for numbers": (
         sample_of(user=pa.array(["a"] * 100)),
-        "'user' is string in the sample, and the workflow was fitted on int64",
+        "'user' is string in the sample, but the workflow was fitted on int64",
     ),
     "floats for ids": (sample_of(user=pa.array([0.5] * 100)), "'user' is double .* fitted on int64"),
     "values for lists": (sample_of(tags=pa.array(["a"] * 100)), "'tags' is string .* fitted on lists of strings"),
@@ -254,8 +254,8 @@ def test_files_that_are_no_model_are_refused_with_the_remedy(
 ) -> None:
     cases = {
         "model.pkl": "A pickle runs code when it is loaded. Convert the model to ONNX",
-        "model.pt2": "Expected TorchScript.*not what torch.export writes",
-        "model.json": "what save_model of LightGBM .* or XGBoost .* writes, not what dump_model does",
+        "model.pt2": "Expected TorchScript.*not a file from torch.export",
+        "model.json": "a file from save_model of LightGBM .* or XGBoost .*, not from dump_model",
         "model.h5": r"Save it as a \.keras file",
         "model.bin": "Expected one of: SavedModel",
         "missing.onnx": "does not exist",
@@ -354,9 +354,9 @@ def test_matrix_without_names_is_filled_by_position_with_a_note(
     (said,) = export(path, pa.table({"b": [1.0], "a": [2]}), workflow=None).manifest.details["assumed"]
     assert said.startswith("The model does not name its features, so they are matched by position, as in the sample")
     assert ": b, a. " in said
-    with pytest.raises(ConfigError, match="--missing 0 is for XGBoost"):
+    with pytest.raises(ConfigError, match="--missing 0 applies to XGBoost"):
         export(path, pa.table({"b": [1.0], "a": [2]}), workflow=None, missing=0.0)
-    with pytest.raises(ExportError, match=r"2 columns, and the sample has 3: \['b', 'a', 'c'\]"):
+    with pytest.raises(ExportError, match=r"2 columns, but the sample has 3: \['b', 'a', 'c'\]"):
         export(path, pa.table({"b": [1.0], "a": [2], "c": [3]}), workflow=None)
 
 
@@ -366,5 +366,5 @@ def test_own_trained_model_is_found_in_its_artifact(tmp_path: Path, model: Path)
         with publish(tmp_path / kind, kind, details=details) as staging:
             shutil.copytree(model, staging / SAVED_MODEL)
     assert {entry.name for entry in open_model(tmp_path / KIND).inputs} == {entry.name for entry in INPUTS}
-    with pytest.raises(ArtifactError, match=r"It is an artifact of Rankline: export it by its recipe"):
+    with pytest.raises(ArtifactError, match=r"It is a Rankline artifact\. Export it with its recipe"):
         open_model(tmp_path / "prepared-data")

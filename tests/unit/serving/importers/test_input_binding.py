@@ -51,7 +51,7 @@ BAD_SAMPLES: dict[str, tuple[Input, pd.DataFrame, str]] = {
     "an id that wraps around": (
         Input(name="user", dtype="int32", shape=(None, 1)),
         ROWS.assign(user=[0, 2**32 + 5, 7, 1, 9]),
-        r"column 'user' is 4294967301, expected values that fit int32\. Leave such rows out",
+        r"column 'user' is 4294967301, expected values that fit int32\. Drop such rows",
     ),
     "a list that is too long": (
         Input(name="tags", dtype="int64", shape=(None, 3)),
@@ -83,7 +83,7 @@ REFUSED = {
     "another name": (
         [Input(name="user_id", dtype="int64", shape=(None, 1))],
         {},
-        r"takes 'user_id' \(int64\[\?, 1\]\), and the workflow has 'user' \(int64\), .*"
+        r"takes 'user_id' \(int64\[\?, 1\]\), but the workflow has 'user' \(int64\), .*"
         r"Did you mean 'user' by 'user_id'\? .*--rename COLUMN=user_id",
     ),
     "floats as ids": ([Input(name="price", dtype="int64", shape=(None, 1))], {}, "floats would lose"),
@@ -91,7 +91,7 @@ REFUSED = {
     "a matrix of another width": (
         [Input(name="x", dtype="float32", shape=(None, 7))],
         {},
-        "7 columns, and the workflow has 3",
+        "7 columns, but the workflow has 3",
     ),
     "features that are not there": (
         [Input(name="x", dtype="float32", shape=(None, 2), features=("price", "usr"))],
@@ -100,17 +100,21 @@ REFUSED = {
     ),
     "a rename of nothing": ([Input(name="user")], {"usr": "user"}, "expected columns of the workflow"),
     "a rename to nothing": ([Input(name="user")], {"user": "id"}, "expected inputs of the model"),
-    "strings": ([Input(name="user", dtype="object", shape=(None,))], {}, "strings are not served"),
+    "strings": ([Input(name="user", dtype="object", shape=(None,))], {}, "strings are not supported"),
     "lengths that wrap around": (
         [Input(name="tags" + NNZS, dtype="int8", shape=(None, 1))],
         {},
-        "lengths or offsets of lists, expected int32 or int64",
+        "lengths or offsets of lists, which must be int32 or int64",
     ),
-    "two columns of one name": ([Input(name="user")], {"user": "user", "price": "user"}, "several columns one name"),
+    "two columns of one name": (
+        [Input(name="user")],
+        {"user": "user", "price": "user"},
+        "several columns to the same name",
+    ),
     "some of the numbered features": (
         [Input(name="x", dtype="float32", shape=(None, 2), numbered=("f0", "f1"))],
         {"price": "f0"},
-        r"features \['f1'\], and the workflow has \['user', 'price', 'tags'\]",
+        r"features \['f1'\], but the workflow has \['user', 'price', 'tags'\]",
     ),
 }
 

@@ -107,12 +107,12 @@ def test_merlin_graph_with_a_pytorch_module_is_exported(workflow: nvt.Workflow, 
 
 
 def test_merlin_graph_without_workflow_or_model_is_refused(workflow: nvt.Workflow, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="the graph holds no model, expected PredictTensorflow or PredictPyTorch"):
+    with pytest.raises(ExportError, match="the graph contains no model, expected PredictTensorflow or PredictPyTorch"):
         parts_of(["user"] >> TransformWorkflow(workflow), SAMPLE, tmp_path)
     two = (["user"] >> TransformWorkflow(workflow)) + (["price"] >> TransformWorkflow(workflow))
-    with pytest.raises(ExportError, match="holds 2 workflows, expected one. Fit one in place of them: nvt.Workflow"):
+    with pytest.raises(ExportError, match="contains 2 workflows, expected one. Fit a single one instead: nvt.Workflow"):
         parts_of(two, SAMPLE, tmp_path)
-    with pytest.raises(ExportError, match=r"holds \['Categorify'\], expected TransformWorkflow, PredictTensorflow"):
+    with pytest.raises(ExportError, match=r"contains \['Categorify'\], expected TransformWorkflow, PredictTensorflow"):
         parts_of(["user"] >> ops.Categorify(), SAMPLE, tmp_path)
 
 

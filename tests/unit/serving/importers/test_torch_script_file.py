@@ -190,7 +190,7 @@ def test_script_that_writes_files_is_refused_unrun(
     monkeypatch.chdir(tmp_path)
     path = scripted(make(), tmp_path)
     (tmp_path / CREATED).unlink(missing_ok=True)
-    with pytest.raises(ArtifactError, match=r"holds \['save'\], which do more than compute"):
+    with pytest.raises(ArtifactError, match=r"contains \['save'\], which do more than compute"):
         Model(path)
     assert not (tmp_path / CREATED).exists()
     if make is SavingAtLoad:
@@ -248,5 +248,5 @@ def test_damaged_script_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="cannot be loaded as TorchScript"):
         open_model(changed)
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ArtifactError, match="no model that can be served"):
+    with pytest.raises(ArtifactError, match="not a model that can be served"):
         open_model(path)

@@ -132,7 +132,7 @@ def test_xgboost_that_stopped_early_scores_by_its_best_trees(tmp_path: Path) -> 
 
 def test_xgboost_that_puts_out_classes_is_served_once_its_objective_is_changed(tmp_path: Path) -> None:
     booster = XGBOOST.train(rows := random_rows(np.random.default_rng(11), 300), "multi:softmax", num_class=3)
-    with pytest.raises(ArtifactError, match=r"a number of a class: booster\.set_param"):
+    with pytest.raises(ArtifactError, match=r"class numbers: call booster\.set_param"):
         xgboost_file.Model(XGBOOST.save(booster, tmp_path))
     booster.set_param("objective", "multi:softprob")
     expected, made = both_scores(xgboost_file.Model(XGBOOST.save(booster, tmp_path)), rows, tmp_path)
@@ -241,7 +241,7 @@ def test_head_of_another_width_is_refused(tmp_path: Path) -> None:
     booster = LIGHTGBM.train(random_rows(np.random.default_rng(13), 300), "multiclass")
     model = lightgbm_file.Model(LIGHTGBM.save(booster, tmp_path))
     feeds = match(model.inputs, [Encoded(name=name, dtype="float32") for name in NAMES], {})
-    with pytest.raises(ExportError, match="gives 3 scores"):
+    with pytest.raises(ExportError, match="returns 3 scores"):
         model.write(feeds, (Head("score"),), tmp_path / "model.onnx")
 
 
@@ -276,13 +276,13 @@ NUMBERS = "learner_model_param"
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        ((*TREE, "left_children", 0), 999, "leads to node 999"),
+        ((*TREE, "left_children", 0), 999, "refers to node 999"),
         ((*TREE, "right_children", 0), 0, "two parents"),
-        ((*TREE, "split_indices", 0), 4, "compares feature 4, and there are 4"),
+        ((*TREE, "split_indices", 0), 4, "compares feature 4, but there are 4"),
         ((*TREE, "split_conditions", 0), float("nan"), "not a number"),
         ((*TREE, "split_conditions", 0), "a", "'a'"),
         ((*TREE,), {}, "no 'tree_param'"),
-        ((*MODEL, "tree_info", 0), 3, "class 3, and there are 1"),
+        ((*MODEL, "tree_info", 0), 3, "class 3, but there are 1 classes"),
         ((*MODEL, "tree_info"), [], "no trees"),
         ((NUMBERS, "num_feature"), "5", "names 4 features, expected 5"),
         ((NUMBERS, "base_score"), "0x10", "'0x10'"),
@@ -317,12 +317,12 @@ def test_xgboost_file_of_many_features_without_names_is_refused(one_tree: xgboos
 @pytest.mark.parametrize(
     ("pattern", "by", "message"),
     [
-        (r"^left_child=\S+", "left_child=77", "leads to node 77"),
+        (r"^left_child=\S+", "left_child=77", "refers to node 77"),
         (r"^right_child=\S+", "right_child=0", "two parents"),
-        (r"^split_feature=\S+", "split_feature=4", "compares feature 4, and there are 4"),
+        (r"^split_feature=\S+", "split_feature=4", "compares feature 4, but there are 4"),
         (r"^threshold=\S+", "threshold=nan", "not a number"),
         (r"^threshold=\S+", "threshold=four", "'four'"),
-        (r"^(right_child=.*) \S+$", r"\1 9", "leads to node 9, and there are 7 splits, 8 leaves"),
+        (r"^(right_child=.*) \S+$", r"\1 9", "refers to node 9, but there are 7 splits and 8 leaves"),
         (r"^num_leaves=.*\n", "", "no 'num_leaves'"),
         (r"^num_leaves=8$", "num_leaves=0", "has 0 leaves"),
     ],

@@ -94,7 +94,7 @@ def test_candidates_that_do_not_fit_are_refused(tensors: Any, message: str) -> N
 
 def test_outputs_without_a_value_per_candidate_are_refused() -> None:
     candidates().check_results([np.zeros((2, 1)), np.zeros((2, 3))], (2, 3))
-    with pytest.raises(ValueError, match=r"'score' came out as \[2, 1\] for \[2, 3\] candidates"):
+    with pytest.raises(ValueError, match=r"'score' has the shape \[2, 1\] for \[2, 3\] candidates"):
         candidates().check_results([np.zeros((2, 1)), np.zeros((2, 1))], (2, 3))
 
 

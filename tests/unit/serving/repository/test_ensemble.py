@@ -117,7 +117,7 @@ def test_add_version_refuses_another_than_was_asked_for(tmp_path: Path) -> None:
     source, fingerprint = version_alone(origin, 1, tmp_path / "copy")
     with pytest.raises(ArtifactError, match="holds m, expected a version of 'other'"):
         add_version(source, path, "other", fingerprint=fingerprint, keep=2)
-    with pytest.raises(ArtifactError, match="has the fingerprint .*, expected"):
+    with pytest.raises(ArtifactError, match="has fingerprint .*, expected"):
         add_version(source, path, "m", fingerprint="another", keep=2)
     plan = next(source.glob("m_transform_v1/1/plan"))
     plan.write_text("PLAN")
@@ -128,7 +128,7 @@ def test_add_version_refuses_another_than_was_asked_for(tmp_path: Path) -> None:
         record.sha256 for name, record in Manifest.read(manifest.parent).files.items() if name.endswith("plan")
     )
     manifest.write_text(manifest.read_text().replace(digest, sha256_of(plan)))  # altered alike
-    with pytest.raises(ArtifactError, match="has the fingerprint .*, expected"):
+    with pytest.raises(ArtifactError, match="has fingerprint .*, expected"):
         add_version(source, path, "m", fingerprint=fingerprint, keep=2)
     assert not path.exists()
 
@@ -156,7 +156,7 @@ def test_concurrent_promotion_conflicts(tmp_path: Path) -> None:
         export(path, promote=False)
     first, second = (ExportedEnsemble.load(path, number) for number in (2, 3))
     first.activate(in_place_of=1)
-    with pytest.raises(ArtifactError, match="version 3 was compared with version 1, and version 2 has taken over"):
+    with pytest.raises(ArtifactError, match="version 3 was compared with version 1, but version 2 is active now"):
         second.activate(in_place_of=1)
     assert ExportedEnsemble.load(path).version == 2
     second.activate()
@@ -183,14 +183,14 @@ def test_version_is_synced_before_it_is_active(tmp_path: Path, monkeypatch: pyte
 
 def test_rollback_changes_one_file_and_numbers_go_on(tmp_path: Path) -> None:
     export(tmp_path / "m"), export(tmp_path / "m")
-    with pytest.raises(ArtifactError, match=r"nowhere does not exist\. There is m: name it\. Expected"):
+    with pytest.raises(ArtifactError, match=r"nowhere does not exist\. Did you mean m\? Expected"):
         ExportedEnsemble.load(tmp_path / "nowhere")
     was = contents(tmp_path / "m")
     before(tmp_path / "m").activate()
     now = contents(tmp_path / "m")
     assert [name for name in now if was[name] != now[name]] == ["m/config.pbtxt"]
     assert active_version(tmp_path / "m", "m") == 1
-    with pytest.raises(ArtifactError, match="nothing before version 1"):
+    with pytest.raises(ArtifactError, match="no version before the active version 1"):
         before(tmp_path / "m")
     assert export(tmp_path / "m") == 3
 
@@ -227,7 +227,7 @@ def test_fingerprint_of_another_version_is_refused_whatever_its_manifest_says(tm
     export(tmp_path / "m", content="theirs")
     manifest = tmp_path / "m" / "m" / "2" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(Manifest.read(manifest.parent).fingerprint, told))
-    with pytest.raises(ArtifactError, match=f"m/2 has the fingerprint .*, expected {told}"):
+    with pytest.raises(ArtifactError, match=f"m/2 has fingerprint .*, expected {told}"):
         ExportedEnsemble.load(tmp_path / "m").check_fingerprint(told)
 
 
@@ -236,7 +236,7 @@ def test_deleted_version_cannot_be_activated(tmp_path: Path) -> None:
     first = ExportedEnsemble.load(tmp_path / "m")
     for _ in range(3):
         export(tmp_path / "m", keep=2)
-    message = r"version 1 was deleted by an export since, see --keep-versions\. Available: 3, 4\."
+    message = r"version 1 was deleted by a later export \(see --keep-versions\)\. Available: 3, 4\."
     for act in (first.activate, first.use):
         with pytest.raises(ArtifactError, match=message):
             act()
@@ -280,7 +280,7 @@ def test_export_lock_times_out(tmp_path: Path) -> None:
 
 def test_export_leaves_other_directories_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ArtifactError, match=r"holds 'notes\.txt', which is not of the ensemble 'm'"):
+    with pytest.raises(ArtifactError, match=r"contains 'notes\.txt', which is not part of the ensemble 'm'"):
         export(tmp_path)
     with pytest.raises(ArtifactError, match=r"notes\.txt holds"):
         export(tmp_path / "notes.txt")
@@ -289,7 +289,7 @@ def test_export_leaves_other_directories_alone(tmp_path: Path) -> None:
 
 def test_load_names_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(
-        ArtifactError, match="does not exist. Expected ensemble: make it with: rankline export nowhere --repository"
+        ArtifactError, match="does not exist. Expected ensemble: run rankline export nowhere --repository"
     ):
         ExportedEnsemble.load(tmp_path / "nowhere")
     with pytest.raises(ArtifactError, match="holds no ensembles"):
@@ -319,9 +319,9 @@ def append(line: str) -> Callable[[Path], object]:
             for place in ("m_transform_v1/1", "m_transform_v1/config.pbtxt", "m/1/config.pbtxt")
         ),
         ("m/config.pbtxt", append("nonsense {"), r"m/config\.pbtxt cannot be read"),
-        ("m/config.pbtxt", append('backend: "python"'), "is not what version 1 says"),
+        ("m/config.pbtxt", append('backend: "python"'), "does not match version 1"),
         *(
-            (place, append("import os"), f"{place} is not of the ensemble. Remove it")
+            (place, append("import os"), f"{place} is not part of the ensemble. Remove it")
             for place in ("m/1/model.py", "m_transform_v1/triton_python_backend_stub", "m_transform_v1/1/model.py")
         ),
     ],
@@ -380,7 +380,7 @@ def test_configs_that_would_run_other_code_are_refused(tmp_path: Path, directory
     export(tmp_path / "m")
     with (tmp_path / "m" / directory / "config.pbtxt").open("a") as config:
         config.write(line)
-    with pytest.raises(ArtifactError, match="is not as `rankline export` writes it|cannot be read"):
+    with pytest.raises(ArtifactError, match="differs from what `rankline export` writes|cannot be read"):
         ExportedEnsemble.load(tmp_path / "m")
 
 
@@ -411,7 +411,7 @@ def test_promotion_during_load_does_not_mix_versions(tmp_path: Path, monkeypatch
 
 def test_step_of_an_unknown_backend_is_refused(tmp_path: Path) -> None:
     export(tmp_path / "m", backend="python")
-    with pytest.raises(ArtifactError, match="is for the backend 'python', expected nvtabular, .*tensorflow"):
+    with pytest.raises(ArtifactError, match="uses the backend 'python', expected nvtabular, .*tensorflow"):
         ExportedEnsemble.load(tmp_path / "m")
 
 
@@ -439,7 +439,9 @@ def test_ensemble_of_another_project_is_not_replaced(tmp_path: Path) -> None:
     export(path, made_in="../one", inputs=["a", "b"])
     for model, inputs in ((one, ["a"]), (two, ["b", "a"]), (path / ".." / "one", ["c"])):
         refuse_other_project(path, "m", model, inputs)
-    with pytest.raises(ArtifactError, match=r"of the model in .*/one: it takes a, b, and this one a\. Choose another"):
+    with pytest.raises(
+        ArtifactError, match=r"of the model in .*/one: it takes a, b, but this one takes a\. Use another"
+    ):
         refuse_other_project(path, "m", two, ["a"])
     shutil.copytree(tmp_path, tmp_path.with_name("copy"), dirs_exist_ok=True)
     refuse_other_project(tmp_path.with_name("copy") / "models", "m", tmp_path.with_name("copy") / "one", ["a"])

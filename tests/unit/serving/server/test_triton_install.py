@@ -114,7 +114,7 @@ def test_compiler_errors_are_reported(tmp_path: Path, monkeypatch: pytest.Monkey
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(BuildError, match="could not compile the native backends: broken"):
+    with pytest.raises(BuildError, match="failed to compile the native backends: broken"):
         built_objects()
     assert not list(tmp_path.glob("cache/**/*.so"))
 
@@ -145,5 +145,5 @@ def test_stub_is_patched_for_numpy_2(version: str) -> None:
 
 
 def test_unknown_stub_is_refused() -> None:
-    with pytest.raises(ServerError, match=r"made for NumPy 1 and is not that of nvidia-pytriton 0\.7\.0"):
+    with pytest.raises(ServerError, match=r"built for NumPy 1 and is not the one from nvidia-pytriton 0\.7\.0"):
         fit_for_numpy(b"\x7fELF numpy.core.multiarray")

@@ -34,7 +34,7 @@ def test_run_of_several_workers_has_the_rows_of_all_and_a_rate_to_match(
 
 
 def test_global_batch_that_the_workers_do_not_divide_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"global_batch_size is 100, which 3 workers do not divide. Use 99"):
+    with pytest.raises(ConfigError, match=r"global_batch_size is 100, which is not divisible by 3 workers. Pass 99"):
         WorkersConfig(global_batch_size=100).of_world(TrainConfig(), 3)
 
 
@@ -50,7 +50,9 @@ def test_run_has_the_choices_of_its_model_and_no_others() -> None:
     config = TrainConfig(model=DLRMConfig(bottom_mlp=(8,)), epochs=2)
     changed = config.with_choices(top_mlp=(4,), seed=5)
     assert changed == TrainConfig(model=DLRMConfig(bottom_mlp=(8,), top_mlp=(4,)), epochs=2, seed=5)
-    with pytest.raises(ConfigError, match=r"model 'dlrm' has no gru_units, hidden. It has: .*bottom_mlp, .*seed"):
+    with pytest.raises(
+        ConfigError, match=r"model 'dlrm' has no option gru_units, hidden. Available: .*bottom_mlp, .*seed"
+    ):
         config.with_choices(gru_units=4, hidden=(3,))
     with pytest.raises(TypeError, match="gru_units"):
         MLPConfig(gru_units=4)  # type: ignore[call-arg]
@@ -73,7 +75,7 @@ def test_model_with_a_choice_that_every_run_has_is_refused() -> None:
         name: ClassVar[str] = "greedy"
         epochs: int = 3
 
-    with pytest.raises(ConfigError, match=r"model 'greedy' and every run both have \['epochs'\]. Rename the model's"):
+    with pytest.raises(ConfigError, match=r"model 'greedy' has options \['epochs'\], which every run already has"):
         TrainConfig(model=Greedy())
 
 

@@ -95,7 +95,7 @@ def test_model_trains_on_tfrecord(tmp_path: Path, prepared: Path, work: Path) ->
         ("csv", 1, "'csv'. Available: parquet, tfrecord"),
         ("tfrecord", 0, "prebatch is 0"),
         ("parquet", 8, "prebatch is 8"),
-        ("parquet", 1, "holds parquet already"),
+        ("parquet", 1, "already contains parquet"),
     ],
 )
 def test_convert_refuses_impossible_choices(

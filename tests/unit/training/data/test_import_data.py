@@ -234,7 +234,7 @@ def test_rows_without_histories_are_imported_by_their_channels(tmp_path: Path) -
     [
         ("{continuous: [user_age]", "{all: [user_age, user_id]", "channel_spec has 'all'"),
         ("label: [label]}", "}", "channel 'label' is empty"),
-        ("label: [label]}", "label: [label]}\nmetadata: {heads: [{column: b}]}", "heads are of .*b"),
+        ("label: [label]}", "label: [label]}\nmetadata: {heads: [{column: b}]}", "heads are for .*b"),
         ("label: [label]}", "label: [label]}\nmetadata: {heads: [{task: b}]}", r"a head\.column: field"),
         ("user_gender, user_id, tags]", "user_age]", r"feature_spec\.user_age.* lacks 'cardinality'"),
         ("[user_age], categorical: [user_gender, user_id, tags]", "[tags]", r"feature_spec\.tags"),
@@ -257,8 +257,8 @@ def test_import_data_names_unusable_channels(tmp_path: Path, old: str, new: str,
     [
         ({"c": "5,1,7,0\n1,,7,0.5\n"}, DataError, r"c\.csv: row 2: 'label' is 0\.5"),
         ({"d": "4,9,1,2,57,7\n"}, DataError, "every label of the valid rows is 1"),
-        ({"c": "5,1,7,0\n"}, SpecError, r"its chunks hold \[2, 1\] rows"),
-        ({"c": "5,1,7,0\n2656,,7,1\n"}, SpecError, "'user_id' holds 2656 in row 2, but .*cardinality is 2655"),
+        ({"c": "5,1,7,0\n"}, SpecError, r"its chunks contain \[2, 1\] rows"),
+        ({"c": "5,1,7,0\n2656,,7,1\n"}, SpecError, "'user_id' contains 2656 in row 2, but .*cardinality is 2655"),
     ],
 )
 def test_import_data_names_unusable_rows_and_keeps_earlier_data(
@@ -325,8 +325,11 @@ def test_history_may_come_without_negatives() -> None:
     ("columns", "message"),
     [
         ({"item": [[1], [0, 1, 0, 2]], "cat": [[1], [0, 1, 1, 2]]}, "row 12: 'item' has a 0 between ids"),
-        ({"item": [[1], [1, 2]], "cat": [[1], [0, 2]]}, "row 12: 'cat' has 1 ids and 'item' has 2, expected as many"),
-        ({"item": [[0, 1]], "cat": [[1, 0]]}, "row 11: 'cat' and 'item' have their padding at different ends"),
+        (
+            {"item": [[1], [1, 2]], "cat": [[1], [0, 2]]},
+            "row 12: 'cat' has 1 ids but 'item' has 2, expected the same number",
+        ),
+        ({"item": [[0, 1]], "cat": [[1, 0]]}, "row 11: 'cat' and 'item' are padded at different ends"),
         ({"item": [[1], [1, 2]], "cat": [[1], [1, 2]], "other": [[], [3]]}, "row 12: 'other' has 1 ids and 'item'"),
     ],
 )

@@ -101,10 +101,10 @@ def test_score_that_is_no_number_is_refused(score: float) -> None:
 
 
 def test_labels_and_groups_that_cannot_be_counted_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^labels hold values other than 0 and 1\.$"):
+    with pytest.raises(ValueError, match=r"^labels contain values other than 0 and 1\.$"):
         Tally(BINARY).add(np.array([0.0, 0.5]), np.array([0.1, 0.5], np.float32))
     for groups in ([-1, 4], [0, 2**31]):
-        expected = rf"^groups are {groups[0]} to {groups[1]}, expected ids from 0 to 2147483647\.$"
+        expected = rf"^groups range from {groups[0]} to {groups[1]}, expected ids from 0 to 2147483647\.$"
         with pytest.raises(ValueError, match=expected):
             Tally(BINARY).add(np.array([0.0, 1.0]), np.array([0.1, 0.5], np.float32), np.array(groups))
 

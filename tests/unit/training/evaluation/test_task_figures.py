@@ -43,7 +43,7 @@ def test_class_logloss_takes_the_chance_of_the_right_class() -> None:
     expected = -(2 * np.log(0.5) + np.log(1e-7) + np.log(0.4)) / 4
     assert class_logloss(KINDS) == pytest.approx(expected)
     assert class_logloss(ScoredRows.of(np.array([0.0]), np.array([[1.0, 0.0]]))) == 0
-    with pytest.raises(ValueError, match=r"^labels hold values other than the numbers of 3 classes\.$"):
+    with pytest.raises(ValueError, match=r"^labels contain values other than the numbers of 3 classes\.$"):
         class_logloss(ScoredRows.of(np.array([0.5]), np.array(CHANCES[:1])))
 
 
@@ -124,5 +124,5 @@ def test_one_score_for_all_is_chance_and_nan_is_refused() -> None:
     ranking = Ranking(5)
     ranking.add(np.full(50, 0.3), np.arange(50) < 2)
     assert ranking.figures()["recall_at_5"] == pytest.approx(5 / 50)
-    with pytest.raises(ValueError, match="^scores hold NaN"):
+    with pytest.raises(ValueError, match="^scores contain NaN"):
         ranking.add(np.array([0.1, np.nan]), np.array([True, False]))

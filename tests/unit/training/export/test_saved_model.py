@@ -275,8 +275,8 @@ def has_dense_features_of_keras(spec: FeatureSpec) -> Any:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (uses_an_input_beside_its_features, "outside of DenseFeatures"),
-        (has_dense_features_of_keras, "expected those of rankline.training.models.layers"),
+        (uses_an_input_beside_its_features, "outside DenseFeatures"),
+        (has_dense_features_of_keras, "expected those from rankline.training.models.layers"),
     ],
 )
 def test_export_refuses_models_whose_inputs_it_cannot_replace(

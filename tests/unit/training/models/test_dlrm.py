@@ -107,9 +107,9 @@ def first_kernel(model: Any) -> Any:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (spec_of([7, 9], 0), "needs categories and numbers, got 2 and 0 of them. Choose 'mlp'"),
+        (spec_of([7, 9], 0), "needs categories and numbers, got 2 and 0 of them. Use model 'mlp'"),
         (spec_of([], 2), "needs categories and numbers, got 0 and 2 of them"),
-        (spec_of([7], 2, categorical=("C0", "tags")), r"one value per row, \['tags'\] are lists"),
+        (spec_of([7], 2, categorical=("C0", "tags")), r"one value per row, but \['tags'\] are lists"),
     ],
 )
 def test_dlrm_refuses_specs_without_ids_or_numbers_and_lists(spec: FeatureSpec, message: str) -> None:

@@ -126,9 +126,11 @@ def test_task_that_a_model_does_not_learn_is_refused() -> None:
         channels=histories,
         metadata=SpecMetadata(heads=(Head("rating", REGRESSION),)),
     )
-    with pytest.raises(SpecError, match="'din' learns binary, and the task of label 'rating' is regression. No model"):
+    with pytest.raises(
+        SpecError, match="'din' supports task binary, but the task of label 'rating' is regression. No built-in model"
+    ):
         check_rows(spec, MODELS["din"]())
-    with pytest.raises(SpecError, match=r"'outside' learns one label, .*'other'.*Choose one"):
+    with pytest.raises(SpecError, match=r"'outside' supports one label, .*'other'.*Choose one"):
         check_rows(
             replace(
                 SCALARS,
@@ -222,7 +224,7 @@ def test_installed_package_gives_it_a_name(tmp_path: Path, monkeypatch: pytest.M
     leave_installed(tmp_path, "outside", f"[rankline.models]\nwide = {outside_models.__name__}:WideConfig\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert model_named("wide") is WideConfig
-    with pytest.raises(ConfigError, match=r"no model 'wider'.*torch_mlp, wide, or MODULE:CLASS"):
+    with pytest.raises(ConfigError, match=r"unknown model 'wider'.*torch_mlp, wide, or MODULE:CLASS"):
         model_named("wider")
 
 

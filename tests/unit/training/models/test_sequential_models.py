@@ -289,7 +289,7 @@ WITH_AGE = replace(SPEC, features=(*SPEC.features, AGE), channels={**SPEC.channe
     [
         ("sim", PLAIN, r"'sim' takes rows with a history .*Choose one of .*dcnv2, .*mlp"),
         ("torch_mlp", SPEC, r"'torch_mlp' takes rows without .* Choose one of dien, din, sim\."),
-        ("din", WITH_AGE, r"ids of users, items and histories only, got \['age'\]"),
+        ("din", WITH_AGE, r"only ids of users, items and histories, got \['age'\]"),
     ],
 )
 def test_model_refuses_rows_of_another_kind(name: str, spec: FeatureSpec, message: str) -> None:

@@ -91,13 +91,13 @@ KINDS = Head("kind", task=MULTICLASS, classes=("a", "b", "c"))
 @pytest.mark.parametrize(
     ("labels", "heads", "message"),
     [
-        ([0, 0.5], CLICK, "other than 0 and 1.*of each label: 0 and 1"),
-        ([0, 3], [KINDS], "numbers of 3 classes.*of each label: 0 to 2"),
-        ([[1, 5], [0, 1]], [*CLICK, KINDS], "numbers of 3 classes.*of each label: 0 and 1 and 0 to 2"),
+        ([0, 0.5], CLICK, "other than 0 and 1.*of every label: 0 and 1"),
+        ([0, 3], [KINDS], "numbers of 3 classes.*of every label: 0 to 2"),
+        ([[1, 5], [0, 1]], [*CLICK, KINDS], "numbers of 3 classes.*of every label: 0 and 1 and 0 to 2"),
     ],
 )
 def test_evaluate_names_labels_that_can_be_measured(labels: Any, heads: Any, message: str) -> None:
     widths = sum(head.width for head in heads)
     scores = np.full((2, widths) if widths > 1 else 2, 0.5)
-    with pytest.raises(DataError, match=f"the test data cannot be measured: .*{message}"):
+    with pytest.raises(DataError, match=f"the test data cannot be evaluated: .*{message}"):
         evaluated([({"score": scores}, labels)], heads, split="test", group_by=None)

@@ -133,7 +133,7 @@ def test_holdout_without_both_labels_is_refused(new_prepared: Any, tmp_path: Pat
         return table.set_column(table.schema.get_field_index("rating"), "rating", pa.array(ones.astype(np.float32)))
 
     few = new_prepared(tmp_path / "few", num_train=10, num_valid=10, change=liked_first)
-    with pytest.raises(DataError, match="the inner validation data cannot be measured.*early_stopping_patience 0"):
+    with pytest.raises(DataError, match="the inner validation data cannot be evaluated.*early_stopping_patience 0"):
         train(few, tmp_path / "model", CONFIG, tracking=tracking)
 
 
@@ -141,5 +141,5 @@ def test_holdout_of_tfrecord_is_refused(prepared: Path, tmp_path: Path, tracking
     data = PreparedData.load(prepared)
     sources = {split: replace(source, type=TFRECORD) for split, source in data.spec.sources.items()}
     records = replace(data, spec=replace(data.spec, sources=sources))
-    with pytest.raises(ConfigError, match="the train data is tfrecord, of which no part can be held out"):
+    with pytest.raises(ConfigError, match="the train data is tfrecord, so no part of it can be held out"):
         train(records, tmp_path / "model", TrainConfig(), tracking=tracking)

@@ -148,7 +148,7 @@ def test_run_on_the_cpu_hides_gpus_while_it_lasts(
 )
 @pytest.mark.parametrize(
     ("device", "sees_gpu", "message"),
-    [("cuda", False, "device is 'cuda', and .* sees no GPU here"), ("cpu", True, "has opened the GPU already")],
+    [("cuda", False, "device is 'cuda', but .* finds no GPU"), ("cpu", True, "is already using the GPU")],
 )
 def test_run_is_refused_on_a_device_that_cannot_be_had(
     prepared: Path,

@@ -187,7 +187,7 @@ def test_generation_goes_on_from_the_checkpoint_in_the_same_run(
     assert_same_run(model, straight("torch"))
     run = mlflow.MlflowClient(tracking.uri).get_run(model.run_id)
     assert (model.run_id, run.info.status) == (left.run_id, "FINISHED")
-    assert run.data.tags["mlflow.note.content"] == f"{ROWS} Step 14: worker 1 was lost. 1 worker goes on."
+    assert run.data.tags["mlflow.note.content"] == f"{ROWS} Step 14: worker 1 was lost. 1 worker continues."
     assert history(model, "workers") == {14: 1}
     assert not checkpoint_path(output).exists()
 
@@ -216,7 +216,7 @@ def test_run_that_is_stopped_says_how_it_goes_on_and_its_checkpoint_is_not_overw
     left = Checkpoint.load(checkpoint_path(output))
     assert progress.notes[-1] == "stopped; --resume continues after step 8"
     assert mlflow.MlflowClient(tracking.uri).get_run(left.run_id).info.status == "KILLED"
-    with pytest.raises(ConfigError, match="Go on with --resume, or delete it"):
+    with pytest.raises(ConfigError, match="Continue with --resume, or delete it"):
         train(prepared, output, QUICK, session=session, tracking=tracking)
     train(prepared, output, replace(QUICK, epochs=1), tracking=tracking)  # writes none, so it is in nobody's way
     assert Checkpoint.load(checkpoint_path(output)).position.step == 8
@@ -233,9 +233,9 @@ def test_resume_that_cannot_be_exact_is_refused_before_a_run_exists(
         config, message = QUICK.with_choices(batch_size=32), "got batch_size 32, expected 400"
     if case == "data":
         prepared = new_prepared(tmp_path / "other", num_train=600)
-        message = "the checkpoint is of prepared data"
+        message = "the checkpoint belongs to prepared data"
     if case == "other artifact":
-        message = "holds ensemble"
+        message = "contains ensemble"
         with publish(checkpoint_path(output), "ensemble") as staging:
             (staging / "note.txt").touch()
     unused = replace(tracking, directory=tmp_path / "work")
@@ -279,7 +279,7 @@ def test_label_that_is_no_number_is_told_by_its_file(
     new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     prepared = new_prepared(tmp_path / "prepared", change=with_nan("rating"))
-    with pytest.raises(DataError, match=r"parquet: column 'rating' holds nan, expected finite numbers"):
+    with pytest.raises(DataError, match=r"parquet: column 'rating' contains nan, expected finite numbers"):
         train(prepared, tmp_path / "model", BASE, tracking=tracking)
 
 

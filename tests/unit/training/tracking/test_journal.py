@@ -40,7 +40,7 @@ def test_journal_cut_off_at_any_byte_keeps_the_lines_before(tmp_path: Path) -> N
 def test_line_that_was_altered_is_refused_where_others_follow_it(tmp_path: Path) -> None:
     directory, whole = written(tmp_path)
     (directory / "journal").write_bytes(whole.replace(b'"step": 1', b'"step": 8'))
-    with pytest.raises(ArtifactError, match=r"damaged at byte \d+.* delete .* to give up the rest"):
+    with pytest.raises(ArtifactError, match=r"damaged at byte \d+.* delete .* to discard the rest"):
         Journal(directory)
     (directory / "journal").write_bytes(whole)
     assert steps_in(directory) == [0, 1, 2]  # nobody holds it

@@ -143,7 +143,7 @@ def test_run_that_is_gone_goes_on_as_a_new_one_with_a_note(config: TrackingConfi
     assert run.run_id != gone
     assert not run.is_reopened
     note = client(config).get_run(run.run_id).data.tags["mlflow.note.content"]
-    assert note == f"Continues run {gone}, which is gone. More to say."
+    assert note == f"Continues run {gone}, which no longer exists. More to say."
 
 
 def test_error_of_the_store_is_not_taken_for_a_run_that_is_gone(config: TrackingConfig) -> None:
@@ -216,7 +216,7 @@ def test_full_disk_does_not_end_the_thread_that_delivers(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("server", ["http://u:s3cret@host", "https://token@host/mlflow"])
 def test_password_is_not_kept(tmp_path: Path, server: str) -> None:
-    with pytest.raises(delivery.ConfigError, match="was given with a password, which would be saved"):
+    with pytest.raises(delivery.ConfigError, match="contains a password, which would be saved"):
         TrackingConfig(directory=tmp_path, experiment="shop", server=server)
     kept_earlier = TrackingConfig.from_dict({"experiment": "shop", "server": server, "directory": "/gone"}, tmp_path)
     assert kept_earlier.uri == re.sub("//.*@", "//", server)

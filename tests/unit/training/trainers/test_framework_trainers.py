@@ -101,5 +101,5 @@ def test_torch_trainer_refuses_what_only_tensorflow_does(spec: FeatureSpec) -> N
     converted = replace(spec, sources={"train": Source(files=("train/a.tfrecord",), num_rows=1, type="tfrecord")})
     with pytest.raises(ConfigError, match="a PyTorch model reads parquet only"):
         TorchTrainer.check(converted, TORCH)
-    with pytest.raises(ConfigError, match="deterministic kernels are offered for TensorFlow models only"):
+    with pytest.raises(ConfigError, match="deterministic kernels are available only for TensorFlow models"):
         TorchTrainer.deterministic()

@@ -137,7 +137,7 @@ def test_state_of_another_model_is_refused_and_nothing_is_changed(
     wider = fitted(framework.trainer, spec, framework.config.with_choices(hidden=(16, 9)), batches[:1])
     trainer = framework.trainer(spec, framework.config, NUM_STEPS)
     before = trainer.state()
-    with pytest.raises(ArtifactError, match=f"of another model: it has {framework.kernel}"):
+    with pytest.raises(ArtifactError, match=f"to another model: it has {framework.kernel}"):
         trainer.restore(wider.state())
     assert_same(trainer.state(), before)
     lacking = fitted(framework.trainer, spec, replace(framework.config, weight_averaging=False), batches[:1])
@@ -307,5 +307,5 @@ def test_id_outside_its_table_is_named_with_file_and_column(
         return table.set_column(table.schema.get_field_index("userId"), "userId", pa.array(ids))
 
     prepared = new_prepared(tmp_path / "prepared", num_train=200, change=one_too_large)
-    with pytest.raises(DataError, match=r"part_0\.parquet: column 'userId' holds the id 60, expected ids from 0 to 59"):
+    with pytest.raises(DataError, match=r"part_0\.parquet: column 'userId' contains id 60, expected ids from 0 to 59"):
         train(prepared, tmp_path / "model", framework.config, tracking=tracking)

@@ -173,8 +173,8 @@ def test_only_candidates_and_no_candidate_columns_are_plans_too() -> None:
 @pytest.mark.parametrize(
     ("columns", "candidates", "message"),
     [
-        ((MIXED,), ["item"], r"column 'both' is made of \['item'\].*and of \['user'\], which all of them share"),
-        ((TAGS,), ["item"], "column 'tags' is a list for each candidate"),
+        ((MIXED,), ["item"], r"column 'both' combines \['item'\].*with \['user'\], which the candidates share"),
+        ((TAGS,), ["item"], "column 'tags' is a list per candidate"),
         ((), ["history"], r"candidates \['history'\] are not raw columns of single values. Available: \['user', 'it"),
         ((), ["items"], r"candidates \['items'\] are not raw columns"),
     ],
@@ -191,8 +191,8 @@ def test_column_that_is_not_of_a_candidate_is_refused(
     [
         ({"item": np.zeros((1, 0), dtype=object)}, r"'item' has shape \[1, 0\], expected at least one candidate"),
         ({"item": np.array([b"a"], dtype=object)}, r"'item' has shape \[1\], expected at least one candidate per row"),
-        ({"price": np.ones((1, 2), np.float32)}, r"candidates {.*'price': \[1, 2\].* do not fit each other"),
-        ({"user": np.array([7, 8])}, "do not fit each other or the rows"),
+        ({"price": np.ones((1, 2), np.float32)}, r"candidates {.*'price': \[1, 2\].* do not match each other"),
+        ({"user": np.array([7, 8])}, "do not match each other or the number of rows"),
         ({"price": np.ones((1, 3))}, "'price' is float64, expected float32"),
     ],
 )
@@ -205,7 +205,7 @@ def test_workflow_that_mixes_candidates_with_others_is_refused_when_it_is_compil
     rows = pd.DataFrame({"user": [1, 2, 1], "item": [5, 6, 6]})
     workflow = fitted(lambda: [["user", "item"]] >> ops.Categorify(encode_type="combo"), rows, tmp_path)
     compile_workflow(workflow)
-    with pytest.raises(LoweringError, match="column 'user_item' is made of"):
+    with pytest.raises(LoweringError, match="column 'user_item' combines"):
         compile_workflow(workflow, candidates=["item"])
 
 
@@ -272,7 +272,7 @@ def test_rows_with_several_candidates_are_compared_with_each_alone(tmp_path: Pat
     ("model", "message"),
     [
         (MindingOthers, r"scores differ: {'user': .*'item': .*} scores .* alone and .* among other candidates"),
-        (OnePerRow, "gives 3 scores for 3 rows with 3 candidates each, expected 9: its output is not one score per"),
+        (OnePerRow, "returns 3 scores for 3 rows with 3 candidates each, expected 9: its output is not one score per"),
     ],
 )
 def test_model_that_scores_candidates_otherwise_is_refused(tmp_path: Path, model: Any, message: str) -> None:

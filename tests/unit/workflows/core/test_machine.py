@@ -15,8 +15,8 @@ QUIET = (1000, 0, 100, 9000, 0, 0, 0, 0)
     ("spent", "said"),
     [
         ((2, 0, 1, 97, 0, 0, 0, 0), ""),
-        ((60, 5, 10, 20, 0, 0, 0, 5), "load 4.2, 75% of the processors in use, 5% stolen"),
-        ((0, 0, 0, 97, 0, 0, 0, 3), "load 4.2, 0% of the processors in use, 3% stolen"),
+        ((60, 5, 10, 20, 0, 0, 0, 5), "load 4.2, 75% of the CPUs in use, 5% stolen"),
+        ((0, 0, 0, 97, 0, 0, 0, 3), "load 4.2, 0% of the CPUs in use, 3% stolen"),
         ((0, 0, 0, 50, 50, 0, 0, 0), ""),  # waiting for a disk
     ],
 )

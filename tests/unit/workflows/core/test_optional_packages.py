@@ -29,7 +29,9 @@ from tests.harness.process.packages import leave_installed
     ],
 )
 def test_missing_package_prints_the_line_that_installs_it(extra: str, line: str) -> None:
-    with pytest.raises(MissingExtraError, match=re.escape(f"training needs packages that are not installed: {line}")):
+    with pytest.raises(
+        MissingExtraError, match=re.escape(f"training needs packages that are not installed. Run: {line}")
+    ):
         require("no_such_module_anywhere", feature="training", extra=extra)
 
 
@@ -44,12 +46,12 @@ def test_pinned_packages_are_those_of_the_dependency_group() -> None:
     [
         (
             {"tensorflow-cpu": "2.15.1"},
-            r"tensorflow-cpu 2\.15\.1 is installed, expected (\S+): pip uninstall -y tensorflow-cpu",
+            r"tensorflow-cpu 2\.15\.1 is installed, expected (\S+)\. Run: pip uninstall -y tensorflow-cpu",
         ),
         (
             {"tensorflow": "2.15.1"},
-            r"tensorflow 2\.15\.1 and tensorflow-cpu (\S+) are both installed, and each has overwritten files of the "
-            "other: pip uninstall -y tensorflow tensorflow-cpu",
+            r"tensorflow 2\.15\.1 and tensorflow-cpu (\S+) are both installed and overwrite each "
+            "other's files. Run: pip uninstall -y tensorflow tensorflow-cpu",
         ),
     ],
     ids=["other version", "two of them"],
@@ -114,8 +116,8 @@ def test_installed_leaves_out_broken_packages_and_says_why(
     with caplog.at_level(logging.WARNING):
         found = installed("rankline.numbers", int)
     assert list(found) == ["maxsize"]
-    assert sorted(record.getMessage().partition(". It is")[0] for record in caplog.records) == [
-        "package absent: its entry point 'nothing_there:NUMBER' of rankline.numbers cannot be loaded "
+    assert sorted(record.getMessage().partition(" and was skipped")[0] for record in caplog.records) == [
+        "package absent: entry point 'nothing_there:NUMBER' of rankline.numbers cannot be loaded "
         "(ModuleNotFoundError: No module named 'nothing_there')",
-        "package text: its entry point 'string:digits' of rankline.numbers is a str, expected int",
+        "package text: entry point 'string:digits' of rankline.numbers is a str, expected int",
     ]

@@ -134,7 +134,7 @@ def test_reviews_of_any_text_are_read(tmp_path: Path, reviews: list[tuple[str, s
 BAD_LINES = {
     "a call": ("__import__('os').abort()", "is neither JSON nor a Python literal"),
     "nested": ("[" * 100_000, "is neither JSON nor a Python literal"),
-    "no user": ('{"asin": "x", "unixReviewTime": 1}', "reviewerID is 'None', expected a text"),
+    "no user": ('{"asin": "x", "unixReviewTime": 1}', "reviewerID is 'None', expected a string"),
     "a date": (review("a", "x", "09 13, 2009"), "unixReviewTime is '09 13, 2009', expected whole seconds"),
     "a large time": (review("a", "x", 10**30), "expected whole seconds"),
     "half a surrogate": (review("a\ud800", "x"), "which is not UTF-8"),
@@ -172,9 +172,9 @@ def test_too_many_malformed_lines_stop_the_reading(tmp_path: Path) -> None:
     assert list(read_amazon(tmp_path).dropped.values()) == [100]
     write(tmp_path, {"reviews.json": REVIEWS * 50 + "no\n" * 101})
     assert refusal(tmp_path) == (
-        "DIR/reviews.json: 101 of 251 lines are malformed, more than 100 and 1.0% of them. The first ones: "
+        "DIR/reviews.json: 101 of 251 lines are malformed, more than 100 and 1.0% of them. The first are: "
         + "; ".join(f"reviews.json, line {n}: 'no' is neither JSON nor a Python literal" for n in (151, 152, 153))
-        + ". Correct the file."
+        + ". Fix the file."
     )
     assert list(read_amazon(tmp_path, max_malformed_share=0.5).dropped.values()) == [101]
 
@@ -183,7 +183,7 @@ def test_reviews_without_a_time_are_the_oldest_of_their_user(tmp_path: Path) -> 
     text = REVIEWS + review("b", "late", None) + '{"reviewerID": "b", "asin": "later"}\n'
     raw = read_amazon(write(tmp_path, {"reviews.json": text}))
     assert pairs(raw) == [("b", "late"), ("b", "later"), ("b", "x"), ("b", "y"), ("a", "z")]
-    assert raw.noticed == {"review without a time, taken as the oldest": 2}
+    assert raw.noticed == {"review without a time, treated as the oldest": 2}
     write(tmp_path, {"reviews.json": review("b", "x", None) * 3})
     assert refusal(tmp_path).startswith("DIR/reviews.json: no review has a unixReviewTime")
 
@@ -192,7 +192,7 @@ def test_item_that_is_described_again_keeps_its_first_category(tmp_path: Path) -
     raw = read_amazon(write(tmp_path, {"reviews.json": REVIEWS, "meta.json": ITEMS + item("x", ["Other"]) + item("z")}))
     assert raw.catalog is not None
     assert raw.catalog["category"].to_pylist() == ["Art", "Prints", "no_category", "no_category"]
-    assert raw.noticed == {"item described more than once, the first kept": 1}
+    assert raw.noticed == {"item described more than once, first description kept": 1}
 
 
 SEQUENCES = "7 10 11 10\n\n2 12 10\n"
@@ -232,19 +232,19 @@ def test_lines_that_are_no_sequence_are_malformed(tmp_path: Path) -> None:
     assert pairs(raw) == [(1, 2)]
     ((reason, count),) = raw.dropped.items()
     assert count == 4
-    assert "sequences.txt, line 1: '3 4 x' is not a user and items" in reason
+    assert "sequences.txt, line 1: '3 4 x' is not a user and its items" in reason
     assert "line 3: '5' is not" in reason
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "DIR holds no Amazon reviews. Looked for sequences.txt"),
+        ({}, "DIR contains no Amazon reviews. Expected sequences.txt"),
         ({"reviews.json": ""}, "DIR/reviews.json is empty"),
-        ({"reviews.json": ITEMS}, "DIR/reviews.json holds no review. reviews.json, line 1: reviewerID is 'None'"),
+        ({"reviews.json": ITEMS}, "DIR/reviews.json contains no review. reviews.json, line 1: reviewerID is 'None'"),
         ({"reviews.json": REVIEWS, "meta.json": ""}, "DIR/meta.json is empty"),
-        ({"reviews.json": REVIEWS, "reviews.json.gz": REVIEWS}, "holds both reviews.json and reviews.json.gz"),
-        ({"sequences.txt": "x\n"}, "DIR/sequences.txt holds no user with items"),
+        ({"reviews.json": REVIEWS, "reviews.json.gz": REVIEWS}, "contains both reviews.json and reviews.json.gz"),
+        ({"sequences.txt": "x\n"}, "DIR/sequences.txt contains no user with items"),
         ({"sequences.txt": "1 2", "item2attributes.json": "{"}, "DIR/item2attributes.json is not JSON"),
         ({"sequences.txt": "1 2", "item2attributes.json": '{"1.5": []}'}, "item '1.5' has '[]'"),
     ],
@@ -259,8 +259,8 @@ PACKED = gzip.compress((REVIEWS * 1000).encode())
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (PACKED[: len(PACKED) // 2], "the gzip data is cut off"),
-        (REVIEWS.encode(), "no valid gzip data"),
+        (PACKED[: len(PACKED) // 2], "the gzip data is truncated"),
+        (REVIEWS.encode(), "the gzip data is invalid"),
     ],
     ids=["cut off", "not compressed"],
 )
@@ -268,7 +268,7 @@ def test_damaged_archive_is_named(tmp_path: Path, content: bytes, message: str) 
     (tmp_path / "reviews.json.gz").write_bytes(content)
     said = refusal(tmp_path)
     assert said.startswith(f"DIR/reviews.json.gz: {message}")
-    assert "Fetch it again" in said
+    assert "Download it again" in said
 
 
 def test_document_that_is_one_line_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:

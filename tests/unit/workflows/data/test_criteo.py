@@ -182,7 +182,9 @@ def test_any_text_in_a_field_is_read_or_refused_by_its_line(tmp_path_factory, pl
 
 def test_files_without_labels_are_refused_before_the_rows_are_read(tmp_path):
     write(tmp_path, {"test.txt": LINE.split("\t", 1)[1] * 2})
-    with pytest.raises(DataError, match=r"line 1 has 39 columns, expected 40 .* A test file has no labels: remove it"):
+    with pytest.raises(
+        DataError, match=r"line 1 has 39 columns, expected 40 .* This looks like a test file without labels. Remove it"
+    ):
         read_criteo(tmp_path)
     write(tmp_path, {"test.txt": "Read me first.\n"})
     with pytest.raises(DataError, match=r"test.txt, line 1 has 1 columns, expected 40"):
@@ -193,8 +195,11 @@ PACKED = gzip.compress(LINE.encode() * 2_000)
 UNUSABLE = {
     "an empty file": ({"day_0": LINE, "day_1": ""}, "DIR/day_1 is empty"),
     "another encoding": ({"day_0": line(I2="5").encode().replace(b"5\t", b"\xff\t", 1)}, "DIR/day_0 is not utf-8 text"),
-    "no data": ({"ratings.csv": ""}, "DIR holds no Criteo data. Looked for train.txt; day_0, day_1, …; *.tsv, *.txt"),
-    "two of one day": ({"day_1": LINE, "day_1.gz": LINE}, "DIR holds both day_1 and day_1.gz, expected one"),
+    "no data": (
+        {"ratings.csv": ""},
+        "DIR contains no Criteo data. Expected train.txt; day_0, day_1, …; *.tsv or *.txt",
+    ),
+    "two of one day": ({"day_1": LINE, "day_1.gz": LINE}, "DIR contains both day_1 and day_1.gz. Remove one"),
 }
 
 
@@ -220,7 +225,7 @@ def test_damaged_archive_is_named(tmp_path, content, reason):
 def test_file_that_changes_while_it_is_used_is_noticed(tmp_path):
     raw = read_criteo(write(tmp_path, {"train.txt": LINE * 2}))
     write(tmp_path, {"train.txt": LINE * 3})
-    with pytest.raises(DataError, match=r"train.txt has \d rows where it had 2 when it was first read"):
+    with pytest.raises(DataError, match=r"train.txt now has \d rows but had 2 when first read"):
         rows_of(raw)
 
 
@@ -257,7 +262,7 @@ def test_file_that_grew_is_refused_by_its_last_shard(tmp_path):
     with (tmp_path / "day_0").open("a", encoding="ascii") as file:
         file.write(LINE)
     assert len(list(shards[0].batches())) == 1
-    with pytest.raises(DataError, match=r"day_0 has \d+ rows where it had \d+ when it was first read"):
+    with pytest.raises(DataError, match=r"day_0 now has \d+ rows but had \d+ when first read"):
         list(shards[-1].batches())
 
 

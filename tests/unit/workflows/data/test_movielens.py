@@ -125,9 +125,9 @@ def test_fingerprint_changes_with_either_file(tmp_path):
             ({"ratings_csv": ratings, "movies_csv": MOVIES}, f"DIR/ratings.csv{message}")
             for ratings, message in (
                 ("userId,movieId,timestamp\n1,1,1\n", " has no column 'rating'"),
-                (RATINGS + "3,10,inf,103\n", ", row 4: rating is not a finite number"),
+                (RATINGS + "3,10,inf,103\n", ", row 4: rating is not a finite 32-bit number"),
                 ("", " is empty"),
-                ("userId,movieId,rating,timestamp\n", " has a header and no rows"),
+                ("userId,movieId,rating,timestamp\n", " has a header but no rows"),
             )
         ),
         *(

@@ -225,7 +225,7 @@ def test_vectors_have_one_length_in_both(dtype: str) -> None:
 
 def test_plan_that_mixes_candidates_with_their_row_is_refused() -> None:
     mixed = plan(Column(name="tags", index=1, values=np.zeros((5, 2)), lengths=np.zeros(5, np.int32)))
-    with pytest.raises(ArtifactError, match="column 'tags' cannot be made for several candidates"):
+    with pytest.raises(ArtifactError, match="column 'tags' cannot be computed for several candidates"):
         natively(mixed, ("item",))
     with pytest.raises(ArtifactError, match="candidates 'basket' are not a raw column"):
         natively(mixed, ("basket",))
@@ -302,13 +302,19 @@ def linked(directory: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no file": (lambda directory: (directory / "plan.json").unlink(), "cannot be read"),
     "another version": (damaged(lambda plan: plan.update(format_version=99)), "format version 99, expected 3"),
-    "an unknown step": (damaged(lambda plan: plan["steps"][1]["step"].update(kind="Run")), "'Run' is not known"),
+    "an unknown step": (
+        damaged(lambda plan: plan["steps"][1]["step"].update(kind="Run")),
+        "unknown kind of step 'Run'",
+    ),
     "a later result": (damaged(lambda plan: plan["steps"][1].update(inputs=[4])), "4 is not an earlier result"),
     "another directory": (
         damaged(lambda plan: plan["indexes"][0]["rows"].update(array_file="../array-0.arrow")),
-        "is not the name of a file beside the plan",
+        "is not the name of a file in the plan's directory",
     ),
-    "a wrong shape": (damaged(lambda plan: plan["columns"][0]["values"].update(shape=[2**61])), "another size"),
+    "a wrong shape": (
+        damaged(lambda plan: plan["columns"][0]["values"].update(shape=[2**61])),
+        "does not have the size",
+    ),
     "a file cut short": (cut_short, "array-"),
     "a link": (linked, "cannot be read"),
 }
@@ -326,7 +332,7 @@ def test_damaged_plan_is_refused_when_it_is_loaded(damage: str, tmp_path: Path) 
 
 def test_row_that_a_table_does_not_have_is_an_error_and_no_read_past_its_end(tmp_path: Path) -> None:
     plan(Column(name="user", index=0, values=np.arange(2))).save(tmp_path / "plan")
-    with pytest.raises(ArtifactError, match="leads to rows 0 to 6 of 2 of column 'user'"):
+    with pytest.raises(ArtifactError, match="refers to rows 0 to 6 of column 'user', which has 2"):
         TransformPlan.load(tmp_path / "plan")
     with pytest.raises(RuntimeError, match="a row that its table does not have"):  # which it sees by itself
         open_native(tmp_path / "plan", plan=PLAN)(REQUEST)
@@ -413,8 +419,8 @@ def damaged_stack(plans: Path, target: Path, case: str, change: Any) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda plan: plan["columns"][0].update(stack=7), "a stack that is not there"),
-        (lambda plan: plan["stacks"][1]["steps"][1]["missing"].update(shape=[2, 2]), "another size"),
+        (lambda plan: plan["columns"][0].update(stack=7), "a column refers to a missing stack"),
+        (lambda plan: plan["stacks"][1]["steps"][1]["missing"].update(shape=[2, 2]), "does not have the size"),
         (
             lambda plan: plan["stacks"][1]["steps"][1].update(
                 first_hashes=plan["stacks"][1]["steps"][1]["first_starts"],
@@ -436,5 +442,5 @@ def test_similarity_of_before_is_refused_with_what_to_do(plans: Path, tmp_path: 
 
     plan = damaged_stack(plans, tmp_path, "criteo", change)
     for load in (TransformPlan.load, lambda path: open_native(path, plan=TransformPlan.load(plans / "criteo"))):
-        with pytest.raises(ArtifactError, match="ColumnSimilarity is no longer compiled: export with --uncompiled Col"):
+        with pytest.raises(ArtifactError, match="ColumnSimilarity is no longer compiled. Export with --uncompiled Col"):
             load(plan)

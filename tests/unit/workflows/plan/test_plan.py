@@ -239,7 +239,7 @@ def test_row_of_zeros_can_be_run_to_warm_up() -> None:
         (REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([2, 1]))}, {}, "lengths of 'seen' do not fit"),
         (REQUEST, {"age": np.array([True])}, r"valid of 'age' is bool \[1\], expected bool \[3\]"),
         (REQUEST, {"age": np.array([1, 0, 1])}, "valid of 'age' is int64"),
-        (REQUEST, {"nobody": np.array([True, True, True])}, r"valid names \['nobody'\], which are no inputs"),
+        (REQUEST, {"nobody": np.array([True, True, True])}, r"valid contains \['nobody'\], which are not inputs"),
     ],
 )
 def test_bad_request_is_refused_by_name(request_: dict[str, Any], valid: dict[str, Any], message: str) -> None:
@@ -263,8 +263,8 @@ def test_damage_is_told_with_the_remedy(tmp_path: Path) -> None:
         ('"format_version": 3', '"format_version": 2', "format version 2, expected 3. Export again"),
         ('"Fill"', '"os.system"', "KeyError: 'os.system'"),
         ('"log"', '"frompyfunc"', "function 'frompyfunc' is not one of"),
-        ('"array-0.arrow"', '"/etc/hostname"', "'/etc/hostname' is not the name of a file beside the plan"),
-        ('"array-0.arrow"', '"../plan/array-0.arrow"', "is not the name of a file beside the plan"),
+        ('"array-0.arrow"', '"/etc/hostname"', "'/etc/hostname' is not the name of a file in the plan's directory"),
+        ('"array-0.arrow"', '"../plan/array-0.arrow"', "is not the name of a file in the plan's directory"),
         ('"source": 7', '"source": 8', "8 is neither one of the inputs .* nor an earlier result"),
     ],
 )
@@ -294,8 +294,8 @@ def test_strings_that_end_beyond_their_bytes_are_refused(tmp_path: Path) -> None
     [
         (strings([b"a" * 1_000]), "zstd", "is compressed"),
         (strings([b"a" * 1_000]), "lz4", "is compressed"),
-        (strings([b"a"]).dictionary_encode(), None, "holds dictionary"),
-        (pa.array([[1]]), None, "holds list"),
+        (strings([b"a"]).dictionary_encode(), None, "contains dictionary"),
+        (pa.array([[1]]), None, "contains list"),
         (None, None, "it is not a regular file"),
     ],
 )

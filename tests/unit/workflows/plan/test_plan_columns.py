@@ -87,7 +87,7 @@ def test_other_arrow_types_are_read(array: pa.Array, rows: list[Any]) -> None:
 
 
 def test_other_types_of_arrow_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"^date32\[day\] is neither numbers, strings nor lists of them$"):
+    with pytest.raises(ValueError, match=r"^date32\[day\] is not a type of numbers, strings or lists of them$"):
         from_arrow(pa.array([1], pa.date32()))
 
 

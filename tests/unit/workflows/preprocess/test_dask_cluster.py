@@ -74,7 +74,7 @@ def test_forms_of_clusters(form: str) -> None:
     [
         ({"dask": "scheduler:8786"}, r"dask is 'scheduler:8786', expected tcp://HOST:PORT.*local or local:N"),
         ({"dask": "local", "dask_memory": "much"}, "dask_memory is 'much', expected a size"),
-        ({"dask": "tcp://a:1", "dask_memory": "4GB"}, "'4GB', which is for local workers only"),
+        ({"dask": "tcp://a:1", "dask_memory": "4GB"}, "'4GB', but it applies to local workers only"),
         ({"dask_timeout_s": 0}, "dask_timeout_s is 0, expected a finite number above 0"),
     ],
 )
@@ -129,7 +129,7 @@ def test_task_that_ran_into_a_timeout_of_its_own_ends_the_work(pool: Pool) -> No
 def test_scheduler_that_does_not_answer_is_named_after_a_bounded_wait(tmp_path: Path) -> None:
     with (
         pytest.raises(
-            ClusterError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1 within 0\.5 s .*Start one"
+            ClusterError, match=r"no Dask scheduler responded at tcp://127\.0\.0\.1:1 within 0\.5 s .*Start one"
         ),
         open_pool(DaskConfig(dask="tcp://127.0.0.1:1", dask_timeout_s=0.5), tmp_path),
     ):
@@ -142,7 +142,7 @@ def test_scheduler_that_ends_ends_the_wait_for_its_answer(tmp_path: Path) -> Non
         with open_pool(config, tmp_path) as pool:
             end = Timer(0.5, cluster.close)
             end.start()
-            with pytest.raises(ClusterError, match=rf"{config.dask} ended or does not answer.*run this again"):
+            with pytest.raises(ClusterError, match=rf"{config.dask} exited or does not respond.*run this again"):
                 pool._result_of(asyncio.sleep, 3600)  # type: ignore[attr-defined]
             end.join()
 

@@ -238,7 +238,9 @@ def test_text_that_nothing_encodes_is_told_by_its_column(tmp_path: Path) -> None
         heads=(Head("kind", MULTICLASS, ("sun", "rain")),),
     )
     raw = RawData(rows=rows, fingerprint="kinds")
-    with pytest.raises(SpecError, match=r"'kind' holds text after the graph, .*; a class is its place in `classes`"):
+    with pytest.raises(
+        SpecError, match=r"'kind' contains text after the graph, .*; encode a class as its index in `classes`"
+    ):
         prepare(dataset, raw, tmp_path / "p")
 
 
@@ -248,5 +250,5 @@ def test_data_whose_rows_were_to_be_encoded_in_training_are_refused(raw: RawData
     with publish(tmp_path / "p", KIND) as directory:
         shutil.copytree(made.path, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
         write_spec(online, directory)
-    with pytest.raises(ArtifactError, match="holds raw rows, .*make it with: rankline prepare"):
+    with pytest.raises(ArtifactError, match="contains raw rows, .*run rankline prepare"):
         PreparedData.load(tmp_path / "p")

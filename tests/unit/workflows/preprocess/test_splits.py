@@ -100,7 +100,7 @@ def test_stream_split_by_time_validates_on_the_fewest_whole_last_periods(periods
     else:
         num_valid = math.ceil(round(wanted, 6))
     if num_valid == num_rows:
-        with pytest.raises(ConfigError, match="Choose a(nother)? share"):
+        with pytest.raises(ConfigError, match="Use a(nother)? share"):
             split_streamed(periods, batch_size, split="time", valid_share=share)
         return
     train, valid = split_streamed(periods, batch_size, split="time", valid_share=share)
@@ -168,7 +168,7 @@ def test_stream_in_any_order_is_split_by_its_times():
     assert sorted(parts["valid"]["time"].to_pylist()) == list(range(700, 1_000))
     assert parts["train"]["time"].null_count == 5
     same = stream_of(pa.table({"time": [3] * 50}))
-    with pytest.raises(ConfigError, match="no time parts them"):
+    with pytest.raises(ConfigError, match="no time separates them"):
         parts_of(same, RowsConfig(split="time"), time="time")
 
 

@@ -82,7 +82,7 @@ def test_regression_head_gets_mean_and_deviation() -> None:
     [
         (Head("y"), [0, 3, 4, 5, 6, 7], r"'y' is 3.0, 4.0, 5.0, … in some rows"),
         (Head("y"), [0, 1, np.nan], "'y' is missing in some rows, expected 0 or 1"),
-        (KIND, [0, 1, 3], r"'kind' is 3.0 in some rows, expected 0 to 2. Name all of its classes \(there are 3\)"),
+        (KIND, [0, 1, 3], r"'kind' is 3.0 in some rows, expected 0 to 2. List all classes \(3 are listed\)"),
         (KIND, [-1, 0.5], r"'kind' is -1.0, 0.5 in some rows"),
         (PRICE, [1.0, np.inf], "'price' is inf in some rows, expected finite numbers"),
     ],
@@ -99,7 +99,7 @@ def test_label_may_be_missing_where_there_are_others() -> None:
 @pytest.mark.parametrize(
     ("head", "labels", "message"),
     [
-        (Head("y"), [1, 1], "every label of the valid rows is 1.0, and a model needs both classes"),
+        (Head("y"), [1, 1], "every label of the valid rows is 1.0, but a model needs both classes"),
         (PRICE, [2.5, 2.5], "every label of the valid rows is 2.5 in 'price'"),
         (PRICE, [np.nan], "no valid row has the label 'price'"),
     ],

@@ -33,7 +33,7 @@ def test_every_type_of_triton_is_told_apart_and_has_its_names(data_type: str) ->
 
 
 def test_type_that_numpy_lacks_is_refused() -> None:
-    with pytest.raises(ValueError, match="'x' is of type BF16, which NumPy does not have"):
+    with pytest.raises(ValueError, match="'x' is of type BF16, which NumPy does not support"):
         Tensor.from_config("x", "TYPE_BF16", [1])
 
 

@@ -81,7 +81,7 @@ def test_target_that_is_no_artifact_is_never_overwritten(tmp_path: Path, content
     else:
         target.mkdir()
         (target / "mine.txt").write_text("mine")
-    with pytest.raises(ArtifactError, match=r"precious holds something that is not an artifact.*another path"):
+    with pytest.raises(ArtifactError, match=r"precious contains something that is not an artifact.*another path"):
         make(target)
     assert target.exists()
 
@@ -91,7 +91,7 @@ def test_another_kind_or_a_manifest_of_somebody_else_is_never_overwritten(tmp_pa
     make(tmp_path / "a")
     if manifest:
         (tmp_path / "a" / MANIFEST).write_text(manifest)
-    with pytest.raises(ArtifactError, match="and a other would replace it"), publish(tmp_path / "a", "other"):
+    with pytest.raises(ArtifactError, match="which a other would replace"), publish(tmp_path / "a", "other"):
         pytest.fail("the stage must not even start")
     assert (tmp_path / "a/sub/file.txt").read_text() == "one"
 
@@ -121,7 +121,7 @@ def test_links_in_an_artifact_are_refused(tmp_path: Path, place: str) -> None:
     if link.exists():
         link.rename(elsewhere)
     link.symlink_to(elsewhere)
-    with pytest.raises(ArtifactError, match=rf"{link} is a link, and this thing may hold only files"):
+    with pytest.raises(ArtifactError, match=rf"{link} is a symbolic link, but the thing may contain only files"):
         load_manifest(tmp_path / "a", "thing")
 
 
@@ -169,7 +169,7 @@ def test_missing_or_shorter_file_is_named(tmp_path: Path) -> None:
 
 def test_wrong_kind_names_both_kinds(tmp_path: Path) -> None:
     make(tmp_path / "a")
-    with pytest.raises(ArtifactError, match="holds thing, expected other"):
+    with pytest.raises(ArtifactError, match="contains thing, expected other"):
         load_manifest(tmp_path / "a", "other")
 
 
@@ -178,7 +178,10 @@ def test_wrong_kind_names_both_kinds(tmp_path: Path) -> None:
     [
         ("not json", "cannot be read"),
         (json.dumps({"format_version": 99, "kind": "thing", "fingerprint": "", "files": {}}), "format version 99"),
-        (json.dumps({"format_version": 1, "kind": "a\nb", "fingerprint": "", "files": {}}), "is not a line of text"),
+        (
+            json.dumps({"format_version": 1, "kind": "a\nb", "fingerprint": "", "files": {}}),
+            "is not a single line of text",
+        ),
         (" " * (9 << 20), "it has more than 8388608 bytes"),
     ],
 )
@@ -190,12 +193,12 @@ def test_unreadable_manifest_is_refused(tmp_path: Path, text: str, message: str)
 
 def test_missing_directory_says_which_stage_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts, "CALLED", {})
-    with pytest.raises(ArtifactError, match=r"shop does not exist.*make it with: rankline export shop --repository /"):
+    with pytest.raises(ArtifactError, match=r"shop does not exist.*run rankline export shop --repository /"):
         load_manifest(tmp_path / "shop", "ensemble")
-    with pytest.raises(ArtifactError, match=rf"make it with: rankline prepare shop --work-dir {tmp_path}\."):
+    with pytest.raises(ArtifactError, match=rf"run rankline prepare shop --work-dir {tmp_path}\."):
         load_manifest(tmp_path / "shop/prepared", "prepared-data")
     artifacts.CALLED["shop"] = "my shop.yaml"
-    with pytest.raises(ArtifactError, match=rf"make it with: rankline train 'my shop\.yaml' --work-dir {tmp_path}\."):
+    with pytest.raises(ArtifactError, match=rf"run rankline train 'my shop\.yaml' --work-dir {tmp_path}\."):
         load_manifest(tmp_path / "shop/model", "trained-model")
 
 
@@ -322,7 +325,7 @@ def artifact(path: Path, **details: str) -> Path:
 def test_model_artifact_names_its_format_and_path(tmp_path: Path) -> None:
     model = TrainedModel.load(artifact(tmp_path / "m", format=TORCH_SCRIPT))
     assert (model.format, model.model_path) == ("model.pt", tmp_path / "m" / "model.pt")
-    with pytest.raises(ArtifactError, match=r"holds model\.pt, expected model\.savedmodel"):
+    with pytest.raises(ArtifactError, match=r"contains model\.pt, expected model\.savedmodel"):
         _ = model.saved_model
 
 

@@ -84,7 +84,7 @@ Function FunctionOf(const std::string& name) {
   for (const auto& [known, function] : kFunctions) {
     if (name == known) return function;
   }
-  throw ArtifactError("function '" + name + "' is not known");
+  throw ArtifactError("unknown function '" + name + "'");
 }
 
 Number::Number(const Json& json)
@@ -104,7 +104,7 @@ Vector Number::Beside(Dtype dtype, Scratch& scratch) const {
     auto* only = scratch.Take<T>(1);
     *only = std::is_floating_point_v<T> ? static_cast<T>(value) : static_cast<T>(whole);
     if (!std::is_floating_point_v<T> && static_cast<int64_t>(*only) != whole) {
-      throw std::runtime_error(std::to_string(whole) + " does not fit into " + NameOf(own));
+      throw std::runtime_error(std::to_string(whole) + " does not fit in " + NameOf(own));
     }
     return only;
   });
@@ -113,7 +113,8 @@ Vector Number::Beside(Dtype dtype, Scratch& scratch) const {
 
 Vector Log(const Vector& column, Scratch& scratch) {
   const bool is_small = column.dtype == Dtype::kInt16 || column.dtype == Dtype::kUint16;
-  if (!IsFloat(column.dtype) && SizeOf(column.dtype) == 1) throw std::runtime_error("a logarithm in half precision");
+  if (!IsFloat(column.dtype) && SizeOf(column.dtype) == 1)
+    throw std::runtime_error("a logarithm needs more than half precision");
   const Dtype dtype = is_small || column.dtype == Dtype::kFloat32 ? Dtype::kFloat32 : Dtype::kFloat64;
   const Vector numbers = Converted(column, dtype, scratch);
   static const bool kHasAvx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -130,10 +131,10 @@ Vector Log(const Vector& column, Scratch& scratch) {
 }
 
 Vector Apply(Function function, const Vector& left, const Vector& right, Scratch& scratch) {
-  if (right.size != left.size && right.size != 1) throw std::runtime_error("columns of different lengths");
+  if (right.size != left.size && right.size != 1) throw std::runtime_error("a step got columns of different lengths");
   Dtype dtype = Promoted(left.dtype, right.dtype);
   if (function == Function::kDivide && !IsFloat(dtype)) dtype = Dtype::kFloat64;
-  if (dtype == Dtype::kBool) throw std::runtime_error("arithmetic of booleans");
+  if (dtype == Dtype::kBool) throw std::runtime_error("arithmetic on booleans is not supported");
   const Vector a = Converted(left, dtype, scratch), b = Converted(right, dtype, scratch);
   const void* values = WithType(dtype, [&](auto* type) -> const void* {
     using T = ValueOf<decltype(type)>;
@@ -153,7 +154,7 @@ Vector Apply(Function function, const Vector& left, const Vector& right, Scratch
         if constexpr (std::is_floating_point_v<T>) return each([](T x, T y) { return x / y; });
         [[fallthrough]];
       default:
-        throw std::runtime_error("a function of one column");
+        throw std::runtime_error("a function did not get one column");
     }
   });
   return {dtype, a.size, values, nullptr};

@@ -61,7 +61,7 @@ DatePart DatePartOf(const std::string& name) {
   for (const auto& [known, part] : kParts) {
     if (name == known) return part;
   }
-  throw ArtifactError("part of a time '" + name + "' is not known");
+  throw ArtifactError("unknown part of a time '" + name + "'");
 }
 
 }  // namespace rankline

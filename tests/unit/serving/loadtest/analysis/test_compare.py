@@ -103,7 +103,7 @@ def test_compare_names_loads_of_one_report() -> None:
     assert found.only_after == ("rows_4/rate_250 (poisson)",)
     with pytest.raises(ConfigError, match="the reports have no load in common: rows_1 before, rows_4/rate_250"):
         compare(BASE, report(result(open_loop)), 0.1)
-    with pytest.raises(ConfigError, match=r"largest regression allowed is -0\.1"):
+    with pytest.raises(ConfigError, match=r"maximum regression is -0\.1"):
         compare(BASE, BASE, -0.1)
 
 
@@ -133,10 +133,10 @@ def test_compare_of_searches_is_by_their_highest_rate() -> None:
 )
 def test_damaged_report_is_refused(change: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
-    with pytest.raises(ArtifactError, match=r"there is no .*other\.json"):
+    with pytest.raises(ArtifactError, match=r"other\.json does not exist"):
         BenchmarkReport.read(path)
     path.write_bytes(b"\xff\xfe rows,p50\n")
-    with pytest.raises(ArtifactError, match="nor any JSON"):
+    with pytest.raises(ArtifactError, match="nor valid JSON"):
         BenchmarkReport.read(path)
     path.write_text(json.dumps(change(BASE.to_dict())))
     with pytest.raises(ArtifactError, match=message):

@@ -143,7 +143,7 @@ def test_transport_without_a_server_is_refused(transport: str) -> None:
 
 
 def test_unknown_transport_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no transport 'smoke'. Available: http2, grpcio"):
+    with pytest.raises(ConfigError, match="unknown transport 'smoke'. Available: http2, grpcio"):
         connect("smoke", "127.0.0.1:9")
 
 
@@ -226,5 +226,5 @@ def test_killed_worker_is_an_error(url: str) -> None:
     with Workers(1) as workers:
         assert workers.run(jobs(url, 1)).failure == ""
         os.kill(workers.process_ids[0], signal.SIGKILL)
-        with pytest.raises(ServingError, match="ended unexpectedly"):
+        with pytest.raises(ServingError, match="exited unexpectedly"):
             workers.run(jobs(url, 1))

@@ -161,7 +161,7 @@ def test_remarks_count_what_went_wrong() -> None:
         num_repeated=7,
     )
     assert list(remarks([bad])) == [
-        "rows 1: latency did not stabilise within the time limit; "
+        "rows 1: latency did not stabilize within the time limit; "
         "1,234 requests failed with UNAVAILABLE; "
         "2 requests failed with DEADLINE_EXCEEDED; "
         "5 requests were not sent before the end; "
@@ -197,11 +197,11 @@ def test_number_format() -> None:
 
 def test_conclusion_names_first_and_fastest_load_and_the_machine() -> None:
     one, many = summarised(), summarised(batch_size=64)
-    said = conclusion(report_of(one, many, busy="load 4.0, 90% of the processors in use, 0% stolen"))
+    said = conclusion(report_of(one, many, busy="load 4.0, 90% of the CPUs in use, 0% stolen"))
     expected = [f"p50 {number(found.value('p50_ms'))} ms, {number(found.rows_per_s)} rows/s" for found in (one, many)]
     assert said == (
         f"1 row: {expected[0]}; 64 rows: {expected[1]}; "
-        "the machine was busy (load 4.0, 90% of the processors in use, 0% stolen)"
+        "the machine was busy (load 4.0, 90% of the CPUs in use, 0% stolen)"
     )
     assert conclusion(report_of(one)) == f"1 row: {expected[0]}"
     assert conclusion(report_of()) == "nothing was measured"

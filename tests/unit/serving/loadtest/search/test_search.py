@@ -83,7 +83,7 @@ class OfRates:
 @pytest.mark.parametrize(
     ("problem", "ended"),
     [
-        ("the client was the bottleneck", "the client, not the server, is the limit, at lower rates too"),
+        ("the client was the bottleneck", "the client, not the server, is the bottleneck, even at lower rates"),
         ("", "p99 is no lower at lower rates"),
     ],
 )

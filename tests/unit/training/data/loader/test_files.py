@@ -64,7 +64,7 @@ def test_directories_of_partitions_are_read_and_hidden_ones_are_not(tmp_path: Pa
     for number, name in enumerate(("day=9/a", "day=10/hour=2/a", "day=10/hour=1/a", ".b", "_b", ".x=1/a", "other/a")):
         write(tmp_path / f"{name}.parquet", range(number, number + 1))
     assert rows_of(tmp_path) == [0, 2, 1]
-    with pytest.raises(DataError, match="'hour' only in the name of its directory"):
+    with pytest.raises(DataError, match="'hour' only in its directory name"):
         ParquetFiles(tmp_path).check_columns(["row", "hour"])
 
 
@@ -86,7 +86,7 @@ def test_other_file_systems_are_read_through_fsspec(directory: Path) -> None:
         files = ParquetFiles("memory://loader-test/part_1.parquet")
         tables = list(files.stream(files.row_groups[1], ["row"], 1, 2))
         assert [table["row"].to_pylist() for table in tables] == [[15, 16], [17]]
-        with pytest.raises(DataError, match="no Parquet files at memory://loader-test/x"):
+        with pytest.raises(DataError, match="no Parquet files found at memory://loader-test/x"):
             ParquetFiles("memory://loader-test/x*.parquet")
     finally:
         memory.rm("/loader-test", recursive=True)
@@ -164,7 +164,7 @@ def touch(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
 
 
-@pytest.mark.parametrize(("change", "message"), [(touch, "has changed since"), (Path.unlink, "has disappeared since")])
+@pytest.mark.parametrize(("change", "message"), [(touch, "has changed since"), (Path.unlink, "was removed after")])
 def test_files_changed_since_they_were_opened_are_named(directory: Path, change: Any, message: str) -> None:
     files = ParquetFiles(directory)
     change(directory / "part_0.parquet")
@@ -176,10 +176,10 @@ def test_files_changed_since_they_were_opened_are_named(directory: Path, change:
     ("paths", "message"),
     [
         ("absent.parquet", r"absent\.parquet does not exist"),
-        ("empty", "no Parquet files at .*empty"),
-        ("*.csv", r"no Parquet files at .*\.csv"),
-        ([], r"no Parquet files in \[\]"),
-        ("cut.parquet", r"cut\.parquet is not a whole Parquet file"),
+        ("empty", "no Parquet files found at .*empty"),
+        ("*.csv", r"no Parquet files found at .*\.csv"),
+        ([], r"no Parquet files found in \[\]"),
+        ("cut.parquet", r"cut\.parquet is not a complete Parquet file"),
         (["good.parquet", "narrow.parquet"], r"narrow\.parquet: column 'row' is int32, but int64 in .*good"),
         (["good.parquet", "wide.parquet"], r"wide\.parquet: column 'more' is int64, but absent in .*good"),
     ],
@@ -201,5 +201,5 @@ def test_files_refuse_missing_and_non_numeric_columns_and_null_matrices(tmp_path
         files.check_columns(["row", "gone"])
     with pytest.raises(DataError, match="column 'text' is string, expected numbers"):
         files.check_numeric(["row", "tags", "text"])
-    with pytest.raises(DataError, match=r"a row lacks its list in one of the columns \['pairs'\]"):
+    with pytest.raises(DataError, match=r"a list is missing in one of the fixed-length columns \['pairs'\]"):
         files.read(files.row_groups[0], ["pairs"], use_threads=False)

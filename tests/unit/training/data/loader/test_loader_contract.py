@@ -110,11 +110,14 @@ def test_workflow_is_applied_online(make: Any, tmp_path: Path) -> None:
         ({"cats": [], "conts": []}, "the loader needs label"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"global_rank": 3}, "global_rank is 3"),
-        ({"conts": ["age", "movieId"]}, r"\['movieId'\] are named as ids \(int64\) and as numbers"),
-        ({"labels": ["rating", "userId"], "stack_labels": True}, r"labels \['userId'\] are ids, which stay int64"),
+        ({"conts": ["age", "movieId"]}, r"\['movieId'\] are listed both as ids \(int64\) and as numbers"),
+        (
+            {"labels": ["rating", "userId"], "stack_labels": True},
+            r"labels \['userId'\] are int64 ids, which cannot be stacked",
+        ),
         ({"seed_fn": None}, "has no option 'seed_fn'. Available: shuffle, seed"),
-        ({"batch_size": 5000, "drop_last": True}, "drop_last leaves no row: the data has 4,000 rows"),
-        ({"global_size": 8, "drop_last": True}, "drop_last leaves no row: the data has 4,000 rows"),
+        ({"batch_size": 5000, "drop_last": True}, "drop_last leaves no rows: the data has 4,000 rows"),
+        ({"global_size": 8, "drop_last": True}, "drop_last leaves no rows: the data has 4,000 rows"),
     ],
 )
 def test_contradictory_options_are_refused(make: Any, prepared: Path, changes: dict[str, Any], message: str) -> None:
@@ -124,5 +127,5 @@ def test_contradictory_options_are_refused(make: Any, prepared: Path, changes: d
 
 
 def test_label_of_lists_is_refused(make: Any, prepared: Path) -> None:
-    with pytest.raises(DataError, match="label column 'genres' holds lists"):
+    with pytest.raises(DataError, match="label column 'genres' contains lists"):
         next(iter(make(prepared / "train", ["userId"], [], ["genres"])))

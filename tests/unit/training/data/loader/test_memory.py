@@ -75,7 +75,7 @@ def test_limit_that_comes_too_late_is_refused(text: str) -> None:
     run = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, VARIABLE: text}, capture_output=True, text=True, check=False
     )
-    assert f"{VARIABLE} is {text!r}, but TensorFlow has already taken its memory" in run.stderr
+    assert f"{VARIABLE} is {text!r}, but TensorFlow has already allocated its memory" in run.stderr
 
 
 @pytest.mark.skipif(not GPUS, reason="no GPU here to limit TensorFlow on")
@@ -107,8 +107,8 @@ def test_limit_stands_for_later_loaders_and_another_is_refused(monkeypatch: pyte
     first = limit_tensorflow_memory({VARIABLE: text})
     monkeypatch.setattr(of_tensorflow, "_free_mb", lambda gpu: 100)
     assert limit_tensorflow_memory({VARIABLE: text}) == first == {gpu.name: 1024}
-    with pytest.raises(ConfigError, match="TensorFlow has already taken its memory"):
+    with pytest.raises(ConfigError, match="TensorFlow has already allocated its memory"):
         limit_tensorflow_memory({VARIABLE: "0.5"})
     monkeypatch.setattr(of_tensorflow, "_given", {})  # TensorFlow was started by somebody else
-    with pytest.raises(ConfigError, match="TensorFlow has already taken its memory"):
+    with pytest.raises(ConfigError, match="TensorFlow has already allocated its memory"):
         limit_tensorflow_memory({VARIABLE: text})

@@ -61,7 +61,7 @@ def test_split_without_rows_or_files_is_refused(both: tuple[Path, FeatureSpec]) 
     empty = replace(spec, sources={"train": Source(files=("none.tfrecord",), num_rows=0, type="tfrecord")})
     with pytest.raises(DataError, match="the train data in .* has no rows"):
         tensorflow_loader(directory, empty, "train", 10, shuffle=False, seed=0)
-    with pytest.raises(SpecError, match="no split 'test'"):
+    with pytest.raises(SpecError, match="unknown split 'test'"):
         tensorflow_loader(directory, spec, "test", 10, shuffle=False, seed=0)
 
 
@@ -77,7 +77,7 @@ def test_reader_of_parquet_refuses_tfrecord_with_the_way_back(both: tuple[Path, 
 def test_tfrecord_is_refused_where_there_are_several_labels(both: tuple[Path, FeatureSpec]) -> None:
     directory, spec = both
     several = spec_of(HEADS, dict(spec.sources))
-    with pytest.raises(ConfigError, match="tfrecord, and a model of several labels reads parquet only"):
+    with pytest.raises(ConfigError, match="tfrecord, but a model with several labels reads only parquet"):
         tensorflow_loader(directory, several, "train", 10, shuffle=False, seed=0)
 
 
@@ -99,7 +99,7 @@ def test_spec_says_what_stands_for_missing_values(new_prepared: Any, tmp_path: P
 
     prepared = new_prepared(tmp_path / "prepared", num_train=600, num_valid=600, change=without_ages)
     spec = FeatureSpec.read(prepared)
-    with pytest.raises(DataError, match=r"column 'age' holds 100 nulls"):
+    with pytest.raises(DataError, match=r"column 'age' contains 100 nulls"):
         list(tensorflow_loader(prepared, spec, "train", 300, shuffle=False, seed=0))
     filled = replace(spec, features=tuple(replace(f, null_fill=0.5) if f.name == "age" else f for f in spec.features))
     for inputs, _ in tensorflow_loader(prepared, filled, "train", 300, shuffle=True, seed=0):
@@ -144,7 +144,7 @@ def test_drop_last_leaves_full_batches_and_loses_no_other_row(data: tuple[Path, 
 
 
 def test_rows_that_fill_no_batch_are_told_so(data: tuple[Path, FeatureSpec]) -> None:
-    with pytest.raises(DataError, match="no batch of 4,001 rows in the train data, which has 4,000. Take smaller"):
+    with pytest.raises(DataError, match="the train data has 4,000 rows, fewer than one batch of 4,001. Use smaller"):
         tensorflow_loader(*data, "train", NUM_ROWS + 1, shuffle=True, seed=0, drop_last=True)
 
 

@@ -182,7 +182,7 @@ def test_transform_makes_the_columns_from_what_is_read(tmp_path: Path) -> None:
     assert all((batch["twice"] == 2 * batch["row"]).all() for batch in batches)  # type: ignore[operator, union-attr]
     for columns, transform, message in (
         (["twice"], Doubled(num_rows=3), r"a\.parquet: the workflow made 3 rows of (20|10)"),
-        (["other"], Doubled(), "does not make column 'other'. It makes"),
+        (["other"], Doubled(), "does not output column 'other'. It outputs"),
         (["text"], Doubled(), "makes string of column 'text', expected numbers"),
     ):
         with pytest.raises(DataError, match=message):
@@ -224,12 +224,12 @@ def test_ctrl_c_ends_a_program_that_is_reading(tmp_path: Path) -> None:
 )
 def test_nulls_are_refused_or_filled(tmp_path: Path, rows: pa.Array, count: int, filled: list[int]) -> None:
     pq.write_table(pa.table({"good": [1, 2, 3], "rating": rows}), tmp_path / "nulls.parquet")
-    with pytest.raises(DataError, match=rf"nulls\.parquet: column 'rating' holds {count} nulls, expected none"):
+    with pytest.raises(DataError, match=rf"nulls\.parquet: column 'rating' contains {count} nulls, expected none"):
         list(BatchStream([tmp_path / "nulls.parquet"], ["good", "rating"], batch_size=2).batches())
     stream = BatchStream(tmp_path, ["rating"], batch_size=3, shuffle=False, fill_nulls={"rating": 7})
     column = next(stream.batches())["rating"]
     assert (column.values if isinstance(column, Ragged) else column).tolist() == filled
-    with pytest.raises(DataError, match=r"nulls\.parquet: column 'rating' holds .*cannot become 0\.5"):
+    with pytest.raises(DataError, match=r"nulls\.parquet: column 'rating' contains .*cannot be replaced by 0\.5"):
         list(BatchStream(tmp_path, ["rating"], batch_size=3, fill_nulls={"rating": 0.5}).batches())
 
 
@@ -240,7 +240,7 @@ def test_ids_outside_their_cardinality_are_named(tmp_path: Path, write_statistic
     pq.write_table(pa.table({"user": [0, 5, -1], "tags": tags}), path, write_statistics=write_statistics)
     for column, cardinality, value in (("user", 10, -1), ("tags", 9, 9)):
         stream = BatchStream(path, [column], batch_size=2, cardinalities={column: cardinality})
-        with pytest.raises(DataError, match=rf"ids\.parquet: column '{column}' holds the id {value}, expected .* to"):
+        with pytest.raises(DataError, match=rf"ids\.parquet: column '{column}' contains id {value}, expected .* to"):
             list(stream.batches())
         assert no_thread_left()
     assert len(list(BatchStream(path, ["tags"], batch_size=2, cardinalities={"tags": 10}).batches())) == 2
@@ -252,7 +252,7 @@ def test_null_in_the_rows_of_another_worker_does_not_matter(tmp_path: Path) -> N
     options: dict[str, Any] = {"batch_size": 50, "global_size": 2, "shuffle": False}
     batch = next(BatchStream(tmp_path, ["tags"], global_rank=0, **options).batches())
     assert batch["tags"].values.tolist() == list(range(50))  # type: ignore[union-attr]
-    with pytest.raises(DataError, match="holds 1 nulls"):
+    with pytest.raises(DataError, match="contains 1 nulls"):
         list(BatchStream(tmp_path, ["tags"], global_rank=1, **options).batches())
 
 
@@ -280,11 +280,11 @@ def test_stream_gives_columns_the_requested_dtype(
 @pytest.mark.parametrize(
     ("column", "options", "message"),
     [
-        (pa.array([0.5, 2.0]), {"dtypes": {"x": np.int64}}, "holds 0.5.*, expected ids"),
-        (pa.array([1.0, np.nan]), {"dtypes": {"x": np.int64}}, "holds nan.*, expected ids"),
-        (pa.array([2**63 + 1], pa.uint64()), {"dtypes": {"x": np.int64}}, "holds 9223.*, expected ids"),
-        (pa.array([1.0, np.nan]), {"finite": ["x"]}, "holds nan, expected finite"),
-        (pa.array([1.0, np.inf]), {"finite": ["x"]}, "holds inf, expected finite"),
+        (pa.array([0.5, 2.0]), {"dtypes": {"x": np.int64}}, "contains 0.5.*, expected ids"),
+        (pa.array([1.0, np.nan]), {"dtypes": {"x": np.int64}}, "contains nan.*, expected ids"),
+        (pa.array([2**63 + 1], pa.uint64()), {"dtypes": {"x": np.int64}}, "contains 9223.*, expected ids"),
+        (pa.array([1.0, np.nan]), {"finite": ["x"]}, "contains nan, expected finite"),
+        (pa.array([1.0, np.inf]), {"finite": ["x"]}, "contains inf, expected finite"),
     ],
 )
 def test_stream_names_file_and_column_of_invalid_numbers(
@@ -306,7 +306,7 @@ def drop(batches: Any, paths: list[Path]) -> None:
 
 def remove_a_file(batches: Any, paths: list[Path]) -> None:
     paths[1].unlink()
-    with pytest.raises(DataError, match=r"part_1\.parquet has disappeared since"):
+    with pytest.raises(DataError, match=r"part_1\.parquet was removed after"):
         list(batches)
 
 

@@ -47,9 +47,9 @@ def test_batches_have_the_documented_names_shapes_and_types(prepared: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"engine": "csv"}, "reads 'parquet' only"),
+        ({"engine": "csv"}, "reads only 'parquet'"),
         ({"list_layout": "lengths"}, "list_layout is 'lengths', expected nnzs or offsets"),
-        ({"feature_columns": []}, "Give only one"),
+        ({"feature_columns": []}, "Pass only one"),
         ({"cat_names": [], "cont_names": [], "feature_columns": [BUCKETS]}, "'age_bucketized' is a BucketizedColumn"),
     ],
 )
@@ -105,7 +105,7 @@ def test_batches_asked_for_at_once_are_given_by_their_index(prepared: Path) -> N
 def test_unshuffled_loader_refuses_another_order(prepared: Path) -> None:
     loader = loader_of(prepared, shuffle=False)
     _ = loader[0], loader[1]
-    with pytest.raises(ConfigError, match=r"batch 4 was asked for when batch 2 .*shuffle=False in fit"):
+    with pytest.raises(ConfigError, match=r"batch 4 was requested, but batch 2 .*shuffle=False in fit"):
         _ = loader[4]
 
 
@@ -137,7 +137,7 @@ def test_failed_first_batch_can_be_asked_for_again(new_prepared: Any, tmp_path: 
     loader = loader_of(prepared, shuffle=False)
     path = prepared / "train" / "part_0.parquet"
     path.rename(tmp_path / "away")
-    with pytest.raises(DataError, match="has disappeared"):
+    with pytest.raises(DataError, match="was removed after"):
         _ = loader[0]
     (tmp_path / "away").rename(path)
     assert loader[0][1].shape[0] == 600
@@ -193,7 +193,7 @@ def test_ids_outside_a_columns_buckets_are_refused(prepared: Path) -> None:
         prepared, cat_names=[], cont_names=[], feature_columns=[tf.feature_column.embedding_column(ids, 2)]
     )
     with pytest.raises(
-        DataError, match=r"part_\d\.parquet: column 'movieId' holds the id \d+, expected ids from 0 to 9"
+        DataError, match=r"part_\d\.parquet: column 'movieId' contains id \d+, expected ids from 0 to 9"
     ):
         list(loader)
 

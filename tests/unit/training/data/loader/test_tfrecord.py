@@ -159,7 +159,7 @@ def test_wrong_number_of_rows_is_an_error_at_the_end(spec: FeatureSpec, records:
     batches = iter(loader_of(records, spec, num_rows=num_rows))
     for _ in range(7):
         next(batches)
-    with pytest.raises(DataError, match=f"hold 4,000 rows, the feature spec says {num_rows:,}"):
+    with pytest.raises(DataError, match=f"contain 4,000 rows, but the feature spec says {num_rows:,}"):
         next(batches)
 
 
@@ -205,7 +205,10 @@ BAD = {
     "single missing": (without("age"), "age .*required but could not be found"),
     "wrong type": (without("userId") | {"userId": [1.5]}, "userId.*(?i: expected type: int64)"),
     "wrong type of list": (without("genres") | {"genres": [1.5]}, "genres.*(?i: expected type: int64)"),
-    "id out of range": (GOOD | {"movieId": [40]}, "'movieId' holds an id out of range, the feature spec says 0 to 39"),
+    "id out of range": (
+        GOOD | {"movieId": [40]},
+        "'movieId' contains an id out of range, the feature spec says 0 to 39",
+    ),
     "two values": (GOOD | {"age": [0.5, 0.5]}, "age.*"),
 }
 
@@ -252,7 +255,7 @@ def test_several_labels_come_as_a_tuple_and_nulls_are_filled(tmp_path: Path, shu
     assert sorted(chain(*rows)) == [[0, 0, 0.5], [2, 2, 2.5], [9, 1, 1.5], [9, 3, 3.5]]
     dropped = TFRecordLoader(files, spec, 3, num_rows=4, shuffle=shuffle, drop_last=True)
     assert [[len(label) for label in labels] for _, labels in dropped] == [[3, 3]]
-    with pytest.raises(ConfigError, match="drop_last leaves no row: the data has 4 rows, and a batch has 5"):
+    with pytest.raises(ConfigError, match="drop_last leaves no rows: the data has 4 rows, but a batch has 5"):
         TFRecordLoader(files, spec, 5, num_rows=4, drop_last=True)
 
 
@@ -284,9 +287,9 @@ def test_missing_values_of_a_record_are_filled(block_rows: int) -> None:
 @pytest.mark.parametrize(
     ("column", "feature", "message"),
     [
-        (np.array([0.5]), COUNT, "'count' is float64, the feature spec says int64"),
-        (np.array([[1, 2]]), COUNT, "'count' does not hold single values"),
-        (np.array([1]), replace(TAGS, name="count"), "does not hold lists"),
+        (np.array([0.5]), COUNT, "'count' is float64, but the feature spec says int64"),
+        (np.array([[1, 2]]), COUNT, "'count' does not contain single values"),
+        (np.array([1]), replace(TAGS, name="count"), "does not contain lists"),
         (np.array([1]), replace(COUNT, dtype="str"), "'count' is str, expected whole or float"),
     ],
 )
@@ -328,9 +331,11 @@ def not_records(content: bytes) -> bytes:
 def test_damaged_tfrecord_is_named(tmp_path: Path, spec: FeatureSpec, damage: Any) -> None:
     path = write(tmp_path / "bad.tfrecord", [example(**GOOD)] * 300)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DataError, match=r"bad\.tfrecord is not a whole TFRecord file \((truncated|corrupted) record"):
+    with pytest.raises(
+        DataError, match=r"bad\.tfrecord is not a complete TFRecord file \((truncated|corrupted) record"
+    ):
         list(loader_of([path], spec, num_rows=300))
-    with pytest.raises(DataError, match=r"bad\.tfrecord is not a whole TFRecord file"):
+    with pytest.raises(DataError, match=r"bad\.tfrecord is not a complete TFRecord file"):
         parquet_from_tfrecords([path], spec, tmp_path / "out")
     assert not (tmp_path / "out" / "bad.parquet").exists()
 
@@ -356,5 +361,5 @@ def test_tfrecord_values_must_fit_their_dtype(tmp_path: Path) -> None:
 def test_write_tfrecords_refuses_impossible_choices(tmp_path: Path, prepared: Path, spec: FeatureSpec) -> None:
     with pytest.raises(ConfigError, match="prebatch is 0"):
         write_tfrecords(parquet(prepared), spec, tmp_path, prebatch=0)
-    with pytest.raises(ConfigError, match="written as one"):
+    with pytest.raises(ConfigError, match="written to the same name"):
         write_tfrecords(parquet(prepared) * 2, spec, tmp_path)

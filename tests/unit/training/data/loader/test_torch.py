@@ -169,7 +169,7 @@ def test_workers_that_are_spawned_share_the_rows(prepared: Path) -> None:
         ({"device": "gpu"}, "device is 'gpu', expected"),
         pytest.param(
             {"device": "cuda"},
-            "device is 'cuda', but PyTorch sees no GPU",
+            "device is 'cuda', but PyTorch finds no GPU",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
     ],

@@ -163,9 +163,9 @@ def without(spec: FeatureSpec, **metadata: Any) -> FeatureSpec:
 def test_users_and_items_may_be_named_and_must_be_known() -> None:
     nameless = without(spec_of(), group_by=None, item=None)
     BayesianFM(nameless, replace(MODEL, user_column="user", item_column="item"))
-    with pytest.raises(SpecError, match=r"ids of the users, got None. Name it with user_column. Available: user, item"):
+    with pytest.raises(SpecError, match=r"single user ids, got None. Set user_column. Available: user, item"):
         BayesianFM(nameless, MODEL)
-    with pytest.raises(SpecError, match="ids of the items, got 'genres'"):
+    with pytest.raises(SpecError, match="single item ids, got 'genres'"):
         BayesianFM(spec_of(), replace(MODEL, item_column="genres"))
     with pytest.raises(SpecError, match="'user' for users and items, expected two columns"):
         BayesianFM(spec_of(), replace(MODEL, item_column="user"))

@@ -103,8 +103,8 @@ def test_id_outside_its_table_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: [], "at least one"),
-        (lambda: [embedding("a", 3, 2), embedding("a", 3, 2)], "each once"),
+        (lambda: [], "one or more"),
+        (lambda: [embedding("a", 3, 2), embedding("a", 3, 2)], "distinct"),
         (lambda: [fc.categorical_column_with_identity("a", 3)], "expected numeric_column"),
         (lambda: [fc.embedding_column(fc.categorical_column_with_hash_bucket("a", 9), 2)], "expected numeric_column"),
         (lambda: [fc.numeric_column("a", normalizer_fn=lambda x: x / 2)], "normalizer_fn"),
@@ -245,7 +245,7 @@ def test_id_outside_its_own_column_is_an_error_and_no_row_of_the_next(bad: dict[
 def test_scalar_features_refuse_what_they_cannot_take() -> None:
     with pytest.raises(ConfigError, match="aggregation is 'sum', expected concat or stack"):
         ScalarDenseFeatures(COLUMNS, aggregation="sum")
-    with pytest.raises(ConfigError, match=r"'b_embedding': 4, 'd_embedding': 2}, expected one width"):
+    with pytest.raises(ConfigError, match=r"'b_embedding': 4, 'd_embedding': 2}, expected equal widths"):
         ScalarDenseFeatures([embedding("b", 5, 4), embedding("d", 5, 2)], aggregation="stack")
     with pytest.raises(ConfigError, match="ScalarDenseFeatures got the columns .*at least one"):
         ScalarDenseFeatures([])

@@ -138,7 +138,7 @@ def test_layer_is_part_of_a_functional_model_with_known_shapes(name: str) -> Non
     ("make", "message"),
     [
         (lambda: DotProductInteraction(pad_to=0), "pad_to is 0"),
-        (lambda: AuxiliaryLoss(()), "aux_hidden has no units"),
+        (lambda: AuxiliaryLoss(()), "aux_hidden is empty"),
         (lambda: SoftSearch(0), "num_searched is 0"),
         (lambda: HardSearch(0), "num_searched is 0"),
         (lambda: Mlp((5,), "tanh"), "activation is 'tanh'"),

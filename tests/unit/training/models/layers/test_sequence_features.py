@@ -219,7 +219,7 @@ def test_lists_of_unequal_lengths_and_ids_outside_of_their_table_are_errors() ->
     layer, batch = make_layer(), Rows((2, 1)).batch()
     layer(batch)
     for changed, message in (
-        ({"category_pos__nnzs": tf.constant([[1], [2]])}, "lists item_pos and category_pos are not equally long"),
+        ({"category_pos__nnzs": tf.constant([[1], [2]])}, "lists item_pos and category_pos have different lengths"),
         ({"item_pos__values": tf.constant([[1], [NUM_ITEMS], [2]], tf.int64)}, "12 is not in"),
         ({"category_trgt": tf.constant([[-1], [0]], tf.int64)}, "-1 is not in"),
     ):
@@ -239,7 +239,7 @@ def test_lists_of_unequal_lengths_and_ids_outside_of_their_table_are_errors() ->
                 initializer="uniform",
             ),
             SpecError,
-            "no histories",
+            "which sequence features need",
         ),
     ],
 )

@@ -88,10 +88,16 @@ def test_vocabulary_that_was_given_is_looked_up(tmp_path: Any) -> None:
 
 REFUSED = [
     (lambda: ["key"] >> ops.Categorify(num_buckets=3), r"num_buckets=….*row's position.*operators.HashedCategorify"),
-    (lambda: ["key"] >> ops.Categorify(single_table=True), r"Categorify\(single_table=True\).*ids of known ones"),
+    (lambda: ["key"] >> ops.Categorify(single_table=True), r"Categorify\(single_table=True\).*ids of known values"),
     (lambda: ["key"] >> ops.HashBucket(3), r"HashBucket \(columns \['key'\]\).*row's position.*StableHashBucket"),
     (lambda: [["key", "word"]] >> ops.HashedCross(3), "HashedCross.*row's position.*StableHashedCross"),
-    (lambda: [["words", "word"]] >> StableHashedCross(3), r"StableHashedCross on \['words'\]: they hold lists"),
-    (lambda: ["key"] >> HexToInt(), r"HexToInt on \['key'\]: they hold numbers, expected hexadecimal strings"),
+    (
+        lambda: [["words", "word"]] >> StableHashedCross(3),
+        r"StableHashedCross on \['words'\]: these columns contain lists",
+    ),
+    (
+        lambda: ["key"] >> HexToInt(),
+        r"HexToInt on \['key'\]: these columns contain numbers, expected hexadecimal strings",
+    ),
 ]
 """Graph → why it cannot be compiled, as in each file of this folder; `test_lowerings.py` asks."""

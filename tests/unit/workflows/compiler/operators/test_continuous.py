@@ -54,9 +54,12 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: ["small"] >> ops.FillMissing(0.5), r"FillMissing on 'small': 0.5 does not fit int64. Fill with"),
     (lambda: ["narrow"] >> ops.FillMissing(1000), "1000 does not fit int8"),
     (lambda: ["word"] >> ops.FillMissing(0) >> ops.Rename(postfix="_"), "FillMissing on 'word': 0 does not fit"),
-    (lambda: ["keys"] >> ops.FillMissing(0), "FillMissing on 'keys': it holds lists. Use NullToEmptyList"),
+    (
+        lambda: ["keys"] >> ops.FillMissing(0),
+        "FillMissing on 'keys': the column contains lists, expected single values. Use NullToEmptyList",
+    ),
     (lambda: ["small"] >> ops.Clip(min_value=0.5), "Clip on 'small': 0.5 does not fit int64"),
-    (lambda: ["word"] >> ops.Rename(postfix="_"), "column 'word_' holds strings.*Add Categorify"),
+    (lambda: ["word"] >> ops.Rename(postfix="_"), "column 'word_' contains strings.*Add Categorify"),
 ]
 
 

@@ -121,10 +121,13 @@ DATES = pd.DataFrame({"small": [1], "day": pd.to_datetime(["2020-01-01"])})
 
 REFUSED = [
     (lambda: ["small"] >> ops.JoinExternal(ITEMS, on="small", how="inner"), "how='inner'.*drops rows"),
-    (lambda: ["small"] >> ops.JoinExternal(TWICE, on="small"), "JoinExternal on 'small': keys are not unique"),
+    (lambda: ["small"] >> ops.JoinExternal(TWICE, on="small"), "JoinExternal on 'small': the keys are not unique"),
     (lambda: ["small"] >> ops.JoinExternal(DATES, on="small"), "column 'day' cannot be compiled: timestamp"),
-    (lambda: items()["stock"], "column 'stock' can be missing. Fill it: FillMissing"),
-    (lambda: items()["brand"], "column 'brand' holds strings.*Add Categorify"),
-    (lambda: items()["tags"] >> ops.ListSlice(0, 1), "column 'tags' holds strings"),
-    (lambda: [["word", "small"]] >> ops.ColumnSimilarity(MATRIX, on_device=False), "ColumnSimilarity .* no compiled"),
+    (lambda: items()["stock"], "column 'stock' can have missing values. Fill them with FillMissing"),
+    (lambda: items()["brand"], "column 'brand' contains strings.*Add Categorify"),
+    (lambda: items()["tags"] >> ops.ListSlice(0, 1), "column 'tags' contains strings"),
+    (
+        lambda: [["word", "small"]] >> ops.ColumnSimilarity(MATRIX, on_device=False),
+        "ColumnSimilarity .* cannot be compiled",
+    ),
 ]

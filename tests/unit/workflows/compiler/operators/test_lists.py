@@ -80,9 +80,15 @@ def test_vector_of_another_length_is_refused(tmp_path: Any) -> None:
 
 REFUSED = [
     (lambda: ["keys"] >> ops.ListSlice(3, pad=True), r"ListSlice\(pad=True\).*PaddedListSlice"),
-    (lambda: ["words"] >> PaddedListSlice(3), "PaddedListSlice on 'words': pad_value 0 does not fit its lists"),
-    (lambda: ["small"] >> NullToEmptyList(), "NullToEmptyList on 'small': expected lists, got one int64 per row"),
-    (lambda: ["keys"] >> ops.Bucketize([1]), "Bucketize on 'keys': it holds lists, expected numbers"),
+    (
+        lambda: ["words"] >> PaddedListSlice(3),
+        "PaddedListSlice on 'words': pad_value 0 does not fit the type of the lists",
+    ),
+    (
+        lambda: ["small"] >> NullToEmptyList(),
+        "NullToEmptyList on 'small': the column contains one int64 per row, expected lists",
+    ),
+    (lambda: ["keys"] >> ops.Bucketize([1]), "Bucketize on 'keys': the column contains lists, expected numbers"),
 ]
 
 

@@ -131,8 +131,8 @@ def test_missing_history_has_no_attributes(tmp_path: Any) -> None:
 
 GRAPHS = {**DATES, **KNOWN_IDS, **ITEM_ATTRIBUTES}
 REFUSED = [
-    (lambda: ["floats"] >> SameLengths("keys"), r"SameLengths on \['floats'\]: 'keys' is not among them"),
-    (lambda: ["word"] >> KnownIds({"word": 2}), "KnownIds on 'word': it holds strings, expected numbers"),
+    (lambda: ["floats"] >> SameLengths("keys"), r"SameLengths on \['floats'\]: 'keys' is not among these columns"),
+    (lambda: ["word"] >> KnownIds({"word": 2}), "KnownIds on 'word': the column contains strings, expected numbers"),
     (
         lambda: ["word"] >> ItemAttributes(NUMBERED.rename(columns={"key": "word"}), "word", {"size": 0}),
         "ItemAttributes on 'word': column is object, known keys are int64",

@@ -60,16 +60,16 @@ def guessed(tmp_path: Path, values: Any, name: str = "x", kind: str = "csv") -> 
 
 CASES: dict[str, tuple[list[Any], str, str, str]] = {
     "few whole numbers": ([n % 12 for n in range(N)], "x", "int categorical", "12 distinct values, so a category"),
-    "a long tail": ([2 ** (n % 20) + n if n % 5 == 0 else n % 90 for n in range(N)], "x", "int numeric", "a long tail"),
+    "a long tail": ([2 ** (n % 20) + n if n % 5 == 0 else n % 90 for n in range(N)], "x", "int numeric", "long-tailed"),
     "null words": (["?" if n % 5 == 0 else n / 7 for n in range(N)], "x", "float numeric", ""),
     "numbers and one text": (["many" if n == 7 else n for n in range(N)], "x", "string ignored", ""),
     "codes with zeros": ([f"{n % 900:05}" for n in range(N)], "zip", "string id", ""),
     "words for booleans": ([("yes", "no", None)[n % 3] for n in range(N)], "x", "bool categorical", ""),
     "a row number": (list(range(N)), "x", "int ignored", "a row number"),
-    "unique texts": ([f"k{n * 7919}" for n in range(N)], "x", "string ignored", "a different one in nearly every row"),
+    "unique texts": ([f"k{n * 7919}" for n in range(N)], "x", "string ignored", "different in nearly every row"),
     "ids": ([f"u{n % 400}" for n in range(N)], "user_id", "string id", "400 distinct values"),
-    "a user": ([n % 50 for n in range(N)], "user", "int id", "an id by its name"),
-    "a name of requests": (DAYS, "seen__valid", "string ignored", "of what belongs to a column 'seen'"),
+    "a user": ([n % 50 for n in range(N)], "user", "int id", "an id according to its name"),
+    "a name of requests": (DAYS, "seen__valid", "string ignored", "that belongs to column 'seen'"),
     "the name of the answer": (DAYS, "score", "string ignored", "output of the served model"),
     "lists in a cell": (
         [f"{'abc'[n % 3]}|{'def'[n // 3 % 3]}|{n % 50}" for n in range(N)], "x", "string multihot", "separated by |",
@@ -84,18 +84,18 @@ CASES: dict[str, tuple[list[Any], str, str, str]] = {
     "days as many numbers": ([day.replace("-", "") for day in DAYS], "x", "int numeric", "distinct values"),
     "day or month first": (
         [f"{1 + n % 3:02}/{1 + n % 12:02}/2024" for n in range(N)], "x", "timestamp timestamp",
-        "written as %m/%d/%Y; %d/%m/%Y fits all rows, too",
+        "written as %m/%d/%Y; %d/%m/%Y also fits all rows",
     ),
     "days close together": (
         [f"{1 + n % 12:02}/01/2024" for n in range(N)], "x", "timestamp timestamp", "written as %d/%m/%Y; %m/%d/%Y",
     ),
     "times but for one": (
         ["soon" if n == 7 else day for n, day in enumerate(DAYS)], "x", "string ignored",
-        "times written by ISO 8601, except some such as 'soon'",
+        "times written in ISO 8601 format, except some such as 'soon'",
     ),
     "times of a form of their own": (
         [f"{n % 24:02}:{n % 60:02}:00.{n:04}" for n in range(N)], "x", "string ignored",
-        "looks like times, in no known format: set type, role and format",
+        "looks like times in an unknown format: set type, role and format",
     ),
     "numbers with exponents": (["5.00E+05" if n == 7 else n * 100 for n in range(N)], "x", "int numeric", ""),
     "ids beyond 64 bits": ([2**63 - 50 + n % 100 for n in range(N)], "big_id", "string id", "100 distinct values"),
@@ -198,7 +198,7 @@ def test_numbers_with_a_decimal_comma_are_no_lists(tmp_path: Path) -> None:
     assert guessed(tmp_path, commas, kind="parquet") == (
         "string",
         "ignored",
-        "such as '0,000': if these are numbers, write them with a point",
+        "such as '0,000': if these are numbers, use a decimal point",
     )
     lists = [",".join(str((n + i) % 7) for i in range(n % 4)) for n in range(N)]
     assert guessed(tmp_path, lists, kind="parquet")[:2] == ("string", "multihot")
@@ -235,19 +235,19 @@ def test_label_and_its_task_are_guessed(tmp_path: Path, values: list[Any], name:
 
 
 def test_label_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the label 'label' is '1' in all rows"):
+    with pytest.raises(DataError, match="label 'label' is '1' in all rows"):
         label_of(tmp_path, ["1"] * N)
-    with pytest.raises(DataError, match="has about 2,000 distinct texts|has 2,000 distinct texts"):
+    with pytest.raises(DataError, match="has about 2,000 distinct strings|has 2,000 distinct strings"):
         label_of(tmp_path, [f"t{n}" for n in range(N)])
-    with pytest.raises(DataError, match="which mean the same"):
+    with pytest.raises(DataError, match="these mean the same"):
         label_of(tmp_path, ["yes", "y"] * (N // 2))
-    with pytest.raises(DataError, match="the label 'label' is nothing"):
+    with pytest.raises(DataError, match="label 'label' is nothing"):
         label_of(tmp_path, ["NA"] * N)
-    with pytest.raises(DataError, match=r"no column 'lable'.* Did you mean 'label'"):
+    with pytest.raises(DataError, match=r"label column 'lable' is unknown.* Did you mean 'label'"):
         label_of(tmp_path, [0, 1] * (N // 2), given=("lable",))
     assert list(label_of(tmp_path, [0, 1] * (N // 2), given=("label", "y1")).labels) == ["label", "y1"]
     tags = [f"{'abc'[n % 3]}|{'defgh'[n % 5]}" for n in range(N)]
-    with pytest.raises(DataError, match=r"the last one, 'tags', cannot be one \(lists, separated by \|\)\. Choose"):
+    with pytest.raises(DataError, match=r"the last one, 'tags', cannot be the label \(lists, separated by \|\)\. Pass"):
         label_of(tmp_path, tags, "tags")
     assert label_of(tmp_path, tags, "tags", given=("tags",)).labels["tags"].task == "multiclass"
 

@@ -255,7 +255,7 @@ def test_label_of_one_class_and_a_column_of_nothing_are_refused(tmp_path: Path) 
     kind, number = ColumnConfig(), ColumnConfig(type="float", role="numeric")
     for kept, message in (
         ({"kind": kind, "empty": ColumnConfig()}, "'empty'.* missing in every training row"),
-        ({"kind": kind, "empty": number}, "'empty'.* have no mean: every training row lacks them"),
+        ({"kind": kind, "empty": number}, "'empty'.* have no mean: they are missing in every training row"),
         ({"kind": kind}, "every"),
     ):
         config = TableConfig(data=FilesConfig(files=("rows.csv",)), columns=kept, labels={"label": LabelConfig()})
@@ -271,5 +271,7 @@ def test_labels_whose_scores_would_have_one_name_are_refused(tmp_path: Path) -> 
         "x y": LabelConfig(task="regression"),
     }
     config = TableConfig(data=FilesConfig(files=("f",)), columns={"n": ColumnConfig()}, labels=labels)
-    with pytest.raises(ConfigError, match="two labels would both be called 'score_x_y'. Rename a label or a class."):
+    with pytest.raises(
+        ConfigError, match="two labels would produce the same score name, 'score_x_y'. Rename a label or a class."
+    ):
         table_dataset("t", config, tmp_path)

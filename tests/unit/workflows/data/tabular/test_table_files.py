@@ -92,7 +92,7 @@ STRAY = {
     "in the header": ('"user,plan,fee,label\n1,pro,2.5,0\n', "line 1: a quote in the header is not closed"),
     "a cell without end": (lines_of(plans_with(_20='"pro' + "x" * 5_000_000)), "line 22: a cell has a quote that"),
     "a comment before the header": ("# from here\n" + lines_of(["pro"]), "line 2: 4 cells, expected 1 .*'# from here'"),
-    "Excel's note": ("sep=;\n" + lines_of(["pro"]).replace(",", ";"), "line 1: 'sep=;' is a note for Excel"),
+    "Excel's note": ("sep=;\n" + lines_of(["pro"]).replace(",", ";"), "line 1: 'sep=;' is a directive for Excel"),
     "zero bytes": (lines_of(["pro"]).replace("", "\0"), "contains zero bytes, as UTF-16 does"),
 }  # fmt: skip
 
@@ -230,7 +230,7 @@ def test_directory_is_searched_for_data_only(tmp_path: Path) -> None:
     write_rows(tmp_path / "c.parquet", [6])
     (tmp_path / "manifest.json").write_text("{}")  # of others
     assert rows_in(tmp_path, config_of(".", format="parquet"))["user"] == [6]
-    with pytest.raises(DataError, match="holds no jsonl files"):
+    with pytest.raises(DataError, match="contains no jsonl files"):
         find_files(FilesConfig(files=("sub",), format="jsonl"), tmp_path)
 
 
@@ -248,7 +248,7 @@ def test_name_that_is_there_is_no_pattern(tmp_path: Path) -> None:
     assert rows_in(tmp_path, config_of("dir [x]/part-*.csv"))["user"] == [1]
     assert rows_in(tmp_path, config_of("dir*/part-[1].csv"))["user"] == [1]
     for pattern in ("**.csv", "a**/b.csv"):
-        with pytest.raises(DataError, match="is not a pattern of files"):
+        with pytest.raises(DataError, match="is not a valid file pattern"):
             find_files(FilesConfig(files=(pattern,)), tmp_path)
 
 

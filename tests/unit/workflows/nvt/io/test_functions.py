@@ -74,14 +74,17 @@ def test_columns_that_need_no_function_are_served_as_before(tmp_path: Path, name
 
 
 CALLED: dict[str, tuple[Callable[[], Any], str]] = {
-    "LambdaOp": (LABELS["of one line"], r"LambdaOp on \['rating'\] was saved with its code, which is not run"),
+    "LambdaOp": (
+        LABELS["of one line"],
+        r"LambdaOp on \['rating'\] was saved with its code, which Rankline does not run",
+    ),
     "Filter": (
         lambda: ["age", "rating"] >> ops.Filter(lambda frame: frame["rating"] > 3),
-        r"Filter on \['age', 'rating'\] was saved with its code, which is not run",
+        r"Filter on \['age', 'rating'\] was saved with its code, which Rankline does not run",
     ),
     "Subgraph": (
         lambda: ["user"] >> Subgraph("inner", ["user"] >> ops.Categorify(), loop_until=lambda frame: len(frame) > 0),
-        r"Subgraph on \['user'\] was saved with its code, which is not run",
+        r"Subgraph on \['user'\] was saved with its code, which Rankline does not run",
     ),
     "a name": (lambda: ["rating"] >> ops.LambdaOp(pd.isna), r"LambdaOp on \['rating'\] calls"),
 }
@@ -102,7 +105,7 @@ def test_function_stays_where_it_is_when_a_workflow_is_saved_again(tmp_path: Pat
     saved(LABELS["of one line"], tmp_path)
     with quiet_nvtabular():
         save_workflow(load_workflow(tmp_path / "saved"), tmp_path / "again")
-    with pytest.raises(ArtifactError, match="was saved with its code, which is not run"):
+    with pytest.raises(ArtifactError, match="was saved with its code, which Rankline does not run"):
         transformed(load_workflow(tmp_path / "again"), ROWS)
 
 
@@ -154,14 +157,17 @@ def test_function_that_a_package_does_not_name_is_not_even_imported(shop: Path, 
     (shop / "imported").unlink()
     del sys.modules["shop_of_functions"]
     loaded = load_workflow(tmp_path / "saved")
-    with pytest.raises(ArtifactError, match="calls shop_of_functions:half, which no installed package names"):
+    with pytest.raises(ArtifactError, match="calls shop_of_functions:half, which no installed package registers"):
         transformed(loaded, ROWS)
     assert not (shop / "imported").exists()
 
 
 @pytest.mark.parametrize(
     ("name", "error"),
-    [("THREE", "shop_of_functions:THREE .* is no function"), ("gone", "shop_of_functions:gone, .* cannot be imported")],
+    [
+        ("THREE", "shop_of_functions:THREE .* is not a function"),
+        ("gone", "shop_of_functions:gone, .* cannot be imported"),
+    ],
 )
 def test_package_that_names_what_is_no_function_is_told(shop: Path, tmp_path: Path, name: str, error: str) -> None:
     (tmp_path / "workflow.pkl").write_bytes(pickled(lambda_op(Name("shop_of_functions", name))))
@@ -176,10 +182,10 @@ def lambda_op(function: Any, **others: Any) -> Made:
 SYSTEM = Made(Name("posix", "system"), ("touch /nobody/was/here",))
 CODE = Made(Name("cloudpickle.cloudpickle", "_builtin_type"), ("CodeType",))
 HOSTILE: dict[str, tuple[Any, str]] = {
-    "a call": (lambda_op(SYSTEM), "holds UDF, expected an NVTabular workflow"),
+    "a call": (lambda_op(SYSTEM), "contains UDF, expected an NVTabular workflow"),
     "calls in calls": (
         lambda_op(Made(Name("cloudpickle.cloudpickle", "_make_function"), (SYSTEM, {"x": [SYSTEM]}), {"y": SYSTEM})),
-        "holds UDF, expected",
+        "contains UDF, expected",
     ),
     "an attribute": (lambda_op(Name("os", "system"), dependency=SYSTEM), r"refers to posix\.system, which is not data"),
     "another operator": (
@@ -187,10 +193,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         r"refers to posix\.system, which is not data",
     ),
     "a function and elsewhere": ([lambda_op(SYSTEM), SYSTEM], r"refers to posix\.system, which is not data"),
-    "a method": (lambda_op(SYSTEM, transform=1), "UDF stands there with arguments or contents"),
+    "a method": (lambda_op(SYSTEM, transform=1), "contains .*UDF with arguments or state"),
     "a result that is called": (
         b"".join((pickled(CODE)[:-1], pickle.EMPTY_TUPLE, pickle.REDUCE, pickle.STOP)),
-        "refers to what a call returns, which is not data",
+        "refers to the result of a call, which is not data",
     ),
 }
 
@@ -229,7 +235,7 @@ def test_saved_workflow_whose_function_would_act_loads_and_does_not(tmp_path: Pa
     (tmp_path / "saved" / "workflow.pkl").write_bytes(cloudpickle.dumps(loaded))
     with watched_acts() as acts:
         hostile = load_workflow(tmp_path / "saved")
-        with pytest.raises(ArtifactError, match="which is not run"):
+        with pytest.raises(ArtifactError, match="which Rankline does not run"):
             transformed(hostile, ROWS)
         compile_workflow(hostile.remove_inputs(["rating"]))
     kinds = {act.partition(" ")[0] for act in acts}  # what follows may be the path of executors.py

@@ -133,7 +133,7 @@ def test_dataset_does_not_leave_a_file_where_a_pickle_wants_it(tmp_path: Path) -
     options = {"filecache": {"cache_storage": str(tmp_path / "site-packages"), "same_names": True}}
     arguments = (f"filecache::file://{tmp_path}/chosen.py", "csv", None, None, None, options)
     (tmp_path / "workflow.pkl").write_bytes(pickled(Made(DATASET, arguments)))
-    with pytest.raises(ArtifactError, match=r"Dataset stands there with arguments"):
+    with pytest.raises(ArtifactError, match=r"Dataset with arguments"):
         load_workflow(tmp_path)
     assert not (tmp_path / "site-packages").exists()
 
@@ -225,7 +225,7 @@ def without_operator(workflow: Any) -> None:
     workflow.output_node.op = OUTSIDE
 
 
-FILE_OUTSIDE = "which is not in the directory that it was saved in"
+FILE_OUTSIDE = "which is not in the workflow's directory"
 ALTERED: dict[str, tuple[Callable[[Any], None], str]] = {
     "an address to save to": (set_operator(ops.TargetEncoding, out_path="http://127.0.0.1:9/"), FILE_OUTSIDE),
     "a scheduler to save to": (set_operator(Categorify, out_path="dask://127.0.0.1:9"), FILE_OUTSIDE),
@@ -234,14 +234,14 @@ ALTERED: dict[str, tuple[Callable[[Any], None], str]] = {
     "a vocabulary at an address": (set_file(Categorify, "categories", "{}/x::http://127.0.0.1:9/"), FILE_OUTSIDE),
     "statistics elsewhere": (set_file(ops.TargetEncoding, "stats", "file:///etc/passwd"), FILE_OUTSIDE),
     "a vocabulary of nothing": (set_operator(Categorify, vocabs={"nobody": OUTSIDE}), "KeyError: 'nobody'"),
-    "a file to join": (set_operator(ops.JoinExternal, df_ext=OUTSIDE), "has no frame to join"),
+    "a file to join": (set_operator(ops.JoinExternal, df_ext=OUTSIDE), "has no table to join"),
     "a Dataset of a file": (from_file, "ParquetDatasetEngine, which is not data"),
     "a task that acts": (lazily, "which is not data"),
     "a task": (in_tasks, "merlin.io.dataset.Dataset, which is not data"),
-    "a method replaced": (set_operator(Categorify, transform=np.float32), "Categorify stands there with"),
-    "a circle": (in_circles, "goes round in circles"),
-    "a circle downwards": (downwards_in_circles, "goes round in circles"),
-    "a graph in itself": (in_itself, "goes round in circles"),
+    "a method replaced": (set_operator(Categorify, transform=np.float32), "Categorify with arguments"),
+    "a circle": (in_circles, "has a cycle"),
+    "a circle downwards": (downwards_in_circles, "has a cycle"),
+    "a graph in itself": (in_itself, "has a cycle"),
     "too many paths": (in_diamonds, "more than 100000 paths"),
     "a node without operator": (without_operator, "has a node without an operator"),
     "no graph": (lambda workflow: vars(workflow).update(graph=None), "it has no graph"),
@@ -300,8 +300,8 @@ def test_pickle_that_asks_for_too_much_memory_is_refused(tmp_path: Path, name: s
         load_workflow(tmp_path)
 
 
-STANDS_FOR_MORE = r"expands to more than 32 times as many"
-UNEXPECTED = "stands there with arguments or contents"
+STANDS_FOR_MORE = r"expands to more than 32 times that size"
+UNEXPECTED = "with arguments or state that NVTabular does not save"
 OF_MUCH = {
     "tuples that hold each other twice": (twice_in_each_other(pickle.TUPLE), STANDS_FOR_MORE),
     "a text many times": (
@@ -316,7 +316,7 @@ OF_MUCH = {
     ),
     "a list in itself": (
         pickle.EMPTY_LIST + pickle.MEMOIZE + pickle.BINGET + b"\0" + pickle.APPEND + pickle.STOP,
-        "it holds itself",
+        "it contains itself",
     ),
     "a series of one value": (
         pickled(Made(Name("pandas.core.series", "Series"), (), {"_mgr": MANAGER, "name": None})),

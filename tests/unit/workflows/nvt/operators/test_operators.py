@@ -92,7 +92,7 @@ def test_nvtabulars_own_bucketize_cannot_be_saved_as_data(tmp_path: Path) -> Non
     """What `Bucketize` is for."""
     save_workflow(fitted(lambda: ["key"] >> ops.Bucketize([2, 4]), ROWS, tmp_path / "fit"), tmp_path / "saved")
     loaded = load_workflow(tmp_path / "saved")
-    with pytest.raises(ArtifactError, match=r"operators\.Bucketize keeps them as data"):
+    with pytest.raises(ArtifactError, match=r"operators\.Bucketize, which stores them as data"):
         transformed(loaded, ROWS)
 
 
@@ -263,7 +263,7 @@ def test_every_item_is_there_once(names: list[Any], message: str) -> None:
 
 
 def test_columns_of_items_are_named_by_the_key() -> None:
-    with pytest.raises(ConfigError, match="got a column 'movie', expected one whose name begins with 'item'"):
+    with pytest.raises(ConfigError, match="got column 'movie', expected a name starting with 'item'"):
         attributes().transform(nvt.ColumnSelector(["movie"]), pd.DataFrame({"movie": ["a"]}))
 
 
@@ -343,7 +343,7 @@ def test_graph_is_replaced_before_it_is_fitted_too() -> None:
 def test_hashed_combinations_are_refused() -> None:
     with quiet_nvtabular():
         workflow = nvt.Workflow([["word", "key"]] >> ops.Categorify(encode_type="combo", num_buckets=5, max_size=8))
-    with pytest.raises(ConfigError, match=r"groups of columns \[\['word', 'key'\]\].*Leave out num_buckets"):
+    with pytest.raises(ConfigError, match=r"column groups \[\['word', 'key'\]\].*Leave out num_buckets"):
         with_stable_hashes(workflow)
 
 

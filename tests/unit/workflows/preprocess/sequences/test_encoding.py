@@ -233,12 +233,12 @@ def test_ids_may_be_numbers_and_negative_histories_left_out(chosen: list[list[st
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda raw: {"rows": raw.rows.slice(0, 0)}, "hold no interactions"),
-        (lambda raw: {"catalog": raw.catalog.slice(0, 0)}, "catalogue of amazon is empty"),
+        (lambda raw: {"rows": raw.rows.slice(0, 0)}, "contain no interactions"),
+        (lambda raw: {"catalog": raw.catalog.slice(0, 0)}, "catalog of amazon is empty"),
         (lambda raw: {"rows": pa.concat_tables([raw.rows, raw.rows.slice(0, 1)])}, "user_id U000 appears again"),
         (
             lambda raw: {"rows": raw.rows.set_column(1, ITEM, pa.array([None] * len(raw.rows), pa.string()))},
-            "interactions lack 'item_id'",
+            "interactions have no 'item_id'",
         ),
     ],
 )
@@ -269,7 +269,7 @@ def _hashed(suffix: str, num_buckets: int) -> Dataset:
 @pytest.mark.parametrize(
     ("suffix", "num_buckets", "message"),
     [
-        ("_pos", 40, "other ids in item_id_pos than in item_id_trgt"),
+        ("_pos", 40, "different ids in item_id_pos than in item_id_trgt"),
         ("_before", 50, r"lacks \['item_id_pos'\]"),
     ],
 )
