@@ -36,7 +36,7 @@ from rankline.workflows.storage.artifacts import load_manifest
 
 KINDS = ("publisher", "exporter", "server")
 _NUM_CLIENTS = 2
-_LONGEST_S = 120.0  # time limit for a restarted server to respond
+_RESTART_TIMEOUT_S = 120.0  # time limit for a restarted server to respond
 _LOOK_S = 0.02
 _SHARE = 0.8  # of an undisturbed run, so that most are still running when killed
 _PUBLISH = """
@@ -195,7 +195,7 @@ def _kill_server(server: Server, rng: random.Random) -> None:
 
 
 def _wait_for(server: Server, ensemble: ExportedEnsemble, rows: dict[str, list[int]]) -> None:
-    deadline_s = time.monotonic() + _LONGEST_S
+    deadline_s = time.monotonic() + _RESTART_TIMEOUT_S
     while True:
         try:
             with Client(server.url, ensemble.name, timeout_s=2) as client:
@@ -203,7 +203,7 @@ def _wait_for(server: Server, ensemble: ExportedEnsemble, rows: dict[str, list[i
             return
         except ServingError as error:
             if time.monotonic() > deadline_s:
-                raise RanklineError(f"the server has not responded for {_LONGEST_S:g} s: {error}") from None
+                raise RanklineError(f"the server has not responded for {_RESTART_TIMEOUT_S:g} s: {error}") from None
             time.sleep(_LOOK_S)
 
 

@@ -26,8 +26,8 @@ LaidOut = Mapping[int, Requests]
 """Mapping from batch size to requests."""
 
 _WARMUP_CALLS = 10
-_MOST_MESSAGES = 512
-_LEAST_MESSAGES = 4
+_MAX_MESSAGES = 512
+_MIN_MESSAGES = 4
 _ROWS_SENT = 32_768  # total rows in the prebuilt requests of a batch size
 _SCORE_TOLERANCE = 1e-5
 _TIMEOUT_S = 60.0
@@ -35,7 +35,7 @@ _TIMEOUT_S = 60.0
 
 def laid_out(url: str, model: str, rows: pa.Table, batch_sizes: Sequence[int]) -> LaidOut:
     """Build requests with Rankline's client, masks included; all models get the same rows."""
-    counts = {size: min(_MOST_MESSAGES, max(_LEAST_MESSAGES, _ROWS_SENT // size)) for size in batch_sizes}
+    counts = {size: min(_MAX_MESSAGES, max(_MIN_MESSAGES, _ROWS_SENT // size)) for size in batch_sizes}
     with Client(url, model) as client:
         return {size: lay_out(client, rows, size, count, np.random.default_rng(size)) for size, count in counts.items()}
 

@@ -40,7 +40,7 @@ from rankline.serving.loadtest.runner import measure
 from rankline.serving.loadtest.runs import Load
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 
-MOST_PROCESSES = 4
+MAX_PROCESSES = 4
 NUM_RUNS = 20
 SYNC, ASYNC = "Client", "AsyncClient"
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -85,7 +85,7 @@ def _costs(url: str, repeats: int, turn_s: float) -> dict[str, dict[str, float]]
             for side, drive in drives.items():
                 figures = turns.setdefault(side, {})
                 figures.setdefault("cpu_ms_per_request", []).append(drive(1, 1).cpu_ms)
-                for processes in (1, MOST_PROCESSES):
+                for processes in (1, MAX_PROCESSES):
                     rate = drive(processes, _IN_FLIGHT).requests_per_s
                     figures.setdefault(f"offered_per_s@{processes}", []).append(rate)
     return medians_of(turns)
@@ -99,10 +99,10 @@ def _drives(url: str, turn_s: float) -> Iterator[Mapping[str, Drive]]:
         messages = [client.prepare({"x": [number]}).messages[0].SerializeToString() for number in numbers]
     spawn = multiprocessing.get_context("spawn")  # a fork would copy locks held by gRPC's threads
     with (
-        Workers(MOST_PROCESSES) as workers,
-        ProcessPoolExecutor(MOST_PROCESSES, spawn, _wait_for_all, (spawn.Barrier(MOST_PROCESSES),)) as pool,
+        Workers(MAX_PROCESSES) as workers,
+        ProcessPoolExecutor(MAX_PROCESSES, spawn, _wait_for_all, (spawn.Barrier(MAX_PROCESSES),)) as pool,
     ):
-        for begun in [pool.submit(os.getpid) for _ in range(MOST_PROCESSES)]:
+        for begun in [pool.submit(os.getpid) for _ in range(MAX_PROCESSES)]:
             begun.result()
         yield {
             **{name: _generator(workers, url, name, messages, turn_s) for name in TRANSPORTS},

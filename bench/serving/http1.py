@@ -11,19 +11,19 @@ from queue import Empty, SimpleQueue
 
 from rankline.serving.loadtest.generator.transport import OK, Answer
 
-_MOST_IN_FLIGHT = 64
+_MAX_IN_FLIGHT = 64
 
 
 class Http1Connection:
     """A `Transport` with one thread and one persistent connection per request in flight, without TLS."""
 
-    capacity = _MOST_IN_FLIGHT
+    capacity = _MAX_IN_FLIGHT
     failure = ""
 
     def __init__(self, url: str) -> None:
         self._address, _, path = url.partition("/")
         self._path = f"/{path}"
-        self._threads = ThreadPoolExecutor(_MOST_IN_FLIGHT)
+        self._threads = ThreadPoolExecutor(_MAX_IN_FLIGHT)
         self._of_thread = threading.local()
         self._connections: list[HTTPConnection] = []
         self._answers: SimpleQueue[Answer] = SimpleQueue()

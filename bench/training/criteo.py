@@ -51,7 +51,7 @@ _NOTEBOOK: dict[str, Any] = {
 }
 _SMALL, _NO_MODEL, _PRODUCTS = "small layers", "no model", "products of matrices"
 _SMALL_BATCH_SIZE = 1_024
-_LEAST_S = 1e-9  # minimum time per row, since a step may be as fast as its products
+_MIN_S = 1e-9  # minimum time per row, since a step may be as fast as its products
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ def _beside_products(rates: Rates, variant: Variant) -> Rates:
     """Return the rows per second of both pipelines, excluding the time of the matrix products, turn by turn."""
     return {
         _name(key): [
-            1 / max(1 / rate - 1 / product, _LEAST_S)
+            1 / max(1 / rate - 1 / product, _MIN_S)
             for rate, product in zip(rates[_name(key, *variant.words)], rates[_PRODUCTS], strict=True)
         ]
         for key in (False, True)

@@ -81,8 +81,8 @@ def sent(
 class _WholeTables(HorovodWorld):
     """Sends gradients of tables as dense tensors, like `sparse_as_dense` in Horovod."""
 
-    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
-        return super().all_reduce(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
+    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], max_rows: int) -> list[Any]:
+        return super().all_reduce(values, shapes, max(max_rows, *(shape[0] for shape in shapes if shape)))
 
 
 def _sent_per_step(world: World, num_rows: int, num_touched: int, num_steps: int, idle_s: float) -> dict[str, float]:

@@ -375,7 +375,7 @@ def run(
     from rankline.serving.loadtest.runner import check_batch_sizes
 
     # Check before the long work. Rows with histories are ranked together with their candidates.
-    check_batch_sizes(batch_sizes, recipe.serving.most_rows(with_candidates=recipe.dataset.sequence is not None))
+    check_batch_sizes(batch_sizes, recipe.serving.max_rows(with_candidates=recipe.dataset.sequence is not None))
     check_store(uri_of(workspace.root))
     refuse_other_project(workspace.ensemble, recipe.name, workspace.model, recipe.dataset.inputs)
     prepared, description = prepare(recipe, source, workspace, stages)

@@ -28,7 +28,7 @@ from horovod.runner.driver import driver_service
 from horovod.runner.http import http_server
 from horovod.runner.util import remote
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """Limit for a value that a worker stores: its addresses, some hundred bytes per worker."""
 _FOUND: set[str] = set()  # addresses of hosts, from the search for their interfaces
 # Prefix of remote commands: read NAME=value lines up to an empty line.
@@ -117,7 +117,7 @@ class MembersHandler(http_server.RendezvousHandler):  # type: ignore[misc]  # Ho
 
     def do_PUT(self) -> None:  # noqa: N802  (name in the base class)
         length, parts = self.headers.get("Content-Length", ""), self.path.split("/")
-        if not (length.isascii() and length.isdecimal()) or int(length) > MOST_BYTES or len(parts) != 3:
+        if not (length.isascii() and length.isdecimal()) or int(length) > MAX_BYTES or len(parts) != 3:
             self.send_status_code(http_server.BAD_REQUEST)
         elif self._get_value(*parts[1:]) is not None:
             self.send_status_code(409)

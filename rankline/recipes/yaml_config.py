@@ -18,7 +18,7 @@ from rankline.training.models import MODELS, model_named
 from rankline.training.models.config import ModelConfig
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.formatting import did_you_mean
-from rankline.workflows.storage.safe_yaml import MOST_BYTES, compose
+from rankline.workflows.storage.safe_yaml import MAX_BYTES, compose
 from rankline.workflows.storage.untrusted import read_regular
 
 Config = TypeVar("Config")
@@ -26,13 +26,13 @@ WITHOUT = "without"
 """Metadata key of a field whose value is a config: names of that config's fields that the file does not have."""
 
 _NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
-_LONGEST = 60  # characters of a value shown in an error message
+_MAX_LENGTH = 60  # characters of a value shown in an error message
 _SCHEMAS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
 def read_yaml(path: Path, kind: type[Config]) -> Config:
     try:
-        text = read_regular(path, MOST_BYTES).decode()
+        text = read_regular(path, MAX_BYTES).decode()
     except OSError as error:
         others = () if os.path.lexists(path) else (other.name for other in path.parent.glob("*.y*ml"))
         hint = did_you_mean([path.name], others)
@@ -183,7 +183,7 @@ def _plain(node: yaml.Node) -> Any:
 
 def _shown(node: yaml.Node) -> str:
     if isinstance(node, yaml.ScalarNode):
-        return repr(node.value[:_LONGEST]) if node.value else "empty"
+        return repr(node.value[:_MAX_LENGTH]) if node.value else "empty"
     return "a list" if isinstance(node, yaml.SequenceNode) else "keys with values"
 
 

@@ -23,7 +23,7 @@ FIGURES = ("p50_ms", "p99_ms", "rows_per_s")
 """Key metrics of a run, logged under serving/: latency of the smallest requests, one at a time, and peak rows/s."""
 _FOLDER = "bench"  # artifact folder of a run
 _JSON = "bench.json"
-_MOST_METRICS = 1000  # MLflow's limit per call
+_MAX_METRICS = 1000  # MLflow's limit per call
 
 
 def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path) -> None:
@@ -140,8 +140,8 @@ def _log_figures(report: BenchmarkReport, client: "MlflowClient", run_id: str) -
         if search.rate_per_s is not None
     ]
     metrics += [Metric(f"serving/{name}", value, now, 0) for name, value in _key_figures(report).items()]
-    for begin in range(0, len(metrics), _MOST_METRICS):
-        client.log_batch(run_id, metrics[begin : begin + _MOST_METRICS])
+    for begin in range(0, len(metrics), _MAX_METRICS):
+        client.log_batch(run_id, metrics[begin : begin + _MAX_METRICS])
 
 
 def _key_figures(report: BenchmarkReport) -> dict[str, float]:

@@ -27,7 +27,7 @@ PARENT = "mlflow.parentRunId"
 SHORT_ID = 8
 """Number of digits of a run's id that tables show, which suffice to find the run."""
 _NAME = "mlflow.runName"
-_MOST_IDS = 500  # per statement; old versions of SQLite allow 999 parameters
+_MAX_IDS = 500  # per statement; old versions of SQLite allow 999 parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +125,8 @@ class _File:
 
     def _by_run(self, what: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {run_id: {} for run_id in ids}
-        for begin in range(0, len(ids), _MOST_IDS):
-            some = ids[begin : begin + _MOST_IDS]
+        for begin in range(0, len(ids), _MAX_IDS):
+            some = ids[begin : begin + _MAX_IDS]
             for run_id, key, value in self._ask(f"SELECT {what} WHERE run_uuid IN ({','.join('?' * len(some))})", some):
                 found[run_id][key] = value
         return found

@@ -15,8 +15,8 @@ from rankline.training.tracking.config import OWN_ID
 from rankline.workflows.core.errors import ConfigError
 
 _OF_MODEL = "model/valid_"
-_FEWEST_DIGITS = 4
-_MOST_MEANT = 20  # maximum number of runs listed in a message
+_MIN_DIGITS = 4
+_MAX_LISTED_RUNS = 20  # maximum number of runs listed in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +98,12 @@ def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list
 def find_run(store: Reader, named: str) -> RunSummary:
     if re.fullmatch("[0-9a-f]{32}", named):
         return RunSummary.of(store.run(named))
-    if not re.fullmatch(f"[0-9a-f]{{{_FEWEST_DIGITS},31}}", named):
+    if not re.fullmatch(f"[0-9a-f]{{{_MIN_DIGITS},31}}", named):
         raise ConfigError(
-            f"{named!r} does not identify a run. Pass at least {_FEWEST_DIGITS} leading digits of its id, as listed "
+            f"{named!r} does not identify a run. Pass at least {_MIN_DIGITS} leading digits of its id, as listed "
             "by `rankline runs`, or an exported version, such as movielens@3."
         )
-    found = [RunSummary.of(run) for run in store.runs_called(named, _MOST_MEANT)]
+    found = [RunSummary.of(run) for run in store.runs_called(named, _MAX_LISTED_RUNS)]
     if len(found) != 1:
         ids = f": {', '.join(run.short_id for run in found)}" if found else ""
         raise ConfigError(f"{named!r} matches {len(found) or 'no'} runs in {store.uri}{ids}, expected one.")

@@ -14,7 +14,7 @@ from rankline.workflows.storage.artifacts import load_manifest, publish
 
 KIND = "sample"
 _FILE = "rows.parquet"
-_MOST_ROWS = 65_536
+_MAX_ROWS = 65_536
 
 
 def check_name(name: str) -> None:
@@ -46,7 +46,7 @@ def read_sample(path: Path) -> pa.Table:
 
 def publish_sample(rows: pa.Table, path: Path) -> None:
     with publish(path, KIND) as staging:
-        pq.write_table(rows.slice(0, _MOST_ROWS), staging / _FILE)
+        pq.write_table(rows.slice(0, _MAX_ROWS), staging / _FILE)
 
 
 def is_foreign(ensemble: ExportedEnsemble) -> bool:

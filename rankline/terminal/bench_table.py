@@ -11,8 +11,8 @@ from rankline.serving.loadtest.stats.percentiles import CONFIDENCE
 from rankline.serving.loadtest.summary import KEYS, Cell, checked, columns, conclusion, number, remarks
 from rankline.terminal.console import heading, print_table
 
-_MOST_COLUMNS = 4
-_MOST_REMARKS = 3
+_MAX_COLUMNS = 4
+_MAX_REMARKS = 3
 
 
 def print_report(report: BenchmarkReport, console: Console) -> None:
@@ -67,9 +67,9 @@ def _print_figures(report: BenchmarkReport, console: Console) -> None:
     """Print the table, with half the width of each interval as a percentage below the value, and remarks."""
     _print_table(report, _figure, console)
     found = list(remarks(report.bench)) if not report.searches else []  # a search tests its rates only briefly
-    for remark in found[:_MOST_REMARKS]:
+    for remark in found[:_MAX_REMARKS]:
         console.print(f"[dim]{escape(remark)}[/]", soft_wrap=True)
-    if (more := len(found) - _MOST_REMARKS) > 0:
+    if (more := len(found) - _MAX_REMARKS) > 0:
         console.print(f"[dim]{more} more remarks are on the page, bench.html[/]")
     console.print(f"[dim]{checked(report)}[/]", soft_wrap=True)
 
@@ -91,7 +91,7 @@ def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
     heading(console, "breakdown of the request time, mean ms")
     parts = [*shown[0][1].parts_ms(), "total"]
     cells = {"": [escape(part) for part in parts]}
-    for load, breakdown in shown[:_MOST_COLUMNS]:
+    for load, breakdown in shown[:_MAX_COLUMNS]:
         values = {**breakdown.parts_ms(), "total": breakdown.total_ms}
         cells[load.words.replace(", ", "\n")] = [f"{values[part]:.3f}" if part in values else "" for part in parts]
     print_table(console, cells)

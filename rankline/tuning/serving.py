@@ -121,7 +121,7 @@ def tune_serving(
     The recipe's `serving` is the first configuration; only the fields in `only` are varied.
     """
     target = Slo.parse(slo)
-    check_batch_sizes([batch_size], recipe.serving.most_rows(with_candidates=bool(prepared.candidates)))
+    check_batch_sizes([batch_size], recipe.serving.max_rows(with_candidates=bool(prepared.candidates)))
     engines = available_engines(trained, recipe.serving.engine)
     configs = space(recipe.serving, engines, target.bound_ms, num_cores(), only)
     with quiet():
@@ -234,7 +234,7 @@ def _load_of(reading: Reading | None) -> str:
 
 
 _LOAD = LoadConfig(warmup_s=0.3, window_s=0.5, min_duration_s=1.0, time_limit_s=10.0, timeout_s=3.0)
-_MOST_ROWS = 20_000  # pool of rows for requests; scored once per configuration
+_MAX_ROWS = 20_000  # pool of rows for requests; scored once per configuration
 
 
 class Trials:
@@ -244,7 +244,7 @@ class Trials:
         self, prepared: PreparedData, trained: TrainedModel, *, name: str, slo: Slo, batch_size: int, log_path: Path
     ) -> None:
         self._exportable = exportable_of(prepared, trained)
-        self._rows = prepared.heldout().slice(0, _MOST_ROWS)
+        self._rows = prepared.heldout().slice(0, _MAX_ROWS)
         self._name, self._slo, self._batch_size, self._log_path = name, slo, batch_size, log_path
         self._checked: dict[str | None, CheckedExport] = {}
         self._stack = ExitStack()

@@ -58,9 +58,9 @@ class ExportConfig:
         for name, least in _AT_LEAST.items():
             check_choice(self, name, not getattr(self, name) < least, f"at least {least}")
 
-    def most_rows(self, *, with_candidates: bool) -> int:
+    def max_rows(self, *, with_candidates: bool) -> int:
         """Return the maximum number of rows in a request, or of candidates over all its rows."""
-        return min(self.max_batch_size, _MOST_CANDIDATES) if with_candidates else self.max_batch_size
+        return min(self.max_batch_size, _MAX_CANDIDATES) if with_candidates else self.max_batch_size
 
     def settled(self, optional: Collection[str], num_columns: int) -> "ExportConfig":
         """Return the config with `fused` set, if it was left open.
@@ -84,7 +84,7 @@ class ExportConfig:
         return self.threads or max(num_cores() // self.num_instances, 1)
 
 
-_MOST_CANDIDATES = 16_384
+_MAX_CANDIDATES = 16_384
 _AT_LEAST = {
     "max_batch_size": 1,
     "max_list_length": 1,

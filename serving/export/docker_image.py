@@ -24,8 +24,8 @@ _SOURCES = (
     *(f"{part}/native/**/*.{ending}" for part in ("serving", "workflows") for ending in ("cc", "h")),
 )
 _MODELS = "models"
-_LEAST_ENGINE, _ARCHITECTURE = 25, "amd64"
-_ENGINE_ADVICE = f"Start Docker Engine {_LEAST_ENGINE} or later, or set DOCKER_HOST to its address"
+_MIN_ENGINE, _ARCHITECTURE = 25, "amd64"
+_ENGINE_ADVICE = f"Start Docker Engine {_MIN_ENGINE} or later, or set DOCKER_HOST to its address"
 _REMEDIES = {
     "permission denied": "You have no access to the engine: have root add you to its group (usermod -aG docker YOU)",
     "no space left on device": (
@@ -63,9 +63,9 @@ def _check_engine() -> None:
         "version", "--format", "{{.Server.Version}} {{.Server.Arch}}", advice=_ENGINE_ADVICE
     ).partition(" ")
     release = version.partition(".")[0]
-    if not release.isdecimal() or int(release) < _LEAST_ENGINE:
+    if not release.isdecimal() or int(release) < _MIN_ENGINE:
         raise ExportError(
-            f"the engine is {version}, expected {_LEAST_ENGINE} or later. Upgrade it "
+            f"the engine is {version}, expected {_MIN_ENGINE} or later. Upgrade it "
             "(https://docs.docker.com/engine/install)."
         )
     if architecture != _ARCHITECTURE:

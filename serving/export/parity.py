@@ -48,13 +48,13 @@ _TOO_LARGE = 1e19
 _NUM_LACKING = 8
 """Number of rows compared with a missing value, for each column that may have missing values."""
 
-_MOST_GROUPS = 4
+_MAX_GROUPS = 4
 """Number of groups in which columns are first tried with missing values; a failing group is split in half.
 
 Each try calls NVTabular, which takes time for every column of the table.
 """
 
-_MOST_AWKWARD_GROUPS = 64
+_MAX_AWKWARD_GROUPS = 64
 """Maximum number of groups of columns; each group has its edge cases in separate rows."""
 
 _NUM_ALONE = 32
@@ -191,7 +191,7 @@ def awkward_rows(plan: Transform, heldout: pa.Table) -> pa.Table:
     awkward = {spec.name: _awkward_values(spec, taken.get(spec.name, spec.dtype)) for spec in plan.inputs}
     present = {name: heldout[name].combine_chunks().drop_null() for name in awkward}
     usual = {name: present[name] if len(present[name]) else values for name, values in awkward.items()}
-    groups = _groups(list(awkward), _MOST_AWKWARD_GROUPS)
+    groups = _groups(list(awkward), _MAX_AWKWARD_GROUPS)
     counts = [max(len(awkward[name]) for name in names) for names in groups]
     positions = np.concatenate([np.arange(count) for count in [0, *counts]])
     columns = {}
@@ -213,7 +213,7 @@ def _transform_without_values(
     workflow: nvt.Workflow, plan: Transform, heldout: pa.Table, names: Sequence[str]
 ) -> tuple[list[_Batch], set[str]]:
     batches, not_compared = list[_Batch](), set[str]()
-    waiting = _groups(names, _MOST_GROUPS)
+    waiting = _groups(names, _MAX_GROUPS)
     while waiting:
         group = waiting.pop()
         present, lacking = _rows_with_and_without(group, heldout)

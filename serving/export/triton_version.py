@@ -138,7 +138,7 @@ def _steps(
             platform="" if is_plan_alone else engine.platform,
             inputs=inputs,
             outputs=outputs,
-            max_batch_size=config.most_rows(with_candidates=bool(candidates)),
+            max_batch_size=config.max_rows(with_candidates=bool(candidates)),
             instances=config.num_instances,
             batch_delay_us=0 if is_plan_alone else int(config.batch_delay_ms * 1000),
             max_queue_size=config.max_queue_size,

@@ -33,7 +33,7 @@ Batch = Sequence[Array | None]
 WARM_UP_ROWS = (1, 16, 256, 4096, 16384)
 
 # One request with a long list must not widen all others that wait with it.
-_MOST_PADDING = 4  # padded cells per value
+_MAX_PADDING = 4  # padded cells per value
 _FEW_CELLS = 1 << 16
 
 
@@ -185,7 +185,7 @@ def _concatenated(arrays: Sequence[Array]) -> Array:
         return np.concatenate(arrays)
     shape = sum(len(array) for array in arrays), max(array.shape[1] for array in arrays)
     num_cells, num_padded = sum(array.size for array in arrays), shape[0] * shape[1]
-    if num_padded > max(_MOST_PADDING * num_cells, _FEW_CELLS):
+    if num_padded > max(_MAX_PADDING * num_cells, _FEW_CELLS):
         raise ValueError(f"one has lists so long that {num_cells} values would be padded to {num_padded}")
     joined = np.full(shape, fill_value(arrays[0].dtype), arrays[0].dtype)
     start = 0

@@ -12,7 +12,7 @@ from rankline.workflows.core.errors import RequestError
 Array = npt.NDArray[Any]
 
 # Padding is scored like real candidates, so a request with many candidates must not widen others too much.
-_MOST_PADDING = 2  # computed scores per requested score
+_MAX_PADDING = 2  # computed scores per requested score
 _FEW_SCORES = 256
 
 _NOT_OF_THE_REQUEST = (MemoryError, OSError, ImportError, AttributeError, NameError, AssertionError)
@@ -80,7 +80,7 @@ class Candidates:
         all_rows = wanted = 0
         for count, number, num_rows in sorted(shapes):
             all_rows, wanted = all_rows + num_rows, wanted + num_rows * count
-            if together and all_rows * count > min(max(_MOST_PADDING * wanted, _FEW_SCORES), self.max_scores):
+            if together and all_rows * count > min(max(_MAX_PADDING * wanted, _FEW_SCORES), self.max_scores):
                 groups.append(together)
                 together, all_rows, wanted = [], num_rows, num_rows * count
             together.append(number)

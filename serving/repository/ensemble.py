@@ -60,8 +60,8 @@ MADE_IN, INPUTS = "made_in", "inputs"
 _LOCK = ".lock"
 _STAGING = ".export-"
 _REPLACES = "replaces"  # key in a manifest's details: the previously active version
-_MOST_CONFIG_BYTES = 1 << 20
-_MOST_INSTANCES = 999
+_MAX_CONFIG_BYTES = 1 << 20
+_MAX_INSTANCES = 999
 _STEP_FIELDS = {
     "name", "backend", "platform", "max_batch_size", "input", "output", "instance_group", "dynamic_batching",
     "parameters", "runtime",
@@ -470,7 +470,7 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
             _fields(config) - _STEP_FIELDS
             or config.parameters[MANIFEST_PARAMETER].string_value != manifest
             or config.parameters.keys() - _parameters()
-            or any(not 0 < group.count <= _MOST_INSTANCES for group in config.instance_group)
+            or any(not 0 < group.count <= _MAX_INSTANCES for group in config.instance_group)
             or config.runtime not in ("", PYTHON_RUNTIME)
         ):
             raise ArtifactError(f"{path / step / CONFIG} differs from what `rankline export` writes. Export again.")
@@ -511,7 +511,7 @@ def _refuse_entries(directory: Path, expected: set[str]) -> None:
 def _config_bytes(directory: Path) -> bytes:
     path = directory / CONFIG
     try:
-        return read_regular(path, _MOST_CONFIG_BYTES)
+        return read_regular(path, _MAX_CONFIG_BYTES)
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read ({error}). Export again.") from None
 

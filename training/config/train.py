@@ -9,7 +9,7 @@ from rankline.training.models import MODELS
 from rankline.training.models.config import ModelConfig, StepConfig, check_not_negative
 from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.core.validation import MOST_SEED, check_at_least, check_choice
+from rankline.workflows.core.validation import MAX_SEED, check_at_least, check_choice
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -105,7 +105,7 @@ class TrainConfig(StepConfig):
         super().__post_init__()
         check_at_least(self, 1, "epochs")
         check_at_least(self, 0, "warmup_steps", "decay_start_step", "early_stopping_patience")
-        check_at_least(self, 0, "seed", most=MOST_SEED)
+        check_at_least(self, 0, "seed", most=MAX_SEED)
         for name in ("learning_rate", "table_lr_scale"):
             value = getattr(self, name)
             check_choice(self, name, value is None or 0 < value < math.inf, "a finite number above 0")

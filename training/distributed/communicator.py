@@ -31,14 +31,14 @@ class World(Protocol):
     @property
     def size(self) -> int: ...
 
-    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
+    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], max_rows: int) -> list[Any]:
         """Return sums over all workers, in a graph.
 
         Args:
             values: float32 tensors or `tf.IndexedSlices`, whose sums are slices again. Of slices only the rows used by
                 a worker are sent, each once.
             shapes: shapes of the values; for slices, of the whole table.
-            most_rows: slices of a table with at most this many rows are sent as a whole table.
+            max_rows: slices of a table with at most this many rows are sent as a whole table.
         """
 
     def broadcast(self, variables: Sequence[Any]) -> None:
@@ -80,7 +80,7 @@ class Solo:
         self,
         values: Sequence[Any],
         shapes: Sequence[Sequence[int]],  # noqa: ARG002  (a world's signature)
-        most_rows: int,  # noqa: ARG002
+        max_rows: int,  # noqa: ARG002
     ) -> list[Any]:
         return list(values)
 

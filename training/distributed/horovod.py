@@ -34,8 +34,8 @@ except ImportError as error:
     ) from None
 
 Array = npt.NDArray[Any]
-_LEAST_COMPRESSED = 1024  # values; for fewer the savings are not worth the rounding
-_LARGEST_HALF_EXPONENT = 15  # 2¹⁵ < 65504
+_MIN_COMPRESSED_VALUES = 1024  # values; for fewer the savings are not worth the rounding
+_MAX_HALF_EXPONENT = 15  # 2¹⁵ < 65504
 _OF_HOROVOD = ("Horovod", "gloo")  # in messages of Horovod's errors
 _MISTAKE = "Mismatched"  # in messages about different tensors, while all workers are alive
 _INTERRUPTED = "REPLACED BY KeyboardInterrupt"  # from pybind11, if a signal arrives while an error is raised
@@ -83,13 +83,13 @@ class HorovodWorld:
         """Leave the other workers. Workers that still communicate get a `WorkerLostError`."""
         hvd.shutdown()
 
-    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
+    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], max_rows: int) -> list[Any]:
         totals: list[Any] = list(values)
         dense: dict[int, Any] = {}
         sparse: dict[int, Any] = {}
         touched: dict[int, Any] = {}  # for tables sent as a whole: number of uses of each row
         for position, (value, shape) in enumerate(zip(values, shapes, strict=True)):
-            if isinstance(value, tf.IndexedSlices) and shape[0] > most_rows:
+            if isinstance(value, tf.IndexedSlices) and shape[0] > max_rows:
                 sparse[position] = _each_once(value)
             elif isinstance(value, tf.IndexedSlices):
                 ones = tf.ones_like(value.indices, tf.float32)
@@ -185,12 +185,12 @@ class HorovodWorld:
         Factors are powers of two, the same on all workers, for which the largest possible sum still fits into float16.
         Non-finite values stay non-finite.
         """
-        positions = [position for position, value in values.items() if _has_at_least(value, _LEAST_COMPRESSED)]
+        positions = [position for position, value in values.items() if _has_at_least(value, _MIN_COMPRESSED_VALUES)]
         if not self._compresses or not positions:
             return {}
         largest = [tf.maximum(tf.reduce_max(tf.abs(values[position])), 0.0) for position in positions]  # 0 if empty
         limits = hvd.allreduce(tf.stack(largest), op=hvd.Sum, name="rankline_limits")
-        exponents = tf.math.floor(_LARGEST_HALF_EXPONENT - tf.math.log(limits) / np.log(2.0))
+        exponents = tf.math.floor(_MAX_HALF_EXPONENT - tf.math.log(limits) / np.log(2.0))
         factors = tf.pow(2.0, tf.clip_by_value(exponents, -100.0, 100.0))
         return dict(zip(positions, tf.unstack(factors), strict=True))
 

@@ -15,8 +15,8 @@ from rankline.training.evaluation.scored_rows import ScoredRows
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
 _NUM_BINS = 20
-_MOST_CLASSES = 30  # a larger confusion matrix is not readable
-_MOST_POINTS = 512  # per curve
+_MAX_CLASSES = 30  # a larger confusion matrix is not readable
+_MAX_POINTS = 512  # per curve
 _PLAIN: Any = {"text.parse_math": False}  # column names may contain "$"
 
 
@@ -45,7 +45,7 @@ def _draw_roc(axes: Axes, head: Head, rows: ScoredRows) -> None:  # noqa: ARG001
     rates = [
         np.append(0, np.cumsum(own[order])[last] / max(own.sum(), 1)) for own in (rows.labels < 0.5, rows.labels > 0.5)
     ]
-    shown = np.unique(np.linspace(0, len(rates[0]) - 1, _MOST_POINTS).astype(int))
+    shown = np.unique(np.linspace(0, len(rates[0]) - 1, _MAX_POINTS).astype(int))
     has_both = 0 < rows.labels.sum() < len(rows.labels)  # the first rows of a split may have one class only
     auc = f"AUC {METRICS['auc'].measure(rows):.4f}" if has_both else None
     axes.plot(rates[0][shown], rates[1][shown], label=auc)
@@ -98,7 +98,7 @@ def _draw_errors_over_scores(axes: Axes, head: Head, rows: ScoredRows) -> None: 
 
 def _draw_confusion(axes: Axes, head: Head, rows: ScoredRows) -> None:
     own, said = rows.labels.astype(np.int64), rows.scores.argmax(axis=1)
-    shown = min(head.width, _MOST_CLASSES)
+    shown = min(head.width, _MAX_CLASSES)
     counts = np.zeros((shown, shown))
     inside = (own < shown) & (said < shown)
     np.add.at(counts, (own[inside], said[inside]), 1)

@@ -9,7 +9,7 @@ from rankline.training.distributed.communicator import SOLO, Array, World
 from rankline.workflows.schema.targets import BINARY, Head
 
 _PENDING_ROWS = 1 << 20
-_MOST_GROUPS = 1 << 31
+_MAX_GROUPS = 1 << 31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +105,9 @@ def _packed(labels: Array, scores: Array, groups: Array | None) -> Array:
     keys: Array = scores.astype(np.float32).view(np.uint32).astype(np.int64) << 1 | (labels == 1)
     if groups is None:
         return keys
-    if groups.min(initial=0) < 0 or groups.max(initial=0) >= _MOST_GROUPS:
+    if groups.min(initial=0) < 0 or groups.max(initial=0) >= _MAX_GROUPS:
         raise ValueError(
-            f"groups range from {groups.min()} to {groups.max()}, expected ids from 0 to {_MOST_GROUPS - 1}."
+            f"groups range from {groups.min()} to {groups.max()}, expected ids from 0 to {_MAX_GROUPS - 1}."
         )
     keys |= groups.astype(np.int64) << 33
     return keys
@@ -118,7 +118,7 @@ def _unpacked(keys: Array, counts: Array, has_groups: bool) -> ScoredRows:
         labels=(keys & 1).astype(np.float32),
         scores=(keys >> 1 & 0xFFFFFFFF).astype(np.uint32).view(np.float32),
         counts=counts,
-        groups=keys >> 33 & (_MOST_GROUPS - 1) if has_groups else None,  # mask the sign extension of the shift
+        groups=keys >> 33 & (_MAX_GROUPS - 1) if has_groups else None,  # mask the sign extension of the shift
     )
 
 
@@ -129,16 +129,16 @@ def _merged(keys: Array, counts: Array) -> tuple[Array, Array]:
     return keys[order][begins], np.add.reduceat(counts[order], begins) if len(begins) else counts
 
 
-MOST_ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 """Takes 8 MB for a binary head; the standard error of an AUC over this many rows is below 0.001."""
 
 
 class FirstRows:
-    """Labels and scores of the first rows, at most `MOST_ROWS`, in the order of the split."""
+    """Labels and scores of the first rows, at most `MAX_ROWS`, in the order of the split."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Array, Array]] = []
-        self._room = MOST_ROWS
+        self._room = MAX_ROWS
 
     def add(self, labels: Array, scores: Array) -> None:
         """Add a batch, up to the maximum number of rows."""
@@ -149,4 +149,4 @@ class FirstRows:
     def gathered(self, world: World = SOLO) -> tuple[Array, Array]:
         """Return labels and scores of all workers in the order of the split. All workers get the same rows."""
         labels, scores = (np.concatenate(column) for column in zip(*self._parts, strict=True))
-        return world.all_gather(labels)[:MOST_ROWS], world.all_gather(scores)[:MOST_ROWS]
+        return world.all_gather(labels)[:MAX_ROWS], world.all_gather(scores)[:MAX_ROWS]

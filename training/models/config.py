@@ -14,9 +14,9 @@ from rankline.workflows.schema.feature_spec import HISTORY, NEGATIVES, Feature, 
 from rankline.workflows.schema.targets import BINARY, TASKS
 
 PRECISIONS = ("float32", "float16", "bfloat16")
-MOST_UNITS = 1 << 16
+MAX_UNITS = 1 << 16
 """Maximum width of a layer, a table or a list."""
-_MOST_BATCH, _MOST_LAYERS = 1 << 24, 100
+_MAX_BATCH, _MAX_LAYERS = 1 << 24, 100
 CORRECTED, REFERENCE = VARIANTS = ("corrected", "reference")
 
 
@@ -36,7 +36,7 @@ class StepConfig:
     xla: bool = False
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "batch_size", most=_MOST_BATCH)
+        check_at_least(self, 1, "batch_size", most=_MAX_BATCH)
         check_choice(self, "precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
 
 
@@ -107,7 +107,7 @@ class TablesConfig(ModelConfig):
     item_column: str = ""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "served_dim", most=MOST_UNITS)
+        check_at_least(self, 1, "served_dim", most=MAX_UNITS)
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
         return table_weights(spec, lambda _: self.served_dim + 1)
@@ -141,7 +141,7 @@ class NetworkConfig(ModelConfig):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_at_least(self, self._least_embedding_dim, "embedding_dim", most=MOST_UNITS)
+        check_at_least(self, self._min_embedding_dim, "embedding_dim", most=MAX_UNITS)
         check_choice(self, "linear_scale", 0 < self.linear_scale < math.inf, "a finite number above 0")
         check_not_negative(self, "embedding_init", "l2_embedding", "l2_linear")
         for name in ("dropout", "embedding_dropout"):
@@ -150,7 +150,7 @@ class NetworkConfig(ModelConfig):
     tasks: ClassVar[tuple[str, ...]] = TASKS
     takes_several_heads: ClassVar[bool] = True
 
-    _least_embedding_dim: ClassVar[int] = 1
+    _min_embedding_dim: ClassVar[int] = 1
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
         linear = sum(head.width for head in spec.heads) if self.linear_terms else 0
@@ -175,11 +175,11 @@ class TabularConfig(NetworkConfig):
     embedding_dim_cap: int = 32
     hidden: tuple[int, ...] = (128, 128, 128)
 
-    _least_embedding_dim: ClassVar[int] = 0
+    _min_embedding_dim: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "embedding_dim_cap", most=MOST_UNITS)
+        check_at_least(self, 1, "embedding_dim_cap", most=MAX_UNITS)
         check_units(self, "hidden")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
@@ -232,9 +232,9 @@ def check_units(config: ModelConfig, *names: str) -> None:
     for name in names:
         layers = getattr(config, name)
         check_choice(config, name, all(units >= 1 for units in layers), "whole numbers of at least 1")
-        check_choice(config, name, all(units <= MOST_UNITS for units in layers), f"at most {MOST_UNITS} units each")
-        if len(layers) > _MOST_LAYERS:
-            raise ConfigError(f"{name} has {len(layers)} layers, expected at most {_MOST_LAYERS}.")
+        check_choice(config, name, all(units <= MAX_UNITS for units in layers), f"at most {MAX_UNITS} units each")
+        if len(layers) > _MAX_LAYERS:
+            raise ConfigError(f"{name} has {len(layers)} layers, expected at most {_MAX_LAYERS}.")
 
 
 def dense_weights(*widths: int) -> int:

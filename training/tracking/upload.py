@@ -45,7 +45,7 @@ _RETRIES = "3"  # about ten seconds; MLflow's default of 7 means minutes without
 _EVERY_S = 5.0
 _BATCH = "batch"
 _BATCHED = dict.fromkeys(("metrics", "params", "tags"), _BATCH)  # entry kinds that are combined in one request
-_MOST_METRICS = 1000  # MLflow's limit per request
+_MAX_METRICS = 1000  # MLflow's limit per request
 _ANSWERS_LATER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
 
 
@@ -429,7 +429,7 @@ def _kind_of_request(entry: Entry) -> str:
 def _chunks(entries: list[Entry]) -> Iterator[list[Entry]]:
     some, count = list[Entry](), 0
     for entry in entries:
-        if some and count + len(entry.content["values"]) > _MOST_METRICS:
+        if some and count + len(entry.content["values"]) > _MAX_METRICS:
             yield some
             some, count = [], 0
         some.append(entry)

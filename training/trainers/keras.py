@@ -223,8 +223,8 @@ class TensorFlowTrainer(Trainer):
         loss, added, gradients = self._learner.gradients(inputs, labels, weight)
         values = [*gradients, loss * share, added * share, num_rows]
         shapes = [*(tuple(weight.shape) for weight in self._scorer.weights), (), (), ()]
-        most_rows = self._batch_size // self._world.size
-        *totals, loss, added, total_rows = self._world.all_reduce(values, shapes, most_rows=most_rows)
+        max_rows = self._batch_size // self._world.size
+        *totals, loss, added, total_rows = self._world.all_reduce(values, shapes, max_rows=max_rows)
         sum_of_shares = total_rows / self._batch_size
         gradients = [divided(total, sum_of_shares) for total in totals]
         return loss / sum_of_shares, added / sum_of_shares, gradients, tf.cast(total_rows, tf.float64)

@@ -25,13 +25,13 @@ def natural_order(name: str) -> tuple[list[str | int], str]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)], name
 
 
-_LEAST_SIMILARITY = 0.75  # accepts two swapped letters in a word of four
+_MIN_SIMILARITY = 0.75  # accepts two swapped letters in a word of four
 
 
 def did_you_mean(wrong: Iterable[str], right: Iterable[str]) -> str:
     """Return a suggestion to append to an error message, with a leading space; empty if no name is similar."""
     known = {_letters(name): name for name in right}
-    closest = ((name, get_close_matches(_letters(name), known, n=1, cutoff=_LEAST_SIMILARITY)) for name in wrong)
+    closest = ((name, get_close_matches(_letters(name), known, n=1, cutoff=_MIN_SIMILARITY)) for name in wrong)
     meant = [f"{known[found[0]]!r} by {name!r}" for name, found in closest if found]
     return f" Did you mean {', '.join(meant)}?" if meant else ""
 

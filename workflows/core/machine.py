@@ -16,7 +16,7 @@ def cpu_name() -> str:
 
 
 _STATE = Path("/proc/stat")
-_MOST_OTHERS, _MOST_STOLEN = 0.1, 0.01  # shares of the total CPU time
+_MAX_OTHER_SHARE, _MAX_STOLEN_SHARE = 0.1, 0.01  # shares of the total CPU time
 
 
 def busyness(
@@ -33,7 +33,7 @@ def busyness(
         all_ticks, idle, stolen = (max(now - then, 0) for now, then in zip(after, before, strict=True))
         others = (all_ticks - idle - stolen) / max(all_ticks, 1)
         share_stolen = stolen / max(all_ticks, 1)
-        if others >= _MOST_OTHERS or share_stolen >= _MOST_STOLEN:
+        if others >= _MAX_OTHER_SHARE or share_stolen >= _MAX_STOLEN_SHARE:
             return f"load {load()[0]:.1f}, {others:.0%} of the CPUs in use, {share_stolen:.0%} stolen"
     return ""
 

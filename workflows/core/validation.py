@@ -3,12 +3,12 @@ from typing import Any, TypeVar
 
 from rankline.workflows.core.errors import ConfigError, SpecError
 
-MOST = (1 << 31) - 1
+MAX_INT32 = (1 << 31) - 1
 """The largest integer accepted as an option: some code counts ids, rows and widths in 32 bits."""
-LONGEST_PADDED = 1 << 16
+MAX_PADDED_LENGTH = 1 << 16
 """The largest accepted list length: with padding, each row takes as much memory as the longest list."""
-MOST_SEED = (1 << 63) - 1
-MOST_BUCKETS = 1 << 26
+MAX_SEED = (1 << 63) - 1
+MAX_BUCKETS = 1 << 26
 """Maximum number of ids for unseen values: an export contains a table of them for each column."""
 
 
@@ -25,7 +25,7 @@ def check_choice(config: Any, name: str, is_valid: bool, expected: str, *, prefi
         raise ConfigError(f"{prefix}{name} is {getattr(config, name)!r}, expected {expected}.")
 
 
-def check_at_least(config: Any, least: int, *names: str, most: int = MOST, prefix: str = "") -> None:
+def check_at_least(config: Any, least: int, *names: str, most: int = MAX_INT32, prefix: str = "") -> None:
     for name in names:
         number = getattr(config, name)
         expected = f"a whole number of at least {least}" if number < least else f"at most {most}"

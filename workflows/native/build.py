@@ -44,7 +44,7 @@ _LINK = (
 _SHIPPED = Path(__file__).parent / "objects"
 _GLIBC = re.compile(rb"GLIBC_2\.(\d+)")
 _STRICT = "-Werror"  # for developers only: new warnings of newer compilers must not stop users
-_MOST_LINES = 20
+_MAX_LINES = 20
 
 
 class BuildError(Exception):
@@ -145,7 +145,7 @@ def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise BuildError("g++ failed to compile the native backends: " + "\n".join(lines[:_MOST_LINES]))
+        raise BuildError("g++ failed to compile the native backends: " + "\n".join(lines[:_MAX_LINES]))
     return done.stdout
 
 

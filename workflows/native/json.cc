@@ -11,7 +11,7 @@
 namespace rankline {
 namespace {
 
-constexpr int kMostDeep = 64;
+constexpr int kMaxDepth = 64;
 const char* const kKinds[] = {"null", "a boolean", "a whole number", "a number", "a string", "an array", "an object"};
 
 }  // namespace
@@ -50,7 +50,7 @@ class JsonReader {
   }
 
   Json Value(int depth) {
-    if (depth > kMostDeep) Fail("less depth");
+    if (depth > kMaxDepth) Fail("less depth");
     Space();
     if (at_ == end_) Fail("a value");
     Json value;

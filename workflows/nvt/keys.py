@@ -22,7 +22,7 @@ _MASKS = np.array([(1 << (8 * count)) - 1 for count in range(9)], dtype=np.uint6
 _MAX_WORD = (1 << 64) - 1
 _LONG_BYTES = 128
 _FEW_ROWS = 16  # up to this size, a Python loop is faster than NumPy
-_LARGEST_WHOLE = 2.0**63
+_MAX_WHOLE = 2.0**63
 
 
 def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -91,7 +91,7 @@ def hash_values(values: Values) -> NDArray[np.uint64]:
         return hash_strings(values)
     if values.dtype.kind != "f":
         return hash_ids(values.astype(np.int64, copy=False))
-    whole = (values == np.trunc(values)) & (np.abs(values) < _LARGEST_WHOLE)
+    whole = (values == np.trunc(values)) & (np.abs(values) < _MAX_WHOLE)
     keys = values.astype(np.float64).view(np.int64).copy()
     keys[whole] = values[whole].astype(np.int64)
     return hash_ids(keys)

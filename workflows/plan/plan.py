@@ -22,7 +22,7 @@ from rankline.workflows.storage.untrusted import read_regular
 
 PLAN_FILE = "plan.json"
 FORMAT_VERSION = 3
-_MOST_BYTES = 8 << 20  # of `plan.json`; a step takes a few hundred bytes, and its arrays are in separate files
+_MAX_BYTES = 8 << 20  # of `plan.json`; a step takes a few hundred bytes, and its arrays are in separate files
 _DAMAGED = OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError, pa.ArrowException
 ANY_WIDTH = -1
 """Width of lists that are as wide as the longest list of a batch."""
@@ -255,7 +255,7 @@ class TransformPlan:
         """
         path = directory / PLAN_FILE
         try:
-            document = json.loads(read_regular(path, _MOST_BYTES))
+            document = json.loads(read_regular(path, _MAX_BYTES))
             if document["format_version"] != FORMAT_VERSION:
                 raise ArtifactError(
                     f"{path} has format version {document['format_version']!r:.50}, expected {FORMAT_VERSION}. "

@@ -12,7 +12,7 @@ from rankline.workflows.preprocess.config import RowsConfig
 from rankline.workflows.preprocess.raw import StreamedRows
 
 Rows = npt.NDArray[np.int64]
-_MOST_TIMES = 1 << 22
+_MAX_TIMES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
         times = batch.column(time).cast(pa.float64(), safe=False).fill_null(-np.inf).to_numpy(zero_copy_only=False)
         kept = np.append(kept, times[-offset % step :: step])
         offset += len(times)
-        while len(kept) > _MOST_TIMES:
+        while len(kept) > _MAX_TIMES:
             kept, step = kept[::2], 2 * step
     kept.sort()
     begin = float(kept[min(_num_train(len(kept), valid_share), len(kept) - 1)])

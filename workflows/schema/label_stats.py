@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
-_MOST_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Labels:
         values = values.astype(np.float64)
         missing = np.isnan(values)
         present = values[~missing]
-        odd = [str(label) for label in np.unique(present[misfits(head, present)])[: _MOST_SHOWN + 1]]
+        odd = [str(label) for label in np.unique(present[misfits(head, present)])[: _MAX_SHOWN + 1]]
         if odd or (missing.any() and not may_lack):
             raise _misfit(head, odd + ["missing"] * bool(missing.any() and not may_lack))
         if not len(present):
@@ -94,7 +94,7 @@ def misfits(head: Head, values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _misfit(head: Head, found: list[str]) -> DataError:
-    shown = found if len(found) <= _MOST_SHOWN else [*found[:_MOST_SHOWN], "…"]
+    shown = found if len(found) <= _MAX_SHOWN else [*found[:_MAX_SHOWN], "…"]
     remedy = {
         BINARY: "Convert it to 0 or 1 in the dataset's graph (for example with GreaterThan), use another task",
         MULTICLASS: f"List all classes ({len(head.classes)} are listed)",

@@ -21,7 +21,7 @@ import yaml
 
 from rankline.workflows.core.errors import SpecError
 from rankline.workflows.core.validation import validated
-from rankline.workflows.storage.safe_yaml import MOST_BYTES, compose
+from rankline.workflows.storage.safe_yaml import MAX_BYTES, compose
 from rankline.workflows.storage.untrusted import read_regular
 
 FILE_NAME = "feature_spec.yaml"
@@ -30,7 +30,7 @@ TFRECORD = "tfrecord"
 CSV = "csv"
 FILE_TYPES = (PARQUET, TFRECORD, CSV)
 
-_MOST_ID = (1 << 63) - 1  # the largest int64
+_MAX_ID = (1 << 63) - 1  # the largest int64
 _WHOLE_DTYPES = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _DTYPES = ("bool", *_WHOLE_DTYPES, "float16", "float32", "float64")
 _TORCH_DTYPES = {
@@ -63,7 +63,7 @@ class Feature:
             raise SpecError(f"feature {self.name!r}: dtype {self.dtype!r} is not a NumPy dtype name.") from None
         for name in ("cardinality", "embedding_dim", "max_length"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or not 1 <= value <= _MOST_ID):
+            if value is not None and (not isinstance(value, int) or not 1 <= value <= _MAX_ID):
                 raise SpecError(f"feature {self.name!r}: {name} is {value!r}, expected a whole number of at least 1.")
         if self.is_list != (self.max_length is not None):
             raise SpecError(
@@ -202,7 +202,7 @@ class SpecFile:
             SpecError: the file does not exist or is not a valid spec; the message contains the path.
         """
         try:
-            return cls.from_yaml(read_regular(path, MOST_BYTES).decode())
+            return cls.from_yaml(read_regular(path, MAX_BYTES).decode())
         except FileNotFoundError:
             raise SpecError(f"{path} does not exist, expected a feature spec.") from None
         except OSError as error:

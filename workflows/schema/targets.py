@@ -10,7 +10,7 @@ from rankline.workflows.core.validation import validated
 from rankline.workflows.schema.tensor_names import SCORE
 
 BINARY, REGRESSION, MULTICLASS = TASKS = ("binary", "regression", "multiclass")
-_MOST_CLASSES = 1 << 16
+_MAX_CLASSES = 1 << 16
 """The largest number of classes. float32 labels could represent integers up to 2**24."""
 
 
@@ -39,8 +39,8 @@ class Head:
         if self.task not in TASKS:
             raise self._refused("task", f"one of {', '.join(TASKS)}")
         expected = self.task == MULTICLASS
-        if expected != bool(self.classes) or len(self.classes) == 1 or len(self.classes) > _MOST_CLASSES:
-            raise self._refused("classes", f"2 to {_MOST_CLASSES:,} names" if expected else f"none for {self.task}")
+        if expected != bool(self.classes) or len(self.classes) == 1 or len(self.classes) > _MAX_CLASSES:
+            raise self._refused("classes", f"2 to {_MAX_CLASSES:,} names" if expected else f"none for {self.task}")
         if twice := sorted({name for name in self.classes if self.classes.count(name) > 1}):
             raise SpecError(f"head {self.column!r}: classes name {twice} more than once.")
         for name in ("weight", "deviation"):

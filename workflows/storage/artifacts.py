@@ -30,8 +30,8 @@ FORMAT_VERSION = 1
 CALLED: dict[str, str] = {}
 """Name of a recipe → the argument that the user passed for it, such as a file path, for use in suggested commands."""
 
-_LONGEST_NAME = 255  # bytes that Linux allows in one path component
-_MOST_MANIFEST_BYTES = 8 << 20  # enough for about 50,000 files; the parsed JSON takes 25 times as much memory
+_MAX_NAME_BYTES = 255  # bytes that Linux allows in one path component
+_MAX_MANIFEST_BYTES = 8 << 20  # enough for about 50,000 files; the parsed JSON takes 25 times as much memory
 _PACKAGES = (
     "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "torch", "pyarrow", "numpy", "mlflow",
     "nvidia-pytriton",
@@ -78,7 +78,7 @@ class Manifest:
         """
         path = directory / MANIFEST
         try:
-            document = json.loads(read_regular(path, _MOST_MANIFEST_BYTES))
+            document = json.loads(read_regular(path, _MAX_MANIFEST_BYTES))
             format_version = document.pop("format_version")
             if format_version != FORMAT_VERSION:
                 raise ArtifactError(
@@ -114,7 +114,7 @@ class Manifest:
             if type(record.num_bytes) is not int or record.num_bytes < 0:
                 raise TypeError(f"{name} has {record.num_bytes!r} bytes")
             parts = Path(name).parts
-            is_long = any(len(part.encode()) > _LONGEST_NAME for part in parts)
+            is_long = any(len(part.encode()) > _MAX_NAME_BYTES for part in parts)
             if Path(name).is_absolute() or ".." in parts or not name.isprintable() or is_long:
                 raise ValueError(f"{name!r:.200} is not a path within the artifact")
 

@@ -13,8 +13,8 @@ from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.storage.atomic import staging_for, sync, sync_all
 
 _BLOCK_BYTES = 1 << 18
-_MOST_UNPACKED = 100  # limit on the expansion ratio; numbers as text expand about tenfold
-_MOST_FILES = 10_000
+_MAX_UNPACKED = 100  # limit on the expansion ratio; numbers as text expand about tenfold
+_MAX_FILES = 10_000
 _INSTEAD = "Pass --data-dir DIR to use files on disk, or leave out --download to generate data."
 
 
@@ -124,11 +124,11 @@ def _unpack(archive: Archive, packed: Path, directory: Path) -> None:
     try:
         with zipfile.ZipFile(packed) as bundle:
             entries = bundle.infolist()
-            num_bytes, limit = sum(entry.file_size for entry in entries), _MOST_UNPACKED * packed.stat().st_size
-            if num_bytes > limit or len(entries) > _MOST_FILES:
+            num_bytes, limit = sum(entry.file_size for entry in entries), _MAX_UNPACKED * packed.stat().st_size
+            if num_bytes > limit or len(entries) > _MAX_FILES:
                 raise DownloadError(
                     f"{archive.url} would unpack to {num_bytes:,} bytes in {len(entries):,} files, expected at "
-                    f"most {limit:,} in {_MOST_FILES:,}. It was not unpacked."
+                    f"most {limit:,} in {_MAX_FILES:,}. It was not unpacked."
                 )
             for name in bundle.namelist():
                 path = PurePosixPath(name.replace("\\", "/"))

@@ -2,10 +2,10 @@
 
 import yaml
 
-MOST_BYTES = 1 << 20
-_MOST_ENTRIES = 100_000  # lines and inline list values; parsing takes 30 µs for each
-_MOST_CHARACTERS = 4 << 20  # after expanding aliases
-_LONGEST_NUMBER = 100
+MAX_BYTES = 1 << 20
+_MAX_ENTRIES = 100_000  # lines and inline list values; parsing takes 30 µs for each
+_MAX_CHARACTERS = 4 << 20  # after expanding aliases
+_MAX_NUMBER_LENGTH = 100
 _NUMBER = "tag:yaml.org,2002:int"
 
 
@@ -16,8 +16,8 @@ def compose(text: str) -> yaml.Node | None:
         yaml.YAMLError: the text is not YAML, it is too long, or its aliases expand to too many characters.
         RecursionError: lists are nested too deeply.
     """
-    if len(text.splitlines()) + sum(text.count(sign) for sign in ",[]{}") > _MOST_ENTRIES:
-        raise yaml.YAMLError(f"it has more than {_MOST_ENTRIES} lines and values")
+    if len(text.splitlines()) + sum(text.count(sign) for sign in ",[]{}") > _MAX_ENTRIES:
+        raise yaml.YAMLError(f"it has more than {_MAX_ENTRIES} lines and values")
     node: yaml.Node | None = yaml.compose(text, yaml.SafeLoader)
     if node is not None:
         _extent(node, {})
@@ -27,14 +27,14 @@ def compose(text: str) -> yaml.Node | None:
 def _extent(node: yaml.Node, extents: dict[int, int]) -> int:
     """Return the approximate number of characters of a node with all aliases expanded."""
     if isinstance(node, yaml.ScalarNode):
-        if node.tag == _NUMBER and len(node.value) > _LONGEST_NUMBER:
-            problem = f"a number has more than {_LONGEST_NUMBER} digits"
+        if node.tag == _NUMBER and len(node.value) > _MAX_NUMBER_LENGTH:
+            problem = f"a number has more than {_MAX_NUMBER_LENGTH} digits"
             raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
         return 1 + len(node.value)
     if id(node) not in extents:
         extents[id(node)] = -1
         inner = (side for pair in node.value for side in pair) if isinstance(node, yaml.MappingNode) else node.value
         extents[id(node)] = 1 + sum(_extent(part, extents) for part in inner)
-    if not 0 <= extents[id(node)] <= _MOST_CHARACTERS:
+    if not 0 <= extents[id(node)] <= _MAX_CHARACTERS:
         raise yaml.MarkedYAMLError(None, None, "its aliases expand to too many characters", node.start_mark)
     return extents[id(node)]

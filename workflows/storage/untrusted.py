@@ -20,16 +20,16 @@ def open_regular(path: Path) -> BinaryIO:
     return stream
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
+def read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the contents of a regular file.
 
     Raises:
-        OSError: see `open_regular`, or the file is larger than `most_bytes`.
+        OSError: see `open_regular`, or the file is larger than `max_bytes`.
     """
     with open_regular(path) as stream:
-        if os.fstat(stream.fileno()).st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", str(path))
-        return stream.read(most_bytes)
+        if os.fstat(stream.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", str(path))
+        return stream.read(max_bytes)
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -23,10 +23,10 @@ _OWN_FILES = re.compile(
 )
 _FOLDERS = ("variables", "assets", "debug")
 _READ_INSTEAD = ("saved_model.", "variables/")
-_MOST_ELEMENTS = 1 << 25
+_MAX_ELEMENTS = 1 << 25
 """Number of constant elements allowed beyond the bytes of the file. A shape needs memory, but no space on disk."""
 
-_MOST_NODES, _MOST_NESTED = 1 << 18, 100
+_MAX_NODES, _MAX_DEPTH = 1 << 18, 100
 """Limits of a graph after inlining: number of nodes, counting a function's nodes at every call, and depth of calls."""
 
 
@@ -142,7 +142,7 @@ def _check_graph(path: Path, graph: Any, num_bytes: int) -> None:
         raise ArtifactError(f"{path} contains {twice[0]!r} twice. Save the model again.")
     tensors = (value.tensor for node in _nodes(graph) for value in node.attr.values() if value.HasField("tensor"))
     num_elements = sum(prod(max(0, dim.size) for dim in tensor.tensor_shape.dim) for tensor in tensors)
-    if num_elements > _MOST_ELEMENTS + num_bytes:
+    if num_elements > _MAX_ELEMENTS + num_bytes:
         raise ArtifactError(
             f"{path} declares constants of {num_elements} elements in a file of {num_bytes} bytes. Save the model "
             "with variables instead."
@@ -159,10 +159,10 @@ def _check_calls(path: Path, nodes: Mapping[str, Sequence[Any]]) -> None:
             inner = calls.get(name, ())
             num_nodes[name] = len(nodes.get(name, ())) + sum(num_nodes[called] for called in inner)
             depths[name] = 1 + max((depths[called] for called in inner), default=0)
-            if num_nodes[name] > _MOST_NODES or depths[name] > _MOST_NESTED:
+            if num_nodes[name] > _MAX_NODES or depths[name] > _MAX_DEPTH:
                 raise ArtifactError(
                     f"{path} nests function calls {depths[name]} deep, with {num_nodes[name]} nodes in all, expected "
-                    f"at most {_MOST_NESTED} and {_MOST_NODES}. Save a simpler model."
+                    f"at most {_MAX_DEPTH} and {_MAX_NODES}. Save a simpler model."
                 )
     except CycleError:
         raise ArtifactError(f"{path} has recursive functions, expected none. Use a loop instead.") from None

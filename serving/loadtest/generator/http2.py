@@ -24,8 +24,8 @@ _ACK = _END_STREAM = 1
 _END_HEADERS, _PADDED, _PRIORITY = 4, 8, 32
 _TABLE_SIZE, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME = 1, 3, 4, 5  # settings
 _CANCEL = 8
-_LARGEST_WINDOW = (1 << 31) - 1
-_LARGEST_FRAME = (1 << 24) - 1
+_MAX_WINDOW_BYTES = (1 << 31) - 1
+_MAX_FRAME_BYTES = (1 << 24) - 1
 _READ_BYTES = 1 << 18
 _KNOWN_BLOCKS = 4096
 # HTTP/2 error code of a reset → gRPC status (PROTOCOL-HTTP2.md, "Errors"); other codes are INTERNAL.
@@ -65,9 +65,9 @@ class Http2Connection:
         self._window, self._initial_window, self._max_frame = 65_535, 65_535, 16_384
         self._unreported = 0  # received bytes not yet returned to the connection's window
         self._in, self._out = bytearray(), bytearray(_PREFACE)
-        settings = ((_TABLE_SIZE, 0), (_INITIAL_WINDOW, _LARGEST_WINDOW), (_MAX_FRAME, _LARGEST_FRAME))
+        settings = ((_TABLE_SIZE, 0), (_INITIAL_WINDOW, _MAX_WINDOW_BYTES), (_MAX_FRAME, _MAX_FRAME_BYTES))
         self._write(_SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
-        self._write(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _LARGEST_WINDOW - 65_535))
+        self._write(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _MAX_WINDOW_BYTES - 65_535))
         self.flush()
 
     def send(self, key: int, message: bytes) -> None:
@@ -162,7 +162,7 @@ class Http2Connection:
                 break
             payload = bytes(buffer[begin + 9 : end])
             begin = end
-            self._take(size_and_kind & 0xFF, flags, stream & _LARGEST_WINDOW, payload, at_ns, answers)
+            self._take(size_and_kind & 0xFF, flags, stream & _MAX_WINDOW_BYTES, payload, at_ns, answers)
         del buffer[:begin]
         self.flush()  # send data that the frames unblocked
 
@@ -241,7 +241,7 @@ class Http2Connection:
 
     def _give_back(self, size: int) -> None:
         self._unreported += size
-        if self._unreported > _LARGEST_WINDOW // 2:
+        if self._unreported > _MAX_WINDOW_BYTES // 2:
             self._write(_WINDOW_UPDATE, 0, 0, struct.pack(">I", self._unreported))
             self._unreported = 0
 

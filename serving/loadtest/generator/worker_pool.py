@@ -115,8 +115,8 @@ class Workers:
         for pipe in pipes:
             _send(pipe, begin_ns)
         measure_s = begin_ns / 1e9 + jobs[0].warmup_s
-        most_slices = round(jobs[0].time_limit_s / SLICE_S)
-        return _Gathering(pipes, measure_s, on_begin, is_enough, on_end, most_slices).run()
+        max_slices = round(jobs[0].time_limit_s / SLICE_S)
+        return _Gathering(pipes, measure_s, on_begin, is_enough, on_end, max_slices).run()
 
 
 class _Gathering:
@@ -127,12 +127,12 @@ class _Gathering:
         on_begin: Callable[[], None],
         is_enough: Callable[[Sequence[SliceRecord]], bool],
         on_end: Callable[[], None],
-        most_slices: int,
+        max_slices: int,
     ) -> None:
         self._pipes = list(pipes)
         self._measure_s, self._has_begun = measure_s, False  # end of the warm-up
         self._on_begin, self._is_enough, self._on_end = on_begin, is_enough, on_end
-        self._most_slices = most_slices
+        self._max_slices = max_slices
         self._slices: dict[int, SliceRecord] = {}
         self._samples: list[tuple[int, int, bytes]] = []
         self._reached = [0] * len(pipes)
@@ -153,7 +153,7 @@ class _Gathering:
             self._on_end()
         num_slices = self._num_slices
         if num_slices is None:  # later slices contain only late responses
-            num_slices = min(max(self._slices, default=-1) + 1, self._most_slices)
+            num_slices = min(max(self._slices, default=-1) + 1, self._max_slices)
         return Outcome(
             slices=tuple(self._slices.get(number, SliceRecord()) for number in range(num_slices)),
             samples=tuple(self._samples),
@@ -178,7 +178,7 @@ class _Gathering:
             self._decide(running)
 
     def _num_over(self) -> int:
-        return min(*self._reached, self._most_slices)  # later slices contain only late responses
+        return min(*self._reached, self._max_slices)  # later slices contain only late responses
 
     def _until_begin_s(self) -> float:
         return max(self._measure_s - time.perf_counter(), 0)

@@ -138,7 +138,7 @@ constexpr MessageField kMessageFields[] = {
 // Allowed fields of a model; 20 (training) and 25 (functions) are excluded.
 constexpr std::string_view kOfModel = "\1\2\3\4\5\6\7\10\16", kRepeatedOfModel = "\10\16";
 constexpr uint64_t kExternalData = 13, kDataLocation = 14;  // of a tensor
-constexpr uint64_t kMostField = UINT32_MAX >> 3;
+constexpr uint64_t kMaxField = UINT32_MAX >> 3;
 
 // Throws ArtifactError if the file is damaged, or has fields that Rankline does not write.
 void CheckFile(std::string_view content) {
@@ -149,7 +149,7 @@ void CheckFile(std::string_view content) {
     parts.pop_back();
     for (ProtoReader reader(bytes); reader.Next();) {
       const uint64_t number = reader.field;
-      if (number > kMostField) throw ArtifactError("it has the unknown field " + std::to_string(number));
+      if (number > kMaxField) throw ArtifactError("it has the unknown field " + std::to_string(number));
       if (message == kModel) {
         const char name = number < 32 ? static_cast<char>(number) : '\0';
         const bool is_twice = seen.find(name) != std::string::npos && kRepeatedOfModel.find(name) == std::string::npos;
@@ -285,9 +285,9 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
     size_t num_dims = 0;
     Do(kGetTensorElementType, info, &element);
     Do(kGetDimensionsCount, info, &num_dims);
-    constexpr size_t kMostDims = 8;
-    int64_t dims[kMostDims] = {1};
-    if (num_dims > kMostDims || element != kTypes[static_cast<size_t>(model_.info.outputs[i].dtype)]) {
+    constexpr size_t kMaxDims = 8;
+    int64_t dims[kMaxDims] = {1};
+    if (num_dims > kMaxDims || element != kTypes[static_cast<size_t>(model_.info.outputs[i].dtype)]) {
       throw std::runtime_error("'" + model_.info.outputs[i].name + "' has an unexpected type");
     }
     Do(kGetDimensions, info, &dims[0], num_dims);

@@ -21,9 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostNested = 100;           // protobuf's own limit
-constexpr double kMostElements = 1 << 25;  // of constants, in addition to elements stored in the file
-constexpr double kMostNodes = 1 << 18;     // of a graph, counting functions at each call
+constexpr int kMaxDepth = 100;            // protobuf's own limit
+constexpr double kMaxElements = 1 << 25;  // of constants, in addition to elements stored in the file
+constexpr double kMaxNodes = 1 << 18;     // of a graph, counting functions at each call
 
 // Returns the undecoded key of a map entry.
 std::string KeyOf(std::string_view entry) {
@@ -44,7 +44,7 @@ std::pair<std::string, std::string_view> EntryOf(std::string_view bytes) {
 
 // Refuses duplicate and unknown fields, which readers of the message could interpret in different ways.
 void CheckMessage(std::string_view bytes, uint8_t message, int depth = 0) {
-  if (depth > kMostNested) throw ArtifactError("messages are nested too deeply");
+  if (depth > kMaxDepth) throw ArtifactError("messages are nested too deeply");
   std::bitset<256> seen;
   std::set<std::pair<uint64_t, std::string>> keys;
   for (ProtoReader reader(bytes); reader.Next();) {
@@ -170,7 +170,7 @@ Graph GraphOf(std::string_view meta_graph) {
 // Returns the number of nodes of a function, including called functions, and the call depth.
 std::pair<double, int> SizeOf(const Graph& graph, const std::vector<Node>& nodes, int depth,
                               std::map<std::string, std::pair<double, int>>& known) {
-  if (depth > kMostNested) throw ArtifactError("functions call each other too deeply");
+  if (depth > kMaxDepth) throw ArtifactError("functions call each other too deeply");
   std::pair<double, int> size{nodes.size(), 1};
   for (const Node& node : nodes) {
     for (const std::string& name : node.calls) {
@@ -181,7 +181,7 @@ std::pair<double, int> SizeOf(const Graph& graph, const std::vector<Node>& nodes
       size.second = std::max(size.second, known[name].second + 1);
     }
   }
-  if (size.first > kMostNodes || size.second > kMostNested) throw ArtifactError("functions call each other too often");
+  if (size.first > kMaxNodes || size.second > kMaxDepth) throw ArtifactError("functions call each other too often");
   return size;
 }
 
@@ -311,7 +311,7 @@ void CheckServed(const std::string& directory, const Operations& known) {
       throw ArtifactError(std::string("saved_model.pb differs from what TensorFlow writes (") + error.what() +
                           "). Save the model again.");
     }
-    if (!(num_elements <= kMostElements + static_cast<double>(file.bytes().size()))) {
+    if (!(num_elements <= kMaxElements + static_cast<double>(file.bytes().size()))) {
       throw ArtifactError("its constants declare more elements than the file contains. Save the model again.");
     }
   } catch (const fs::filesystem_error& error) {

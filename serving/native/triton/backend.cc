@@ -19,9 +19,9 @@ namespace {
 const char* const kCandidates = "CANDIDATES";
 const char* const kMaxListLength = "MAX_LIST_LENGTH";
 const char* const kManifest = "MANIFEST";
-constexpr int64_t kMostValues = int64_t{1} << 40;  // of a tensor; more than any machine can hold
-constexpr int64_t kMostRows = int64_t{1} << 26;    // of a request, even if the rows have no values
-constexpr double kMostWarmUpBytes = 1 << 24;       // of inputs; a network may allocate fifty times as much
+constexpr int64_t kMaxValues = int64_t{1} << 40;  // of a tensor; more than any machine can hold
+constexpr int64_t kMaxRows = int64_t{1} << 26;    // of a request, even if the rows have no values
+constexpr double kMaxWarmUpBytes = 1 << 24;       // of inputs; a network may allocate fifty times as much
 constexpr int64_t kWarmUpRows[] = {1, 16, 256, 4096, 16384};
 
 // Triton's type numbers, and names in a config, in the order of Dtype.
@@ -88,7 +88,7 @@ std::vector<TensorSpec> TensorsIn(const Json& entries) {
     spec.dtype = static_cast<Dtype>(known - std::begin(kConfigTypes));
     for (const Json& dim : entry["dims"].array()) {
       const int64_t length = NumberIn(dim);
-      if (length > 0 && spec.width > kMostValues / length)
+      if (length > 0 && spec.width > kMaxValues / length)
         throw ArtifactError("'" + spec.name + "' has more values than fit in memory");
       spec.width = length < 0 || spec.width < 0 ? kAnyWidth : spec.width * length;
     }
@@ -369,7 +369,7 @@ class Instance {
       throw RequestError("input '" + spec.name + "' has " + std::to_string(dims) + " dimensions, expected 1 or 2");
     }
     const int64_t width = dims == 2 ? shape[1] : 1;
-    if (shape[0] < 0 || shape[0] > kMostRows || width < 0 || width > kMostValues / std::max<int64_t>(shape[0], 1)) {
+    if (shape[0] < 0 || shape[0] > kMaxRows || width < 0 || width > kMaxValues / std::max<int64_t>(shape[0], 1)) {
       throw RequestError("input '" + spec.name + "' has the shape [" + std::to_string(shape[0]) + ", " +
                          std::to_string(width) + "]");
     }
@@ -512,7 +512,7 @@ class Instance {
         bytes += static_cast<double>(rows) * static_cast<double>(std::max<int64_t>(spec.width, 1)) *
                  static_cast<double>(SizeOf(spec.dtype));
       }
-      if (bytes > kMostWarmUpBytes) return;
+      if (bytes > kMaxWarmUpBytes) return;
       Scratch scratch;
       Request zeros;
       for (const TensorSpec& spec : model_.info.inputs) {

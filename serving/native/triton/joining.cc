@@ -9,10 +9,10 @@ namespace rankline {
 namespace {
 
 // A request with a long list must not widen all requests joined with it.
-constexpr int64_t kMostPadding = 4;  // cells per value
+constexpr int64_t kMaxPadding = 4;  // cells per value
 constexpr int64_t kFewCells = 1 << 16;
 // Padded candidates are scored too, so a request with many candidates must not widen the others.
-constexpr int64_t kMostPaddedScores = 2;  // per requested score
+constexpr int64_t kMaxPaddedScores = 2;  // per requested score
 constexpr int64_t kFewScores = 256;
 
 // Checks list lengths before joining: a list with a wrong length would read the padding of a wider request as values.
@@ -90,7 +90,7 @@ std::vector<std::vector<size_t>> Groups(const std::vector<const Request*>& reque
   int64_t rows = 0, wanted = 0;
   for (const Shape& shape : shapes) {
     rows += shape.rows, wanted += shape.rows * shape.count;
-    const int64_t most = std::min(std::max(kMostPaddedScores * wanted, kFewScores), candidates.max_scores);
+    const int64_t most = std::min(std::max(kMaxPaddedScores * wanted, kFewScores), candidates.max_scores);
     if (candidates.any() && !together.empty() && rows * shape.count > most) {
       groups.push_back(std::move(together));
       together.clear();
@@ -118,7 +118,7 @@ Request Join(const std::vector<const Request*>& requests, const std::vector<Tens
     if (present == 0) continue;
     if (present < requests.size()) throw std::runtime_error("some of them omit an optional input, others do not");
     const bool repeats = candidates.any() && candidates.inputs[i];
-    if (!repeats && rows * width != cells && rows * width > std::max(kMostPadding * cells, kFewCells)) {
+    if (!repeats && rows * width != cells && rows * width > std::max(kMaxPadding * cells, kFewCells)) {
       throw std::runtime_error("one has lists so long that " + std::to_string(cells) + " values would be padded to " +
                                std::to_string(rows * width));
     }

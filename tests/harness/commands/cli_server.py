@@ -22,7 +22,7 @@ from tests.harness.process.disk import make_stores_quickly, sync_nothing
 ROOT = Path(__file__).parents[3]
 RANKLINE = Path(sys.executable).with_name("rankline")
 _SEPARATOR = "\0"
-_LONGEST_REQUEST = 1 << 20
+_MAX_REQUEST_BYTES = 1 << 20
 _MODULES = (
     "mlflow.store.tracking.sqlalchemy_store",
     "rankline.scoring.recommend",
@@ -88,7 +88,7 @@ def _text_of(file: IO[bytes]) -> str:
 def _become_a_command(connection: socket.socket) -> None:
     """Wait for commands, and return in the child that is to run one."""
     while True:
-        request, files, _, _ = socket.recv_fds(connection, _LONGEST_REQUEST, 3)
+        request, files, _, _ = socket.recv_fds(connection, _MAX_REQUEST_BYTES, 3)
         if not request:  # the tests are over
             sys.exit()
         child = os.fork()

@@ -30,7 +30,7 @@ from rankline.workflows.storage.artifacts import Manifest, load_manifest, publis
 from tests.factories.ensembles import NAME, lookup, publish_tiny
 from tests.factories.specs import scalar_spec
 
-_LONGEST_S = 30.0  # for one file; then it hangs
+_TIMEOUT_S = 30.0  # for one file; then it hangs
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**63, -(2**63), 10**400, 0.5, float("nan"), float("inf"), 1e308),
     *("", "a", "../..", "/etc/passwd", "\0", "\ud800", "é" * 300, "1", "int64", "object"),
@@ -189,7 +189,7 @@ def fuzz(target: Target, count: int, rng: random.Random) -> Counter[str]:
         for _ in range(count):
             content = damage(honest, target, rng)
             target.file.write_bytes(content)
-            faulthandler.dump_traceback_later(_LONGEST_S, exit=True)
+            faulthandler.dump_traceback_later(_TIMEOUT_S, exit=True)
             try:
                 target.read()
                 found["read"] += 1

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rankline.training.models.config import MOST_UNITS, TablesConfig, check_not_negative
+from rankline.training.models.config import MAX_UNITS, TablesConfig, check_not_negative
 from rankline.workflows.core.validation import check_at_least, check_choice
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.targets import BINARY, REGRESSION
@@ -37,7 +37,7 @@ class BayesianFMConfig(TablesConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "factors", most=MOST_UNITS)
+        check_at_least(self, 1, "factors", most=MAX_UNITS)
         check_at_least(self, 1, "sweeps")
         check_choice(self, "burn_in", 0 <= self.burn_in < self.sweeps, f"at least 0 and below sweeps, {self.sweeps}")
 

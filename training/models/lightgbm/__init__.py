@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rankline.training.models.config import MOST_UNITS, ModelConfig, check_not_negative
+from rankline.training.models.config import MAX_UNITS, ModelConfig, check_not_negative
 from rankline.training.models.frameworks import LIGHTGBM, Framework
 from rankline.workflows.core.validation import check_at_least, check_choice
 from rankline.workflows.schema.targets import TASKS
 
-_MOST_LEAVES = 131_072  # LightGBM's limit
+_MAX_LEAVES = 131_072  # LightGBM's limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,8 @@ class LightGBMConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "trees", "min_leaf_rows")
-        check_at_least(self, 1, "list_ids", most=MOST_UNITS)
-        check_at_least(self, 2, "leaves", most=_MOST_LEAVES)
+        check_at_least(self, 1, "list_ids", most=MAX_UNITS)
+        check_at_least(self, 2, "leaves", most=_MAX_LEAVES)
         check_choice(self, "shrinkage", 0 < self.shrinkage < math.inf, "a finite number above 0")
         check_choice(self, "feature_share", 0 < self.feature_share <= 1, "above 0 and at most 1")
         check_not_negative(self, "l2_leaves")

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rankline.training.models.config import MOST_UNITS, NetworkConfig, TabularConfig, check_units
+from rankline.training.models.config import MAX_UNITS, NetworkConfig, TabularConfig, check_units
 from rankline.training.models.frameworks import PYTORCH, Framework
 from rankline.workflows.core.validation import check_at_least, check_choice
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
-_MOST_LAYERS, _MOST_EXPERTS = 100, 1_000
+_MAX_LAYERS, _MAX_EXPERTS = 100, 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class MLPConfig(TabularConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 0, "number_dim", most=MOST_UNITS)
-        check_at_least(self, 1, "number_frequencies", most=MOST_UNITS)
+        check_at_least(self, 0, "number_dim", most=MAX_UNITS)
+        check_at_least(self, 1, "number_frequencies", most=MAX_UNITS)
         check_choice(self, "number_scale", 0 < self.number_scale < math.inf, "a finite number above 0")
 
 
@@ -75,8 +75,8 @@ class DCNv2Config(TabularConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "cross_layers", most=_MOST_LAYERS)
-        check_at_least(self, 0, "cross_rank", most=MOST_UNITS)
+        check_at_least(self, 1, "cross_layers", most=_MAX_LAYERS)
+        check_at_least(self, 0, "cross_rank", most=MAX_UNITS)
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
         width = self.input_width(spec)
@@ -123,7 +123,7 @@ class MMoEConfig(TabularConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "experts", most=_MOST_EXPERTS)
+        check_at_least(self, 1, "experts", most=_MAX_EXPERTS)
         check_units(self, "tower")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:

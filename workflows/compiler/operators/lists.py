@@ -2,7 +2,7 @@ from rankline.workflows.compiler.expressions import Columns, Expression, apply, 
 from rankline.workflows.core.errors import LoweringError
 from rankline.workflows.nvt.compat import nvt, ops
 from rankline.workflows.nvt.operators import NullToEmptyList, PaddedListSlice, SameLengths, VectorElements
-from rankline.workflows.nvt.operators.lists import LONGEST_SLICE
+from rankline.workflows.nvt.operators.lists import MAX_SLICE_LENGTH
 from rankline.workflows.plan.steps import Element, NullToEmpty, Pad, Slice
 from rankline.workflows.plan.steps import SameLengths as SameLengthsStep
 
@@ -26,7 +26,7 @@ def lower_list_slice(op: ops.ListSlice, selector: nvt.ColumnSelector, columns: C
             "could not match training. Use rankline.workflows.nvt.operators.PaddedListSlice.",
         )
     _check_lists(op, selector, columns)
-    width = op.max_elements if op.max_elements < LONGEST_SLICE else None
+    width = op.max_elements if op.max_elements < MAX_SLICE_LENGTH else None
     step = Slice(start=op.start, end=int(op.end), width=width)
     return {name: apply(step, columns[name]) for name in selector.names}
 

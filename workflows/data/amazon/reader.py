@@ -47,7 +47,7 @@ _SEQUENCES, _ATTRIBUTES = "sequences.txt", "item2attributes.json"
 _LINES = re.compile(r"[^.].*\.jsonl?(\.gz)?", re.IGNORECASE)
 
 _BLOCK_BYTES = 1 << 23
-_LONGEST_LINE_BYTES = 1 << 26
+_MAX_LINE_BYTES = 1 << 26
 _FEW_MALFORMED, _NUM_SHOWN = 100, 3
 _BOM = b"\xef\xbb\xbf"
 
@@ -391,9 +391,9 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
                 end = chunk.rfind(b"\n") + 1
                 if not end:
                     held += chunk
-                    if len(held) > _LONGEST_LINE_BYTES:
+                    if len(held) > _MAX_LINE_BYTES:
                         raise DataError(
-                            f"{path}, line {number} is longer than {_LONGEST_LINE_BYTES >> 20} MiB. Write the "
+                            f"{path}, line {number} is longer than {_MAX_LINE_BYTES >> 20} MiB. Write the "
                             "file with one review or item per line."
                         )
                     continue

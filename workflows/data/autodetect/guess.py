@@ -19,7 +19,7 @@ from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.data.autodetect.profile import (
     CLEARLY_TIME,
     COMPACT_FORMATS,
-    MOST_COUNTED,
+    MAX_DISTINCT,
     Column,
     Profile,
     are_numbers,
@@ -41,8 +41,8 @@ MANY_IDS = 200_000
 _UNIQUE = 0.95
 _FREE_TEXT_WORDS = 5.0
 _SKEWED = 3.0
-_MOST_CLASSES = 1_000
-_MOST_NUMBERED_CLASSES = 20
+_MAX_CLASSES = 1_000
+_MAX_NUMBERED_CLASSES = 20
 _RARE = 0.01
 _DAY = 86_400_000_000
 _EPOCHS = {"epoch_s": (8e8, 3e9), "epoch_ms": (8e11, 3e12), "epoch_us": (8e14, 3e15)}  # years 1995 to 2065
@@ -178,7 +178,7 @@ def _many(column: Column) -> tuple[LabelConfig, str]:
 def _too_many(column: Column, num_texts: int) -> DataError:
     return DataError(
         f"label {column.name!r} has {num_texts:,} distinct strings in {column.num_present:,} rows, expected "
-        f"numbers or at most {_MOST_CLASSES:,} classes. Pass another column with --label."
+        f"numbers or at most {_MAX_CLASSES:,} classes. Pass another column with --label."
     )
 
 
@@ -202,7 +202,7 @@ def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tupl
         return LabelConfig(classes=tuple(names)), f"two values; {names[1]!r} is assumed positive"
     if is_number and not _are_classes(column.name, counts):
         return LabelConfig(task="regression"), f"{len(names):,} distinct numbers"
-    if len(names) > min(_MOST_CLASSES, max(sum(counts.values()) // 2, 2)):
+    if len(names) > min(_MAX_CLASSES, max(sum(counts.values()) // 2, 2)):
         raise _too_many(column, len(names))
     rarest, num_rows = min(counts.items(), key=lambda counted: counted[1])
     num_present = sum(counts.values())
@@ -221,7 +221,7 @@ def _are_classes(name: str, counts: Mapping[str, int]) -> bool:
     """Whether numbers are class labels: few, integral, close together, uniformly written, and not named an amount."""
     numbers = {float(number) for number in counts}
     is_close = max(numbers) - min(numbers) < 2 * len(numbers)
-    is_few = len(numbers) <= min(_MOST_NUMBERED_CLASSES, 0.05 * sum(counts.values()) + 5)
+    is_few = len(numbers) <= min(_MAX_NUMBERED_CLASSES, 0.05 * sum(counts.values()) + 5)
     is_whole = len(numbers) == len(counts) and all(number.is_integer() for number in numbers)
     return is_whole and is_few and is_close and not _AMOUNT.search(name)
 
@@ -368,7 +368,7 @@ def _separator(texts: pa.Array, counts: NDArray[np.int64]) -> str | None:
     """Return a separator that splits many of the texts into pieces that repeat; None if there is none."""
     for sign, least in _SEPARATORS.items():
         has_sign = pc.match_substring(texts, sign).to_numpy(zero_copy_only=False)
-        if counts[has_sign].sum() < least * counts.sum() or (sign == "," and len(texts) > MOST_COUNTED):
+        if counts[has_sign].sum() < least * counts.sum() or (sign == "," and len(texts) > MAX_DISTINCT):
             continue
         pieces = pc.utf8_trim_whitespace(pc.split_pattern(texts, sign).flatten()).unique()
         if len(pieces) < 0.8 * len(texts):

@@ -53,7 +53,7 @@ _TIME = rf"{CLEARLY_TIME}|\b\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d\d($|\s)"
 _NUMBER = rf"^{NUMBER}$|^[+-]?(?i:inf(inity)?)$"
 _SAMPLE_ROWS = 200_000
 _SAMPLE_BYTES = 1 << 27
-MOST_COUNTED = 2_000
+MAX_DISTINCT = 2_000
 """Maximum number of distinct label values that are counted."""
 
 
@@ -173,11 +173,11 @@ class _Builder:
 
     def _count(self, values: pa.Array) -> None:
         distinct, counts = values.drop_null().value_counts().flatten()
-        if self.counts is not None and len(distinct) <= MOST_COUNTED:
+        if self.counts is not None and len(distinct) <= MAX_DISTINCT:
             texts = [value.strip() if isinstance(value, str) else value for value in distinct.to_pylist()]
             for text, count in zip(texts, counts.to_pylist(), strict=True):
                 self.counts[text] += count
-        if len(distinct) > MOST_COUNTED or len(self.counts or ()) > MOST_COUNTED:
+        if len(distinct) > MAX_DISTINCT or len(self.counts or ()) > MAX_DISTINCT:
             self.counts = None
 
     def built(self, name: str, kind: Format, num_rows: int) -> Column:

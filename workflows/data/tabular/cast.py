@@ -24,7 +24,7 @@ TYPES: Mapping[str, pa.DataType] = {
 """Column type → Arrow type after reading."""
 
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 """Number of digits of the largest 64-bit integer."""
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 _EXPECTED = {
@@ -152,7 +152,7 @@ def _whole_numbers(texts: pa.Array) -> pa.Array:
 
 def _whole_number(text: str) -> str:
     number = Decimal(text)
-    is_whole = number.adjusted() <= _MOST_DIGITS and number == number.to_integral_value()
+    is_whole = number.adjusted() <= _MAX_DIGITS and number == number.to_integral_value()
     return str(int(number)) if is_whole else text
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.formatting import did_you_mean
-from rankline.workflows.core.validation import LONGEST_PADDED, MOST, MOST_BUCKETS, check_at_least
+from rankline.workflows.core.validation import MAX_BUCKETS, MAX_INT32, MAX_PADDED_LENGTH, check_at_least
 from rankline.workflows.schema.tensor_names import NNZS, SCORE, VALID, VALUES
 
 Type = Literal["string", "int", "float", "bool", "timestamp"]
@@ -93,9 +93,9 @@ class ColumnConfig:
     hash_buckets: int | None = None
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, "max_length", most=LONGEST_PADDED)
-        check_at_least(self, 0, "length", most=LONGEST_PADDED)
-        for name, most in (("frequency_threshold", MOST), ("hash_buckets", MOST_BUCKETS)):
+        check_at_least(self, 0, "max_length", most=MAX_PADDED_LENGTH)
+        check_at_least(self, 0, "length", most=MAX_PADDED_LENGTH)
+        for name, most in (("frequency_threshold", MAX_INT32), ("hash_buckets", MAX_BUCKETS)):
             if getattr(self, name) is not None:
                 check_at_least(self, 0, name, most=most)
         if self.role in ("numeric", "vector") and self.type not in ("int", "float", "bool"):

@@ -97,7 +97,7 @@ def arrow_input(path: Path, offset: int, num_bytes: int | None) -> pa.NativeFile
     return file.get_stream(offset, max(0, file.size() - offset if num_bytes is None else num_bytes))
 
 
-_MOST_CHARACTERS = 1 << 22  # per cell
+_MAX_CHARACTERS = 1 << 22  # per cell
 _ROWS_LOOKED_AT = 200
 _FEW_LINES = 5
 _SHOWN = 40
@@ -222,7 +222,7 @@ def _rows(path: Path, config: FilesConfig) -> Iterator[_Row]:
                 lines.append(line)
                 yield line
 
-        before = csv.field_size_limit(_MOST_CHARACTERS)
+        before = csv.field_size_limit(_MAX_CHARACTERS)
         try:
             for cells in csv.reader(read(), **_dialect(config)):
                 if cells:

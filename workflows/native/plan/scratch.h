@@ -17,7 +17,7 @@ class Scratch {
   // Returns uninitialized, aligned memory for `count` values.
   template <typename T>
   T* Take(int64_t count) {
-    if (count < 0 || static_cast<uint64_t>(count) > kMost / sizeof(T)) throw std::bad_alloc();
+    if (count < 0 || static_cast<uint64_t>(count) > kMax / sizeof(T)) throw std::bad_alloc();
     return static_cast<T*>(TakeBytes(static_cast<size_t>(count) * sizeof(T)));
   }
 
@@ -53,7 +53,7 @@ class Scratch {
   static constexpr size_t kAlignment = 64;
   static constexpr size_t kFirst = size_t{1} << 16;
   static constexpr size_t kKept = size_t{1} << 26;  // 64 MiB
-  static constexpr uint64_t kMost = uint64_t{1} << 40;
+  static constexpr uint64_t kMax = uint64_t{1} << 40;
 
   struct Free {
     void operator()(char* memory) const { ::operator delete[](memory, std::align_val_t{kAlignment}); }

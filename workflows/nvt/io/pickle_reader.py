@@ -81,8 +81,8 @@ _CONTAINERS = (
     *(pickle.EMPTY_DICT, pickle.EMPTY_SET, pickle.REDUCE, pickle.NEWOBJ),
 )
 # Most containers that one byte of a file can request take about a hundred bytes of memory.
-_LEAST_MADE = 2_000_000
-_BYTES_PER_CONTAINER, _BYTES_PER_MEMO = 16, 4  # minimum in files that exceed _LEAST_MADE
+_MIN_CREATED = 2_000_000
+_BYTES_PER_CONTAINER, _BYTES_PER_MEMO = 16, 4  # minimum in files that exceed _MIN_CREATED
 
 
 def _counted(load: Callable[[Any], None]) -> Callable[["_InertUnpickler"], None]:
@@ -103,8 +103,8 @@ class _InertUnpickler(pickle._Unpickler):
     def __init__(self, stream: IO[bytes]) -> None:
         content = stream.read()
         super().__init__(io.BytesIO(content))  # reading from memory never allocates more than the content
-        self._containers_left = max(_LEAST_MADE, len(content) // _BYTES_PER_CONTAINER)
-        self._most_memos = max(_LEAST_MADE, len(content) // _BYTES_PER_MEMO)
+        self._containers_left = max(_MIN_CREATED, len(content) // _BYTES_PER_CONTAINER)
+        self._max_memos = max(_MIN_CREATED, len(content) // _BYTES_PER_MEMO)
         self._names: dict[tuple[str, str], type[Call]] = {}
 
     def find_class(self, module: str, name: str) -> type[Call]:
@@ -141,7 +141,7 @@ class _InertUnpickler(pickle._Unpickler):
             raise ArtifactError("it builds more objects than a file of its size should")
 
     def _load_memo(self) -> None:
-        if len(self.memo) >= self._most_memos:
+        if len(self.memo) >= self._max_memos:
             raise ArtifactError("it builds more objects than a file of its size should")
         self.memo[len(self.memo)] = self.stack[-1]
 

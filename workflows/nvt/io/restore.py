@@ -89,12 +89,12 @@ _TIME_UNITS = frozenset(
 
 # Classes whose instances may refer to each other or to themselves.
 _NODES = frozenset({"merlin.dag.node.Node", "merlin.io.dataset.Dataset", "nvtabular.workflow.node.WorkflowNode"})
-_LEAST_BYTES, _MOST_TIMES = 64 << 20, 32
+_MIN_BYTES, _MAX_RATIO = 64 << 20, 32
 """Limits on the expanded size of a file: an absolute size, or a multiple of the file size, whichever is larger.
 Repeated texts are stored only once in the file.
 """
-_MOST_COLUMNS = 1 << 24  # of a sparse matrix; NVTabular allocates a count for each
-_MOST_EMPTY = 1 << 16  # rows or columns of an array without values
+_MAX_COLUMNS = 1 << 24  # of a sparse matrix; NVTabular allocates a count for each
+_MAX_EMPTY_LENGTH = 1 << 16  # rows or columns of an array without values
 
 
 def check_extent(tree: Any, num_bytes: int) -> None:
@@ -128,8 +128,8 @@ def check_extent(tree: Any, num_bytes: int) -> None:
         if id(node) not in seen:
             seen.add(id(node))
             total += extent(node)
-        if total > max(_LEAST_BYTES, _MOST_TIMES * num_bytes):
-            raise ArtifactError(f"it has {num_bytes} bytes but expands to more than {_MOST_TIMES} times that size")
+        if total > max(_MIN_BYTES, _MAX_RATIO * num_bytes):
+            raise ArtifactError(f"it has {num_bytes} bytes but expands to more than {_MAX_RATIO} times that size")
 
 
 def _contents_of(part: Any) -> Iterable[Any]:
@@ -364,7 +364,7 @@ def _array_of(maker: _Maker, call: Call, values: Any, dtype: Any, shape: Any, or
     else:
         flat = np.frombuffer(bytearray(values), dtype=made_dtype)
     # An array without values may have one dimension of any length.
-    if not all(type(size) is int and 0 <= size <= max(len(flat), _MOST_EMPTY) for size in shape):
+    if not all(type(size) is int and 0 <= size <= max(len(flat), _MAX_EMPTY_LENGTH) for size in shape):
         raise _unexpected(call)
     if math.prod(shape) != len(flat):
         raise _unexpected(call)
@@ -445,8 +445,8 @@ def _index_of(maker: _Maker, call: Call, axis: Any) -> pd.Index:
 def _make_matrix(maker: _Maker, call: Call) -> Any:
     match call.arguments, call.state:
         case (), {"_shape": (int(height), int(width)), "data": data, "indices": indices, "indptr": starts}:
-            if width > _MOST_COLUMNS:
-                raise ArtifactError(f"{call.name} has {width} columns, expected at most {_MOST_COLUMNS}")
+            if width > _MAX_COLUMNS:
+                raise ArtifactError(f"{call.name} has {width} columns, expected at most {_MAX_COLUMNS}")
             matrix = scipy.sparse.csr_matrix(
                 tuple(maker.make(part) for part in (data, indices, starts)), shape=(height, width)
             )

@@ -20,11 +20,11 @@ from rankline.workflows.storage.untrusted import open_regular
 _CODECS = ("UNCOMPRESSED", "SNAPPY")
 _WIDTHS = {"BOOLEAN": 8, "INT32": 8, "INT64": 8, "INT96": 8, "FLOAT": 8, "DOUBLE": 8, "BYTE_ARRAY": 8}
 """Type of a column → bytes per value in memory, without the text of a `BYTE_ARRAY`."""
-_LEAST_BYTES, _MOST_TIMES = 64 << 20, 16
+_MIN_BYTES, _MAX_RATIO = 64 << 20, 16
 """Limits on a file's size in memory: an absolute size, or a multiple of the file size, whichever is larger. Statistics
 with many equal values compress well.
 """
-_MOST_ENTRIES = 100_000  # per list in the footer, which is allocated before its entries are read
+_MAX_ENTRIES = 100_000  # per list in the footer, which is allocated before its entries are read
 
 
 def check_vocabulary(path: Path) -> None:
@@ -62,7 +62,7 @@ def _check_file(path: Path) -> None:
 
 
 def _opened(stream: Any, **options: Any) -> pq.ParquetFile:
-    return pq.ParquetFile(stream, thrift_container_size_limit=_MOST_ENTRIES, **options)
+    return pq.ParquetFile(stream, thrift_container_size_limit=_MAX_ENTRIES, **options)
 
 
 def _check_footer(path: Path, footer: pq.FileMetaData, num_bytes: int) -> list[str]:
@@ -93,9 +93,9 @@ def _check_footer(path: Path, footer: pq.FileMetaData, num_bytes: int) -> list[s
 
 
 def _check_size(path: Path, size: int, num_bytes: int) -> None:
-    if size > max(_LEAST_BYTES, _MOST_TIMES * num_bytes):
+    if size > max(_MIN_BYTES, _MAX_RATIO * num_bytes):
         raise ArtifactError(
-            f"{str(path)!r} has {num_bytes} bytes but expands to more than {_MOST_TIMES} times that size"
+            f"{str(path)!r} has {num_bytes} bytes but expands to more than {_MAX_RATIO} times that size"
         )
 
 

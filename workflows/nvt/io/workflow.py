@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 
 from rankline.workflows.core.errors import ArtifactError, ConfigError, in_short
-from rankline.workflows.core.validation import LONGEST_PADDED
+from rankline.workflows.core.validation import MAX_PADDED_LENGTH
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io.functions import say_whose_they_are
 from rankline.workflows.nvt.io.pickle_reader import read_inert
@@ -30,14 +30,14 @@ from nvtabular.ops import StatOperator  # isort: skip
 _PICKLE, _METADATA = "workflow.pkl", "metadata.json"
 _SAVED_IN = "/workflow"
 _VOCABULARY = "cat_path"
-_MOST_PICKLE_BYTES = 256 << 20  # takes a minute to read
-_MOST_METADATA_BYTES = 1 << 20
+_MAX_PICKLE_BYTES = 256 << 20  # takes a minute to read
+_MAX_METADATA_BYTES = 1 << 20
 # Operator → attribute with its files by column.
 _FILES = {ops.Categorify: "categories", ops.JoinGroupby: "categories", ops.TargetEncoding: "stats"}
 # Oldest versions whose pickles are supported; some pickles of older versions load too.
 _OLDEST = {"nvtabular": "23.8", "pandas": "1.5"}
 # NVTabular and Rankline traverse a graph from its output along every path.
-_MOST_PATHS = 100_000
+_MAX_PATHS = 100_000
 
 
 def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
@@ -114,9 +114,9 @@ def _check_sizes(workflow: nvt.Workflow) -> None:
     """Reject a workflow that would take much more memory in use than its files take on disk."""
     operators = [node.op for node in _nodes(workflow.graph)]
     for operator in operators:
-        if isinstance(operator, ops.ListSlice) and operator.pad and operator.max_elements > LONGEST_PADDED:
+        if isinstance(operator, ops.ListSlice) and operator.pad and operator.max_elements > MAX_PADDED_LENGTH:
             raise ArtifactError(
-                f"a ListSlice pads lists to {operator.max_elements} values, expected at most {LONGEST_PADDED}"
+                f"a ListSlice pads lists to {operator.max_elements} values, expected at most {MAX_PADDED_LENGTH}"
             )
     files = {
         file
@@ -132,7 +132,7 @@ def _check_sizes(workflow: nvt.Workflow) -> None:
 def _load_pickle(directory: Path) -> nvt.Workflow:
     path = directory / _PICKLE
     try:
-        content = read_regular(path, _MOST_PICKLE_BYTES)
+        content = read_regular(path, _MAX_PICKLE_BYTES)
         with quiet_nvtabular():
             tree = read_inert(BytesIO(content))
             check_extent(tree, len(content))
@@ -160,7 +160,7 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
 def _too_old(directory: Path) -> str:
     """Return a sentence if the workflow was saved by unsupported old versions of packages, else an empty string."""
     try:
-        saved_by = json.loads(read_regular(directory / _METADATA, _MOST_METADATA_BYTES))["versions"]
+        saved_by = json.loads(read_regular(directory / _METADATA, _MAX_METADATA_BYTES))["versions"]
         is_old = any(_numbers(saved_by[name]) < _numbers(oldest) for name, oldest in _OLDEST.items())
     except (OSError, LookupError, TypeError, ValueError, AttributeError):  # damaged or foreign metadata
         return ""
@@ -201,8 +201,8 @@ def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[An
             if id(other) not in num_paths:
                 walk(other)
             counts.append(num_paths[id(other)])
-        if 0 in counts or sum(counts) > _MOST_PATHS:
-            raise ArtifactError(f"its graph has a cycle or more than {_MOST_PATHS} paths")
+        if 0 in counts or sum(counts) > _MAX_PATHS:
+            raise ArtifactError(f"its graph has a cycle or more than {_MAX_PATHS} paths")
         num_paths[id(node)] = max(1, sum(counts))
         walked.append(node)
 

@@ -12,7 +12,7 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from rankline.workflows.core.errors import ConfigError, DataError
-from rankline.workflows.core.validation import MOST_BUCKETS
+from rankline.workflows.core.validation import MAX_BUCKETS
 from rankline.workflows.nvt.compat import nvt, ops
 from rankline.workflows.nvt.io.vocabulary_files import read_vocabulary
 from rankline.workflows.nvt.keys import bucket_of
@@ -202,13 +202,13 @@ class HashedCategorify(Categorify):
         """Return the number of buckets of a column.
 
         Raises:
-            ConfigError: the number is outside 1 to `MOST_BUCKETS`.
+            ConfigError: the number is outside 1 to `MAX_BUCKETS`.
         """
         num_buckets = int(self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets)
-        if not 0 < num_buckets <= MOST_BUCKETS:
+        if not 0 < num_buckets <= MAX_BUCKETS:
             raise ConfigError(
                 f"HashedCategorify on {name!r} has {num_buckets} buckets for unseen values, expected 1 to "
-                f"{MOST_BUCKETS}."
+                f"{MAX_BUCKETS}."
             )
         return num_buckets
 

@@ -8,12 +8,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rankline.workflows.core.errors import ConfigError, UnfitError
-from rankline.workflows.core.validation import LONGEST_PADDED
+from rankline.workflows.core.validation import MAX_PADDED_LENGTH
 from rankline.workflows.nvt.compat import nvt, ops
 
 from merlin.dtypes.shape import DefaultShapes  # isort: skip
 
-LONGEST_SLICE = 1 << 31
+MAX_SLICE_LENGTH = 1 << 31
 """Upper limit of list lengths; a slice of this length is unbounded."""
 
 
@@ -48,9 +48,9 @@ class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
 
     def __init__(self, start: int, end: int | None = None, pad_value: float | str = 0) -> None:
         super().__init__(start, end, pad=True, pad_value=pad_value)
-        if not 0 < self.max_elements <= LONGEST_PADDED:
+        if not 0 < self.max_elements <= MAX_PADDED_LENGTH:
             raise ConfigError(
-                f"PaddedListSlice({start}, {end}) has no maximum length, expected 1 to {LONGEST_PADDED} values. "
+                f"PaddedListSlice({start}, {end}) has no maximum length, expected 1 to {MAX_PADDED_LENGTH} values. "
                 "Pass both start and end."
             )
 

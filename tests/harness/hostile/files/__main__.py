@@ -15,10 +15,10 @@ def main(names: list[str], every: int) -> int:
         outcomes = {case.name: try_case(found, case) for case in list(found.cases())[::every]}
         harmful = {case: outcome.harm for case, outcome in outcomes.items() if outcome.harm}
         num_harmful += len(harmful)
-        most_bytes = max(outcome.num_bytes for outcome in outcomes.values())
+        max_bytes = max(outcome.num_bytes for outcome in outcomes.values())
         longest_s = max(outcome.duration_s for outcome in outcomes.values())
         print(
-            f"{name}: {len(outcomes)} cases, {len(harmful)} did harm; at most {most_bytes >> 20} MiB, {longest_s:.1f} s"
+            f"{name}: {len(outcomes)} cases, {len(harmful)} did harm; at most {max_bytes >> 20} MiB, {longest_s:.1f} s"
         )
         for case, harm in harmful.items():
             print(f"  {case}: {harm}")

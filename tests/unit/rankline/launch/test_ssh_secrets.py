@@ -119,7 +119,7 @@ def test_store_of_workers_is_bounded_and_talks_to_members_only() -> None:
         assert ask("PUT", "/global/0", b"here")[0] == 200
         assert ask("PUT", "/global/0", b"no, here")[0] == 409
         assert ask("GET", "/global/0") == (200, b"here")
-        for length in (str(patched.MOST_BYTES + 1), "-1", "many", "²"):
+        for length in (str(patched.MAX_BYTES + 1), "-1", "many", "²"):
             assert ask("PUT", "/global/1", b"", **{"Content-Length": length})[0] == 400, length
         assert ask("PUT", "/a/b/c/d", b"x")[0] == 400
         store._httpd.members = frozenset({"192.0.2.1"})

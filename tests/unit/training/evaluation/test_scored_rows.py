@@ -163,7 +163,7 @@ def test_mean_counts_each_row_as_often_as_it_came() -> None:
 
 
 def test_first_rows_are_kept_in_their_order_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scored_rows, "MOST_ROWS", 25)
+    monkeypatch.setattr(scored_rows, "MAX_ROWS", 25)
     kept = FirstRows()
     labels, scores = np.arange(40) % 2, np.arange(80).reshape(40, 2)
     for begin in range(0, 40, 10):
@@ -183,7 +183,7 @@ def test_batch_that_is_used_again_changes_nothing() -> None:
 
 
 def test_shares_of_workers_follow_one_another_up_to_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scored_rows, "MOST_ROWS", 3)
+    monkeypatch.setattr(scored_rows, "MAX_ROWS", 3)
     kept = FirstRows()
     kept.add(np.array([0, 1]), np.array([0.1, 0.9]))
     world = OneOfTwo([np.array([1, 0]), np.array([0.8, 0.2])])
@@ -191,7 +191,7 @@ def test_shares_of_workers_follow_one_another_up_to_the_same_number(monkeypatch:
 
 
 def test_million_rows_are_kept() -> None:
-    assert scored_rows.MOST_ROWS == 1_000_000
+    assert scored_rows.MAX_ROWS == 1_000_000
     kept, batch = FirstRows(), np.zeros(400_000, np.int8)
     for _ in range(4):
         kept.add(batch, batch)

@@ -126,14 +126,14 @@ def test_memory_is_bounded_by_batches_of_some_megabytes_that_each_belong_to_one_
     text = line(**dict.fromkeys(CATEGORIES, "0123abcd"))
     write(tmp_path, {"day_0": text * 400_000, "day_1": text * 10})
     before = pa.total_allocated_bytes()
-    seen, ends, most_held = 0, [], 0
+    seen, ends, max_held = 0, [], 0
     for batch in read_criteo(tmp_path).rows.batches():
         seen += batch.num_rows
         ends.append(seen)
         assert batch.nbytes < 2**24
-        most_held = max(most_held, pa.total_allocated_bytes() - before)
+        max_held = max(max_held, pa.total_allocated_bytes() - before)
     assert ends[-2:] == [400_000, 400_010]
-    assert most_held < 2**27 < 400_000 * (14 * 8 + 26 * 12)  # which all of it would take
+    assert max_held < 2**27 < 400_000 * (14 * 8 + 26 * 12)  # which all of it would take
 
 
 @pytest.mark.parametrize(
