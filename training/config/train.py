@@ -105,7 +105,7 @@ class TrainConfig(StepConfig):
         super().__post_init__()
         check_at_least(self, 1, "epochs")
         check_at_least(self, 0, "warmup_steps", "decay_start_step", "early_stopping_patience")
-        check_at_least(self, 0, "seed", most=MAX_SEED)
+        check_at_least(self, 0, "seed", maximum=MAX_SEED)
         for name in ("learning_rate", "table_lr_scale"):
             value = getattr(self, name)
             check_choice(self, name, value is None or 0 < value < math.inf, "a finite number above 0")

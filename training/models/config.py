@@ -36,7 +36,7 @@ class StepConfig:
     xla: bool = False
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "batch_size", most=_MAX_BATCH)
+        check_at_least(self, 1, "batch_size", maximum=_MAX_BATCH)
         check_choice(self, "precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
 
 
@@ -107,7 +107,7 @@ class TablesConfig(ModelConfig):
     item_column: str = ""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "served_dim", most=MAX_UNITS)
+        check_at_least(self, 1, "served_dim", maximum=MAX_UNITS)
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
         return table_weights(spec, lambda _: self.served_dim + 1)
@@ -141,7 +141,7 @@ class NetworkConfig(ModelConfig):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_at_least(self, self._min_embedding_dim, "embedding_dim", most=MAX_UNITS)
+        check_at_least(self, self._min_embedding_dim, "embedding_dim", maximum=MAX_UNITS)
         check_choice(self, "linear_scale", 0 < self.linear_scale < math.inf, "a finite number above 0")
         check_not_negative(self, "embedding_init", "l2_embedding", "l2_linear")
         for name in ("dropout", "embedding_dropout"):
@@ -179,7 +179,7 @@ class TabularConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "embedding_dim_cap", most=MAX_UNITS)
+        check_at_least(self, 1, "embedding_dim_cap", maximum=MAX_UNITS)
         check_units(self, "hidden")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:

@@ -25,11 +25,11 @@ def check_choice(config: Any, name: str, is_valid: bool, expected: str, *, prefi
         raise ConfigError(f"{prefix}{name} is {getattr(config, name)!r}, expected {expected}.")
 
 
-def check_at_least(config: Any, least: int, *names: str, most: int = MAX_INT32, prefix: str = "") -> None:
+def check_at_least(config: Any, minimum: int, *names: str, maximum: int = MAX_INT32, prefix: str = "") -> None:
     for name in names:
         number = getattr(config, name)
-        expected = f"a whole number of at least {least}" if number < least else f"at most {most}"
-        check_choice(config, name, least <= number <= most, expected, prefix=prefix)
+        expected = f"a whole number of at least {minimum}" if number < minimum else f"at most {maximum}"
+        check_choice(config, name, minimum <= number <= maximum, expected, prefix=prefix)
 
 
 _Kind = TypeVar("_Kind")

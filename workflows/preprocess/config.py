@@ -22,7 +22,7 @@ class PrepareConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, "frequency_threshold")
-        check_at_least(self, 0, "hash_buckets", most=MAX_BUCKETS)
+        check_at_least(self, 0, "hash_buckets", maximum=MAX_BUCKETS)
 
 
 _FORMS = re.compile(r"local(:[1-9]\d{0,4})?|(tcp|tls)://([^\s/:\[\]]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
@@ -91,7 +91,7 @@ class RowsConfig:
             raise ConfigError(f"split is {self.split!r}. Available: {', '.join(SPLITS)}.")
         if not 0 < self.valid_share < 1:
             raise ConfigError(f"valid_share is {self.valid_share}, expected a share between 0 and 1.")
-        check_at_least(self, 0, "split_seed", most=MAX_SEED)
+        check_at_least(self, 0, "split_seed", maximum=MAX_SEED)
 
 
 HOLDOUTS = ("last", "second-last")
@@ -133,9 +133,9 @@ class SequenceConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 3, "min_interactions")
-        check_at_least(self, 1, "max_history", "min_history", most=MAX_PADDED_LENGTH)
-        check_at_least(self, 1, "negatives", most=_MAX_NEGATIVES)
-        check_at_least(self, 0, "negative_seed", most=MAX_SEED)
+        check_at_least(self, 1, "max_history", "min_history", maximum=MAX_PADDED_LENGTH)
+        check_at_least(self, 1, "negatives", maximum=_MAX_NEGATIVES)
+        check_at_least(self, 0, "negative_seed", maximum=MAX_SEED)
         if self.max_history < self.min_history:
             raise ConfigError(f"max_history is {self.max_history}, below min_history, which is {self.min_history}.")
         if self.holdout not in HOLDOUTS:

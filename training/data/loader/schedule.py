@@ -97,7 +97,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "batch_size", "parts_per_chunk", "global_size")
-        check_at_least(self, 0, "seed", most=MAX_SEED)
+        check_at_least(self, 0, "seed", maximum=MAX_SEED)
         if not 0 <= self.global_rank < self.global_size:
             raise ConfigError(
                 f"global_rank is {self.global_rank}, expected a whole number below global_size, {self.global_size}."

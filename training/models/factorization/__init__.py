@@ -37,7 +37,7 @@ class BayesianFMConfig(TablesConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "factors", most=MAX_UNITS)
+        check_at_least(self, 1, "factors", maximum=MAX_UNITS)
         check_at_least(self, 1, "sweeps")
         check_choice(self, "burn_in", 0 <= self.burn_in < self.sweeps, f"at least 0 and below sweeps, {self.sweeps}")
 

@@ -45,8 +45,8 @@ class LightGBMConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "trees", "min_leaf_rows")
-        check_at_least(self, 1, "list_ids", most=MAX_UNITS)
-        check_at_least(self, 2, "leaves", most=_MAX_LEAVES)
+        check_at_least(self, 1, "list_ids", maximum=MAX_UNITS)
+        check_at_least(self, 2, "leaves", maximum=_MAX_LEAVES)
         check_choice(self, "shrinkage", 0 < self.shrinkage < math.inf, "a finite number above 0")
         check_choice(self, "feature_share", 0 < self.feature_share <= 1, "above 0 and at most 1")
         check_not_negative(self, "l2_leaves")

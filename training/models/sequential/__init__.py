@@ -37,7 +37,7 @@ class EvolutionConfig(SequentialConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "short_history", "gru_units", most=MAX_UNITS)
+        check_at_least(self, 1, "short_history", "gru_units", maximum=MAX_UNITS)
         check_units(self, "aux_hidden")
         check_not_negative(self, "aux_weight")
 
@@ -79,5 +79,5 @@ class SIMConfig(EvolutionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice(self, "search", self.search in SEARCHES, " or ".join(SEARCHES))
-        check_at_least(self, 1, "num_searched", most=MAX_UNITS)
+        check_at_least(self, 1, "num_searched", maximum=MAX_UNITS)
         check_units(self, "stage_one_hidden")

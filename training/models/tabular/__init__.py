@@ -32,8 +32,8 @@ class MLPConfig(TabularConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 0, "number_dim", most=MAX_UNITS)
-        check_at_least(self, 1, "number_frequencies", most=MAX_UNITS)
+        check_at_least(self, 0, "number_dim", maximum=MAX_UNITS)
+        check_at_least(self, 1, "number_frequencies", maximum=MAX_UNITS)
         check_choice(self, "number_scale", 0 < self.number_scale < math.inf, "a finite number above 0")
 
 
@@ -75,8 +75,8 @@ class DCNv2Config(TabularConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "cross_layers", most=_MAX_LAYERS)
-        check_at_least(self, 0, "cross_rank", most=MAX_UNITS)
+        check_at_least(self, 1, "cross_layers", maximum=_MAX_LAYERS)
+        check_at_least(self, 0, "cross_rank", maximum=MAX_UNITS)
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
         width = self.input_width(spec)
@@ -123,7 +123,7 @@ class MMoEConfig(TabularConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "experts", most=_MAX_EXPERTS)
+        check_at_least(self, 1, "experts", maximum=_MAX_EXPERTS)
         check_units(self, "tower")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:

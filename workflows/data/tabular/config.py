@@ -93,11 +93,11 @@ class ColumnConfig:
     hash_buckets: int | None = None
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, "max_length", most=MAX_PADDED_LENGTH)
-        check_at_least(self, 0, "length", most=MAX_PADDED_LENGTH)
+        check_at_least(self, 0, "max_length", maximum=MAX_PADDED_LENGTH)
+        check_at_least(self, 0, "length", maximum=MAX_PADDED_LENGTH)
         for name, most in (("frequency_threshold", MAX_INT32), ("hash_buckets", MAX_BUCKETS)):
             if getattr(self, name) is not None:
-                check_at_least(self, 0, name, most=most)
+                check_at_least(self, 0, name, maximum=most)
         if self.role in ("numeric", "vector") and self.type not in ("int", "float", "bool"):
             raise ConfigError(
                 f"role {self.role} has type {self.type}, expected int, float or bool. Choose another role."
