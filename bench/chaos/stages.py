@@ -31,7 +31,7 @@ from rankline.serving.repository.ensemble import ExportedEnsemble, versions
 from rankline.serving.server.ports import LOOPBACK, choose_ports, free_port
 from rankline.serving.triton.step import MANIFEST_PARAMETER, check_step
 from rankline.workflows.core.errors import RanklineError, ServerError, ServingError
-from rankline.workflows.core.progress import beside
+from rankline.workflows.core.progress import background_thread
 from rankline.workflows.storage.artifacts import load_manifest
 
 KINDS = ("publisher", "exporter", "server")
@@ -118,7 +118,7 @@ def _asking(url: str, ensemble: ExportedEnsemble, rows: dict[str, list[int]]) ->
 
     with contextlib.ExitStack() as stack:
         for _ in range(_NUM_CLIENTS):
-            stack.enter_context(beside(ask))
+            stack.enter_context(background_thread(ask))
         yield seen
 
 
@@ -138,7 +138,7 @@ def measure(kills: int, seed: int = 0) -> dict[str, object]:
         commands = {"publisher": publisher, "exporter": exporter}
         usual_s = {kind: _duration_s(command) for kind, command in commands.items()}
         server = Server(program, workspace, directory / "server.log")
-        with beside(server.keep_up):
+        with background_thread(server.keep_up):
             _wait_for(server, ensemble, rows)
             with _asking(server.url, ensemble, rows) as seen:
                 for number in range(kills):

@@ -15,7 +15,7 @@ from rankline.serving.loadtest.generator.worker_pool import Outcome, Workers
 from rankline.serving.loadtest.runs import Load, Run
 from rankline.serving.loadtest.stats.counters import SliceRecord
 from rankline.workflows.core.errors import ServingError
-from rankline.workflows.core.progress import beside
+from rankline.workflows.core.progress import background_thread
 
 _TIMEOUT_S = 60.0
 _LONGER = (1, 10)
@@ -78,7 +78,7 @@ def asking(url: str, name: str, rows: pa.Table, config: ClientConfig | None = No
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(url, name, config or ClientConfig())) for _ in range(_NUM_CLIENTS)]
         for client in clients:
-            stack.enter_context(beside(partial(_ask, client, rows, asked)))
+            stack.enter_context(background_thread(partial(_ask, client, rows, asked)))
         yield asked
 
 

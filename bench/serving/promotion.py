@@ -29,7 +29,7 @@ from rankline.serving.repository.ensemble import ExportedEnsemble, before, versi
 from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.supervisor import Supervisor, config_of
 from rankline.terminal.console import Stages
-from rankline.workflows.core.progress import beside
+from rankline.workflows.core.progress import background_thread
 
 _TURNS = 4  # per repeat
 _ROWS_OF_A_REQUEST = 16
@@ -93,7 +93,7 @@ def _alias_mover(client: MlflowClient, version: int) -> Callable[[], None]:
 def _following(uri: str, path: Path) -> Iterator[Path]:
     follower = AliasFollower(Alias("movielens", CHAMPION), path, uri, lambda _: None)
     follower.follow()
-    with beside(follower.run):
+    with background_thread(follower.run):
         yield path
 
 
@@ -104,7 +104,7 @@ def _under_load(path: Path, rows: pa.Table) -> Iterator[_Served]:
     with EmbeddedServer(config_of(ensemble)) as server:
         supervisor = Supervisor(server, ensemble, follow_versions=True, report=lambda _: None)
         config = ClientConfig(retry_lost=False)
-        with beside(supervisor.run), asking(server.endpoints.grpc, ensemble.name, rows, config) as asked:
+        with background_thread(supervisor.run), asking(server.endpoints.grpc, ensemble.name, rows, config) as asked:
             yield _Served(supervisor, asked)
 
 

@@ -26,7 +26,7 @@ from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.supervisor import config_of
 from rankline.workflows.core.errors import ServingError
-from rankline.workflows.core.progress import beside
+from rankline.workflows.core.progress import background_thread
 
 _MINUTES_PER_REPEAT = 6
 _SHARE_OF_PEAK = 0.7
@@ -93,5 +93,5 @@ def _sampled(process_ids: Callable[[], Sequence[int]], bytes_held: list[int]) ->
         while not stop.wait(_SAMPLE_INTERVAL_S):
             bytes_held.append(sum(psutil.Process(pid).memory_full_info().pss for pid in process_ids()))
 
-    with beside(sample):
+    with background_thread(sample):
         yield

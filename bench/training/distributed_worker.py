@@ -23,7 +23,7 @@ import tensorflow as tf
 from rankline.launch.worker import allowed_cpus, share_of
 from rankline.recipes import recipe_named
 from rankline.training.data.loader.stream import StreamOptions
-from rankline.training.distributed.communicator import World, join_world
+from rankline.training.distributed.communicator import Communicator, join_world
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.distributed.horovod import HorovodWorld
 from rankline.training.models.tabular import MLPConfig
@@ -40,7 +40,7 @@ _TABLE = "id"
 
 
 def speed(
-    world: World, directory: str, batch_size: int, num_steps: int, place: int, num_places: int
+    world: Communicator, directory: str, batch_size: int, num_steps: int, place: int, num_places: int
 ) -> dict[str, float]:
     """Return the rows per second that all workers train on together.
 
@@ -69,7 +69,7 @@ def speed(
 
 
 def sent(
-    world: World, tables: Sequence[tuple[int, int]], num_steps: int, idle_s: float
+    world: Communicator, tables: Sequence[tuple[int, int]], num_steps: int, idle_s: float
 ) -> dict[str, list[dict[str, float]]]:
     whole_tables = _WholeTables(compression=WorkersConfig.compression, timeout_s=WorkersConfig.timeout_s)
     return {
@@ -85,7 +85,9 @@ class _WholeTables(HorovodWorld):
         return super().all_reduce(values, shapes, max(max_rows, *(shape[0] for shape in shapes if shape)))
 
 
-def _sent_per_step(world: World, num_rows: int, num_touched: int, num_steps: int, idle_s: float) -> dict[str, float]:
+def _sent_per_step(
+    world: Communicator, num_rows: int, num_touched: int, num_steps: int, idle_s: float
+) -> dict[str, float]:
     config = replace(_ONE_TABLE, batch_size=num_touched * world.size)
     trainer = TensorFlowTrainer(_one_table(num_rows), config, num_steps=num_steps, world=world)
     trainer.share_state()

@@ -86,7 +86,7 @@ def measure_quality(
         peer = peer_figures(name, table, data, recipe, prepared)
         results |= {f"{name}, {NETWORK}": network, f"{name}, {FOREST}": forest, f"{name}, {PEER}": peer}
         for side, prefix in ((network, ""), (forest, "forest_")):
-            if objective_of([head]).is_rising:
+            if objective_of([head]).higher_is_better:
                 ratios[f"{prefix}{name}_{key}_below_lightgbm"] = peer[key] - side[key]
             else:
                 ratios[f"{prefix}{name}_{key}_over_lightgbm"] = side[key] / peer[key]

@@ -26,7 +26,7 @@ from rankline.serving.loadtest.report.report import BenchmarkReport
 from rankline.serving.repository.ensemble import refuse_other_project
 from rankline.terminal.console import STDOUT, Display, Stages, note
 from rankline.training.config.train import SessionConfig
-from rankline.training.distributed.communicator import SOLO, World
+from rankline.training.distributed.communicator import SOLO, Communicator
 from rankline.training.distributed.config import WorkersConfig
 from rankline.workflows.core.errors import PINNED, ArtifactError, ConfigError, ServingError
 from rankline.workflows.core.formatting import listed, quality_figure
@@ -34,7 +34,7 @@ from rankline.workflows.core.optional_packages import require
 from rankline.workflows.core.progress import SILENT, Part, Progress
 from rankline.workflows.preprocess.config import DaskConfig
 from rankline.workflows.schema.targets import Head, output_names
-from rankline.workflows.schema.tensors import apart, side_by_side
+from rankline.workflows.schema.tensors import concat_outputs, relative_error
 from rankline.workflows.storage.artifacts import write_whole
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def train(
     session: SessionConfig | None = None,
     *,
     workers: WorkersConfig | None = None,
-    world: World = SOLO,
+    world: Communicator = SOLO,
     generation: "Generation | None" = None,
     observers: "Callable[[RunLog], Iterable[Observer]]" = lambda _: (),
 ) -> tuple["TrainedModel", dict[int, Mapping[str, float]]]:
@@ -303,17 +303,17 @@ def bench(
     Returns:
         The report, and the objective computed from the served scores.
     """
-    from rankline.training.evaluation import objective_of, qualities
+    from rankline.training.evaluation import objective_of, score_heads
 
     ensemble.check_made_from(prepared.manifest)
     heads, heldout = prepared.spec.heads, prepared.heldout()
     objective, served = objective_of(heads), dict[str, float]()
 
     def check_quality(client: "Client", scores: "NDArray[Any]") -> None:
-        labels = side_by_side([heldout[head.column].to_numpy().reshape(len(scores), -1) for head in heads])
+        labels = concat_outputs([heldout[head.column].to_numpy().reshape(len(scores), -1) for head in heads])
         by_output = client.schema.by_output(scores)
-        in_order = side_by_side([by_output[name].reshape(len(scores), -1) for name in output_names(heads)])
-        served.update(qualities(heads, *(a[:, 0] if a.shape[1] == 1 else a for a in (labels, in_order))))
+        in_order = concat_outputs([by_output[name].reshape(len(scores), -1) for name in output_names(heads)])
+        served.update(score_heads(heads, *(a[:, 0] if a.shape[1] == 1 else a for a in (labels, in_order))))
         _check_served(objective.title, served[objective.name], ensemble.offline_metrics[f"valid_{objective.name}"])
 
     report = bench_rows(server, heldout, ensemble, batch_sizes, config, progress=progress, check=check_quality)
@@ -344,7 +344,7 @@ def bench_rows(
         check(client, scores)
         with open_ensemble(ensemble) as own:
             expected = own.predict(rows)
-        if not (worst := float(apart(scores, expected).max(initial=0))) <= config.tolerance:
+        if not (worst := float(relative_error(scores, expected).max(initial=0))) <= config.tolerance:
             raise ServingError(
                 f"the served scores differ by up to {worst:.2g} from those of {ensemble.path} in this process. The "
                 "server is running a different export; restart it."

@@ -165,7 +165,7 @@ def _note_unknown(client: "Client", rows: "pa.Table") -> None:
 def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:
     """Refuse to read rows differently than the rows that the version was trained on."""
     choices = exported.manifest.details.get("choices")  # not recorded by earlier releases
-    if changed := requests.read_otherwise(choices) if choices else []:
+    if changed := requests.incompatible_changes(choices) if choices else []:
         raise ConfigError(
             f"version {exported.version} of {exported.name} was exported when the recipe had another "
             f"{listed(changed, 5)}. Restore the recipe, or train and export again."

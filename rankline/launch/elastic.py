@@ -19,7 +19,7 @@ from rankline.launch.worker_output import Listener, clear_logs
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.run.checkpoint import Generation
 from rankline.workflows.core.errors import ConfigError, RanklineError, WorkerLostError
-from rankline.workflows.core.progress import Progress, beside
+from rankline.workflows.core.progress import Progress, background_thread
 
 _HOSTS_INTERVAL_S = 1.0
 _HOSTS_TIMEOUT_S = 600.0  # same as horovodrun
@@ -152,7 +152,7 @@ class HostWatch:
     @contextmanager
     def during(self, terminate: Callable[[], None]) -> Iterator[None]:
         self._terminate = terminate
-        with beside(self._watch):
+        with background_thread(self._watch):
             yield
 
     def stop_if_hosts_joined(self) -> None:

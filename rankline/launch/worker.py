@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 
 from rankline.terminal.console import CONSOLE, Display, Stages, format_error, say
-from rankline.training.distributed.communicator import World, join_world, num_started
+from rankline.training.distributed.communicator import Communicator, join_world, num_started
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.run.observers import Observer
 from rankline.workflows.core.errors import ConfigError, RanklineError, WorkerLostError
@@ -134,7 +134,7 @@ class Worker:
             raise typer.Exit(1) from None
 
     @contextmanager
-    def in_world(self, config: WorkersConfig) -> Iterator[World]:
+    def in_world(self, config: WorkersConfig) -> Iterator[Communicator]:
         world = join_world(config)
         with world.propagating_errors():
             if not config.is_elastic and config.workers not in (1, world.size):

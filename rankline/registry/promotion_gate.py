@@ -125,8 +125,8 @@ def try_out(
                 refusals.append(f"p99 is {p99_ms:.2f} ms, expected at most {bounds.p99_ms:g}")
     found = difference(bounds.metric, *scored)
     objective = objective_of([head])
-    is_rising = objective.is_rising and objective.name == bounds.metric
-    gain = found.change if is_rising else -found.change
+    higher_is_better = objective.higher_is_better and objective.name == bounds.metric
+    gain = found.change if higher_is_better else -found.change
     title = METRICS[bounds.metric].title
     if not found.is_sure or gain <= 0:
         refusals.append(f"{title} is {('worse' if found.is_sure else 'not significantly better')}")

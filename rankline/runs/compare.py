@@ -25,13 +25,13 @@ class QualityDifference:
     """The difference of a metric between two runs; the title includes the label if there are several."""
 
     title: str
-    is_rising: bool
+    higher_is_better: bool
     found: Difference
 
     @property
     def is_better(self) -> bool:
         """Whether the second run is significantly better."""
-        return self.found.is_sure and (self.found.change > 0) == self.is_rising
+        return self.found.is_sure and (self.found.change > 0) == self.higher_is_better
 
     @property
     def word(self) -> str:
@@ -144,9 +144,9 @@ def _compared_quality(
         own = [(rows[number][head.column].labels, rows[number][head.column].scores) for number in (0, 1)]
         prefix = f"{head.column}: " if len(first.heads) > 1 else ""
         try:
-            for name, title, is_rising in _figures_of(head):
+            for name, title, higher_is_better in _figures_of(head):
                 measured = difference(name, own[0], own[1])
-                found.append(QualityDifference(title=prefix + title, is_rising=is_rising, found=measured))
+                found.append(QualityDifference(title=prefix + title, higher_is_better=higher_is_better, found=measured))
         except ValueError as error:  # the stored rows may have only one class
             remarks.append(f"{head.column} was not compared: {str(error).rstrip('.')}")
     if not all(one.found.is_paired for one in found):
@@ -162,7 +162,7 @@ def _figures_of(head: Head) -> Iterator[tuple[str, str, bool]]:
     from rankline.training.evaluation import METRICS
 
     objective = objective_of([head])
-    yield objective.name, objective.title, objective.is_rising
+    yield objective.name, objective.title, objective.higher_is_better
     for name, metric in METRICS.items():
         if name in MEASURABLE and name != objective.name and head.task in metric.tasks:
             yield name, metric.title, False

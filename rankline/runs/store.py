@@ -56,13 +56,13 @@ def check_store(uri: str) -> None:
         return
     from mlflow.exceptions import MlflowException
 
-    from rankline.training.tracking.upload import client_of, may_pass
+    from rankline.training.tracking.upload import client_of, is_transient
 
     try:
         with quiet(), _one_try():
             client_of(uri).search_experiments(max_results=1)
     except MlflowException as error:
-        if not may_pass(error):
+        if not is_transient(error):
             raise ArtifactError(f"{uri} rejected the request: {reason_of(error)}.") from None
 
 

@@ -26,8 +26,8 @@ from rankline.runs.store import ending_run
 from rankline.training.config.train import TrainConfig
 from rankline.training.evaluation import objective_of
 from rankline.training.run.loop import INNER
-from rankline.training.run.observers import EarlyEnd, Observer
-from rankline.training.run.train import rehearse
+from rankline.training.run.observers import Observer, TrialPruned
+from rankline.training.run.train import run_trial
 from rankline.training.tracking import RunLog, TrackingConfig, quiet
 from rankline.training.tracking.upload import client_of, experiment_id
 from rankline.tuning.search_space import OneOf, Range, Values, search_space
@@ -130,7 +130,7 @@ def _study(recipe: Recipe, prepared: PreparedData, space: Mapping[str, Values], 
         storage=JournalStorage(JournalFileBackend(str(directory / "trials.journal"))),
         sampler=optuna.samplers.TPESampler(seed=recipe.train.seed),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=_STARTUP_TRIALS, n_warmup_steps=1),
-        direction="maximize" if objective_of(prepared.spec.heads).is_rising else "minimize",
+        direction="maximize" if objective_of(prepared.spec.heads).higher_is_better else "minimize",
         load_if_exists=True,
     )
     for trial in study.get_trials(states=(TrialState.RUNNING,)):
@@ -181,7 +181,7 @@ class _Search:
         named = replace(self._recipe, train=config, unchanged=self._recipe.train).run_name
         watch = _Watch(trial, f"{INNER}_{self._objective.name}")
         try:
-            metrics = rehearse(
+            metrics = run_trial(
                 self._prepared,
                 config,
                 tracking=replace(self._tracking, run_name=f"trial {trial.number}: {named}", parent=self.run_id),
@@ -255,7 +255,7 @@ class _Watch(Observer):
         self._epoch += 1
         self._trial.report(figures[self._judged_by], self._epoch)
         if _OWN not in self._trial.user_attrs and self._trial.should_prune():
-            raise EarlyEnd
+            raise TrialPruned
 
 
 def _drawn(trial: optuna.Trial, name: str, values: Values) -> Any:

@@ -20,7 +20,7 @@ from rankline.serving.client.request_builder import Columns, PreparedRequest, jo
 from rankline.serving.client.schema import ModelSchema
 from rankline.workflows.core.errors import ConfigError, RequestError, ServingError, in_short
 from rankline.workflows.core.optional_packages import require
-from rankline.workflows.schema.tensors import Tensor, side_by_side
+from rankline.workflows.schema.tensors import Tensor, concat_outputs
 
 _Result = TypeVar("_Result")
 _MIN_TIMEOUT_S = 1e-3  # after an overlong pause no time is left, and some transports take 0 as no timeout
@@ -148,7 +148,7 @@ class Core:
             for message in request.messages
         ]
         outputs, decode = self.schema.outputs, self._transport.decode
-        answers = (side_by_side([decode(response, output) for output in outputs]) for response in responses)
+        answers = (concat_outputs([decode(response, output) for output in outputs]) for response in responses)
         return join_scores(answers, self.schema, request)
 
     async def _call(

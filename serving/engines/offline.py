@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.ragged import Padded, padded_rows, padded_tensors
-from rankline.workflows.schema.tensors import side_by_side
+from rankline.workflows.schema.tensors import concat_outputs
 
 
 class ScoringModel(Protocol):
@@ -95,5 +95,5 @@ class PaddedModel(ABC):
 
 def scores_of(outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     """Convert a model's outputs by name to the result of `score_served`."""
-    scores = side_by_side([outputs[name] for name in sorted(outputs)])
+    scores = concat_outputs([outputs[name] for name in sorted(outputs)])
     return scores.reshape(-1) if scores.shape[1:] == (1,) else scores

@@ -62,7 +62,7 @@ class ExportConfig:
         """Return the maximum number of rows in a request, or of candidates over all its rows."""
         return min(self.max_batch_size, _MAX_CANDIDATES) if with_candidates else self.max_batch_size
 
-    def settled(self, optional: Collection[str], num_columns: int) -> "ExportConfig":
+    def with_resolved_layout(self, optional: Collection[str], num_columns: int) -> "ExportConfig":
         """Return the config with `fused` set, if it was left open.
 
         Args:

@@ -27,8 +27,8 @@ from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.parity import (
     MAX_ROWS,
     ParityReport,
+    check_batch_independence,
     check_parity,
-    check_rows_apart,
     out_of_range,
     plan_inputs,
     rows_of,
@@ -43,7 +43,7 @@ from rankline.workflows.core.errors import ArtifactError, ExportError, RequestEr
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.core.tracking_uri import kept_uri
 from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
-from rankline.workflows.nvt.io.workflow import without_folds
+from rankline.workflows.nvt.io.workflow import for_inference
 from rankline.workflows.plan import Transform
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import ModelArtifact, TrainedModel
@@ -113,7 +113,7 @@ def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
     model = engine_for(trained.format).load_trained(trained.model_path)
     return Exportable(
         workflow=serving_workflow,
-        offline_workflow=without_folds(serving_workflow, prepared.workflow),
+        offline_workflow=for_inference(serving_workflow, prepared.workflow),
         model=model,
         artifact=trained,
         dtypes=model.dtypes(prepared.spec),
@@ -198,7 +198,7 @@ class CheckedExport:
     def publish(self, output: Path, config: ExportConfig, *, name: str, promote: bool = True) -> ExportedEnsemble:
         exportable, candidates, engine = self.exportable, self.exportable.candidates, self.served.engine
         optional = optional_columns(self.plan, exportable.heldout, candidates, self.parity.nulls_not_compared)
-        config = config.settled(optional, len(self.plan.inputs))
+        config = config.with_resolved_layout(optional, len(self.plan.inputs))
         details: dict[str, Any] = {
             "config": asdict(config),
             "engine": engine.name,
@@ -254,7 +254,7 @@ def _transform(
     whole = UncompiledTransform.of(workflow, input_specs(workflow), exportable.dtypes, exportable.widths)
     whole.save(directory / "uncompiled")
     loaded = UncompiledTransform.load(directory / "uncompiled")  # as served, without functions of this process
-    row_ms = check_rows_apart(loaded, exportable.heldout)
+    row_ms = check_batch_independence(loaded, exportable.heldout)
     return loaded, {"operators": list(uncompiled), "row_ms": row_ms}
 
 

@@ -26,7 +26,7 @@ from rankline.workflows.plan import CandidatePlan, ColumnSpec, StepCall, Transfo
 from rankline.workflows.plan.steps import Narrow
 from rankline.workflows.schema.ragged import Padded, pad
 from rankline.workflows.schema.tensor_names import MISSING_LIST
-from rankline.workflows.schema.tensors import apart
+from rankline.workflows.schema.tensors import relative_error
 
 Column: TypeAlias = NDArray[Any] | Padded
 Columns: TypeAlias = Mapping[str, Column]
@@ -119,7 +119,7 @@ def check_parity(
             "compare with. Nothing was exported."
         ) from error
     # Separate: pandas converts integers to float64 if any is missing, and edge cases would lose their last bits.
-    awkward = _rows_that_fit(plan, awkward_rows(plan, rows))
+    awkward = _rows_that_fit(plan, edge_case_rows(plan, rows))
     comparable, transformed = _transform_what_can_be(workflow, awkward)
     compared: list[_Batch] = [(rows, served, offline)]
     if comparable.num_rows:
@@ -149,7 +149,7 @@ def check_parity(
     )
 
 
-def check_rows_apart(plan: Transform, heldout: pa.Table) -> float:
+def check_batch_independence(plan: Transform, heldout: pa.Table) -> float:
     """Raise if the transform of a row depends on the other rows of its batch, since serving batches requests.
 
     Operators that run through NVTabular may look at neighboring rows. Return the median latency of a row in
@@ -182,7 +182,7 @@ def rows_of(inputs: Sequence[ColumnSpec], heldout: pa.Table, max_rows: int) -> p
     return pa.table({spec.name: _heldout_column(spec, few) for spec in inputs})
 
 
-def awkward_rows(plan: Transform, heldout: pa.Table) -> pa.Table:
+def edge_case_rows(plan: Transform, heldout: pa.Table) -> pa.Table:
     """Return rows with each edge-case value of each column once, and held-out values in the other columns.
 
     No value is missing, except for NaN.
@@ -380,7 +380,7 @@ def rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.b
 
 def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
     with np.errstate(invalid="ignore"):  # infinite scores
-        difference = np.where(_identical(actual, expected), 0.0, apart(actual, expected))
+        difference = np.where(_identical(actual, expected), 0.0, relative_error(actual, expected))
     if difference.ndim > 1:
         difference = difference.max(axis=1)
     worst = int(np.argmax(difference))

@@ -99,7 +99,7 @@ def write_version(
     candidates: Sequence[str] = (),
     optional: Collection[str] = (),
 ) -> list[ModelConfig | EnsembleConfig]:
-    config = config.settled(optional, len(plan.inputs))
+    config = config.with_resolved_layout(optional, len(plan.inputs))
     steps = _steps(plan, served, config, name, version, candidates, optional)
     for step, its_plan in steps:
         (directory / step.name / _STEP_VERSION).mkdir(parents=True)

@@ -7,8 +7,9 @@
     lightgbm.py       LightGBM's text files
     xgboost.py        XGBoost's JSON and UBJSON files
 
-Each module has a function `takes(path)`, which inspects the content of a file, and a class `Model`, a `ForeignModel`.
-Other packages add formats through the entry-point group `rankline.model_formats`, whose values are such modules.
+Each module has a function `can_load(path)`, which inspects the content of a file, and a class `Model`, a
+`ForeignModel`. Other packages add formats through the entry-point group `rankline.model_formats`, whose values are such
+modules.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 import pandas as pd
 from numpy.typing import NDArray
 
-from rankline.serving.importers.input_binding import Feed, Input
+from rankline.serving.importers.input_binding import Input, InputBinding
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.core.optional_packages import installed
 from rankline.workflows.schema.model_artifact import KIND, TrainedModel
@@ -63,7 +64,7 @@ class ForeignModel(Protocol):
 
     def __init__(self, path: Path) -> None: ...
 
-    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
+    def resolve_bindings(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> tuple[InputBinding, ...]:  # noqa: ARG002
         """Return the feeds, derived from names and types, in the layout that the model takes.
 
         They are unchanged, unless only a trial with encoded rows can determine it.
@@ -89,7 +90,7 @@ class ForeignModel(Protocol):
         """Return the assumptions behind the scores that the file does not record, one sentence each."""
         return ()
 
-    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         """Write the model in its served layout: padded columns as inputs, one output per head.
 
         `heads` are outputs by the model's own names, which `rankline.workflows.schema.targets.output_names` returns.
@@ -108,7 +109,7 @@ def open_model(path: Path) -> ForeignModel:
     if path.is_file() and not path.stat().st_size:
         raise ArtifactError(f"{path} is empty. Save the model again.")
     for module in _modules():
-        if module.takes(path):
+        if module.can_load(path):
             model: ForeignModel = module.Model(path)
             return model
     remedy = _REMEDIES.get(path.suffix.lower(), f"Expected one of: {', '.join(_formats())}")

@@ -26,23 +26,23 @@ from rankline.serving.export.parity import rows_of, transform_offline
 from rankline.serving.importers import ForeignModel, open_model
 from rankline.serving.importers.input_binding import (
     Encoded,
-    Feed,
     Input,
+    InputBinding,
     arrays_of,
     check_sample,
     dtypes_of,
     match,
     widths_of,
 )
-from rankline.serving.importers.saved_model import Several
+from rankline.serving.importers.saved_model import MultiModel
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.workflows.compiler.compile import check_operators, input_specs
 from rankline.workflows.core.errors import ArtifactError, DataError, ExportError, ParityError, RanklineError
 from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
-from rankline.workflows.nvt.fitted import raw_columns, serving_part
-from rankline.workflows.nvt.io.workflow import load_workflow, without_folds
+from rankline.workflows.nvt.fitted import prune_workflow, raw_columns
+from rankline.workflows.nvt.io.workflow import for_inference, load_workflow
 from rankline.workflows.plan import ColumnSpec
 from rankline.workflows.schema.arrow_types import holds_lists, is_text, plain_values
 from rankline.workflows.schema.feature_spec import FeatureSpec
@@ -85,7 +85,7 @@ def export_foreign(
         raise DataError("the sample has no rows. Provide rows like those that will be scored, ideally a few thousand.")
     paths = [model] if isinstance(model, Path) else list(model)
     opened = [open_model(path) for path in paths]
-    taken = opened[0] if len(opened) == 1 else Several(opened)
+    taken = opened[0] if len(opened) == 1 else MultiModel(opened)
     if missing is not None:
         taken.take_as_missing(missing)
     # The types that requests can carry: numbers, strings and lists of them.
@@ -96,12 +96,12 @@ def export_foreign(
         taken, load, rows, renames or {}, source, config.uncompiled_operators
     )
     with TemporaryDirectory(prefix="rankline-model-") as directory:
-        artifact = Adapted(Path(directory) / taken.format, dtypes_of(feeds), output_names(heads))
+        artifact = ConvertedModel(Path(directory) / taken.format, dtypes_of(feeds), output_names(heads))
         taken.write(feeds, heads, artifact.model_path)
         exportable = Exportable(
             workflow=served_workflow,
             offline_workflow=offline_workflow,
-            model=_Compared(taken, feeds, heads, engine_for(artifact.format).load_trained(artifact.model_path)),
+            model=_ReferenceScorer(taken, feeds, heads, engine_for(artifact.format).load_trained(artifact.model_path)),
             artifact=artifact,
             dtypes=artifact.dtypes,
             heads=heads,
@@ -122,7 +122,7 @@ def _matched(
     renames: Mapping[str, str],
     source: str,
     uncompiled: Sequence[str],
-) -> tuple[nvt.Workflow, nvt.Workflow, tuple[Feed, ...], tuple[Head, ...]]:
+) -> tuple[nvt.Workflow, nvt.Workflow, tuple[InputBinding, ...], tuple[Head, ...]]:
     """Return the workflow to serve, the one to compare it with, the sources of the model's inputs, and its outputs."""
     columns = [
         Encoded(name=name, dtype=_numpy_name(schema), is_list=bool(schema.is_list))
@@ -131,28 +131,28 @@ def _matched(
     inputs = model.inputs or tuple(Input(name=column.name) for column in columns)
     feeds = match(inputs, columns, renames, source)
     needed = _columns_of(feeds)
-    serving = serving_part(load, needed)
+    serving = prune_workflow(load, needed)
     check_operators(serving, uncompiled)
     raw = raw_columns(serving, needed)
     specs = [spec for spec in input_specs(serving) if spec.name in raw]
     _check_sample(specs, rows)
-    compared_with = without_folds(serving, load)
+    compared_with = for_inference(serving, load)
     first = rows_of(specs, rows, _MAX_ROWS)
     frame = _transformed(compared_with, first)[needed]
     check_sample(feeds, frame)
-    feeds = model.settled(feeds, frame)
+    feeds = model.resolve_bindings(feeds, frame)
     heads = _heads(model, model.run(arrays_of(feeds, frame)), first.num_rows)
     _check_names(specs, heads)
     return serving, compared_with, feeds, heads
 
 
-def _assumed(model: ForeignModel, feeds: Sequence[Feed], source: str) -> list[str]:
+def _assumed(model: ForeignModel, feeds: Sequence[InputBinding], source: str) -> list[str]:
     """Return the assumptions behind the scores that neither model nor workflow records, one sentence each."""
     by_position = [feed for feed in feeds if feed.by_position and len(feed.columns) > 1]
     return [*model.assumed(), *(_said_of_order(feed, source) for feed in by_position)]
 
 
-def _said_of_order(feed: Feed, source: str) -> str:
+def _said_of_order(feed: InputBinding, source: str) -> str:
     first, numbered = ", ".join(feed.columns[:_MAX_NAMED]), feed.input.numbered
     rest = "" if len(feed.columns) <= _MAX_NAMED else f" and {len(feed.columns) - _MAX_NAMED} more"
     remedy = f", or --rename COLUMN={numbered[0]} and so on" if numbered else ""
@@ -162,12 +162,12 @@ def _said_of_order(feed: Feed, source: str) -> str:
     )
 
 
-def _columns_of(feeds: Sequence[Feed]) -> list[str]:
+def _columns_of(feeds: Sequence[InputBinding]) -> list[str]:
     return list(dict.fromkeys(name for feed in feeds for name in feed.columns))
 
 
 @dataclass(frozen=True)
-class Adapted:
+class ConvertedModel:
     """A `ModelArtifact`: an imported model in its served layout."""
 
     model_path: Path
@@ -179,11 +179,11 @@ class Adapted:
         return self.model_path.name
 
 
-class _Compared:
+class _ReferenceScorer:
     """An `OfflineModel` that scores offline with the model's own framework, and served with the exported model."""
 
     def __init__(
-        self, foreign: ForeignModel, feeds: tuple[Feed, ...], heads: tuple[Head, ...], adapted: OfflineModel
+        self, foreign: ForeignModel, feeds: tuple[InputBinding, ...], heads: tuple[Head, ...], adapted: OfflineModel
     ) -> None:
         self._foreign, self._feeds, self._heads, self._adapted = foreign, feeds, heads, adapted
         self._call: Callable[..., Sequence[Any]] | None = None

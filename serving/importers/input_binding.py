@@ -62,7 +62,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feed:
+class InputBinding:
     """Source of a model's input.
 
     Attributes:
@@ -89,7 +89,7 @@ class Feed:
 
 def match(
     inputs: Sequence[Input], columns: Sequence[Encoded], renames: Mapping[str, str], source: str = "the workflow"
-) -> tuple[Feed, ...]:
+) -> tuple[InputBinding, ...]:
     """Return the feed of each model input.
 
     `renames` maps columns to the model's names for them; `source` is the origin of the columns, for messages.
@@ -106,7 +106,7 @@ def match(
     feeds, problems, missing = [], [], []
     for entry in inputs:
         found = _feed(entry, by_name)
-        if isinstance(found, Feed):
+        if isinstance(found, InputBinding):
             feeds.append(found)
         elif found:
             problems.append(found)
@@ -146,7 +146,7 @@ def _stem(name: str) -> str:
     return next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), name)
 
 
-def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str) -> Feed | None:
+def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str) -> InputBinding | None:
     """Return the feed of a single input that takes all columns as a matrix; None if inputs are separate columns."""
     if len(inputs) != 1 or _stem(inputs[0].name) in by_name:
         return None
@@ -173,7 +173,7 @@ def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str
     if wrong:
         raise ExportError(f"the model takes {entry}, one matrix of numbers, but {source} has {', '.join(wrong)}.")
     names = tuple(column.name for column in columns.values())
-    return Feed(
+    return InputBinding(
         input=entry, kind=MATRIX, columns=names, dtype=entry.dtype or "float32", rank=2, by_position=not features
     )
 
@@ -182,7 +182,7 @@ def _is_number(column: Encoded) -> bool:
     return not column.is_list and np.dtype(column.dtype).kind in "iubf"
 
 
-def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
+def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> InputBinding | str | None:
     """Return the feed of an input, or why the column with its name does not fit; None if there is no such column."""
     part = next((part for part in _PARTS if entry.name.endswith(part) and _stem(entry.name) in by_name), None)
     column = by_name.get(entry.name if part is None else _stem(entry.name))
@@ -194,7 +194,7 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
     if part in (NNZS, OFFSETS):
         if entry.dtype and (np.dtype(entry.dtype).kind not in "iuf" or np.dtype(entry.dtype).itemsize < _COUNT_BYTES):
             return f"the model takes {entry}, lengths or offsets of lists, which must be int32 or int64"
-        return Feed(
+        return InputBinding(
             input=entry, kind=part, columns=(column.name,), dtype=entry.dtype or "int32", rank=len(shape or (None,))
         )
     if problem := _wrong_type(entry, column):
@@ -211,7 +211,7 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
         if shape is not None and (len(shape) > 2 or (len(shape) == 2 and shape[1] not in (1, None)) or not shape):
             return f"the model takes {entry}, but the column is {column}, one value per row"
         kind, rank = COLUMN, 2 if shape is None else len(shape)
-    return Feed(input=entry, kind=kind, columns=(column.name,), dtype=dtype, rank=rank)
+    return InputBinding(input=entry, kind=kind, columns=(column.name,), dtype=dtype, rank=rank)
 
 
 def _wrong_type(entry: Input, column: Encoded) -> str | None:
@@ -232,7 +232,7 @@ def _model_dtype(column: Encoded) -> str:
     return "float32" if np.dtype(column.dtype).kind == "f" else "int64"
 
 
-def dtypes_of(feeds: Sequence[Feed]) -> dict[str, str]:
+def dtypes_of(feeds: Sequence[InputBinding]) -> dict[str, str]:
     """Return encoded column → NumPy dtype name of the served model's input. Half precision is cast inside the model."""
     dtypes: dict[str, str] = {}
     for feed in feeds:
@@ -245,12 +245,12 @@ def dtypes_of(feeds: Sequence[Feed]) -> dict[str, str]:
     return {name: "float32" if dtype in _HALVES else dtype for name, dtype in dtypes.items()}
 
 
-def widths_of(feeds: Sequence[Feed]) -> dict[str, int]:
+def widths_of(feeds: Sequence[InputBinding]) -> dict[str, int]:
     """Return encoded list column → number of values in each list, for columns whose length the model fixes."""
     return {feed.columns[0]: width for feed in feeds if feed.kind == PADDED and (width := _width(feed)) is not None}
 
 
-def check_sample(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
+def check_sample(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> None:
     """Raise if a model cannot take the sample: missing lists, lists that are too long, or integers that do not fit."""
     widths = widths_of(feeds)
     for feed in feeds:
@@ -275,13 +275,13 @@ def check_sample(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
                 ) from None
 
 
-def arrays_of(feeds: Sequence[Feed], frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
+def arrays_of(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
     """Convert encoded rows, a pandas DataFrame with lists as objects, to the model's input arrays."""
     with np.errstate(all="ignore"):  # a float64 may be too large for the model's dtype
         return {feed.input.name: _array(feed, frame) for feed in feeds}
 
 
-def _array(feed: Feed, frame: pd.DataFrame) -> NDArray[Any]:
+def _array(feed: InputBinding, frame: pd.DataFrame) -> NDArray[Any]:
     if feed.kind == MATRIX:
         return np.stack([frame[name].to_numpy().astype(feed.dtype) for name in feed.columns], axis=1)
     column = frame[feed.columns[0]]
@@ -297,9 +297,9 @@ def _array(feed: Feed, frame: pd.DataFrame) -> NDArray[Any]:
     return array.astype(feed.dtype).reshape(shape)
 
 
-def _width(feed: Feed) -> int | None:
+def _width(feed: InputBinding) -> int | None:
     return feed.input.shape[1] if feed.input.shape else None
 
 
-def with_rank(feeds: Sequence[Feed], rank: int) -> tuple[Feed, ...]:
+def with_rank(feeds: Sequence[InputBinding], rank: int) -> tuple[InputBinding, ...]:
     return tuple(replace(feed, rank=rank) if feed.kind == COLUMN else feed for feed in feeds)

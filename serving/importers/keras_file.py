@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankline.serving.importers import ForeignModel, saved_model
-from rankline.serving.importers.input_binding import Feed, Input
+from rankline.serving.importers.input_binding import Input, InputBinding
 from rankline.workflows.core.errors import ArtifactError, ExportError
 from rankline.workflows.core.optional_packages import require
 from rankline.workflows.schema.model_artifact import SAVED_MODEL
@@ -72,7 +72,7 @@ _TENSORFLOW = re.compile(
 """TensorFlow functions that only compute."""
 
 
-def takes(path: Path) -> bool:
+def can_load(path: Path) -> bool:
     """Whether a file is a zip archive with a Keras config."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
@@ -284,7 +284,7 @@ class Model(ForeignModel):
         except Exception as error:  # layers raise anything
             raise ExportError(f"the Keras model cannot run the sample: {saved_model.line_of(error)}.") from None
 
-    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         saved_model.save(self._model, self.function, feeds, heads, target)
 
     def function(self, **arrays: Any) -> dict[str, Any]:

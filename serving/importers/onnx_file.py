@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankline.serving.importers import ForeignModel
-from rankline.serving.importers.input_binding import MATRIX, PADDED, Feed, Input, dtypes_of
+from rankline.serving.importers.input_binding import MATRIX, PADDED, Input, InputBinding, dtypes_of
 from rankline.workflows.core.errors import ArtifactError, ExportError
 from rankline.workflows.core.optional_packages import require
 from rankline.workflows.schema.model_artifact import ONNX
@@ -34,7 +34,7 @@ _LABELS = frozenset({"label", "output_label"})
 """Converters' names for the output with the most probable class."""
 
 
-def takes(path: Path) -> bool:
+def can_load(path: Path) -> bool:
     """Whether a file has the suffix of ONNX; protobuf messages have no signature."""
     return path.is_file() and path.suffix.lower() == ".onnx"
 
@@ -66,7 +66,7 @@ class Model(ForeignModel):
     def classes(self, output: str) -> tuple[str, ...]:
         return self._classes.get(output, ())
 
-    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         target.write_bytes(_served(self._model, feeds, heads))
 
 
@@ -289,7 +289,7 @@ def _dtype(path: Path, tensor: Any, verb: str) -> str:
     return str(dtype.name)
 
 
-def _served(model: Any, feeds: Sequence[Feed], heads: Sequence[Head]) -> bytes:
+def _served(model: Any, feeds: Sequence[InputBinding], heads: Sequence[Head]) -> bytes:
     """Return the model, between nodes that create its inputs and nodes that convert its outputs."""
     from onnx import TensorProto
 
@@ -308,7 +308,7 @@ def _served(model: Any, feeds: Sequence[Feed], heads: Sequence[Head]) -> bytes:
     return serialized(graph, "model")
 
 
-def _of_opset(model: Any, feeds: Sequence[Feed]) -> Any:
+def _of_opset(model: Any, feeds: Sequence[InputBinding]) -> Any:
     """Return the model in an opset that supports the operators for lists."""
     from onnx import helper, version_converter
 
@@ -329,7 +329,7 @@ def _of_opset(model: Any, feeds: Sequence[Feed]) -> Any:
         ) from None
 
 
-def _declare(graph: Any, feeds: Sequence[Feed]) -> None:
+def _declare(graph: Any, feeds: Sequence[InputBinding]) -> None:
     from onnx.helper import np_dtype_to_tensor_dtype
 
     lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
@@ -342,7 +342,7 @@ def _declare(graph: Any, feeds: Sequence[Feed]) -> None:
             graph.take(name, kind, 1)
 
 
-def _feed(graph: Any, feed: Feed) -> None:
+def _feed(graph: Any, feed: InputBinding) -> None:
     from onnx.helper import np_dtype_to_tensor_dtype
 
     kind, target = np_dtype_to_tensor_dtype(np.dtype(feed.dtype)), graph.inner + feed.input.name

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rankline.serving.engines.tensorflow.allowed_operations import check_loaded
 from rankline.serving.importers import ForeignModel
-from rankline.serving.importers.input_binding import COLUMN, MATRIX, PADDED, Feed, Input, dtypes_of
+from rankline.serving.importers.input_binding import COLUMN, MATRIX, PADDED, Input, InputBinding, dtypes_of
 from rankline.workflows.core.errors import ArtifactError, ExportError
 from rankline.workflows.core.optional_packages import require
 from rankline.workflows.schema.model_artifact import SAVED_MODEL
@@ -36,7 +36,7 @@ _PLACE = re.compile(
 _NODE = re.compile(r"\x1b\[\d*m|\{\{function_node .*?\}\}|\[\[\{\{node .*|\[Op:.*|^\s*\(\d\) [A-Z_]+:")
 
 
-def takes(path: Path) -> bool:
+def can_load(path: Path) -> bool:
     return path.is_dir() and (path / "saved_model.pb").is_file()
 
 
@@ -73,11 +73,11 @@ class Model(ForeignModel):
             raise ExportError(f"the SavedModel cannot run the sample: {line_of(error)}.") from None
         return {name: output.numpy() for name, output in made.items()}
 
-    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         save(self.kept, self.function, feeds, heads, target)
 
 
-def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+def save(model: Any, function: Any, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
     """Write a SavedModel with a signature for padded columns, and a signature for merlin-systems' flat columns."""
     import tensorflow as tf
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
@@ -144,7 +144,7 @@ def _keeper(model: Any, function: Any) -> Any:
     return keeper
 
 
-def _columns(feeds: Sequence[Feed]) -> list[tuple[str, str, bool]]:
+def _columns(feeds: Sequence[InputBinding]) -> list[tuple[str, str, bool]]:
     """Return name and dtype of each encoded column, and whether it contains lists."""
     lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
     return [(name, dtype, name in lists) for name, dtype in dtypes_of(feeds).items()]
@@ -170,7 +170,7 @@ def _from_offsets(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:
     return values, offsets[1:] - offsets[:-1], tf.RaggedTensor.from_row_splits(values, offsets).to_tensor()
 
 
-def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
+def _tensor(feed: InputBinding, columns: Mapping[str, Any]) -> Any:
     import tensorflow as tf
 
     if feed.kind == MATRIX:
@@ -214,7 +214,7 @@ def line_of(error: Exception) -> str:
     return next((line.rstrip(".") for line in lines if line and not _PLACE.match(line)), type(error).__name__)
 
 
-class Several(ForeignModel):
+class MultiModel(ForeignModel):
     """Several TensorFlow models behind one workflow, as one that takes the inputs and returns the outputs of all."""
 
     format = SAVED_MODEL
@@ -237,7 +237,7 @@ class Several(ForeignModel):
     def function(self, **tensors: Any) -> dict[str, Any]:
         return self._named([model.function(**self._own(model, tensors)) for model in self._models])
 
-    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         save([model.kept for model in self._models], self.function, feeds, heads, target)
 
     def _own(self, model: ForeignModel, tensors: Mapping[str, Any]) -> dict[str, Any]:

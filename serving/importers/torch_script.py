@@ -22,8 +22,8 @@ from rankline.serving.importers.input_binding import (
     COLUMN,
     MATRIX,
     PADDED,
-    Feed,
     Input,
+    InputBinding,
     arrays_of,
     dtypes_of,
     widths_of,
@@ -39,7 +39,7 @@ from rankline.workflows.torchscript.program import is_torch_script, load_torch_s
 _DICTIONARY = "Dict[str, Tensor]"
 
 
-def takes(path: Path) -> bool:
+def can_load(path: Path) -> bool:
     return is_torch_script(path)
 
 
@@ -60,7 +60,7 @@ class Model(ForeignModel):
             raise ArtifactError(f"forward of {path} takes {types}, expected tensors, or one {_DICTIONARY}.")
         self.inputs = () if self._dictionary else tuple(Input(name=name) for name in types)
 
-    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:
+    def resolve_bindings(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> tuple[InputBinding, ...]:
         """Return the first layout that gives one result per row: columns [rows, 1] or [rows], lists flat or padded."""
         feeds = _of_precision(feeds, self._model)
         if self._dictionary:
@@ -88,7 +88,7 @@ class Model(ForeignModel):
             raise
         return tried[0]
 
-    def _of_width(self, feed: Feed, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> Feed:
+    def _of_width(self, feed: InputBinding, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> InputBinding:
         """Fix the width of padded lists to that of the sample if the model rejects wider lists."""
         if feed.kind != PADDED:
             return feed
@@ -97,7 +97,7 @@ class Model(ForeignModel):
         )
         return feed if self._fits(tuple(wider if other is feed else other for other in feeds), rows) else fixed
 
-    def _fits(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> bool:
+    def _fits(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> bool:
         try:
             made = self.run(arrays_of(feeds, rows))
         except ExportError:
@@ -120,7 +120,7 @@ class Model(ForeignModel):
             raise ExportError(f"forward of the TorchScript returns {wrong}, expected tensors.")
         return {name: _array(tensor) for name, tensor in named.items()}
 
-    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         """Trace a module around the model; scripted parts of the model stay scripted."""
         import torch
 
@@ -143,11 +143,11 @@ def _array(tensor: Any) -> NDArray[Any]:
     return array
 
 
-def _longest(feed: Feed, rows: pd.DataFrame) -> int:
+def _longest(feed: InputBinding, rows: pd.DataFrame) -> int:
     return max(map(len, rows[feed.columns[0]]))
 
 
-def _of_precision(feeds: tuple[Feed, ...], model: Any) -> tuple[Feed, ...]:
+def _of_precision(feeds: tuple[InputBinding, ...], model: Any) -> tuple[InputBinding, ...]:
     """Return the feeds with floats in the precision of the model's parameters."""
     import torch
 
@@ -157,9 +157,9 @@ def _of_precision(feeds: tuple[Feed, ...], model: Any) -> tuple[Feed, ...]:
     return tuple(replace(feed, dtype=dtype) if feed.dtype == "float32" else feed for feed in feeds)
 
 
-def _flat(feeds: tuple[Feed, ...]) -> tuple[Feed, ...]:
+def _flat(feeds: tuple[InputBinding, ...]) -> tuple[InputBinding, ...]:
     """Return the feeds with lists as values and offsets instead of matrices."""
-    made: list[Feed] = []
+    made: list[InputBinding] = []
     for feed in feeds:
         if feed.kind != PADDED:
             made.append(feed)
@@ -170,7 +170,7 @@ def _flat(feeds: tuple[Feed, ...]) -> tuple[Feed, ...]:
     return tuple(made)
 
 
-def _lists(feeds: tuple[Feed, ...], padded: bool) -> tuple[Feed, ...]:
+def _lists(feeds: tuple[InputBinding, ...], padded: bool) -> tuple[InputBinding, ...]:
     """Return the feeds with values and lengths of lists as matrices instead of flat arrays."""
     if not padded:
         return feeds
@@ -187,7 +187,7 @@ def _named(made: Any) -> dict[str, Any]:
     return {"score": made}
 
 
-def _example(feeds: Sequence[Feed]) -> dict[str, Any]:
+def _example(feeds: Sequence[InputBinding]) -> dict[str, Any]:
     import torch
 
     lists, widths = {feed.columns[0] for feed in feeds if feed.is_of_list}, widths_of(feeds)
@@ -202,7 +202,7 @@ def _example(feeds: Sequence[Feed]) -> dict[str, Any]:
 
 
 def _served(
-    model: Any, feeds: Sequence[Feed], heads: Sequence[Head], names: tuple[str, ...], *, dictionary: str | None
+    model: Any, feeds: Sequence[InputBinding], heads: Sequence[Head], names: tuple[str, ...], *, dictionary: str | None
 ) -> Any:
     """Return a module whose `forward` takes padded columns by name and returns one tensor per head."""
     import torch
@@ -222,7 +222,7 @@ def _served(
     return module.eval()
 
 
-def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
+def _tensor(feed: InputBinding, columns: Mapping[str, Any]) -> Any:
     import torch
 
     dtype = getattr(torch, feed.dtype)

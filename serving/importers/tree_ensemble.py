@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rankline.serving.importers.input_binding import Feed, Input, dtypes_of
+from rankline.serving.importers.input_binding import Input, InputBinding, dtypes_of
 from rankline.workflows.core.errors import ExportError
 from rankline.workflows.onnx.trees import Tree, attributes
 from rankline.workflows.schema.targets import Head, output_names
@@ -50,7 +50,7 @@ def matrix_of(arrays: Mapping[str, Any]) -> Any:
     return np.asarray(arrays[_INPUT], np.float32)
 
 
-def write_forest(forest: Forest, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+def write_forest(forest: Forest, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
     from onnx import TensorProto, helper
 
     from rankline.workflows.onnx.graph import TREES_DOMAIN, Graph, serialized

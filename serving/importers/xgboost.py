@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankline.serving.importers import ForeignModel
-from rankline.serving.importers.input_binding import Feed, Input
+from rankline.serving.importers.input_binding import Input, InputBinding
 from rankline.serving.importers.tree_ensemble import (
     EXP,
     IDENTITY,
@@ -63,7 +63,7 @@ _REMEDIES = {
 }
 
 
-def takes(path: Path) -> bool:
+def can_load(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -108,7 +108,7 @@ class Model(ForeignModel):
         except (xgboost.core.XGBoostError, ValueError) as error:
             raise ExportError(f"the XGBoost model cannot run the sample: {in_short(error)}.") from None
 
-    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         write_forest(self._forest, feeds, heads, target)
 
 

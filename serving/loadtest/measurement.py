@@ -23,7 +23,7 @@ from rankline.serving.loadtest.runs import Load, Run, bottleneck
 from rankline.serving.loadtest.server_breakdown import Breakdown, Reading, ResourceMeter, Statistics
 from rankline.serving.loadtest.stats.counters import SLICE_S, SliceRecord, Windows
 from rankline.workflows.core.errors import ServerError, ServingError
-from rankline.workflows.schema.tensors import Tensor, apart, side_by_side
+from rankline.workflows.schema.tensors import Tensor, concat_outputs, relative_error
 
 _CLOSED_LOOP_REQUESTS = 20_000
 
@@ -71,7 +71,7 @@ class ScoreCheck:
             scores, expected = self._scores(response, len(answer.rows)), self._expected[answer.rows].reshape(-1)
             if scores.size != expected.size:
                 raise ServingError(f"a response under load has {scores.size} scores, expected {expected.size}.")
-            errors = apart(scores, expected)
+            errors = relative_error(scores, expected)
             self.num_checked += scores.size
             self.max_abs_error = max(self.max_abs_error, float(errors.max()))
             wrong = np.flatnonzero(~(errors <= self._tolerance))  # also true for NaN
@@ -103,7 +103,9 @@ class ScoreCheck:
     def _scores(self, response: Any, num_rows: int) -> npt.NDArray[Any]:
         contents = ((response.raw_output_contents[place_of(response, o.name)], o.numpy_dtype) for o in self._outputs)
         parts = [np.frombuffer(content, dtype) for content, dtype in contents]
-        return parts[0] if len(parts) == 1 else side_by_side([part.reshape(num_rows, -1) for part in parts]).reshape(-1)
+        return (
+            parts[0] if len(parts) == 1 else concat_outputs([part.reshape(num_rows, -1) for part in parts]).reshape(-1)
+        )
 
 
 class Bench:

@@ -19,7 +19,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from rankline.serving.python_backends.model_arguments import Array, Run, ServedModel, whole_number
-from rankline.serving.python_backends.requests import Candidates, is_of_the_request
+from rankline.serving.python_backends.requests import Candidates, is_client_error
 from rankline.serving.triton.step import CANDIDATES, MANIFEST_PARAMETER, MAX_LIST_LENGTH, PLAN, check_step, names_in
 from rankline.workflows.core.errors import ArtifactError, RanklineError
 from rankline.workflows.core.machine import keep_freed_memory
@@ -123,7 +123,7 @@ class BatchingModel(ABC):
         except Exception as error:
             message = f"{self._runs} could not run the request: {self._reason(error)}"
             errors = pb_utils.TritonError
-            status = errors.INVALID_ARG if is_of_the_request(error) else errors.INTERNAL
+            status = errors.INVALID_ARG if is_client_error(error) else errors.INTERNAL
             return pb_utils.InferenceResponse([], errors(message, status))
 
     def _reason(self, error: Exception) -> str:

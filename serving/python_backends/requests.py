@@ -20,7 +20,7 @@ _NAMES = {"ResourceExhaustedError", "OutOfMemoryError", "InternalError", "Unknow
 """Names of framework exceptions, to avoid importing the frameworks."""
 
 
-def is_of_the_request(error: Exception) -> bool:
+def is_client_error(error: Exception) -> bool:
     """Whether the request itself caused an error, such as by values or shapes that do not fit.
 
     Lack of memory, unreadable files and bugs are errors of the server.

@@ -48,7 +48,7 @@ from rankline.workflows.storage.artifacts import (
     remedy,
     write_whole,
 )
-from rankline.workflows.storage.atomic import Use, is_used, sync, sync_all
+from rankline.workflows.storage.atomic import DirectoryLock, is_in_use, sync, sync_all
 from rankline.workflows.storage.untrusted import read_regular
 
 KIND = "ensemble"
@@ -155,10 +155,10 @@ class ExportedEnsemble:
             _activate(self.path, self.name, self.version)
             then()
 
-    def use(self) -> Use:
+    def use(self) -> DirectoryLock:
         """Protect this version from deletion by exports as long as the returned object is alive."""
         try:
-            return Use(self.path / self.name / str(self.version))
+            return DirectoryLock(self.path / self.name / str(self.version))
         except OSError:
             raise _deleted(self) from None
 
@@ -319,7 +319,7 @@ def publish_version(
             _move_in(staging, path, name, number)
             if promote or replaced is None:
                 _activate(path, name, number)
-            _take_oldest(path, name, keep, {replaced, number}, staging)
+            _prune_old_versions(path, name, keep, {replaced, number}, staging)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
@@ -354,7 +354,7 @@ def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: 
         _move_in(source, path, name, number)
         if replaced is None:
             _activate(path, name, number)
-        _take_oldest(path, name, keep, {replaced, number}, source)
+        _prune_old_versions(path, name, keep, {replaced, number}, source)
     return ExportedEnsemble.load(path, number)
 
 
@@ -380,11 +380,11 @@ def _move_in(staging: Path, path: Path, name: str, number: int) -> None:
     sync(path)
 
 
-def _take_oldest(path: Path, name: str, keep: int, spared: Collection[int | None], target: Path) -> None:
+def _prune_old_versions(path: Path, name: str, keep: int, spared: Collection[int | None], target: Path) -> None:
     """Move the oldest versions to `target`, except versions in `spared` or in use. Each move is atomic."""
     for old in _numbers(path / name)[: -max(keep, 2)]:
         directory = path / name / str(old)
-        if old not in spared and not is_used(directory):
+        if old not in spared and not is_in_use(directory):
             directory.rename(target / f"{old}.old")
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rankline.serving.server.logs import ServerLog
-from rankline.workflows.storage.atomic import is_used
+from rankline.workflows.storage.atomic import is_in_use
 
 _YOUNG_S = 60.0  # `launch.py` locks its directory within this time
 
@@ -30,7 +30,7 @@ def remove_left(directory: Path, prefix: str) -> None:
     for home in directory.glob(f"{prefix}*"):
         with suppress(OSError):  # owned by another user, or gone
             found = home.stat()
-            if found.st_uid != os.getuid() or found.st_mtime > time.time() - _YOUNG_S or is_used(home):
+            if found.st_uid != os.getuid() or found.st_mtime > time.time() - _YOUNG_S or is_in_use(home):
                 continue
             for segment in Path("/dev/shm").glob(f"{home.name}*"):
                 segment.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from rankline.serving.engines import engine_for
 from rankline.serving.importers import ForeignModel
-from rankline.serving.importers.input_binding import Encoded, Feed, Input, arrays_of, dtypes_of, match
+from rankline.serving.importers.input_binding import Encoded, Input, InputBinding, arrays_of, dtypes_of, match
 from rankline.workflows.schema.ragged import padded_rows
 from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
 from rankline.workflows.schema.tensor_names import NNZS, OFFSETS, VALUES
@@ -67,7 +67,7 @@ def expected(inputs: tuple[Input, ...]) -> np.ndarray:
     return (1 / (1 + np.exp(-total))).astype(np.float32)
 
 
-def served_arrays(feeds: tuple[Feed, ...], dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
+def served_arrays(feeds: tuple[InputBinding, ...], dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
     """`ROWS` in the layout of served models, in the dtypes in which a plan makes them."""
     arrays = padded_rows(ROWS[list(dict.fromkeys(name for feed in feeds for name in feed.columns))])
     return {
@@ -206,7 +206,9 @@ def both_scores(
         Encoded(name=name, dtype="int64" if name in lists else str(frame[name].dtype), is_list=name in lists)
         for name in columns
     ]
-    feeds = model.settled(match(model.inputs or tuple(Input(name=name) for name in columns), encoded, {}), frame)
+    feeds = model.resolve_bindings(
+        match(model.inputs or tuple(Input(name=name) for name in columns), encoded, {}), frame
+    )
     made = {
         name: np.asarray(output).reshape(len(frame), -1).astype(np.float32)
         for name, output in model.run(arrays_of(feeds, frame)).items()

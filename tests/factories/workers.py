@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from rankline.training.distributed.communicator import Array, Solo
+from rankline.training.distributed.communicator import Array, SingleProcess
 
 
-class OneOfTwo(Solo):
+class FakeTwoWorkers(SingleProcess):
     """A world whose other worker has sent what it has.
 
     Args:

@@ -43,7 +43,7 @@ from rankline.workflows.schema.feature_spec import (
     Source,
     SpecMetadata,
 )
-from rankline.workflows.schema.label_stats import Labels, expected_labels, misfits, sums
+from rankline.workflows.schema.label_stats import Labels, expected_labels, merge_stats, misfits
 from rankline.workflows.schema.spec_file import FILE_NAME, Feature
 from rankline.workflows.schema.targets import Head
 from rankline.workflows.storage.artifacts import publish, refuse_foreign
@@ -175,7 +175,7 @@ class _Writer:
         num_rows = 0
         for rows in self._data.rows(self._mappings[split]):
             table = self._table(rows, schema)
-            seen = sums([seen, self._labels(rows)])
+            seen = merge_stats([seen, self._labels(rows)])
             num_rows += len(table)
             writer.write(table)
             if split == VALID:

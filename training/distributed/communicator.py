@@ -17,7 +17,7 @@ from rankline.workflows.core.errors import ConfigError
 Array = npt.NDArray[Any]
 
 
-class World(Protocol):
+class Communicator(Protocol):
     """One worker's connection to all workers.
 
     All workers must call the methods in the same order. Each method raises `WorkerLostError` if another worker died,
@@ -53,7 +53,7 @@ class World(Protocol):
     def all_gather_object(self, value: Any) -> list[Any]:
         """Return the values of all workers by rank; values must be JSON-serializable."""
 
-    def explained(self) -> AbstractContextManager[None]:
+    def translate_errors(self) -> AbstractContextManager[None]:
         """Translate framework errors that communication raises in the block.
 
         Raises:
@@ -70,7 +70,7 @@ class World(Protocol):
         """
 
 
-class Solo:
+class SingleProcess:
     """A world with a single worker. Does not use Horovod."""
 
     rank = 0
@@ -96,14 +96,14 @@ class Solo:
     def all_gather_object(self, value: Any) -> list[Any]:
         return [value]
 
-    def explained(self) -> AbstractContextManager[None]:
+    def translate_errors(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def propagating_errors(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
-SOLO = Solo()
+SOLO = SingleProcess()
 
 
 # Set for each worker by horovodrun with Gloo and by Open MPI.
@@ -117,7 +117,7 @@ def num_started(environment: Mapping[str, str]) -> int:
     return next((int(environment[name]) for name in names if name in environment), 1)
 
 
-def join_world(config: WorkersConfig | None = None) -> World:
+def join_world(config: WorkersConfig | None = None) -> Communicator:
     """Join the other workers, if horovodrun or mpirun started this process as one of several.
 
     This imports TensorFlow and Horovod, and waits for the others.

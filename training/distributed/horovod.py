@@ -119,7 +119,7 @@ class HorovodWorld:
         return totals
 
     def broadcast(self, variables: Sequence[Any]) -> None:
-        with self.explained():
+        with self.translate_errors():
             for position, variable in enumerate(variables):
                 # Not by the variables' names: these depend on all models that Keras built before in the process.
                 variable.assign(hvd.broadcast(variable.value(), root_rank=0, name=f"rankline_variable_{position}"))
@@ -128,7 +128,7 @@ class HorovodWorld:
         return [float(total) for total in self.all_gather(np.asarray([numbers], np.float64)).sum(axis=0)]
 
     def all_gather(self, array: Array) -> Array:
-        with self.explained():
+        with self.translate_errors():
             rows: Array = hvd.allgather(tf.convert_to_tensor(array), name="rankline_gathered").numpy()
         return rows
 
@@ -139,7 +139,7 @@ class HorovodWorld:
         return [json.loads(text.tobytes()) for text in texts]
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         try:
             yield
         except (tf.errors.OpError, RuntimeError, ValueError) as error:

@@ -45,14 +45,14 @@ class Metric:
 class Objective:
     name: str
     title: str
-    is_rising: bool = False
+    higher_is_better: bool = False
 
     def is_better(self, figure: float, than: float) -> bool:
-        return figure > than if self.is_rising else figure < than
+        return figure > than if self.higher_is_better else figure < than
 
 
 _OBJECTIVES = {
-    BINARY: Objective(name="auc", title="AUC", is_rising=True),
+    BINARY: Objective(name="auc", title="AUC", higher_is_better=True),
     REGRESSION: Objective(name="rmse", title="RMSE"),
     MULTICLASS: Objective(name="logloss", title="logloss"),
 }
@@ -96,7 +96,7 @@ def metric_names(heads: Sequence[Head]) -> dict[str, tuple[Head, Metric]]:
     }
 
 
-def measured(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
+def evaluate_heads(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
     """Compute the metrics of each head over the rows that have its label, under the names of `metric_names`.
 
     Args:
@@ -108,18 +108,18 @@ def measured(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
         Finite values, see `measured_as`; with several heads also `loss`.
     """
     if len(heads) == 1:
-        return measured_as(heads[0].task, rows)
+        return evaluate_task(heads[0].task, rows)
     figures: dict[str, float] = {}
     losses = []
     prefixes = _prefixes([head.column for head in heads])
     for prefix, (head, own) in zip(prefixes, split_by_head(heads, rows), strict=True):
-        of_head = measured_as(head.task, own)
+        of_head = evaluate_task(head.task, own)
         figures |= {prefix + name: figure for name, figure in of_head.items()}
         losses.append(_loss(head, of_head))
     return figures | {"loss": _weighted(heads, losses)}
 
 
-def measured_as(task: str, rows: ScoredRows) -> dict[str, float]:
+def evaluate_task(task: str, rows: ScoredRows) -> dict[str, float]:
     """Compute every metric of a task, by name without a prefix.
 
     Returns:
@@ -149,14 +149,14 @@ def _measured_by_package(name: str, metric: Metric, rows: ScoredRows) -> float:
         ) from error
 
 
-def qualities(heads: Sequence[Head], labels: Array, scores: Array, groups: Array | None = None) -> dict[str, float]:
-    """Compute `measured` for rows of arrays."""
-    return measured(heads, ScoredRows.of(labels, scores, groups))
+def score_heads(heads: Sequence[Head], labels: Array, scores: Array, groups: Array | None = None) -> dict[str, float]:
+    """Compute `evaluate_heads` for rows of arrays."""
+    return evaluate_heads(heads, ScoredRows.of(labels, scores, groups))
 
 
 def quality(labels: Array, scores: Array, groups: Array | None = None, *, task: str = BINARY) -> dict[str, float]:
     """Compute `measured_as` for rows of arrays."""
-    return measured_as(task, ScoredRows.of(labels, scores, groups))
+    return evaluate_task(task, ScoredRows.of(labels, scores, groups))
 
 
 METRICS = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankline.training.distributed.communicator import SOLO, Array, World
+from rankline.training.distributed.communicator import SOLO, Array, Communicator
 from rankline.workflows.schema.targets import BINARY, Head
 
 _PENDING_ROWS = 1 << 20
@@ -72,7 +72,7 @@ class Tally:
         if self._num_pending > max(_PENDING_ROWS, len(self._keys)):
             self._count()
 
-    def rows(self, world: World = SOLO) -> ScoredRows:
+    def rows(self, world: Communicator = SOLO) -> ScoredRows:
         """Return the rows of all workers. All workers get the same rows."""
         if self._held:
             labels, scores, *groups = (
@@ -146,7 +146,7 @@ class FirstRows:
             self._parts.append((labels[: self._room].copy(), scores[: self._room].copy()))
             self._room -= len(self._parts[-1][0])
 
-    def gathered(self, world: World = SOLO) -> tuple[Array, Array]:
+    def gathered(self, world: Communicator = SOLO) -> tuple[Array, Array]:
         """Return labels and scores of all workers in the order of the split. All workers get the same rows."""
         labels, scores = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         return world.all_gather(labels)[:MAX_ROWS], world.all_gather(scores)[:MAX_ROWS]

@@ -13,7 +13,7 @@ from rankline.training.evaluation import split_by_head
 from rankline.training.evaluation.scored_rows import ScoredRows
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.schema.targets import Head
-from rankline.workflows.schema.tensors import side_by_side
+from rankline.workflows.schema.tensors import concat_outputs
 
 FOLDER = "validation"
 """Directory among the artifacts of a run."""
@@ -46,7 +46,7 @@ class ValidationScores:
         columns: dict[str, pa.Array] = {}
         for head in self.heads:
             columns[head.column] = pa.array(next(labels))
-            own = side_by_side([next(scores).reshape(-1, 1) for _ in range(head.width)])
+            own = concat_outputs([next(scores).reshape(-1, 1) for _ in range(head.width)])
             columns[f"{head.column}_score"] = (
                 pa.array(own[:, 0])
                 if head.width == 1
@@ -61,8 +61,8 @@ class ValidationScores:
         try:
             table = pq.read_table(path)
             heads = tuple(map(Head.from_entry, json.loads(table.schema.metadata[_HEADS])))
-            labels = side_by_side([_values(table[head.column], 1) for head in heads])
-            scores = side_by_side([_values(table[f"{head.column}_score"], head.width) for head in heads])
+            labels = concat_outputs([_values(table[head.column], 1) for head in heads])
+            scores = concat_outputs([_values(table[f"{head.column}_score"], head.width) for head in heads])
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(f"{path} has no scores of validation rows ({error}).") from None
         return cls(heads=heads, labels=_narrow(labels), scores=_narrow(scores))

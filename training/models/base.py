@@ -81,10 +81,10 @@ def embedded(
         columns += number_columns(spec.continuous)
     regularizer = penalty(model.l2_embedding)
     layer = feature_layer(columns, spec.categorical, step, activity_regularizer=regularizer, name="features")
-    return dropped(layer(inputs), model.embedding_dropout)
+    return apply_dropout(layer(inputs), model.embedding_dropout)
 
 
-def dropped(x: Any, share: float) -> Any:
+def apply_dropout(x: Any, share: float) -> Any:
     return keras.layers.Dropout(share)(x) if share else x
 
 
@@ -96,7 +96,7 @@ def penalty(weight: float) -> Any:
 def dense_layers(x: Any, units: Iterable[int], dropout: float, *, first_initializer: Any = "glorot_uniform") -> Any:
     for width in units:
         dense = Dense(width, activation="relu", kernel_initializer=first_initializer)
-        x, first_initializer = dropped(dense(x), dropout), "glorot_uniform"
+        x, first_initializer = apply_dropout(dense(x), dropout), "glorot_uniform"
     return x
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 import rankline
 from rankline.training.config.train import SessionConfig, TrainConfig
-from rankline.training.distributed.communicator import SOLO, Array, World
+from rankline.training.distributed.communicator import SOLO, Array, Communicator
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.tracking import rankline_version
 from rankline.training.trainers.base import Batches
@@ -29,7 +29,7 @@ from rankline.workflows.storage.artifacts import code_fingerprint, load_manifest
 from rankline.workflows.storage.atomic import remove
 
 KIND = "training-checkpoint"
-FREE = ("learning_rate",)
+CHANGEABLE_ON_RESUME = ("learning_rate",)
 """Options that may change on resume, so that a diverged run can continue from its last good checkpoint."""
 
 
@@ -128,7 +128,7 @@ class Checkpoint:
                 f"the checkpoint cannot be read: {error} Delete {path}, and train without --resume."
             ) from None
 
-    def check(self, config: TrainConfig, fingerprint: str, *, free: Sequence[str] = FREE) -> None:
+    def check(self, config: TrainConfig, fingerprint: str, *, free: Sequence[str] = CHANGEABLE_ON_RESUME) -> None:
         """Raise if the data differs from the checkpoint's, or an option that is not in `free`."""
         if fingerprint != self.fingerprint:
             raise ArtifactError(
@@ -156,7 +156,7 @@ class Checkpoints:
     """The latest checkpoint of a run, and when to write the next."""
 
     def __init__(
-        self, path: Path, every: int, first: Checkpoint, *, last_step: int | None, world: World = SOLO
+        self, path: Path, every: int, first: Checkpoint, *, last_step: int | None, world: Communicator = SOLO
     ) -> None:
         self.path, self.every, self.last_step = path, every, last_step
         self._first, self._world = first, world
@@ -250,7 +250,7 @@ _SHOWN = 3
 
 
 def check_same(
-    world: World,
+    world: Communicator,
     config: TrainConfig,
     session: SessionConfig,
     workers: WorkersConfig,
@@ -282,7 +282,7 @@ def check_same(
             )
 
 
-def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint | None:
+def shared_checkpoint(world: Communicator, checkpoint: Checkpoint | None) -> Checkpoint | None:
     """Return worker 0's checkpoint on all workers, or None if it has none.
 
     Only worker 0 has the arrays; `rankline.training.trainers.base.Trainer.share_state` sends the state to the others.

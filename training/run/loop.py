@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rankline.training.config.train import TrainConfig
-from rankline.training.distributed.communicator import SOLO, World
-from rankline.training.evaluation import measured, objective_of
+from rankline.training.distributed.communicator import SOLO, Communicator
+from rankline.training.evaluation import evaluate_heads, objective_of
 from rankline.training.evaluation.scored_rows import FirstRows, Tally
 from rankline.training.run.checkpoint import Best, Checkpoint, Checkpoints, Position, Reader, all_finite
 from rankline.training.run.observers import Mark, Observer, Throughput
 from rankline.training.tracking import RunLog
 from rankline.training.trainers.base import Array, Batches, Trainer
-from rankline.training.trainers.lr_schedule import Schedule
+from rankline.training.trainers.lr_schedule import LearningRateSchedule
 from rankline.workflows.core.errors import DataError, RanklineError
 from rankline.workflows.core.formatting import quality_figure
 from rankline.workflows.core.machine import freed_memory_kept
@@ -44,7 +44,7 @@ class OpenData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class Phase:
     """How long a run trains, and which split measures its epochs.
 
     Attributes:
@@ -56,12 +56,12 @@ class Span:
 
     epochs: int
     patience: int
-    judged: str = "valid"
+    monitor: str = "valid"
     every_epoch: bool = True
 
     @property
     def of_training(self) -> str:
-        return f"{INNER}_train_" if self.judged == INNER else "train_"
+        return f"{INNER}_train_" if self.monitor == INNER else "train_"
 
 
 class TrainingRun:
@@ -75,9 +75,9 @@ class TrainingRun:
         trainer: Trainer,
         data: OpenData,
         config: TrainConfig,
-        span: Span,
+        span: Phase,
         *,
-        world: World,
+        world: Communicator,
         checkpoints: Checkpoints,
         log: RunLog,
         observer: Observer,
@@ -87,7 +87,7 @@ class TrainingRun:
         self._checkpoints, self._log, self._observer, self._progress = checkpoints, log, observer, progress
         self._num_rows = int(world.sum([data.train.num_rows])[0])  # per epoch, of all workers
         self._report_every_s = 0.0 if observer.every_step else _REPORT_EVERY_S
-        self._schedule = Schedule.of(config, num_steps=len(data.train) * config.epochs)
+        self._schedule = LearningRateSchedule.of(config, num_steps=len(data.train) * config.epochs)
         self._throughput = Throughput()
         self._at, self._best = Position(), Best()
         self._objective = objective_of(data.heads)
@@ -202,7 +202,7 @@ class TrainingRun:
         now, at = _Sums(self._throughput.mark(), self._finite_loss_sum(), self._trainer.added_sum()), self._at
         note = f"epoch {at.epoch}/{self._span.epochs}, {self._throughput.since(began):,.0f} rows/s"
         if self._config.model.framework.learns_in_steps or at.batch == len(self._data.train):
-            self._observer.after_look(at.step, self._figures(now, last))
+            self._observer.on_log(at.step, self._figures(now, last))
             note += f", loss {self._epoch_loss(now):.4f}"
         self._show(note + (self._reached(self._last) if self._last is not None else ""))
         return now
@@ -315,7 +315,7 @@ def evaluate(
     *,
     group_by: str | None,
     split: str,
-    world: World = SOLO,
+    world: Communicator = SOLO,
     first_rows: FirstRows | None = None,
 ) -> dict[str, float]:
     """Score a split, with the averaged weights if there are any, and compute its metrics.
@@ -336,7 +336,7 @@ def evaluate(
     rows = tally.rows(world)
     with _explained(heads, split):
         # On different machines workers may round differently, and would then stop at different epochs.
-        figures: dict[str, float] = world.all_gather_object(measured(heads, rows))[0]
+        figures: dict[str, float] = world.all_gather_object(evaluate_heads(heads, rows))[0]
     return figures
 
 

@@ -63,7 +63,7 @@ class Throughput:
             self._paused_s += self._clock() - began
 
 
-class EarlyEnd(Exception):  # noqa: N818  (no error)
+class TrialPruned(Exception):  # noqa: N818  (no error)
     """Raised by the observer of a tuning trial to stop a run that is not worth finishing."""
 
 
@@ -71,7 +71,7 @@ class Observer:
     """Receives the events of a run. Does nothing itself."""
 
     every_step = False
-    """Whether to call `after_look` after every step instead of a few times per second."""
+    """Whether to call `on_log` after every step instead of a few times per second."""
 
     def before_step(self, step: int) -> None:
         """Called before a step; `step` counts from 1 over all epochs."""
@@ -79,7 +79,7 @@ class Observer:
     def after_step(self, step: int, num_rows: int) -> None:
         """Called after a step; `num_rows` counts the rows of all workers."""
 
-    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+    def on_log(self, step: int, figures: Mapping[str, float]) -> None:
         """Called every few steps with the metrics since the previous call."""
 
     def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
@@ -107,7 +107,7 @@ class Observers(Observer):
         self.observers = tuple(observers)
         self.every_step = any(observer.every_step for observer in self.observers)
 
-    before_step, after_step, after_look = map(_forwarded, ("before_step", "after_step", "after_look"))
+    before_step, after_step, on_log = map(_forwarded, ("before_step", "after_step", "on_log"))
     after_epoch, after_checkpoint = map(_forwarded, ("after_epoch", "after_checkpoint"))
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class Series(Observer):
         self._log, self._interval_s, self._clock = log, interval_s, clock
         self._logged = clock()
 
-    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+    def on_log(self, step: int, figures: Mapping[str, float]) -> None:
         now = self._clock()
         if now - self._logged >= self._interval_s:
             self._logged = now
@@ -165,11 +165,11 @@ class TensorBoard(Observer):
         self._file = (directory / name).open("ab")
         self._write(file_version="brain.Event:2")
 
-    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+    def on_log(self, step: int, figures: Mapping[str, float]) -> None:
         values = [{"tag": name, "simple_value": figure} for name, figure in figures.items()]
         self._write(step=step, summary={"value": values})
 
-    after_epoch = after_look
+    after_epoch = on_log
 
     def close(self) -> None:
         self._file.close()

@@ -20,7 +20,7 @@ import pandas as pd
 from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.data.loader.memory import available_bytes
 from rankline.training.data.open_split import first_rows as first_rows_of
-from rankline.training.distributed.communicator import SOLO, World
+from rankline.training.distributed.communicator import SOLO, Communicator
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.evaluation import all_metrics
 from rankline.training.evaluation.scored_rows import FirstRows
@@ -28,7 +28,7 @@ from rankline.training.evaluation.validation_scores import FOLDER, ValidationSco
 from rankline.training.models import check_memory, check_rows
 from rankline.training.models.frameworks import Framework
 from rankline.training.run.checkpoint import (
-    FREE,
+    CHANGEABLE_ON_RESUME,
     Checkpoint,
     Checkpoints,
     Generation,
@@ -40,8 +40,8 @@ from rankline.training.run.checkpoint import (
     resized,
     shared_checkpoint,
 )
-from rankline.training.run.loop import INNER, OpenData, Span, TrainingRun, inner_spec
-from rankline.training.run.observers import EarlyEnd, Observer, Observers, check_session, observers_of
+from rankline.training.run.loop import INNER, OpenData, Phase, TrainingRun, inner_spec
+from rankline.training.run.observers import Observer, Observers, TrialPruned, check_session, observers_of
 from rankline.training.tracking import RunLog, TrackingConfig, code_version, tracked_run
 from rankline.training.trainers import trainer_for
 from rankline.training.trainers.base import Array, Batches, Trainer
@@ -73,7 +73,7 @@ def train(
     checkpoint: Path | None = None,
     open_split: Callable[..., Batches] | None = None,
     observers: Callable[[RunLog], Iterable[Observer]] = lambda _: (),
-    world: World = SOLO,
+    world: Communicator = SOLO,
     workers: WorkersConfig | None = None,
     generation: Generation | None = None,
 ) -> TrainedModel:
@@ -152,7 +152,7 @@ def train(
         return TrainedModel.load(output)
 
 
-def rehearse(
+def run_trial(
     prepared: PreparedData,
     config: TrainConfig,
     *,
@@ -174,7 +174,7 @@ def rehearse(
     with _recorded(job, tracking, None, None) as log, _observed(job, log, observers) as observer:
         try:
             return _Fitting(job, log, observer, progress, None).choose(data, observer=observer)
-        except EarlyEnd:
+        except TrialPruned:
             log.set_tags({"pruned": "true"})
             return {}
 
@@ -214,7 +214,7 @@ class _Job:
     worker_batch_size: int
     session: SessionConfig
     workers: WorkersConfig
-    world: World
+    world: Communicator
     data: PreparedData
     spec: FeatureSpec
     framework: Framework
@@ -240,7 +240,7 @@ def _checked(
     config: TrainConfig,
     session: SessionConfig,
     workers: WorkersConfig,
-    world: World,
+    world: Communicator,
     checkpoint: Path | None,
 ) -> _Job:
     if world.rank == 0:
@@ -286,7 +286,11 @@ def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
         )
         if job.session.resume or is_restart:
             found = Checkpoint.load(job.checkpoint)
-            found.check(job.config, job.fingerprint, free=(*FREE, "batch_size") if job.workers.is_elastic else FREE)
+            found.check(
+                job.config,
+                job.fingerprint,
+                free=(*CHANGEABLE_ON_RESUME, "batch_size") if job.workers.is_elastic else CHANGEABLE_ON_RESUME,
+            )
         elif job.checkpoint_every:
             refuse_to_replace(job.checkpoint)
     return shared_checkpoint(job.world, found)
@@ -322,7 +326,7 @@ class _Fitting:
 
     def choose(self, data: OpenData, *, rows_after: int = 0, observer: Observer | None = None) -> Mapping[str, float]:
         config = self._job.config
-        span = Span(epochs=config.epochs, patience=config.early_stopping_patience, judged=INNER)
+        span = Phase(epochs=config.epochs, patience=config.early_stopping_patience, judged=INNER)
         progress = _Share(self._progress, before=0, after=rows_after, about="choosing: ")
         _, chosen, _ = self._run(data, span, observer or _CheckpointsOnly(self._observer), progress, {})
         gc.collect()  # the next model needs the memory of this one
@@ -332,9 +336,9 @@ class _Fitting:
     def fit(self, data: OpenData, chosen: Mapping[str, float]) -> tuple[Trainer, Mapping[str, float], FirstRows | None]:
         config = self._job.config
         if chosen:
-            span = Span(epochs=int(chosen["epoch"]), patience=0, every_epoch=False)
+            span = Phase(epochs=int(chosen["epoch"]), patience=0, every_epoch=False)
         else:
-            span = Span(epochs=config.epochs, patience=config.early_stopping_patience)
+            span = Phase(epochs=config.epochs, patience=config.early_stopping_patience)
         progress = _Share(self._progress, before=self._rows_before, after=0)
         return self._run(data, span, self._observer, progress, chosen)
 
@@ -343,7 +347,7 @@ class _Fitting:
             self._checkpoints.remove()
 
     def _run(
-        self, data: OpenData, span: Span, observer: Observer, progress: Progress, chosen: Mapping[str, float]
+        self, data: OpenData, span: Phase, observer: Observer, progress: Progress, chosen: Mapping[str, float]
     ) -> tuple[Trainer, Mapping[str, float], FirstRows | None]:
         job, resumed, self._resumed = self._job, self._resumed, None
         if resumed and job.workers.is_elastic:

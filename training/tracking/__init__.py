@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankline.training.tracking.config import TrackingConfig as TrackingConfig
 from rankline.training.tracking.journal import Journal, journal_of
-from rankline.workflows.core.progress import beside
+from rankline.workflows.core.progress import background_thread
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.targets import output_names
 
@@ -190,7 +190,7 @@ def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
                 monitor.clear_metrics()
             log.log_metrics(figures, step=(_now_ms() - since_ms) // 1000)
 
-    with beside(sample, "system metrics"):
+    with background_thread(sample, "system metrics"):
         yield
 
 

@@ -323,7 +323,7 @@ class Deliverer:
         """Wait until the run is in the store, could not be created there, or `limit_s` has passed."""
         self._tried.wait(limit_s)
         failure = self._failure
-        if failure is not None and not self._delivery.run_id and not may_pass(failure):
+        if failure is not None and not self._delivery.run_id and not is_transient(failure):
             self._is_abandoned = True
             self.finish()
             Journal(self._journal.directory).remove()
@@ -406,7 +406,7 @@ def _deliver(journal: Journal) -> Outcome:
     return Outcome(journal.directory, uri, delivery.run_id, failure)
 
 
-def may_pass(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether the error may be temporary: no response, or a server error."""
     if isinstance(error, MlflowException):
         return error.error_code in _ANSWERS_LATER

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rankline.training.config.train import TrainConfig
-from rankline.training.distributed.communicator import SOLO, World
+from rankline.training.distributed.communicator import SOLO, Communicator
 from rankline.training.distributed.communicator import Array as Array  # re-exported
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.core.formatting import listed
@@ -57,7 +57,7 @@ class Trainer(ABC):
         config: TrainConfig,
         num_steps: int,
         *,
-        world: World = SOLO,
+        world: Communicator = SOLO,
         laid_out_for: int | None = None,
     ) -> None: ...
 

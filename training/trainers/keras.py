@@ -16,12 +16,12 @@ from tensorflow.python.framework import config as tensorflow_config
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.loader.stream import StreamOptions
 from rankline.training.data.open_split import tensorflow_loader
-from rankline.training.distributed.communicator import SOLO, World
+from rankline.training.distributed.communicator import SOLO, Communicator
 from rankline.training.export import saved_model
 from rankline.training.export.saved_model import split_at_features
 from rankline.training.trainers.base import Array, Batches, Trainer, check_state, share_of_sample
 from rankline.training.trainers.keras_optimizers import OPTIMIZERS, LossScale, ScheduledRate, divided, make_optimizer
-from rankline.training.trainers.lr_schedule import Schedule, check_optimizer
+from rankline.training.trainers.lr_schedule import LearningRateSchedule, check_optimizer
 from rankline.workflows.schema.feature_spec import NEGATIVES, FeatureSpec
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, Head
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
@@ -51,7 +51,7 @@ class TensorFlowTrainer(Trainer):
         config: TrainConfig,
         num_steps: int,
         *,
-        world: World = SOLO,
+        world: Communicator = SOLO,
         laid_out_for: int | None = None,
     ) -> None:
         keras.utils.set_random_seed(config.seed)
@@ -113,7 +113,7 @@ class TensorFlowTrainer(Trainer):
             state.assign(tf.concat([state[:-1], state[-1:] + self._world.rank], axis=0))
 
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
-        with self._world.explained():
+        with self._world.translate_errors():
             self._step(inputs, labels)
 
     def diverged_at(self) -> int | None:
@@ -357,7 +357,7 @@ def _short_name(variable: Any) -> str:
 
 
 def _make_optimizer(config: TrainConfig, num_steps: int) -> Any:
-    schedule = Schedule.of(config, num_steps)
+    schedule = LearningRateSchedule.of(config, num_steps)
     return make_optimizer(
         config.optimizer,
         learning_rate=config.learning_rate if schedule.is_constant else ScheduledRate(config.learning_rate, schedule),

@@ -11,12 +11,12 @@ import tensorflow as tf
 import tf_keras as keras
 
 from rankline.training.config.train import ROWWISE_TABLE_LR_SCALE
-from rankline.training.trainers.lr_schedule import GROWTH_STEPS, INITIAL_SCALE, Schedule, check_optimizer
+from rankline.training.trainers.lr_schedule import GROWTH_STEPS, INITIAL_SCALE, LearningRateSchedule, check_optimizer
 from rankline.workflows.core.errors import ConfigError
 
 
 class ScheduledRate(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]  # tensorflow has no types
-    def __init__(self, learning_rate: float, schedule: Schedule) -> None:
+    def __init__(self, learning_rate: float, schedule: LearningRateSchedule) -> None:
         self._learning_rate, self._schedule = learning_rate, schedule
 
     def __call__(self, step: Any) -> Any:

@@ -32,7 +32,7 @@ def check_optimizer(name: str, table_lr_scale: float | None, known: Collection[s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class LearningRateSchedule:
     """A linear warm-up from zero, a plateau, and a decay to zero at the end of the run.
 
     With "quadratic" this is DLRM's original schedule (Naumov et al. 2019; `LRPolicyScheduler` in its code, a polynomial
@@ -45,7 +45,7 @@ class Schedule:
     decay_start_step: int = TrainConfig.decay_start_step
 
     @classmethod
-    def of(cls, config: TrainConfig, num_steps: int) -> "Schedule":
+    def of(cls, config: TrainConfig, num_steps: int) -> "LearningRateSchedule":
         return cls(
             num_steps=num_steps,
             decay=config.learning_rate_decay,

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rankline.training.config.train import ROWWISE_TABLE_LR_SCALE, TrainConfig
-from rankline.training.trainers.lr_schedule import GROWTH_STEPS, INITIAL_SCALE, Schedule, check_optimizer
+from rankline.training.trainers.lr_schedule import GROWTH_STEPS, INITIAL_SCALE, LearningRateSchedule, check_optimizer
 
 Weights: TypeAlias = Sequence[nn.Parameter]
 
@@ -82,7 +82,7 @@ class Optimizers:
 
     def __init__(self, model: nn.Module, config: TrainConfig, num_steps: int) -> None:
         check_optimizer(config.optimizer, config.table_lr_scale, OPTIMIZERS)
-        self._config, self._schedule, self._done = config, Schedule.of(config, num_steps), 0
+        self._config, self._schedule, self._done = config, LearningRateSchedule.of(config, num_steps), 0
         self.tables: list[nn.Parameter] = []
         for module in model.modules():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):

@@ -117,7 +117,7 @@ def cast(column: Expression, dtype: Any) -> Expression:
 
 
 @dataclass(frozen=True)
-class Found:
+class KeyMatch:
     """Table rows of the keys in a request."""
 
     rows: Expression  # table row for each request row
@@ -135,7 +135,7 @@ class Found:
         return Lookup(self.rows, table)
 
 
-def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, num_unknown: int = 1) -> Found:
+def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, num_unknown: int = 1) -> KeyMatch:
     """Find the keys that one or more columns form (a list column only on its own), among known keys of equal length.
 
     Missing equals missing, as in a pandas merge. Numbers of different dtypes are equal if their values are. More than
@@ -161,7 +161,7 @@ def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, nu
     return _find_in_one(apply(combine, *digits), together, what, 1)
 
 
-def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) -> Found:
+def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) -> KeyMatch:
     if column.is_string != is_string(keys):
         kind = "strings" if is_string(keys) else keys.values.dtype.name
         raise LoweringError(
@@ -187,7 +187,7 @@ def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) 
     rows: Expression = Computed(index, (column,))
     if isinstance(column, Lookup):
         rows = Lookup(column.rows, index.run(column.table))
-    return Found(rows, positions, missing_row)
+    return KeyMatch(rows, positions, missing_row)
 
 
 def _present(keys: Vector) -> Any:

@@ -28,7 +28,7 @@ SILENT: Progress = _Silent()
 
 
 @contextmanager
-def beside(work: Callable[[Event], object], name: str | None = None) -> Iterator[None]:
+def background_thread(work: Callable[[Event], object], name: str | None = None) -> Iterator[None]:
     """Run `work` in a daemon thread while the block runs, then stop the thread and wait for it.
 
     `work` must return soon after the event passed to it is set.

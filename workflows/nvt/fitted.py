@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
-from rankline.workflows.nvt.io.workflow import check_no_folds
+from rankline.workflows.nvt.io.workflow import reject_kfold
 from rankline.workflows.nvt.operators.arrow_input import arrow_columns, frame_of
 from rankline.workflows.nvt.operators.hashing import with_stable_hashes
 
@@ -35,7 +35,7 @@ class OnlineWorkflow:
             )
         if workflow.output_schema is None:
             raise ConfigError("the workflow is not fitted. Call workflow.fit(dataset) first, or load a saved one.")
-        check_no_folds(workflow)
+        reject_kfold(workflow)
         self._workflow = with_stable_hashes(workflow)
         self._reads = list(workflow.input_schema.column_names)
         self._arrow = arrow_columns(workflow)
@@ -51,7 +51,7 @@ class OnlineWorkflow:
         return made
 
 
-def serving_part(load: Callable[[], nvt.Workflow], columns: Collection[str]) -> nvt.Workflow:
+def prune_workflow(load: Callable[[], nvt.Workflow], columns: Collection[str]) -> nvt.Workflow:
     """Return a workflow without raw columns that the given outputs do not depend on.
 
     A raw column to which an operator was only fitted, such as the column that `JoinGroupby` averages, may remain:

@@ -47,7 +47,7 @@ class Requests(Protocol):
     def format_of(self, path: Path) -> str:
         """Return the format of a file: csv, parquet or jsonl."""
 
-    def read_otherwise(self, choices: Mapping[str, Any]) -> list[str]:
+    def incompatible_changes(self, choices: Mapping[str, Any]) -> list[str]:
         """Return the keys of earlier `Dataset.choices` that would read rows differently from the current ones."""
 
     def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:

@@ -57,7 +57,7 @@ class _Progress(Callback):
         self._report(done / (done + sum(len(state[name]) for name in ("waiting", "ready", "running"))))
 
 
-HERE: Pool = _ThisProcess()
+LOCAL: Pool = _ThisProcess()
 """Runs the tasks in this process, one after another."""
 
 
@@ -65,7 +65,7 @@ STAGES = ("read", "fitted", "encoded")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class PrepareContext:
     """Where an encoding writes, and how it runs its work."""
 
     directory: Path  # directory of the artifact; contains only complete files
@@ -87,7 +87,7 @@ class Encoding(Protocol):
     num_rows: Mapping[str, int]
     dropped: Mapping[str, int]
 
-    def write_training_rows(self, workflow: "nvt.Workflow", job: Job) -> "RawSplit":
+    def write_training_rows(self, workflow: "nvt.Workflow", job: PrepareContext) -> "RawSplit":
         """Write the raw rows to which a workflow is fitted.
 
         Raises:
@@ -98,7 +98,7 @@ class Encoding(Protocol):
     def example(self) -> "nvt.Dataset":
         """Return some raw rows, from which NVTabular infers the dtypes of the workflow's outputs."""
 
-    def write_splits(self, workflow: "nvt.Workflow", job: Job) -> "FeatureSpec":
+    def write_splits(self, workflow: "nvt.Workflow", job: PrepareContext) -> "FeatureSpec":
         """Encode and write the splits and the held-out rows with the fitted workflow, which is saved in the artifact.
 
         The returned spec has the metadata that only this encoding knows.

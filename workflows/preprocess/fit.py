@@ -9,7 +9,7 @@ from typing import Any
 
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.nvt.compat import nvt, ops
-from rankline.workflows.preprocess.executor import HERE, Pool, Report
+from rankline.workflows.preprocess.executor import LOCAL, Pool, Report
 
 from merlin.dag import Graph, iter_nodes  # isort: skip
 from merlin.dag.ops.stat_operator import StatOperator  # isort: skip
@@ -20,7 +20,7 @@ def fit(
     open_columns: Callable[[Sequence[str]], nvt.Dataset],
     example: nvt.Dataset,
     report: Report,
-    pool: Pool = HERE,
+    pool: Pool = LOCAL,
 ) -> None:
     """Fit a workflow, one operator after another.
 

@@ -21,16 +21,16 @@ from rankline.workflows.nvt.operators.hashing import with_stable_hashes
 from rankline.workflows.preprocess import EncodingConfig, RowsConfig, SequenceConfig
 from rankline.workflows.preprocess.config import PrepareConfig
 from rankline.workflows.preprocess.dataset import Dataset
-from rankline.workflows.preprocess.executor import HERE, STAGES, Job, Pool
+from rankline.workflows.preprocess.executor import LOCAL, STAGES, Pool, PrepareContext
 from rankline.workflows.preprocess.fit import fit
 from rankline.workflows.preprocess.prepared_data import CATALOG, KIND, PreparedData, write_spec
 from rankline.workflows.preprocess.raw import RawData
 from rankline.workflows.preprocess.sequences import HistoryEncoding
-from rankline.workflows.preprocess.tabular import RowEncoding
+from rankline.workflows.preprocess.tabular import TabularPreprocessor
 from rankline.workflows.storage.artifacts import publish
 from rankline.workflows.storage.atomic import staging_for
 
-_ENCODINGS: dict[type, Any] = {RowsConfig: RowEncoding, SequenceConfig: HistoryEncoding}
+_ENCODINGS: dict[type, Any] = {RowsConfig: TabularPreprocessor, SequenceConfig: HistoryEncoding}
 
 
 def prepare(
@@ -44,7 +44,7 @@ def prepare(
     best_auc: float | None = None,
     partition_rows: int = 1 << 18,
     progress: Progress = SILENT,
-    pool: Pool = HERE,
+    pool: Pool = LOCAL,
 ) -> PreparedData:
     """Split, fit, encode and publish.
 
@@ -81,7 +81,9 @@ def prepare(
         # A lost worker may still write to the scratch directory, but must never write to an artifact.
         scratch_name = output.resolve().with_name(f"{output.name}.scratch")
         with staging_for(scratch_name) as scratch, quiet_nvtabular(), freed_memory_kept():
-            job = Job(directory=directory, scratch=scratch, partition_rows=partition_rows, pool=pool, report=report)
+            job = PrepareContext(
+                directory=directory, scratch=scratch, partition_rows=partition_rows, pool=pool, report=report
+            )
             workflow = with_stable_hashes(dataset.graph(raw, config, choices))
             check_loadable(workflow)
             keep_vocabularies_in(workflow, scratch)

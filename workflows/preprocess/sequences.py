@@ -23,7 +23,7 @@ from rankline.workflows.nvt.compat import nvt
 from rankline.workflows.nvt.io.workflow import load_workflow
 from rankline.workflows.preprocess.config import SequenceConfig
 from rankline.workflows.preprocess.dataset import Dataset, SequenceColumns
-from rankline.workflows.preprocess.executor import Job, Report
+from rankline.workflows.preprocess.executor import PrepareContext, Report
 from rankline.workflows.preprocess.negative_sampling import TRAIN, VALID, Interactions, Rows, Sequences
 from rankline.workflows.preprocess.partitions import (
     FilesWriter,
@@ -80,7 +80,7 @@ class HistoryEncoding:
     def dropped(self) -> Mapping[str, int]:
         return self._sequences.dropped
 
-    def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:  # noqa: ARG002  (any workflow's rows)
+    def write_training_rows(self, workflow: nvt.Workflow, job: PrepareContext) -> RawSplit:  # noqa: ARG002  (any workflow's rows)
         """Write a row without history for each interaction before the held-out one.
 
         The frequency of an item then equals how often it was chosen, and items that occur only later count as unseen.
@@ -101,7 +101,7 @@ class HistoryEncoding:
     def example(self) -> nvt.Dataset:
         return nvtabular_dataset(self._ids.alone(0, _EXAMPLE_ROWS))
 
-    def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
+    def write_splits(self, workflow: nvt.Workflow, job: PrepareContext) -> FeatureSpec:
         columns = _Columns(workflow, _ids_of(self._ids, job), self._config, label=self._dataset.labels[0])
         block_values = job.partition_rows * _VALUES_PER_ROW
         sources = _write_rows(self._sequences, self._ids, columns, self._dataset.inputs, block_values, job)
@@ -224,7 +224,7 @@ class _Columns:
         return pa.table(made)
 
 
-def _ids_of(ids: _RawIds, job: Job) -> dict[str, NDArray[Any]]:
+def _ids_of(ids: _RawIds, job: PrepareContext) -> dict[str, NDArray[Any]]:
     writer = FilesWriter(job.scratch / "alone", rows_per_file=job.partition_rows, dictionaries=())
     for start in range(0, ids.num_alone, job.partition_rows):
         writer.write(ids.alone(start, job.partition_rows))
@@ -248,7 +248,7 @@ def _write_rows(
     columns: _Columns,
     inputs: Sequence[str],
     block_values: int,
-    job: Job,
+    job: PrepareContext,
 ) -> dict[str, Source]:
     sources: dict[str, Source] = {}
     heldout = FilesWriter(job.directory / HELDOUT, rows_per_file=_MAX_FILE_ROWS, rows_per_group=_MAX_GROUP_ROWS)

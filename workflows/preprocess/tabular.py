@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 
 from rankline.workflows.core.errors import ConfigError, DataError, SpecError
 from rankline.workflows.nvt.compat import nvt
-from rankline.workflows.nvt.io.workflow import load_workflow, without_folds
+from rankline.workflows.nvt.io.workflow import for_inference, load_workflow
 from rankline.workflows.nvt.operators.arrow_input import arrow_columns
 from rankline.workflows.nvt.operators.values import holds_text
 from rankline.workflows.preprocess.config import RowsConfig
 from rankline.workflows.preprocess.dataset import Dataset
-from rankline.workflows.preprocess.executor import Job, Report
+from rankline.workflows.preprocess.executor import PrepareContext, Report
 from rankline.workflows.preprocess.partitions import (
     NUM_FILES,
     FileRows,
@@ -42,7 +42,7 @@ from rankline.workflows.preprocess.prepared_data import HELDOUT, HISTORIES
 from rankline.workflows.preprocess.raw import RawData, Shard, StreamedRows
 from rankline.workflows.preprocess.splits import split_batches, split_by_column, split_rows
 from rankline.workflows.schema.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source, SpecMetadata
-from rankline.workflows.schema.label_stats import Labels, expected_labels, sums
+from rankline.workflows.schema.label_stats import Labels, expected_labels, merge_stats
 from rankline.workflows.schema.targets import Head, usual_heads
 
 from merlin.dag.executors import LocalExecutor  # isort: skip
@@ -52,7 +52,7 @@ _PARTITIONS_PER_FILE = 16
 _GROUPS_PER_PARTITION = 2
 
 
-class RowEncoding:
+class TabularPreprocessor:
     """The `Encoding` that splits raw rows and encodes each split file by file."""
 
     def __init__(self, dataset: Dataset, raw: RawData, config: RowsConfig) -> None:
@@ -64,7 +64,7 @@ class RowEncoding:
     def num_rows(self) -> Mapping[str, int]:
         return {split.name: split.num_rows for split in self._splits}
 
-    def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:
+    def write_training_rows(self, workflow: nvt.Workflow, job: PrepareContext) -> RawSplit:
         schema = self._raw.rows.schema
         texts = [name for name in arrow_columns(workflow) if holds_text(schema.field(name).type)]
         self._splits = _write_raw(self._raw, self._config, self._dataset, texts, job)
@@ -75,7 +75,7 @@ class RowEncoding:
     def example(self) -> nvt.Dataset:
         return self._splits[0].example()
 
-    def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
+    def write_splits(self, workflow: nvt.Workflow, job: PrepareContext) -> FeatureSpec:
         """Encode each split file by file. The held-out rows are the raw inputs and encoded labels of `valid`."""
         load = partial(load_workflow, job.directory / "workflow")
         saved = load()
@@ -83,7 +83,7 @@ class RowEncoding:
             directory=job.directory,
             scratch=job.scratch,
             workflow=saved,
-            heldout_workflow=without_folds(saved, load),
+            heldout_workflow=for_inference(saved, load),
             inputs=self._dataset.inputs,
             heads=self._dataset.heads,
             schema=self._raw.rows.schema,
@@ -111,7 +111,7 @@ class RowEncoding:
 
 
 def _write_raw(
-    raw: RawData, config: RowsConfig, dataset: Dataset, dictionaries: list[str], job: Job
+    raw: RawData, config: RowsConfig, dataset: Dataset, dictionaries: list[str], job: PrepareContext
 ) -> tuple[RawSplit, ...]:
     by = split_by_column(raw.rows, config, dataset.time, dataset.group or dataset.group_by)
     report = partial(job.report, "read")
@@ -263,7 +263,7 @@ class _FileTask:
 
 
 def _encode(
-    files: _EncodedFiles, splits: Sequence[RawSplit], job: Job
+    files: _EncodedFiles, splits: Sequence[RawSplit], job: PrepareContext
 ) -> tuple[dict[str, Source], dict[str, int], list[Labels]]:
     """Write each split and the held-out rows.
 
@@ -277,7 +277,7 @@ def _encode(
     seen_in = dict(zip((task.name for task in tasks), seen, strict=True))
     labels_of: dict[str, list[Labels]] = {}
     for name, of_split in tasks_of.items():
-        labels = sums([seen_in[task.name][0] for task in of_split])
+        labels = merge_stats([seen_in[task.name][0] for task in of_split])
         for head, of_head in zip(files.heads, labels, strict=True):
             of_head.check_split(head, name)
         labels_of[name] = labels
@@ -334,7 +334,7 @@ def _write_file(files: _EncodedFiles, task: _FileTask, report: Report) -> tuple[
                 encoded = encoder.encoded(read_partition(rows.path)).slice(rows.start, rows.num_rows)
             else:
                 encoded = encoder.encoded(raw)
-            seen = sums([seen, [_labels(head, encoded, len(files.heads) > 1) for head in files.heads]])
+            seen = merge_stats([seen, [_labels(head, encoded, len(files.heads) > 1) for head in files.heads]])
             writers[task.name].write(encoded)
             if task.heldout:
                 held_out = files.raw(raw, *files.inputs)

@@ -77,7 +77,7 @@ class Labels:
         return replace(head, mean=self.mean, deviation=math.sqrt(self.squares / self.num_rows))
 
 
-def sums(parts: Sequence[Sequence[Labels]]) -> list[Labels]:
+def merge_stats(parts: Sequence[Sequence[Labels]]) -> list[Labels]:
     return [sum(of_head, Labels()) for of_head in zip(*parts, strict=True)]
 
 

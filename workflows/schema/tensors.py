@@ -72,12 +72,12 @@ class Tensor:
         return np.full(shape, fill_value(self.numpy_dtype), self.numpy_dtype)
 
 
-def side_by_side(outputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def concat_outputs(outputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Concatenate outputs of shape [N, width] to [N, sum of widths]; a single output is returned unchanged."""
     return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
 
 
-def apart(scores: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def relative_error(scores: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return absolute differences of scores; relative ones where the expected score exceeds 1. NaN stays NaN."""
     distance: npt.NDArray[Any] = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
     return distance

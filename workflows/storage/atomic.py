@@ -58,8 +58,8 @@ def remove(directory: Path) -> None:
         sync(directory.parent)
 
 
-class Use:
-    """Marks a directory as in use, see `is_used`, until `close` is called or the process ends.
+class DirectoryLock:
+    """Marks a directory as in use, see `is_in_use`, until `close` is called or the process ends.
 
     The directory may be on a read-only file system. Raises OSError if it does not exist.
     """
@@ -67,7 +67,7 @@ class Use:
     def __init__(self, directory: Path) -> None:
         self._descriptor: int | None = None  # set before `os.open` may fail, because `close` reads it
         self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        with suppress(OSError):  # a file system without locks: `is_used` returns False there
+        with suppress(OSError):  # a file system without locks: `is_in_use` returns False there
             fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def close(self) -> None:
@@ -79,8 +79,8 @@ class Use:
         self.close()
 
 
-def is_used(directory: Path) -> bool:
-    """Whether a process on this machine holds a `Use` of the directory."""
+def is_in_use(directory: Path) -> bool:
+    """Whether a process on this machine holds a `DirectoryLock` of the directory."""
     try:
         with _locked(directory, fcntl.LOCK_NB):
             return False

@@ -150,11 +150,11 @@ class TrainingLog(Observer):
     def after_step(self, step: int, num_rows: int) -> None:  # noqa: ARG002
         self._rate = self._times.add(num_rows)
 
-    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+    def on_log(self, step: int, figures: Mapping[str, float]) -> None:
         data = losses(figures["train_loss"], figures["train_added_loss"]) | {"samples/s": self._rate}
         epoch, number = divmod(step - 1, self._steps_per_epoch)
         self._log.write([epoch + 1, number + 1], data)
-        self._series.after_look(step, data)
+        self._series.on_log(step, data)
 
     def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
         self._quality = _quality(figures)

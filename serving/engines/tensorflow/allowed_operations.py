@@ -188,7 +188,7 @@ def _check_variables(prefix: Path) -> None:
         )
 
 
-def is_taken(name: str) -> bool:
+def is_allowed(name: str) -> bool:
     """Whether an operation only computes, or keeps variables and tables."""
     found = _definition(name)
     if found is None or name in _OUTSIDE:
@@ -225,13 +225,13 @@ def _refused(graph: Any) -> Iterator[str]:
     """
     functions = {function.signature.name for function in graph.graph_def.library.function}
     operations = {node.op for node in _nodes(graph.graph_def)} - functions - _CHECKPOINT
-    yield from (name for name in operations if not is_taken(name))
+    yield from (name for name in operations if not is_allowed(name))
     initialisers = [name for key in _INIT_COLLECTIONS for name in graph.collection_def[key].node_list.value]
     outputs = [tensor.name for signature in graph.signature_def.values() for tensor in signature.outputs.values()]
     inputs = [tensor.name for signature in graph.signature_def.values() for tensor in signature.inputs.values()]
-    yield from (name for name in _run_by(graph, [*initialisers, *outputs, *inputs]) if not is_taken(name))
+    yield from (name for name in _run_by(graph, [*initialisers, *outputs, *inputs]) if not is_allowed(name))
     restoring = [graph.saver_def.restore_op_name, graph.saver_def.filename_tensor_name]
-    yield from (name for name in _run_by(graph, restoring) if name not in _RESTORING and not is_taken(name))
+    yield from (name for name in _run_by(graph, restoring) if name not in _RESTORING and not is_allowed(name))
 
 
 def _not_taken(graph: Any) -> Iterator[str]:
@@ -248,13 +248,13 @@ def _not_taken(graph: Any) -> Iterator[str]:
         if function.signature.name.startswith(_OF_CHECKPOINTS) and function.signature.name not in of_objects
     }
     for node in graph.graph_def.node:
-        if node.op not in _CHECKPOINT and not is_taken(node.op):
+        if node.op not in _CHECKPOINT and not is_allowed(node.op):
             yield node.op
     for function in library:
         is_checkpoint = function.signature.name in checkpoints
         for node in function.node_def:
             if checkpoints.intersection(_called(node)) or not (
-                is_taken(node.op) or (is_checkpoint and node.op in _CHECKPOINT)
+                is_allowed(node.op) or (is_checkpoint and node.op in _CHECKPOINT)
             ):
                 yield node.op
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rankline.training.distributed.communicator import World
+from rankline.training.distributed.communicator import Communicator
 from rankline.training.trainers.keras import TensorFlowTrainer
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
@@ -21,7 +21,7 @@ STEPS = ((40, 24), (40, 24), (20, 12))  # rows of worker 0 and of worker 1: unev
 L2 = 2.0**-6  # of what is to stay exact
 
 
-def take_exact_steps(trainer: TensorFlowTrainer, spec: FeatureSpec, world: World) -> None:
+def take_exact_steps(trainer: TensorFlowTrainer, spec: FeatureSpec, world: Communicator) -> None:
     """Some steps of a trainer whose model is the MLP with two hidden layers, and whose `batch_size` is `BATCH_SIZE`."""
     rng = np.random.default_rng(0)
     for rows in STEPS:

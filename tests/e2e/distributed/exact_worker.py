@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rankline.training.config.train import SessionConfig, TrainConfig
-from rankline.training.distributed.communicator import World, join_world
+from rankline.training.distributed.communicator import Communicator, join_world
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.models.sequential import DINConfig
 from rankline.training.models.tabular import MLPConfig
@@ -78,7 +78,7 @@ def share(batch: Any, start: int, stop: int) -> Any:
     return found, labels[start:stop]
 
 
-def fitted(directory: Path, name: str, world: World) -> dict[str, dict[str, Any]]:
+def fitted(directory: Path, name: str, world: Communicator) -> dict[str, dict[str, Any]]:
     """The state of a trainer before training, after steps that are exact, and after others.
 
     In all of them worker 0 has more rows than worker 1. An optimizer's own case alone takes the exact steps.

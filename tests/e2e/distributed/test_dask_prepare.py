@@ -21,7 +21,7 @@ from rankline.workflows.data.criteo.dataset import CRITEO
 from rankline.workflows.data.criteo.reader import read_criteo
 from rankline.workflows.preprocess.config import DaskConfig, PrepareConfig
 from rankline.workflows.preprocess.dask_cluster import open_pool
-from rankline.workflows.preprocess.executor import HERE, Pool
+from rankline.workflows.preprocess.executor import LOCAL, Pool
 from rankline.workflows.preprocess.prepare import prepare
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.preprocess.raw import RawData
@@ -101,7 +101,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> RawData:
 
 @pytest.fixture(scope="module")
 def alone(raw: RawData, tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
-    return made(raw, tmp_path_factory.mktemp("alone") / "prepared", HERE)
+    return made(raw, tmp_path_factory.mktemp("alone") / "prepared", LOCAL)
 
 
 def made(raw: RawData, output: Path, pool: Pool, progress: At | None = None) -> PreparedData:
@@ -169,7 +169,7 @@ def test_workers_of_this_machine_make_the_same_rows_with_histories(tmp_path: Pat
     with open_pool(DaskConfig(dask="local:2", dask_memory="2GB", dask_timeout_s=LIMIT_S), tmp_path / "work") as workers:
         alone, together = (
             prepare(AMAZON, raw, tmp_path / "work" / name, source="generated", partition_rows=500, pool=pool)
-            for name, pool in (("alone", HERE), ("together", workers))
+            for name, pool in (("alone", LOCAL), ("together", workers))
         )
     assert contents(together) == contents(alone)
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["alone", "together"]

@@ -14,7 +14,7 @@ _is_installed: list[bool] = []
 
 
 @contextmanager
-def watched_acts() -> Iterator[list[str]]:
+def record_side_effects() -> Iterator[list[str]]:
     """Notes what this thread does to files, network and processes, and each piece of code that it compiles or runs."""
     if not _is_installed:
         sys.addaudithook(_note)  # for good: Python has no way to take one out

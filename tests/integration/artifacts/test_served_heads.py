@@ -15,7 +15,7 @@ from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from rankline.serving.server.in_process import open_ensemble
 from rankline.training.config.train import TrainConfig
-from rankline.training.evaluation import qualities
+from rankline.training.evaluation import score_heads
 from rankline.training.models import MODELS
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
@@ -114,7 +114,7 @@ def test_heads_are_outputs_on_which_server_and_process_agree(
     assert {"score_click", "score_price, €?", "score_kind of_r", "score_kind of_b é"} <= columns.keys()
     in_order = np.concatenate([outputs[head.column].reshape(len(asked), -1) for head in HEADS], axis=1)
     labels = np.column_stack([heldout[head.column].to_numpy() for head in HEADS])
-    figures = qualities(prepared.spec.heads, labels, in_order)
+    figures = score_heads(prepared.spec.heads, labels, in_order)
     offline = ensembles[name].offline_metrics
     assert figures == pytest.approx({n.removeprefix("valid_"): offline[n] for n in offline if n != "epoch"}, rel=1e-3)
     assert 500 < outputs["price, €?"].mean() < 1_500

@@ -127,7 +127,7 @@ def narrow_dtype(dtype: np.dtype[Any], low: int, high: int) -> np.dtype[Any]:
     return dtype
 
 
-def cut(column: Column, start: int, stop: int) -> Column:
+def slice_rows(column: Column, start: int, stop: int) -> Column:
     """Slice rows from `start` to `stop` without a copy."""
     if not isinstance(column, Ragged):
         return column[start:stop]
@@ -168,7 +168,7 @@ def value_dtype(column: Column) -> np.dtype[Any]:
     return (column.values if isinstance(column, Ragged) else column).dtype
 
 
-def ends(column: Column) -> tuple[Any, Any]:
+def min_max(column: Column) -> tuple[Any, Any]:
     """Smallest and largest value; (0, 0) for an empty column."""
     values = column.values if isinstance(column, Ragged) else column.reshape(-1)
     found = pc.min_max(pa.array(values)).as_py()

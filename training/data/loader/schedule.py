@@ -253,7 +253,7 @@ class Epoch:
         return np.tile(np.random.default_rng(self._seed).permutation(max(several, *sizes, 0)), 2)
 
 
-def dealt(sizes: Sequence[int], num_rows: int) -> list[int]:
+def rows_from_each_group(sizes: Sequence[int], num_rows: int) -> list[int]:
     """Return how many of the first `num_rows` rows of a block come from each row group if all are spread evenly.
 
     Row i of a group with n rows is at position (i + 1/2) / n of the block, so each additional row of the block is one

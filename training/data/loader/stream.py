@@ -312,10 +312,10 @@ class BatchStream:
         if cardinality is None and not (self.is_shuffled and arrays.value_dtype(numbers).kind == "i"):
             return numbers, None
         by_footer = None if self._transform or missing else self._files.statistics(group, name)
-        ends = by_footer or arrays.ends(numbers)
+        ends = by_footer or arrays.min_max(numbers)
         if cardinality is not None:
             if by_footer and not 0 <= by_footer[0] <= by_footer[1] < cardinality:
-                ends = arrays.ends(numbers)  # the footer may include rows that are not read here
+                ends = arrays.min_max(numbers)  # the footer may include rows that are not read here
             for value in ends:
                 if not 0 <= value < cardinality:
                     raise DataError(

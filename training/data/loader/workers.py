@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rankline.training.data.loader import columns as arrays
 from rankline.training.data.loader.columns import Column
-from rankline.training.data.loader.schedule import BatchRun, BlockRows, Epoch, GroupRows, dealt
+from rankline.training.data.loader.schedule import BatchRun, BlockRows, Epoch, GroupRows, rows_from_each_group
 from rankline.workflows.schema.ragged import Ragged
 
 T = TypeVar("T")
@@ -102,7 +102,9 @@ class Workers(Generic[T]):
         for futures, rows in sources:
             decoded = [future.result() for future in futures]
             sizes = [group.num_rows for group in decoded]
-            shares = zip(decoded, dealt(sizes, rows.start), dealt(sizes, rows.stop), strict=True)
+            shares = zip(
+                decoded, rows_from_each_group(sizes, rows.start), rows_from_each_group(sizes, rows.stop), strict=True
+            )
             gathered += [_cut(group.columns, start, stop) for group, start, stop in shares if start < stop]
         dtypes, order = decoded[0].dtypes, self._epoch.run_order(run)
         if self._bucket_by and order is not None:
@@ -133,8 +135,8 @@ def _of_batches(
         if isinstance(whole, Ragged):
             return [arrays.take(whole, order[start:stop], dtype) for start, stop in cuts]
         whole = arrays.take(whole, order, dtype)
-    return [arrays.cut(whole, start, stop) for start, stop in cuts]
+    return [arrays.slice_rows(whole, start, stop) for start, stop in cuts]
 
 
 def _cut(rows: Batch, start: int, stop: int) -> Batch:
-    return {name: arrays.cut(column, start, stop) for name, column in rows.items()}
+    return {name: arrays.slice_rows(column, start, stop) for name, column in rows.items()}

@@ -5,7 +5,7 @@ from rankline.training.models.layers.dense_features import DenseFeatures, Lists
 from rankline.training.models.layers.history import (
     DotProductFeatures,
     HardSearch,
-    PriorShift,
+    NegativeSamplingCorrection,
     Recency,
     RecencyMean,
     SoftSearch,
@@ -18,6 +18,6 @@ from rankline.training.models.layers.sequence_features import SequenceFeatures
 
 __all__ = [
     "FUSED_IDS", "AuxiliaryLoss", "Cross", "Dense", "DenseFeatures", "DienBlock", "DinAttention", "DotAttention",
-    "DotProductFeatures", "DotProductInteraction", "HardSearch", "Lists", "Mlp", "PriorShift", "Recency",
-    "RecencyMean", "ScalarDenseFeatures", "SequenceFeatures", "SmoothedMean", "SoftSearch",
+    "DotProductFeatures", "DotProductInteraction", "HardSearch", "Lists", "Mlp", "NegativeSamplingCorrection",
+    "Recency", "RecencyMean", "ScalarDenseFeatures", "SequenceFeatures", "SmoothedMean", "SoftSearch",
 ]  # fmt: skip

@@ -92,7 +92,7 @@ class DotProductFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflo
         return {**super().get_config(), "dimension": self.dimension}
 
 
-class PriorShift(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class NegativeSamplingCorrection(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Lowers logits during training to correct for more than one negative per positive.
 
     With k negatives per positive, a model learns odds that are k times too low. Training subtracts log k from the

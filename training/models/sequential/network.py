@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 from rankline.training.models import check_rows
-from rankline.training.models.base import UniformIds, dropped, keras_inputs, logit
+from rankline.training.models.base import UniformIds, apply_dropout, keras_inputs, logit
 from rankline.training.models.config import SequentialConfig, StepConfig
 from rankline.training.models.layers import (
     AuxiliaryLoss,
@@ -22,7 +22,7 @@ from rankline.training.models.layers import (
     DotProductFeatures,
     HardSearch,
     Mlp,
-    PriorShift,
+    NegativeSamplingCorrection,
     Recency,
     RecencyMean,
     SequenceFeatures,
@@ -65,15 +65,17 @@ def look_up(inputs: Any, spec: FeatureSpec, model: SequentialConfig, **options: 
     found = dict(layer(inputs))  # a copy, because Keras keeps the original
     for name in ("target", "history", "user", "negatives"):
         if name in found:
-            found[name] = dropped(_held(found[name], model.l2_embedding, name), model.embedding_dropout)
+            found[name] = apply_dropout(
+                _with_l2_penalty(found[name], model.l2_embedding, name), model.embedding_dropout
+            )
     if "bias" in found:
-        found["bias"] = _held(found["bias"], model.l2_linear, "bias")
+        found["bias"] = _with_l2_penalty(found["bias"], model.l2_linear, "bias")
     return found
 
 
 def hidden(parts: Any, units: Any, model: SequentialConfig) -> Any:
-    """Apply dense layers to `parts` side by side, see `Beside`; returns (N, C, units[-1])."""
-    return Mlp(units, dropout=model.dropout)(Beside()([part for part in parts if part is not None]))
+    """Apply dense layers to `parts` side by side, see `BroadcastConcat`; returns (N, C, units[-1])."""
+    return Mlp(units, dropout=model.dropout)(BroadcastConcat()([part for part in parts if part is not None]))
 
 
 def recent(found: dict[str, Any], max_items: int, model: SequentialConfig) -> tuple[Any | None, Any | None]:
@@ -106,11 +108,11 @@ def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: Feature
 def probability(logits: Any, name: str, spec: FeatureSpec) -> Any:
     """Return the sigmoid of the logits, float32, calibrated to one negative per positive."""
     if (num_negatives := spec.metadata.negatives or 1) > 1:
-        logits = PriorShift(num_negatives)(logits)
+        logits = NegativeSamplingCorrection(num_negatives)(logits)
     return keras.layers.Activation("sigmoid", dtype=tf.float32, name=name)(logits)
 
 
-class Beside(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class BroadcastConcat(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Concatenates tensors (N, C, D), and (N, D), which are repeated for all candidates.
 
     Call with a list whose first tensor is (N, C, D); returns (N, C, sum of all D).
@@ -156,7 +158,7 @@ class SplitHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
         return {**super().get_config(), "num_recent": self.num_recent}
 
 
-def _held(x: Any, l2: float, name: str) -> Any:
+def _with_l2_penalty(x: Any, l2: float, name: str) -> Any:
     """Add a penalty on the squared norm of `x`, averaged over the rows, in float32 to avoid overflow of the squares."""
     return keras.layers.ActivityRegularization(l2=l2, dtype=tf.float32, name=f"{name}_penalty")(x) if l2 else x
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 import tf_keras as keras
 
 from rankline.training.models.base import (
+    apply_dropout,
     dense_layers,
-    dropped,
     embedded,
     embedding_columns,
     feature_layer,
@@ -75,7 +75,7 @@ def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> 
     """
     dense = dense_layers(numbers, model.bottom_mlp, model.dropout)
     dense = Dense(model.embedding_dim)(dense)
-    embeddings = dropped(embeddings, model.embedding_dropout)
+    embeddings = apply_dropout(embeddings, model.embedding_dropout)
     vectors = tf.concat([embeddings, dense[:, None]], axis=1)
     pad_to = 1 if step.precision == "float32" else HALF_PRECISION_MULTIPLE
     x = DotProductInteraction(pad_to=pad_to)(vectors, beside=dense)

@@ -9,7 +9,7 @@ from nvtabular.ops.join_groupby import AGG_DTYPES
 from rankline.workflows.compiler.expressions import (
     Columns,
     Expression,
-    Found,
+    KeyMatch,
     apply,
     cast,
     column_of,
@@ -89,7 +89,7 @@ def _check_are_sums(op: ops.TargetEncoding, group: list[str], key: str, stats: p
         )
 
 
-def _find(op: Any, columns: Columns, on: Sequence[str], keys: pd.DataFrame) -> Found:
+def _find(op: Any, columns: Columns, on: Sequence[str], keys: pd.DataFrame) -> KeyMatch:
     what = f"{type(op).__name__} on {', '.join(map(repr, on))}"
     if lists := [name for name in on if columns[name].is_list]:
         raise LoweringError(f"{what}: {lists} contain lists, expected one key per row.")

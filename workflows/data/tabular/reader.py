@@ -208,7 +208,7 @@ class TableRequests:
             raise DataError(f"{path} does not exist. Pass a file with rows to score.")
         return format_of(path) or self.config.data.format or "csv"
 
-    def read_otherwise(self, choices: Mapping[str, Any]) -> list[str]:
+    def incompatible_changes(self, choices: Mapping[str, Any]) -> list[str]:
         before, now = (_reading_of(given) for given in (choices, self.config.choices))
         return [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
 

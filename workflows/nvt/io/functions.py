@@ -25,7 +25,7 @@ HELD_BY = {
 _CALLED = {"UDF": "LambdaOp"}  # class → name that users know
 
 
-class CodeInFile:
+class UnloadedFunction:
     """Stand-in for a function that was not loaded. It raises `ArtifactError` when called.
 
     Args:
@@ -62,7 +62,7 @@ def named_function(module: str, name: str) -> Callable[..., Any]:
     for entry in entry_points(group=GROUP):
         if entry.value == f"{module}:{name}":
             return _loaded(entry)
-    return CodeInFile(f"{module}:{name}")
+    return UnloadedFunction(f"{module}:{name}")
 
 
 def _loaded(entry: Any) -> Callable[..., Any]:
@@ -78,10 +78,10 @@ def _loaded(entry: Any) -> Callable[..., Any]:
     return function
 
 
-def say_whose_they_are(node: Any) -> None:
+def label_unloaded_functions(node: Any) -> None:
     """Set the operator and columns that unloaded functions of a node mention in their error message."""
     for name in {name for names in HELD_BY.values() for name in names}:
         function = vars(node.op).get(name)
-        if isinstance(function, CodeInFile):
+        if isinstance(function, UnloadedFunction):
             schema = node.input_schema
             function.belongs_to(node.op, [] if schema is None else schema.column_names)

@@ -2,7 +2,7 @@
 
 A pickle is a program: it names classes and functions, the arguments to call them with and the state of the resulting
 objects. This reader represents each name by a new class that only records what the pickle requests. The result is a
-tree of plain values and `Call`s, which `workflows/nvt/io/restore.py` interprets.
+tree of plain values and `PickledObject`s, which `workflows/nvt/io/restore.py` interprets.
 
 The reader extends Python's pure-Python unpickler, which is ten times slower than the C one (a second for a million
 strings). The C unpickler allocates whatever size four bytes of the file request, and overflows the stack on deeply
@@ -19,7 +19,7 @@ from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.core.old_names import NEW_NAMES
 
 
-class Call:
+class PickledObject:
     """An object that the pickle requests. The class represents the name, and the instance the call.
 
     Attributes:
@@ -36,7 +36,7 @@ class Call:
     arguments: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *arguments: Any) -> "Call":
+    def __new__(cls, *arguments: Any) -> "PickledObject":
         self = super().__new__(cls)
         self.arguments, self.state = arguments, None
         return self
@@ -44,23 +44,23 @@ class Call:
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
-    def __call__(self, *arguments: Any) -> "Call":
+    def __call__(self, *arguments: Any) -> "PickledObject":
         """Represent a call of a call's result, as in pickled code of functions."""
         return _Unnamed(self, *arguments)
 
 
-class _Unnamed(Call):
+class _Unnamed(PickledObject):
     module, attribute, name = "", "", "the result of a call"
 
 
-def read_inert(stream: IO[bytes]) -> Any:
-    """Read a pickle as a tree of plain values, `Call`s, and subclasses of `Call` for names used as values."""
+def parse_pickle(stream: IO[bytes]) -> Any:
+    """Read a pickle as a tree of plain values and `PickledObject`s, whose subclasses stand for names used as values."""
     return _InertUnpickler(stream).load()
 
 
 def is_name(part: Any) -> bool:
     """Whether a part of the tree is a name used as a value."""
-    return type(part) is type and issubclass(part, Call)
+    return type(part) is type and issubclass(part, PickledObject)
 
 
 # Opcodes that NVTabular's pickles use. Excludes other calls, numbered memos and references to outside of the file.
@@ -105,14 +105,14 @@ class _InertUnpickler(pickle._Unpickler):
         super().__init__(io.BytesIO(content))  # reading from memory never allocates more than the content
         self._containers_left = max(_MIN_CREATED, len(content) // _BYTES_PER_CONTAINER)
         self._max_memos = max(_MIN_CREATED, len(content) // _BYTES_PER_MEMO)
-        self._names: dict[tuple[str, str], type[Call]] = {}
+        self._names: dict[tuple[str, str], type[PickledObject]] = {}
 
-    def find_class(self, module: str, name: str) -> type[Call]:
+    def find_class(self, module: str, name: str) -> type[PickledObject]:
         module = module.replace("numpy._core.", "numpy.core.")  # NumPy 2 renamed the module
         module = NEW_NAMES.get(module, module)
         if (module, name) not in self._names:
             noted = {"module": module, "attribute": name, "name": f"{module}.{name}"}
-            self._names[module, name] = type("Named", (Call,), noted)
+            self._names[module, name] = type("Named", (PickledObject,), noted)
         return self._names[module, name]
 
     def _load_bytearray(self) -> None:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.nvt.compat import nvt, ops
-from rankline.workflows.nvt.io.functions import HELD_BY, CodeInFile, named_function
-from rankline.workflows.nvt.io.pickle_reader import Call, is_name
+from rankline.workflows.nvt.io.functions import HELD_BY, UnloadedFunction, named_function
+from rankline.workflows.nvt.io.pickle_reader import PickledObject, is_name
 
 from merlin.dag.executors import DaskExecutor  # isort: skip
 from merlin.schema import Schema  # isort: skip
@@ -33,7 +33,7 @@ GROUP = "rankline.operators"
 _OPERATORS = ("nvtabular.ops.", "rankline.workflows.nvt.operators")
 
 # Classes that are instantiated empty and filled with the saved state.
-_SHELLS = {
+_RESTORABLE_CLASSES = {
     "merlin.dag.graph": {"Graph"},
     "merlin.dag.node": {"Node"},
     "merlin.dag.ops.concat_columns": {"ConcatColumns"},
@@ -117,7 +117,7 @@ def check_extent(tree: Any, num_bytes: int) -> None:
         return extents[id(part)]
 
     def of_inner(part: Any) -> int:
-        if isinstance(part, Call) and part.name in _NODES:
+        if isinstance(part, PickledObject) and part.name in _NODES:
             nodes.append(part)
             return 8
         return extent(part)
@@ -133,7 +133,7 @@ def check_extent(tree: Any, num_bytes: int) -> None:
 
 
 def _contents_of(part: Any) -> Iterable[Any]:
-    if isinstance(part, Call | dict):
+    if isinstance(part, PickledObject | dict):
         return _parts_of(part)  # without functions, because they are not loaded
     return part if isinstance(part, list | tuple | set | frozenset) else ()
 
@@ -152,14 +152,14 @@ def _check_names(tree: Any) -> None:
         if type(part) in _ATOMS or id(part) in seen:
             continue
         seen.add(id(part))
-        if isinstance(part, Call) or is_name(part):
+        if isinstance(part, PickledObject) or is_name(part):
             _check_name(part)
         left.extend(reversed(_parts_of(part)))
 
 
 def _parts_of(part: Any) -> list[Any]:
     """Return the components of a part in file order, without functions of operators."""
-    if isinstance(part, Call):
+    if isinstance(part, PickledObject):
         held = _functions_of(part)
         if not held:
             return [part.arguments, part.state]
@@ -181,11 +181,11 @@ def _check_name(call: Any) -> None:
         raise _not_data(call.name)
 
 
-def _functions_of(call: Call) -> dict[str, Any]:
+def _functions_of(call: PickledObject) -> dict[str, Any]:
     if call.name not in HELD_BY or not isinstance(call.state, dict):
         return {}
     held = {name: call.state.get(name) for name in HELD_BY[call.name]}
-    return {name: part for name, part in held.items() if isinstance(part, Call) or is_name(part)}
+    return {name: part for name, part in held.items() if isinstance(part, PickledObject) or is_name(part)}
 
 
 class _Maker:
@@ -206,7 +206,7 @@ class _Maker:
             return self.keep(part, kind(self.all(part)))
         if kind is bytearray:
             return bytes(part)
-        if isinstance(part, Call):
+        if isinstance(part, PickledObject):
             return self._called(part)
         if is_name(part) and part.attribute in _TYPES.get(part.module, ()):
             return getattr(importlib.import_module(part.module), part.attribute)
@@ -230,18 +230,18 @@ class _Maker:
             made.extend(self.all(part))
         return made
 
-    def state_of(self, call: Call) -> Any:
+    def state_of(self, call: PickledObject) -> Any:
         held = _functions_of(call)
         if not held:
             return self.make(call.state)
         functions = {
-            name: named_function(part.module, part.attribute) if is_name(part) else CodeInFile()
+            name: named_function(part.module, part.attribute) if is_name(part) else UnloadedFunction()
             for name, part in held.items()
         }
         others = {self.make(name): self.make(part) for name, part in call.state.items() if name not in held}
         return others | functions
 
-    def _called(self, call: Call) -> Any:
+    def _called(self, call: PickledObject) -> Any:
         _check_name(call)  # checked again for the objects that are actually built
         if _is_no_object(call.module, call.attribute):
             raise _unexpected(call)
@@ -257,15 +257,15 @@ def _not_data(name: str) -> ArtifactError:
     return ArtifactError(f"it refers to {name}, which is not data")
 
 
-def _unexpected(call: Call) -> ArtifactError:
+def _unexpected(call: PickledObject) -> ArtifactError:
     return ArtifactError(f"it contains {call.name} with arguments or state that NVTabular does not save")
 
 
-def _make_shell(maker: _Maker, call: Call) -> Any:
+def _make_shell(maker: _Maker, call: PickledObject) -> Any:
     return _fill(maker, call, getattr(importlib.import_module(call.module), call.attribute))
 
 
-def _make_operator(maker: _Maker, call: Call) -> Any:
+def _make_operator(maker: _Maker, call: PickledObject) -> Any:
     kind = getattr(importlib.import_module(call.module), call.attribute, None)
     # The class must be defined in the module, not just imported there: modules contain more than their own classes.
     if not (isinstance(kind, type) and issubclass(kind, ops.Operator) and kind.__module__ == call.module):
@@ -277,7 +277,7 @@ def _make_operator(maker: _Maker, call: Call) -> Any:
     return kind(*maker.all(call.arguments))
 
 
-def _fill(maker: _Maker, call: Call, kind: Any) -> Any:
+def _fill(maker: _Maker, call: PickledObject, kind: Any) -> Any:
     if call.arguments:
         raise _unexpected(call)
     made = maker.keep(call, kind.__new__(kind))
@@ -302,26 +302,26 @@ def _is_operator_name(module: str, name: str) -> bool:
     }
 
 
-def _make_enum(_maker: _Maker, call: Call) -> Any:
+def _make_enum(_maker: _Maker, call: PickledObject) -> Any:
     match call.arguments, call.state:
         case (str() | int() as value,), None:
             return getattr(importlib.import_module(call.module), call.attribute)(value)
     raise _unexpected(call)
 
 
-def _make_executor(_maker: _Maker, _call: Call) -> Any:
+def _make_executor(_maker: _Maker, _call: PickledObject) -> Any:
     """Create a new executor; the saved one is ignored."""
     return DaskExecutor()
 
 
-def _make_slice(_maker: _Maker, call: Call) -> Any:
+def _make_slice(_maker: _Maker, call: PickledObject) -> Any:
     match call.arguments, call.state:
         case (int() | None, int() | None, int() | None), None:
             return slice(*call.arguments)
     raise _unexpected(call)
 
 
-def _make_dtype(_maker: _Maker, call: Call) -> Any:
+def _make_dtype(_maker: _Maker, call: PickledObject) -> Any:
     match call.arguments, call.state:
         case ("O8", False, True), (3, "|", None, None, None, -1, -1, 63):
             return np.dtype(object)
@@ -333,14 +333,14 @@ def _make_dtype(_maker: _Maker, call: Call) -> Any:
     raise _unexpected(call)
 
 
-def _time_dtype(call: Call, code: str, time: Any) -> "np.dtype[Any]":
+def _time_dtype(call: PickledObject, code: str, time: Any) -> "np.dtype[Any]":
     match time:
         case ({**rest}, (bytes(unit), int(count), 1, 1)) if not rest and unit in _TIME_UNITS and _TIMES.fullmatch(code):
             return np.dtype(f"{code}[{count}{unit.decode()}]")
     raise _unexpected(call)
 
 
-def _make_array(maker: _Maker, call: Call) -> NDArray[Any]:
+def _make_array(maker: _Maker, call: PickledObject) -> NDArray[Any]:
     match call.arguments, call.state:
         case (kind, (0,), b"b"), (1, tuple(shape), dtype, bool(is_fortran), bytes() | list() as values):
             if kind.name == "numpy.ndarray":
@@ -348,14 +348,14 @@ def _make_array(maker: _Maker, call: Call) -> NDArray[Any]:
     raise _unexpected(call)
 
 
-def _make_array_of_buffer(maker: _Maker, call: Call) -> NDArray[Any]:
+def _make_array_of_buffer(maker: _Maker, call: PickledObject) -> NDArray[Any]:
     match call.arguments, call.state:
         case (bytes() | bytearray() as values, dtype, tuple(shape), "C" | "F" as order), None:
             return _array_of(maker, call, values, dtype, shape, order)
     raise _unexpected(call)
 
 
-def _array_of(maker: _Maker, call: Call, values: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+def _array_of(maker: _Maker, call: PickledObject, values: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
     made_dtype = maker.make(dtype)
     if not isinstance(made_dtype, np.dtype) or made_dtype.hasobject != isinstance(values, list):
         raise _unexpected(call)
@@ -371,17 +371,17 @@ def _array_of(maker: _Maker, call: Call, values: Any, dtype: Any, shape: Any, or
     return flat.reshape(shape, order=order)
 
 
-def _make_scalar(maker: _Maker, call: Call) -> Any:
+def _make_scalar(maker: _Maker, call: PickledObject) -> Any:
     match call.arguments, call.state:
         case (dtype, bytes(value)), None:
             return _array_of(maker, call, value, dtype, (1,), "C")[0]
     raise _unexpected(call)
 
 
-def _make_index(maker: _Maker, call: Call) -> Any:
+def _make_index(maker: _Maker, call: PickledObject) -> Any:
     """Build an index; its name may be the name of a column."""
     match call.arguments, call.state:
-        case (kind, {"data": Call() as data, "name": name, **rest}), None if not rest:
+        case (kind, {"data": PickledObject() as data, "name": name, **rest}), None if not rest:
             values = maker.make(data)
             if kind.name.startswith("pandas.core.indexes.") and isinstance(values, np.ndarray):
                 return pd.Index(values, dtype=values.dtype, name=maker.make(name))
@@ -391,16 +391,16 @@ def _make_index(maker: _Maker, call: Call) -> Any:
     raise _unexpected(call)
 
 
-def _make_frame(maker: _Maker, call: Call) -> pd.DataFrame:
+def _make_frame(maker: _Maker, call: PickledObject) -> pd.DataFrame:
     match call.arguments, call.state:
-        case (), {"_mgr": Call(name="pandas.core.internals.managers.BlockManager") as manager}:
+        case (), {"_mgr": PickledObject(name="pandas.core.internals.managers.BlockManager") as manager}:
             blocks, axes = manager.arguments
             columns, index = (_index_of(maker, call, axis) for axis in axes)
             return _frame_of(maker, call, blocks, columns, index)
     raise _unexpected(call)
 
 
-def _frame_of(maker: _Maker, call: Call, blocks: Any, columns: pd.Index, index: pd.Index) -> pd.DataFrame:
+def _frame_of(maker: _Maker, call: PickledObject, blocks: Any, columns: pd.Index, index: pd.Index) -> pd.DataFrame:
     by_position: dict[int, NDArray[Any]] = {}
     parts = [_block_of(maker, call, block) for block in blocks]
     if len(columns) != sum(len(rows) for rows, _ in parts):  # checked first: an index may claim any length
@@ -416,33 +416,33 @@ def _frame_of(maker: _Maker, call: Call, blocks: Any, columns: pd.Index, index: 
     return frame
 
 
-def _block_of(maker: _Maker, call: Call, block: Any) -> tuple[NDArray[Any], Any]:
+def _block_of(maker: _Maker, call: PickledObject, block: Any) -> tuple[NDArray[Any], Any]:
     """Return the columns of one dtype in a frame, as rows of an array, and their positions in the frame."""
     match block:
-        case Call(name="pandas._libs.internals._unpickle_block", arguments=(values, placement, 2)):
+        case PickledObject(name="pandas._libs.internals._unpickle_block", arguments=(values, placement, 2)):
             rows = maker.make(values)
             if isinstance(rows, np.ndarray) and rows.ndim == 2:
                 return rows, maker.make(placement)
     raise _unexpected(call)
 
 
-def _make_series(maker: _Maker, call: Call) -> "pd.Series[Any]":
+def _make_series(maker: _Maker, call: PickledObject) -> "pd.Series[Any]":
     match call.arguments, call.state:
-        case (), {"_mgr": Call(state=([axis], [values], *_)), "name": name}:
+        case (), {"_mgr": PickledObject(state=([axis], [values], *_)), "name": name}:
             array, index = maker.make(values), _index_of(maker, call, axis)
             if isinstance(array, np.ndarray) and array.shape == index.shape:  # pandas would broadcast a single value
                 return pd.Series(array, index=index, name=maker.make(name))
     raise _unexpected(call)
 
 
-def _index_of(maker: _Maker, call: Call, axis: Any) -> pd.Index:
+def _index_of(maker: _Maker, call: PickledObject, axis: Any) -> pd.Index:
     index = maker.make(axis)
     if not isinstance(index, pd.Index):
         raise _unexpected(call)
     return index
 
 
-def _make_matrix(maker: _Maker, call: Call) -> Any:
+def _make_matrix(maker: _Maker, call: PickledObject) -> Any:
     match call.arguments, call.state:
         case (), {"_shape": (int(height), int(width)), "data": data, "indices": indices, "indptr": starts}:
             if width > _MAX_COLUMNS:
@@ -456,28 +456,31 @@ def _make_matrix(maker: _Maker, call: Call) -> Any:
     raise _unexpected(call)
 
 
-def _make_dataset(maker: _Maker, call: Call) -> Any:
+def _make_dataset(maker: _Maker, call: PickledObject) -> Any:
     """Create a new Dataset from the single frame that `JoinExternal` keeps in it."""
     match call.arguments, call.state:
-        case (), {"schema": schema, "engine": Call(state={"_ddf": Call(state=(Call(state=graph), str(name), *_))})}:
+        case (), {
+            "schema": schema,
+            "engine": PickledObject(state={"_ddf": PickledObject(state=(PickledObject(state=graph), str(name), *_))}),
+        }:
             match graph:
                 case {"layers": {**layers}} if list(layers) == [name]:
                     return _dataset_of(maker, call, layers[name], maker.make(schema))
     raise _unexpected(call)
 
 
-def _dataset_of(maker: _Maker, call: Call, layer: Any, schema: Any) -> Any:
+def _dataset_of(maker: _Maker, call: PickledObject, layer: Any, schema: Any) -> Any:
     match layer:
-        case Call(state={"mapping": {**parts}}) if parts:
+        case PickledObject(state={"mapping": {**parts}}) if parts:
             frames = [maker.make(frame) for _, frame in sorted(parts.items(), key=lambda part: int(part[0][1]))]  # type: ignore[index]
             if isinstance(schema, Schema) and all(isinstance(frame, pd.DataFrame) for frame in frames):
                 return nvt.Dataset(frames[0] if len(frames) == 1 else pd.concat(frames), schema=schema)
     raise _unexpected(call)
 
 
-_Rule = Callable[[_Maker, Call], Any]
+_Rule = Callable[[_Maker, PickledObject], Any]
 _RULES: dict[str, _Rule] = {
-    **{f"{module}.{name}": _make_shell for module, names in _SHELLS.items() for name in names},
+    **{f"{module}.{name}": _make_shell for module, names in _RESTORABLE_CLASSES.items() for name in names},
     **{f"{module}.{name}": _make_enum for module, names in _ENUMS.items() for name in names},
     "builtins.slice": _make_slice,
     "merlin.dag.executors.DaskExecutor": _make_executor,

@@ -17,8 +17,8 @@ import cloudpickle
 from rankline.workflows.core.errors import ArtifactError, ConfigError, in_short
 from rankline.workflows.core.validation import MAX_PADDED_LENGTH
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
-from rankline.workflows.nvt.io.functions import say_whose_they_are
-from rankline.workflows.nvt.io.pickle_reader import read_inert
+from rankline.workflows.nvt.io.functions import label_unloaded_functions
+from rankline.workflows.nvt.io.pickle_reader import parse_pickle
 from rankline.workflows.nvt.io.restore import GROUP, check_extent, has_rule, make_parts
 from rankline.workflows.nvt.io.vocabulary_files import check_vocabulary
 from rankline.workflows.storage.untrusted import read_regular
@@ -134,13 +134,13 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
     try:
         content = read_regular(path, _MAX_PICKLE_BYTES)
         with quiet_nvtabular():
-            tree = read_inert(BytesIO(content))
+            tree = parse_pickle(BytesIO(content))
             check_extent(tree, len(content))
             workflow = make_parts(tree)
         if isinstance(workflow, nvt.Workflow):
             for node in _nodes(workflow.graph):
                 _keep_files_in(node.op, directory)
-                say_whose_they_are(node)
+                label_unloaded_functions(node)
     except ArtifactError as error:
         remedy = _too_old(directory) or (
             "Expected NVTabular operators and data only; register your own operator classes in the entry-point "
@@ -236,7 +236,7 @@ def _moved(file: str, saved_in: str, directory: Path) -> str:
     return str(path)
 
 
-def without_folds(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> nvt.Workflow:
+def for_inference(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> nvt.Workflow:
     """Return a workflow for serving, which encodes targets by the statistics of all rows.
 
     NVTabular's `TargetEncoding` excludes the statistics of a random fold, so that a training row's encoding does not
@@ -251,7 +251,7 @@ def without_folds(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> n
     return workflow
 
 
-def check_no_folds(workflow: nvt.Workflow) -> None:
+def reject_kfold(workflow: nvt.Workflow) -> None:
     """Raise `ConfigError` if the workflow's result depends on the row order of the fit."""
     if any(operator.kfold > 1 for operator in _target_encodings(workflow)):
         raise ConfigError(

@@ -30,7 +30,7 @@ def take(log: TrainingLog, clock: Clock, steps: range, *, step_s: float = 0.5, n
         log.before_step(step)
         clock.now_s += step_s
         log.after_step(step, num_rows)
-        log.after_look(step, LOOKED)
+        log.on_log(step, LOOKED)
 
 
 def test_line_has_what_dllogger_writes(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from rankline.runs.summary import runs_in
 from rankline.training.config.train import TrainConfig
 from rankline.training.models import MODELS
 from rankline.training.models.tabular import DLRMConfig, MLPConfig
-from rankline.training.run.observers import EarlyEnd, Observer
-from rankline.training.run.train import rehearse
+from rankline.training.run.observers import Observer, TrialPruned
+from rankline.training.run.train import run_trial
 from rankline.training.tracking import TrackingConfig
 from rankline.tuning.hyperparameters import Tuned, tune
 from rankline.tuning.search_space import OneOf, Range, search_space
@@ -153,11 +153,11 @@ def test_trial_that_is_ended_early_has_no_figure_and_says_so(workplace: Workplac
     class Impatient(Observer):
         def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
             assert figures["inner_auc"] > 0
-            raise EarlyEnd
+            raise TrialPruned
 
     name = "ended early"
     tracking = replace(workplace.tracking, experiment="early", run_name=name)
-    assert rehearse(workplace.prepared, TRAIN, tracking=tracking, observers=lambda _: [Impatient()]) == {}
+    assert run_trial(workplace.prepared, TRAIN, tracking=tracking, observers=lambda _: [Impatient()]) == {}
     experiment = workplace.client.get_experiment_by_name("early")
     assert experiment is not None
     (run,) = workplace.client.search_runs([experiment.experiment_id])

@@ -16,7 +16,7 @@ import torch
 
 from rankline.serving.engines import engine_for
 from rankline.serving.engines.offline import OfflineModel
-from rankline.serving.export.parity import awkward_rows, check_parity, transform_offline
+from rankline.serving.export.parity import check_parity, edge_case_rows, transform_offline
 from rankline.workflows.compiler.compile import compile_workflow
 from rankline.workflows.core.errors import ArtifactError, ParityError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
@@ -276,7 +276,7 @@ def test_awkward_values_are_of_the_kind_of_their_column(mixed: tuple[nvt.Workflo
     _, plan = mixed
     words = {"word": pa.large_string(), "words": pa.list_(pa.large_string())}
     schema = pa.schema([(f.name, words.get(f.name, f.type)) for f in MIXED_HELDOUT.schema])
-    rows = awkward_rows(plan, MIXED_HELDOUT.cast(schema))
+    rows = edge_case_rows(plan, MIXED_HELDOUT.cast(schema))
     assert {"", "日本", "a\0b"} <= set(rows["word"].to_pylist())
     assert max(map(len, rows["word"].to_pylist())) > 200
     prices = rows["price"].to_numpy()

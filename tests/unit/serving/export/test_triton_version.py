@@ -203,7 +203,7 @@ def test_model_is_a_separate_step_where_columns_are_optional(
 ) -> None:
     *steps, _ = written(tmp_path, plan=plan_of(), optional=optional, fused=fused)
     assert len(steps) == num_steps
-    assert ExportConfig(fused=fused).settled(optional, 3).fused == (num_steps == 1)
+    assert ExportConfig(fused=fused).with_resolved_layout(optional, 3).fused == (num_steps == 1)
 
 
 @pytest.mark.parametrize("fused", [True, False])

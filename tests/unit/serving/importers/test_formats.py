@@ -69,7 +69,7 @@ def test_imported_model_scores_the_same_when_served(format_name: str, layout: st
     inputs = LAYOUTS[layout]
     model = open_model(FORMATS[format_name](inputs, tmp_path / "model"))
     feeds = match(model.inputs, COLUMNS, {})
-    feeds = model.settled(feeds, ROWS)
+    feeds = model.resolve_bindings(feeds, ROWS)
     made = model.run(arrays_of(feeds, ROWS))
     ((name, scores),) = made.items()
     np.testing.assert_allclose(scores.reshape(-1), expected(inputs), rtol=1e-6)
@@ -93,7 +93,7 @@ def test_imported_model_takes_columns_of_any_name(format_name: str, names: tuple
     model = open_model(FORMATS[format_name](inputs, tmp_path / "model"))
     columns = [replace(column, name=name) for name, column in zip(names, COLUMNS, strict=True)]
     rows = ROWS.set_axis(names, axis="columns")
-    feeds = model.settled(match(model.inputs, columns, renames), rows)
+    feeds = model.resolve_bindings(match(model.inputs, columns, renames), rows)
     ((name, _),) = model.run(arrays_of(feeds, rows)).items()
     target = tmp_path / "served" / model.format
     target.parent.mkdir()

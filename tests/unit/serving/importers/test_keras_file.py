@@ -17,7 +17,7 @@ from rankline.serving.importers import keras_file, open_model
 from rankline.serving.importers.keras_file import Model
 from rankline.workflows.core.errors import ArtifactError
 from tests.factories.importable_models import check_scores
-from tests.harness.process.audit_hooks import watched_acts
+from tests.harness.process.audit_hooks import record_side_effects
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -230,7 +230,7 @@ ACTS = ("subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "soc
 @pytest.fixture
 def nothing_runs() -> Iterator[None]:
     """No process is started and nothing is asked of the network."""
-    with watched_acts() as acts:
+    with record_side_effects() as acts:
         yield
     assert [act for act in acts if act.startswith(ACTS)] == []
 

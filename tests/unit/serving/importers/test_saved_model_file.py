@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankline.serving.engines.tensorflow.allowed_operations import check_loaded, check_served, is_taken
+from rankline.serving.engines.tensorflow.allowed_operations import check_loaded, check_served, is_allowed
 from rankline.serving.importers import open_model
 from rankline.serving.importers.saved_model import Model
 from rankline.workflows.core.errors import ArtifactError
@@ -81,7 +81,7 @@ def test_keras_model_is_served_without_its_optimizer(release: str, tmp_path: Pat
 def test_operations_left_by_training_are_accepted(operation: str) -> None:
     import tensorflow  # noqa: F401  (it fills the registry)
 
-    assert is_taken(operation)
+    assert is_allowed(operation)
 
 
 def test_only_variables_that_score_are_written(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_no_operation_that_takes_a_file_name_is_accepted() -> None:
         operation.name
         for operation in all_operations()
         for entry in (*operation.input_arg, *operation.attr)
-        if any(word in entry.name for word in words) and is_taken(operation.name)
+        if any(word in entry.name for word in words) and is_allowed(operation.name)
     }
     assert taken <= computing
 

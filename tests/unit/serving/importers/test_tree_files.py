@@ -190,10 +190,10 @@ def test_xgboost_value_that_was_missing_in_training_is_missing_in_requests(tmp_p
 
 @EACH
 def test_format_is_recognised_by_content(framework: Framework, tmp_path: Path) -> None:
-    takes = framework.importer.takes
+    can_load = framework.importer.can_load
     booster = framework.train(random_rows(np.random.default_rng(7), 100), trees=1)
-    assert takes(framework.save(booster, tmp_path).rename(tmp_path / "no suffix"))
-    assert not takes(tmp_path)
+    assert can_load(framework.save(booster, tmp_path).rename(tmp_path / "no suffix"))
+    assert not can_load(tmp_path)
     for content in (
         b"",
         b"{}",
@@ -204,11 +204,11 @@ def test_format_is_recognised_by_content(framework: Framework, tmp_path: Path) -
         b"a tree\n",
     ):
         (tmp_path / "other").write_bytes(content)
-        assert not takes(tmp_path / "other"), content
+        assert not can_load(tmp_path / "other"), content
     if framework is XGBOOST:
         indented = json.dumps(dict(reversed(xgboost_document(booster).items())), indent=2)
         (tmp_path / "indented").write_text(indented)
-        assert takes(tmp_path / "indented")
+        assert can_load(tmp_path / "indented")
         assert xgboost_file.Model(tmp_path / "indented").inputs[0].features == NAMES
 
 

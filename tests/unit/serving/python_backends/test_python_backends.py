@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.serving.python_backends.requests import Candidates, is_of_the_request
+from rankline.serving.python_backends.requests import Candidates, is_client_error
 from rankline.workflows.core.errors import RequestError
 
 MAX_SCORES = 1000
@@ -109,7 +109,7 @@ def test_outputs_without_a_value_per_candidate_are_refused() -> None:
     ],
 )
 def test_errors_caused_by_the_request(error: Exception) -> None:
-    assert is_of_the_request(error)
+    assert is_client_error(error)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_errors_caused_by_the_request(error: Exception) -> None:
     ],
 )
 def test_errors_not_caused_by_the_request(error: Exception) -> None:
-    assert not is_of_the_request(error)
+    assert not is_client_error(error)

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from rankline.training.distributed.communicator import SOLO, Solo, World, join_world
+from rankline.training.distributed.communicator import SOLO, Communicator, SingleProcess, join_world
 
 
 def test_worker_alone_exchanges_with_nobody() -> None:
-    world: World = Solo()
+    world: Communicator = SingleProcess()
     rows = np.arange(3.0)
     gradients = [object()]
     assert (world.rank, world.size) == (0, 1)
@@ -14,7 +14,7 @@ def test_worker_alone_exchanges_with_nobody() -> None:
     assert world.all_gather(rows) is rows
     assert world.all_gather_object({"rank": 0}) == [{"rank": 0}]
     world.broadcast([object()])
-    with pytest.raises(RuntimeError, match="its own"), world.explained(), world.propagating_errors():
+    with pytest.raises(RuntimeError, match="its own"), world.translate_errors(), world.propagating_errors():
         raise RuntimeError("its own")
 
 

@@ -6,7 +6,7 @@ import tf_keras as keras
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rankline.training.evaluation import METRICS, measured_as, quality
+from rankline.training.evaluation import METRICS, evaluate_task, quality
 from rankline.training.evaluation.metrics import calibration, calibration_error, gauc, logloss, thresholded_auc
 from rankline.training.evaluation.scored_rows import ScoredRows
 from rankline.workflows.data.auc import exact_auc
@@ -124,5 +124,5 @@ def test_rows_that_come_several_times_count_as_often(rows: list[tuple[bool, int,
     score = (twentieth / 20).astype(np.float32)
     once = ScoredRows(labels=label, scores=score, counts=count, groups=group)
     expected = quality(*(np.repeat(column, count) for column in (label, score, group)))
-    assert measured_as(BINARY, once) == pytest.approx(expected, abs=1e-12)
+    assert evaluate_task(BINARY, once) == pytest.approx(expected, abs=1e-12)
     assert set(expected) <= {name for name, metric in METRICS.items() if BINARY in metric.tasks}

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.training.evaluation import measured, qualities, scored_rows
+from rankline.training.evaluation import evaluate_heads, score_heads, scored_rows
 from rankline.training.evaluation.scored_rows import FirstRows, ScoredRows, Tally
 from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
-from tests.factories.workers import OneOfTwo
+from tests.factories.workers import FakeTwoWorkers
 
 BINARY = [Head("label")]
 SCORES = [-np.inf, -2.5, -0.0, 0.0, 1e-30, 0.25, 0.5, 1.0]
@@ -46,9 +46,9 @@ def test_order_of_the_rows_changes_no_bit_of_a_figure() -> None:
         tally = Tally(BINARY)
         for part in np.array_split(order, 7):
             tally.add(labels[part], scores[part], groups[part])
-        figures.append(measured(BINARY, tally.rows()))
+        figures.append(evaluate_heads(BINARY, tally.rows()))
     assert figures[0] == figures[1]
-    assert figures[0] == pytest.approx(qualities(BINARY, labels, scores, groups))
+    assert figures[0] == pytest.approx(score_heads(BINARY, labels, scores, groups))
 
 
 def test_workers_count_together_what_each_has_scored() -> None:
@@ -59,8 +59,8 @@ def test_workers_count_together_what_each_has_scored() -> None:
     for tally, rows in ((here, slice(0, 150)), (there, slice(150, 400)), (whole, slice(0, 400))):
         tally.add(labels[rows], scores[rows], groups[rows])
     there.rows()
-    found = here.rows(OneOfTwo([there._keys, there._counts]))
-    assert measured(BINARY, found) == measured(BINARY, whole.rows())
+    found = here.rows(FakeTwoWorkers([there._keys, there._counts]))
+    assert evaluate_heads(BINARY, found) == evaluate_heads(BINARY, whole.rows())
 
 
 def test_memory_grows_with_distinct_scores_not_with_rows() -> None:
@@ -81,7 +81,7 @@ def test_rows_of_other_heads_are_held_as_they_are(heads: list[Head]) -> None:
     tally = Tally(heads)
     for part in np.array_split(np.arange(50), 3):
         tally.add(labels[part], scores[part])
-    assert measured(heads, tally.rows()) == qualities(heads, labels, scores)
+    assert evaluate_heads(heads, tally.rows()) == score_heads(heads, labels, scores)
 
 
 def test_probabilities_of_classes_are_held_too() -> None:
@@ -91,7 +91,7 @@ def test_probabilities_of_classes_are_held_too() -> None:
     tally = Tally([head])
     tally.add(labels[:20], scores[:20])
     tally.add(labels[20:], scores[20:])
-    assert measured([head], tally.rows()) == qualities([head], labels, scores)
+    assert evaluate_heads([head], tally.rows()) == score_heads([head], labels, scores)
 
 
 @pytest.mark.parametrize("score", [np.nan, np.inf])
@@ -186,7 +186,7 @@ def test_shares_of_workers_follow_one_another_up_to_the_same_number(monkeypatch:
     monkeypatch.setattr(scored_rows, "MAX_ROWS", 3)
     kept = FirstRows()
     kept.add(np.array([0, 1]), np.array([0.1, 0.9]))
-    world = OneOfTwo([np.array([1, 0]), np.array([0.8, 0.2])])
+    world = FakeTwoWorkers([np.array([1, 0]), np.array([0.8, 0.2])])
     assert [part.tolist() for part in kept.gathered(world)] == [[0, 1, 1], [0.1, 0.9, 0.8]]
 
 

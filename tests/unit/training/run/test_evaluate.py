@@ -10,7 +10,7 @@ from rankline.training.evaluation.scored_rows import FirstRows, Tally
 from rankline.training.run.loop import evaluate
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.schema.targets import MULTICLASS, Head
-from tests.factories.workers import OneOfTwo
+from tests.factories.workers import FakeTwoWorkers
 
 
 class Scores:
@@ -62,10 +62,11 @@ def test_all_batches_are_scored_by_the_averaged_weights_and_the_first_rows_kept(
 
 def test_workers_measure_the_scores_of_all_and_take_the_figures_of_the_first() -> None:
     other = evaluated_keys(BATCHES[1:])
-    assert evaluated(BATCHES[:1], world=OneOfTwo(other)) == EXPECTED
+    assert evaluated(BATCHES[:1], world=FakeTwoWorkers(other)) == EXPECTED
     of_the_first = {"auc": 0.125}
     assert (
-        evaluated(BATCHES[1:], world=OneOfTwo(evaluated_keys(BATCHES[:1]), rank=1, said=of_the_first)) == of_the_first
+        evaluated(BATCHES[1:], world=FakeTwoWorkers(evaluated_keys(BATCHES[:1]), rank=1, said=of_the_first))
+        == of_the_first
     )
 
 
@@ -76,7 +77,7 @@ def evaluated_keys(batches: Any) -> list[Any]:
         tally.add(np.array(labels), np.array(inputs["score"], np.float32), np.array(inputs["user"]))
     sent: list[Any] = []
 
-    class Sending(OneOfTwo):
+    class Sending(FakeTwoWorkers):
         def all_gather(self, array: Any) -> Any:
             sent.append(array)
             return array

@@ -57,7 +57,7 @@ def test_series_has_a_point_per_interval() -> None:
     series = Series(log, interval_s=10, clock=clock)
     for step in range(1, 8):
         clock.now_s += 4
-        series.after_look(step, {"train_loss": step / 10})
+        series.on_log(step, {"train_loss": step / 10})
     assert log.points == [(3, {"steps/train_loss": 0.3}), (6, {"steps/train_loss": 0.6})]
 
 
@@ -68,7 +68,7 @@ from pathlib import Path
 from rankline.training.run.observers import TensorBoard
 assert "tensorboard" not in sys.modules
 board = TensorBoard(Path({str(tmp_path)!r}))
-board.after_look(1, {{"train_loss": 0.5}})
+board.on_log(1, {{"train_loss": 0.5}})
 board.close()
 print(*sorted({{"tensorflow", "torch"}} & set(sys.modules)))
 """

@@ -178,7 +178,7 @@ def test_reports_have_the_loss_of_each_epoch_once(prepared_heads: Path, tmp_path
     class Losses(Observer):
         every_step = True
 
-        def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+        def on_log(self, step: int, figures: Mapping[str, float]) -> None:
             looks.append(figures["train_loss"])
 
         def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:

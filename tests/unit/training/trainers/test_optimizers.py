@@ -23,7 +23,7 @@ from rankline.training.trainers.keras_optimizers import (
     ScheduledRate,
     make_optimizer,
 )
-from rankline.training.trainers.lr_schedule import GROWTH_STEPS, INITIAL_SCALE, Schedule, check_optimizer
+from rankline.training.trainers.lr_schedule import GROWTH_STEPS, INITIAL_SCALE, LearningRateSchedule, check_optimizer
 from rankline.workflows.core.errors import ConfigError
 from tests.oracles.tolerance import ROUNDING
 
@@ -188,7 +188,7 @@ def test_optimizer_refuses_unknown_names_and_options(
 
 @given(st.sampled_from(DECAYS), st.integers(0, 50), st.integers(0, 80), st.integers(0, 120))
 def test_keras_rate_is_that_of_the_schedule(decay: str, warmup: int, begin: int, step: int) -> None:
-    schedule = Schedule(num_steps=100, decay=decay, warmup_steps=warmup, decay_start_step=begin)
+    schedule = LearningRateSchedule(num_steps=100, decay=decay, warmup_steps=warmup, decay_start_step=begin)
     rate = ScheduledRate(0.3, schedule)
     assert rate(tf.constant(step, tf.int64)).dtype == tf.float32
     for found in (rate, ScheduledRate.from_config(rate.get_config())):
@@ -198,7 +198,7 @@ def test_keras_rate_is_that_of_the_schedule(decay: str, warmup: int, begin: int,
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("warmup_steps", [0, 2])
 def test_torch_rate_is_that_of_the_schedule(decay: str, warmup_steps: int) -> None:
-    schedule = Schedule(num_steps=NUM_STEPS, decay=decay, warmup_steps=warmup_steps, decay_start_step=3)
+    schedule = LearningRateSchedule(num_steps=NUM_STEPS, decay=decay, warmup_steps=warmup_steps, decay_start_step=3)
     fit = TorchFit("sgd", learning_rate_decay=decay, warmup_steps=warmup_steps, decay_start_step=3)
     for step in range(NUM_STEPS):
         before = fit.dense
@@ -323,7 +323,7 @@ def test_torch_state_has_its_names_from_the_start(name: str) -> None:
 
 STEPS = st.integers(0, 5_000)
 SCHEDULES = st.builds(
-    Schedule,
+    LearningRateSchedule,
     num_steps=st.integers(1, 5_000),
     decay=st.sampled_from(DECAYS),
     warmup_steps=STEPS,
@@ -331,30 +331,30 @@ SCHEDULES = st.builds(
 )
 
 
-def start(schedule: Schedule) -> int:
+def start(schedule: LearningRateSchedule) -> int:
     return max(schedule.warmup_steps, schedule.decay_start_step)
 
 
 @given(SCHEDULES, st.floats(0, 10_000))
-def test_factor_stays_between_zero_and_one(schedule: Schedule, step: float) -> None:
+def test_factor_stays_between_zero_and_one(schedule: LearningRateSchedule, step: float) -> None:
     assert 0 <= schedule.factor(step) <= 1
 
 
 @given(SCHEDULES, st.floats(0, 5_000), st.floats(0, 1))
-def test_schedule_never_jumps(schedule: Schedule, step: float, further: float) -> None:
+def test_schedule_never_jumps(schedule: LearningRateSchedule, step: float, further: float) -> None:
     steepest = 1 / max(schedule.warmup_steps, 1) + 2 / max(schedule.num_steps - start(schedule), 1)
     assert abs(schedule.factor(step + further) - schedule.factor(step)) <= steepest * further + 1e-12
 
 
 @given(SCHEDULES, STEPS)
-def test_schedule_rises_through_the_warmup_and_never_after(schedule: Schedule, step: int) -> None:
+def test_schedule_rises_through_the_warmup_and_never_after(schedule: LearningRateSchedule, step: int) -> None:
     rises = schedule.factor(step + 1) > schedule.factor(step)
     assert rises == (step < schedule.warmup_steps)
     assert schedule.factor(0) == (0 if schedule.warmup_steps else 1)
 
 
 @given(SCHEDULES)
-def test_schedule_reaches_one_and_then_zero_at_the_end(schedule: Schedule) -> None:
+def test_schedule_reaches_one_and_then_zero_at_the_end(schedule: LearningRateSchedule) -> None:
     assert schedule.factor(start(schedule)) == 1
     if start(schedule) < schedule.num_steps:
         assert schedule.factor(schedule.num_steps) == pytest.approx(1 if schedule.decay == "none" else 0)
@@ -364,7 +364,9 @@ def test_schedule_reaches_one_and_then_zero_at_the_end(schedule: Schedule) -> No
 @given(st.integers(1, 100), st.integers(0, 100), st.integers(101, 300), st.integers(0, 300))
 def test_quadratic_is_the_published_polynomial_decay(warmup: int, plateau: int, num_steps: int, step: int) -> None:
     decay_start = min(warmup + plateau, num_steps - 1)
-    schedule = Schedule(num_steps=num_steps, decay="quadratic", warmup_steps=warmup, decay_start_step=decay_start)
+    schedule = LearningRateSchedule(
+        num_steps=num_steps, decay="quadratic", warmup_steps=warmup, decay_start_step=decay_start
+    )
     if step < warmup:
         expected = step / warmup
     elif step < decay_start:
@@ -376,7 +378,9 @@ def test_quadratic_is_the_published_polynomial_decay(warmup: int, plateau: int, 
 
 def test_schedule_is_made_from_the_choices_of_a_run() -> None:
     config = TrainConfig(learning_rate_decay="quadratic", warmup_steps=3, decay_start_step=7)
-    assert Schedule.of(config, 20) == Schedule(num_steps=20, decay="quadratic", warmup_steps=3, decay_start_step=7)
-    assert Schedule.of(TrainConfig(), 20).is_constant
-    assert not Schedule.of(TrainConfig(warmup_steps=1), 20).is_constant
-    assert not Schedule.of(config, 20).is_constant
+    assert LearningRateSchedule.of(config, 20) == LearningRateSchedule(
+        num_steps=20, decay="quadratic", warmup_steps=3, decay_start_step=7
+    )
+    assert LearningRateSchedule.of(TrainConfig(), 20).is_constant
+    assert not LearningRateSchedule.of(TrainConfig(warmup_steps=1), 20).is_constant
+    assert not LearningRateSchedule.of(config, 20).is_constant

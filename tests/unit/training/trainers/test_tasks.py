@@ -13,7 +13,7 @@ import torch
 from sklearn import metrics as sklearn_metrics
 
 from rankline.training.config.train import SessionConfig, TrainConfig
-from rankline.training.evaluation import losses_of, measured_as, metric_names, objective_of, qualities, quality
+from rankline.training.evaluation import evaluate_task, losses_of, metric_names, objective_of, quality, score_heads
 from rankline.training.evaluation.scored_rows import ScoredRows
 from rankline.training.models.tabular import MLPConfig, MMoEConfig, TorchMLPConfig
 from rankline.training.models.tabular.torch_mlp import loss_of as torch_loss_of
@@ -49,7 +49,7 @@ def test_every_head_learns_from_the_rows_that_have_its_label(
     assert set(scored.columns) == {head.column for head in HEADS}
     scores = np.column_stack([scored["rating"], scored["price, €?"], np.stack(scored["kind"].tolist())])
     labels = np.column_stack([valid[head.column].to_numpy() for head in HEADS])
-    again = qualities(HEADS, labels, scores, valid["userId"].to_numpy())
+    again = score_heads(HEADS, labels, scores, valid["userId"].to_numpy())
     assert {f"valid_{name}": pytest.approx(figure, rel=1e-3) for name, figure in again.items()} == {
         name: figure for name, figure in trained.metrics.items() if name != "epoch"
     }
@@ -132,7 +132,7 @@ def test_class_number_beyond_the_classes_cannot_be_measured() -> None:
     with pytest.raises(ValueError, match="labels contain values other than the numbers of 3 classes"):
         quality(np.array([0.0, 3.0]), np.full((2, 3), 1 / 3), task=MULTICLASS)
     with pytest.raises(ValueError, match="^no rows have a label"):
-        qualities(HEADS, np.full((2, 3), np.nan), np.zeros((2, 5)))
+        score_heads(HEADS, np.full((2, 3), np.nan), np.zeros((2, 5)))
 
 
 def test_loss_of_heads_is_the_mean_by_their_weights_and_that_of_a_number_is_of_the_standardised_label() -> None:
@@ -141,7 +141,7 @@ def test_loss_of_heads_is_the_mean_by_their_weights_and_that_of_a_number_is_of_t
     squares = ((90 - 95) ** 2 + (120 - 100) ** 2) / 2
     losses = [-np.log([0.8, 0.6]).mean(), squares / HEADS[1].deviation ** 2, -np.log([0.7, 0.6]).mean()]
     expected = np.average(losses, weights=[head.weight for head in HEADS])
-    figures = qualities(HEADS, labels, scores, np.zeros(3, np.int64))
+    figures = score_heads(HEADS, labels, scores, np.zeros(3, np.int64))
     assert figures["loss"] == pytest.approx(expected)
     assert losses_of(HEADS, labels, scores) == pytest.approx(expected)
     assert losses_of(HEADS[:1], labels[:2, 0], scores[:2, 0]) == pytest.approx(losses[0])
@@ -164,7 +164,7 @@ def test_calibration_error_of_classes_is_that_of_its_bins_of_confidence() -> Non
         chances = np.column_stack([confident, np.subtract(1, confident) * 0.6, np.subtract(1, confident) * 0.4])
         labels = np.where(right, 0.0, 1.0)
         rows = ScoredRows(labels=labels, scores=chances, counts=np.array(counts))
-        return measured_as(MULTICLASS, rows)["calibration_error"]
+        return evaluate_task(MULTICLASS, rows)["calibration_error"]
 
     # Bins end at k/15: 0.65 is alone in the tenth, 0.68 and 0.72 are in the eleventh, 1 is in the last.
     confident, right, counts = [0.65, 0.68, 0.72, 1.0, 0.95], [True, False, True, False, True], [1, 2, 1, 3, 1]

@@ -15,7 +15,7 @@ from distributed.security import Security
 from rankline.workflows.core.errors import ClusterError, ConfigError, DataError
 from rankline.workflows.preprocess.config import DaskConfig
 from rankline.workflows.preprocess.dask_cluster import open_pool
-from rankline.workflows.preprocess.executor import HERE, Pool, Report
+from rankline.workflows.preprocess.executor import LOCAL, Pool, Report
 
 
 def double(number: int, report: Report) -> int:
@@ -56,7 +56,7 @@ def address() -> Iterator[str]:
 @pytest.fixture(params=["here", "dask"])
 def pool(request: pytest.FixtureRequest, address: str, tmp_path: Path) -> Iterator[Pool]:
     if request.param == "here":
-        yield HERE
+        yield LOCAL
         return
     with open_pool(DaskConfig(dask=address), tmp_path) as workers:
         yield workers

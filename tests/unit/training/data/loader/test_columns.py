@@ -41,14 +41,14 @@ def test_lists_survive_reading_joining_gathering_and_cutting(lists: Any, pieces:
     start = data.draw(st.integers(0, len(rows)))
     stop = data.draw(st.integers(start, len(rows)))
     if start < stop:
-        assert plain(arrays.cut(taken, start, stop)) == plain(taken)[start:stop]
-        assert arrays.cut(taken, start, stop).lengths.tolist() == [len(row) for row in plain(taken)[start:stop]]  # type: ignore[union-attr]
+        assert plain(arrays.slice_rows(taken, start, stop)) == plain(taken)[start:stop]
+        assert arrays.slice_rows(taken, start, stop).lengths.tolist() == [len(row) for row in plain(taken)[start:stop]]  # type: ignore[union-attr]
 
 
 @given(values=st.lists(INT64, min_size=1, max_size=20), data=st.data())
 def test_narrowed_integers_come_back_as_they_were(values: list[int], data: Any) -> None:
     column = arrays.from_arrow(chunked(values, pa.int64()))
-    narrow = arrays.narrow_dtype(INT, *arrays.ends(column))
+    narrow = arrays.narrow_dtype(INT, *arrays.min_max(column))
     smaller = arrays.concatenate([column], narrow)
     rows = data.draw(st.lists(st.integers(0, len(values) - 1), min_size=1))
     taken = arrays.take(smaller, np.array(rows), INT)
@@ -74,7 +74,7 @@ def test_column_in_one_piece_is_read_without_a_copy() -> None:
         (lists.chunk(0).values, arrays.from_arrow(lists).values),  # type: ignore[union-attr]
     ):
         assert np.shares_memory(array.to_numpy(), view)
-        assert np.shares_memory(view, arrays.cut(view, 0, 1))
+        assert np.shares_memory(view, arrays.slice_rows(view, 0, 1))
 
 
 def test_fixed_length_lists_are_matrices() -> None:
@@ -107,7 +107,7 @@ def test_nulls_are_counted_and_filled(values: Any, kind: pa.DataType, count: int
 @given(lists=LISTS)
 def test_ends_are_the_smallest_and_the_largest_value(lists: Any) -> None:
     values = [value for row in lists for value in row]
-    found = arrays.ends(arrays.from_arrow(chunked(lists, pa.list_(pa.int64()))))
+    found = arrays.min_max(arrays.from_arrow(chunked(lists, pa.list_(pa.int64()))))
     assert found == ((min(values), max(values)) if values else (0, 0))
 
 

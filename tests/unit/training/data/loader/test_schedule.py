@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.training.data.loader import schedule as loader_schedule
-from rankline.training.data.loader.schedule import BatchRun, Epoch, GroupRows, Schedule, ShuffleBlock, dealt
+from rankline.training.data.loader.schedule import (
+    BatchRun,
+    Epoch,
+    GroupRows,
+    Schedule,
+    ShuffleBlock,
+    rows_from_each_group,
+)
 from rankline.workflows.core.errors import ConfigError
 
 GROUPS = st.lists(st.integers(1, 40), min_size=1, max_size=8)
@@ -292,7 +299,7 @@ def test_unshuffled_rows_have_no_order_of_their_own() -> None:
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=9))
 def test_row_groups_are_dealt_one_row_at_a_time_and_evenly(sizes: list[int]) -> None:
     total = sum(sizes)
-    counts = [dealt(sizes, num_rows) for num_rows in range(total + 1)]
+    counts = [rows_from_each_group(sizes, num_rows) for num_rows in range(total + 1)]
     assert counts[0] == [0] * len(sizes)
     assert counts[-1] == sizes
     assert (np.abs(np.diff(counts, axis=0)).sum(axis=1) == 1).all()

@@ -22,7 +22,7 @@ from rankline.training.models.layers import (
     SoftSearch,
 )
 from rankline.training.models.layers.attention import DinUnit
-from rankline.training.models.layers.history import DotProductFeatures, PriorShift, Recency, RecencyMean
+from rankline.training.models.layers.history import DotProductFeatures, NegativeSamplingCorrection, Recency, RecencyMean
 from rankline.training.models.layers.interactions import PeriodicNumbers
 from rankline.training.models.layers.mlp import Dense, Prelu
 from rankline.training.models.layers.recurrent import Augru, AuxiliaryLoss, DienBlock, Gru
@@ -65,7 +65,7 @@ LAYERS: dict[str, tuple[Callable[..., Any], Any]] = {
     "mlp": (lambda **of: Mlp((3, 2), "sigmoid", 0.1, **of), NUMBERS),
     "periodic numbers": (lambda **of: PeriodicNumbers(2, 3, 0.1, **of), NUMBERS),
     "prelu": (lambda **of: Prelu(0.3, **of), NUMBERS),
-    "prior shift": (lambda **of: PriorShift(4, **of), NUMBERS),
+    "prior shift": (lambda **of: NegativeSamplingCorrection(4, **of), NUMBERS),
     "recency": (lambda **of: Recency(6, **of), HISTORY),
     "recency mean": (lambda **of: RecencyMean(6, **of), [HISTORY, PRESENT]),
     "scalar features": (lambda **of: ScalarDenseFeatures(COLUMNS, **of), IDS),

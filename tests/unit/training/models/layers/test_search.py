@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.training.models.layers import HardSearch, SoftSearch
-from rankline.training.models.layers.history import DotProductFeatures, PriorShift, Recency, RecencyMean
+from rankline.training.models.layers.history import DotProductFeatures, NegativeSamplingCorrection, Recency, RecencyMean
 
 
 def arrays(lengths: list[int], num_candidates: int, num_steps: int, seed: int) -> tuple[Any, Any]:
@@ -122,7 +122,7 @@ def test_dot_product_feature_is_that_of_each_feature_with_a_factor_of_its_own() 
 
 def test_logits_are_lowered_by_the_odds_of_many_negatives_while_learning_only() -> None:
     logits = normal(3, 2)
-    shift = PriorShift(4)
+    shift = NegativeSamplingCorrection(4)
     assert shift(logits, training=True).numpy() == pytest.approx(logits.numpy() - np.log(4), abs=1e-5)
     assert (shift(logits).numpy() == logits.numpy()).all()
     odds = np.exp(logits.numpy())

@@ -111,7 +111,7 @@ def test_without_quotes_a_quote_is_a_character(tmp_path: Path) -> None:
     rows = rows_in(tmp_path, config_of("t.csv", quote="none"))
     assert rows["plan"] == plans_with(_10='"pro', _40='"pro')
     choices = config_of("t.csv", quote="none").choices
-    assert TableRequests(config_of("t.csv")).read_otherwise(choices) == ["data.quote"]
+    assert TableRequests(config_of("t.csv")).incompatible_changes(choices) == ["data.quote"]
     with pytest.raises(ConfigError, match="expected one ASCII character"):
         FilesConfig(files=("t.csv",), delimiter='"')
 

@@ -233,11 +233,11 @@ def test_choices_that_read_rows_otherwise_are_named(tmp_path: Path) -> None:
         labels={"other": LabelConfig()},
         columns=before.columns | {"n": ColumnConfig(type="int", role="numeric", scale="log")},
     )
-    assert TableRequests(same).read_otherwise(before.choices) == []
+    assert TableRequests(same).incompatible_changes(before.choices) == []
     other = table_config(
         "rows.csv", columns={"tags": ColumnConfig(role="multihot", separator=";")}, data={"missing": ("", "0")}
     )
-    assert TableRequests(other).read_otherwise(before.choices) == [
+    assert TableRequests(other).incompatible_changes(before.choices) == [
         "columns.id",
         "columns.n",
         "columns.tags",

@@ -17,7 +17,7 @@ from rankline.workflows.core.errors import ArtifactError, LoweringError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import load_workflow, save_workflow
 from tests.harness.hostile.pickles import Made, Name, pickled
-from tests.harness.process.audit_hooks import watched_acts
+from tests.harness.process.audit_hooks import record_side_effects
 from tests.harness.process.packages import leave_installed
 from tests.oracles.nvtabular import fitted, transformed
 
@@ -205,7 +205,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 def test_code_is_not_run_wherever_it_stands(tmp_path: Path, name: str) -> None:
     content, error = HOSTILE[name]
     (tmp_path / "workflow.pkl").write_bytes(content if isinstance(content, bytes) else pickled(content))
-    with quiet_nvtabular(), watched_acts() as acts, pytest.raises(ArtifactError, match=error):
+    with quiet_nvtabular(), record_side_effects() as acts, pytest.raises(ArtifactError, match=error):
         load_workflow(tmp_path)
     assert [act for act in acts if not act.startswith(("open", "os.listdir", "os.scandir"))] == []
 
@@ -233,7 +233,7 @@ def test_saved_workflow_whose_function_would_act_loads_and_does_not(tmp_path: Pa
     (operator,) = (node.op for node in iter_nodes([loaded.output_node]) if isinstance(node.op, ops.LambdaOp))
     operator.f = {"function": touching, "default": in_default, "closure": lambda column: (column, touching)}[where]
     (tmp_path / "saved" / "workflow.pkl").write_bytes(cloudpickle.dumps(loaded))
-    with watched_acts() as acts:
+    with record_side_effects() as acts:
         hostile = load_workflow(tmp_path / "saved")
         with pytest.raises(ArtifactError, match="which Rankline does not run"):
             transformed(hostile, ROWS)

@@ -23,7 +23,7 @@ from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.nvt import operators
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io import restore as saved_parts
-from rankline.workflows.nvt.io.pickle_reader import read_inert
+from rankline.workflows.nvt.io.pickle_reader import parse_pickle
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, load_workflow, save_workflow
 from rankline.workflows.nvt.operators import (
     Categorify,
@@ -32,7 +32,7 @@ from rankline.workflows.nvt.operators import (
     NullToEmptyList,
 )
 from tests.harness.hostile.pickles import Made, Name, pickled
-from tests.harness.process.audit_hooks import watched_acts
+from tests.harness.process.audit_hooks import record_side_effects
 
 import dask.dataframe  # isort: skip  # after the settings of rankline.workflows.nvt.compat
 from merlin.dag import iter_nodes  # isort: skip
@@ -121,7 +121,7 @@ def outside(acts: list[str], directory: Path) -> list[str]:
 
 
 def test_acts_of_code_are_seen(tmp_path: Path) -> None:
-    with watched_acts() as acts:
+    with record_side_effects() as acts:
         (tmp_path / "file").write_text("x")
         (tmp_path / "made").mkdir()
         exec("1")
@@ -144,10 +144,10 @@ def test_names_in_a_workflow_cannot_be_made_to_act(saved: Path, how: bytes, monk
     monkeypatch.setitem(sys.modules, "cupy", None)  # Merlin looks for it, and Python lists directories for that
     tried = [pickled(Made(*hostile, how)) for hostile in product(named(), ARGUMENTS, STATES)]
     num_made = 0
-    with watched_acts() as acts, quiet_nvtabular():
+    with record_side_effects() as acts, quiet_nvtabular():
         for hostile in tried:
             with suppress(Exception):
-                saved_parts.make_parts(read_inert(io.BytesIO(hostile)))
+                saved_parts.make_parts(parse_pickle(io.BytesIO(hostile)))
                 num_made += 1
     assert acts == []
     assert len(tried) > 5_000
@@ -252,7 +252,7 @@ ALTERED: dict[str, tuple[Callable[[Any], None], str]] = {
 def test_altered_workflow_is_refused(saved: Path, tmp_path: Path, name: str) -> None:
     change, error = ALTERED[name]
     directory = altered(change, saved, tmp_path / "altered")
-    with watched_acts() as acts, pytest.raises(ArtifactError, match=error):
+    with record_side_effects() as acts, pytest.raises(ArtifactError, match=error):
         load_workflow(directory)
     assert outside(acts, directory) == []
 
@@ -354,7 +354,7 @@ def test_workflow_with_bytes_changed_reads_no_other_file(
     path = tmp_path / "changed" / "workflow.pkl"
     whole, rng = path.read_bytes(), np.random.default_rng(0)
     num_loaded = 0
-    with watched_acts() as acts, quiet_nvtabular():
+    with record_side_effects() as acts, quiet_nvtabular():
         for _ in range(300):
             changed = bytearray(whole)
             for position in rng.integers(0, len(whole), 2):
