@@ -33,10 +33,10 @@ check: setup ## run ruff, the type checker, shellcheck, the spell checker and th
 	@$(BIN)/shellcheck --severity=warning $(SHELL_SCRIPTS)
 	@git ls-files -z | xargs -0 $(BIN)/codespell
 
-test: check ## run the tests for daily work: all units, and integration on small models (budget: 10 minutes on 2 cores)
-	@scripts/test.sh $(ARGS)
+test: check ## run the tests for daily work: unit and integration tests that are not marked slow (8 minutes on 2 cores)
+	@scripts/test.sh -m 'not slow' $(ARGS)
 
-test-all: check ## run all tests required before merging: also full pipelines, documented commands, workers, containers (budget: 30 minutes)
+test-all: check ## run all tests required before merging: also slow ones, full pipelines, documented commands, workers, containers (45 minutes)
 	@printf '%s\n' $(filter %.cc,$(CPP)) | xargs -P $$(getconf _NPROCESSORS_ONLN) -n 1 $(BIN)/clang-tidy --quiet -p .
 	@scripts/horovod.sh
 	@scripts/test.sh -o testpaths=tests --hypothesis-profile=thorough $(ARGS)

@@ -50,7 +50,7 @@ class Phase:
     Attributes:
         epochs: maximum number of epochs.
         patience: epochs without improvement before the run stops; 0 trains all epochs.
-        judged: split that measures an epoch; names of its metrics start with the split's name.
+        monitor: split that measures an epoch; names of its metrics start with the split's name.
         every_epoch: evaluate after each epoch instead of only after the last.
     """
 
@@ -120,15 +120,15 @@ class TrainingRun:
         if self._best.weights:
             self._trainer.set_weights(self._best.weights)
         total = self._num_rows * self._span.epochs
-        self._progress.update(total, total, f"best epoch {best['epoch']:.0f}{self._reached(best[self._judged_by])}")
+        self._progress.update(total, total, f"best epoch {best['epoch']:.0f}{self._reached(best[self._monitored])}")
         return best
 
     @property
-    def _judged_by(self) -> str:
-        return f"{self._span.judged}_{self._objective.name}"
+    def _monitored(self) -> str:
+        return f"{self._span.monitor}_{self._objective.name}"
 
     def _reached(self, figure: float) -> str:
-        return f", {self._span.judged} {self._objective.title} {quality_figure(figure)}"
+        return f", {self._span.monitor} {self._objective.title} {quality_figure(figure)}"
 
     def _is_done(self) -> bool:
         done, patience = self._at.epoch - 1, self._span.patience
@@ -152,8 +152,8 @@ class TrainingRun:
         self._log.log_metrics(figures, step=epoch)
         self._observer.after_epoch(self._at.step, figures)
         if scored:
-            self._keep_best({name: figure for name, figure in scored.items() if name.startswith(self._span.judged)})
-            self._last = scored[self._judged_by]
+            self._keep_best({name: figure for name, figure in scored.items() if name.startswith(self._span.monitor)})
+            self._last = scored[self._monitored]
         self._at = Position(step=self._at.step, epoch=epoch + 1, loss_sum=self._trainer.loss_sum())
         if self._checkpoints.every:
             self._write_checkpoint()
@@ -161,8 +161,8 @@ class TrainingRun:
     def _keep_best(self, judged: Mapping[str, float]) -> None:
         """Keep the weights of the current epoch if they are the best so far, or always without early stopping."""
         epoch, patience, best = self._at.epoch, self._span.patience, self._best.metrics
-        judged_by = self._judged_by
-        if patience and best and not self._objective.is_better(judged[judged_by], best[judged_by]):
+        monitored = self._monitored
+        if patience and best and not self._objective.is_better(judged[monitored], best[monitored]):
             return
         weights = self._trainer.weights() if patience or self._is_last else ()
         self._check_finite(weights)

@@ -326,7 +326,7 @@ class _Fitting:
 
     def choose(self, data: OpenData, *, rows_after: int = 0, observer: Observer | None = None) -> Mapping[str, float]:
         config = self._job.config
-        span = Phase(epochs=config.epochs, patience=config.early_stopping_patience, judged=INNER)
+        span = Phase(epochs=config.epochs, patience=config.early_stopping_patience, monitor=INNER)
         progress = _Share(self._progress, before=0, after=rows_after, about="choosing: ")
         _, chosen, _ = self._run(data, span, observer or _CheckpointsOnly(self._observer), progress, {})
         gc.collect()  # the next model needs the memory of this one

@@ -74,7 +74,7 @@ std::string Sha256(std::string_view bytes) {
 }
 
 [[noreturn]] void Differs(const fs::path& path, const std::string& how) {
-  throw ArtifactError(path.string() + " " + how + ". Export the ensemble again.");
+  throw ArtifactError(path.string() + " " + how + ". Create the ensemble again.");
 }
 
 std::string DigestOf(const fs::path& path) {

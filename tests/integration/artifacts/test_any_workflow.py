@@ -242,6 +242,7 @@ def test_request_refused_by_the_workflow_fails_alone(client: Client, rows: pa.Ta
 ONE_STEP, TWO_STEPS = ("any_score_v1",), ("any_transform_v1", "any_predict_v1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "steps"), [(NATIVE, TWO_STEPS), (PYTHON, ONE_STEP)])
 def test_steps_and_runtimes_answer_the_same(
     prepared: PreparedData,

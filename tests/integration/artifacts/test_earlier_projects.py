@@ -20,6 +20,8 @@ from tests.harness.commands.command_line import rankline
 from tests.oracles.golden.files import unpack
 from tests.oracles.tolerance import SCORE_ROUNDING
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:

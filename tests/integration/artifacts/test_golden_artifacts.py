@@ -30,6 +30,8 @@ from tests.oracles.golden.prepares import PREPARES, generate, prepare_raw, table
 from tests.oracles.golden.tables import read_table, steps_apart
 from tests.oracles.tolerance import SCORE_ROUNDING
 
+pytestmark = pytest.mark.slow
+
 ENSEMBLES = {f"{name}_{engine}": name for name, model in MODELS.items() for engine in model.engines}
 DATA = {("2023", name): model.data for name, model in MODELS.items()} | {
     ("2026-11", "mlp"): "movielens",

@@ -32,6 +32,8 @@ from rankline.workflows.preprocess.raw import RawData
 from rankline.workflows.schema.model_artifact import TrainedModel
 from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
 
+pytestmark = pytest.mark.slow
+
 HEADS = (Head("click"), Head("price, €?", REGRESSION, weight=2.0), Head("kind of", MULTICLASS, ("r", "g", "b é")))
 INPUTS = ("shop", "x")
 EXPORTS = {"mlp": None, "mlp_onnx": "onnx", "torch_mlp": None, "torch_mlp_onnx": "onnx", "lightgbm": None}

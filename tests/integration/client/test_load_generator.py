@@ -113,6 +113,7 @@ def latencies_ms(due_ms: np.ndarray, service_ms: np.ndarray) -> np.ndarray:
     return np.asarray(found)
 
 
+@pytest.mark.slow
 def test_open_loop_shows_a_stall_as_queueing_that_the_closed_loop_hides(target: Target) -> None:
     rate, warmup_s, duration_s = 100, 0.5, 3.0
     config = LoadConfig(
@@ -180,6 +181,7 @@ def test_trace_is_replayed(target: Target, tmp_path: Path) -> None:
     assert result.duration_s >= 1.25  # slices of a quarter
 
 
+@pytest.mark.slow
 def test_search_finds_no_more_than_the_capacity_of_the_server(target: Target) -> None:
     config = LoadConfig(
         slo="p50=60ms", arrivals="constant", warmup_s=0.2, min_duration_s=0.75, time_limit_s=0.75, window_s=0.25

@@ -14,6 +14,8 @@ import pytest
 
 from tests.harness.process.interpreters import suitable_pythons
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 TOOLS = ("sh", "dirname", "cat", "cksum", "cut", "tr", "grep", "env", "sed", "tail", "uname", "mktemp", "rm", "touch")
 UV = Path(sys.executable).with_name("uv")

@@ -11,6 +11,8 @@ from rankline.cli.main import app
 from rankline.training.evaluation import METRICS
 from rankline.training.models import MODELS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -265,6 +265,7 @@ def test_long_list_is_not_batched_with_short_ones(client: Client) -> None:
     assert results == [[70_000], *([10 * i] for i in range(8))]
 
 
+@pytest.mark.slow
 def test_load_errors_name_their_reason(models: Mapping[str, Path], tmp_path: Path) -> None:
     """All of them are in one repository, in which the server reports each."""
     for backend, kind in KINDS.items():

@@ -277,6 +277,7 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str) -> None:
     done = in_own_network(f"tests.integration.server.{Path(__file__).stem}", name)

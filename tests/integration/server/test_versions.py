@@ -154,7 +154,7 @@ def test_version_that_cannot_be_loaded_leaves_the_old_one_active(served: Served)
     assert set(seen.answers) == {10}
     assert served.events[1:] == [
         f"version 2 cannot be loaded, version 1 stays active: {file} does not match its checksum in the manifest. "
-        "Export the ensemble again."
+        "Create the ensemble again."
     ]
     assert served.loaded("transform") == [1]
     served.publish(30)

@@ -27,6 +27,8 @@ from tests.harness.commands.command_line import rankline
 from tests.harness.network.relay import relay_to
 from tests.harness.process.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 STEPS = range(1, 21)
 SPEC = scalar_spec([(10, 4)], 1)
 

@@ -104,6 +104,7 @@ def test_export_of_a_run_is_deployed_and_a_server_is_asked(typed: Typed, origin:
     assert list(scored["score"]) == [12]
 
 
+@pytest.mark.slow
 def test_deployment_is_served_from_mlflow_until_ctrl_c(origin: Path, store: Store, tmp_path: Path) -> None:
     program = (
         "import signal; from mlflow.cli import cli\n"

@@ -181,7 +181,7 @@ def test_records_rows_and_columns_are_scored_as_a_frame_is(ensemble: ExportedEns
 
 
 BAD_TO_SCORE: dict[str, tuple[Any, str]] = {
-    "a column of that name": (FRAME.assign(score=1.0), r"\['score'\] already.*Rename"),
+    "a column of that name": (FRAME.assign(score=1.0), r"already contain the columns \['score'\].*Rename"),
     "a column too few": (FRAME[["city"]].rename(columns={"city": "aeg"}), r"lack \['age'\]"),
     "no rows": (3, "rows are int"),
 }

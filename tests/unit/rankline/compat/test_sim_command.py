@@ -210,6 +210,7 @@ def test_missing_seed_is_drawn_and_printed(prepared: Path, tmp_path: Path, store
 # --- Checkpoints
 
 
+@pytest.mark.slow
 def test_resumed_run_counts_epochs_from_the_start_and_ends_with_the_same_weights(
     prepared: Path, straight: Path, half: Path, tmp_path: Path, store: mlflow.MlflowClient
 ) -> None:
@@ -380,7 +381,7 @@ def theirs(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("test:", "other:", r"source_spec has \['other', 'train'\], expected train, and test or valid"),
+        ("test:", "other:", r"source_spec has \['other', 'train'\], expected train and either test or valid"),
         ("label_ch: [clicked]", "x: [clicked]", "channel 'label' is empty, expected at least one label column"),
     ],
 )
@@ -396,8 +397,8 @@ def test_spec_without_split_or_label_is_refused(theirs: Path, tmp_path: Path, ol
     [
         ("nowhere", SMALL, ConfigError, "nowhere is not a directory. Pass one with prepared data or with"),
         ("empty", SMALL, ConfigError, r"neither prepared data nor feature_spec\.yaml.*--feature_spec"),
-        ("records", [*SMALL, "--prebatch_train_size", 64], ConfigError, "is 64, and the train data has 48 rows per"),
-        ("prepared", [*SMALL, "--prebatch_test_size", 48], ConfigError, "is 48, and the valid data is parquet"),
+        ("records", [*SMALL, "--prebatch_train_size", 64], ConfigError, "is 64, but the train data has 48 rows per"),
+        ("prepared", [*SMALL, "--prebatch_test_size", 48], ConfigError, "is 48, but the valid data is parquet"),
         (
             "prepared",
             [*SMALL, "--drop_remainder", "--global_batch_size", 2000],

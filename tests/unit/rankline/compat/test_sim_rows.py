@@ -94,6 +94,7 @@ def trained(prepared: Path, batches: list[Any]) -> Any:
     return train
 
 
+@pytest.mark.slow
 def test_saved_model_scores_without_negatives(trained: Any, batches: list[Any], tmp_path: Path) -> None:
     assert not any("neg" in name for inputs in batches for name in inputs)
     trained("din").export(tmp_path)
@@ -102,6 +103,7 @@ def test_saved_model_scores_without_negatives(trained: Any, batches: list[Any], 
         np.testing.assert_allclose(score(inputs), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_checkpoint_that_learnt_from_negatives_scores_without(prepared: Path, trained: Any, batches: list[Any]) -> None:
     score = from_checkpoint(trained("dien").checkpoint, FeatureSpec.read(prepared), precision="float32", xla=False)
     for inputs, expected in zip(batches, trained("dien").scores, strict=True):
@@ -110,6 +112,7 @@ def test_checkpoint_that_learnt_from_negatives_scores_without(prepared: Path, tr
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "tolerance"),
     [({"precision": "float32", "xla": True}, 1e-5), ({"precision": "bfloat16", "xla": False}, 0.02)],
@@ -229,6 +232,7 @@ def test_position_that_was_saved_while_reading_is_the_one_to_go_on_at(rated: Pat
         repeated(loader(rated), 2).load_state_dict(state)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_loader_without_a_position_is_read_again_up_to_it(rated: Path, tmp_path: Path) -> None:
     spec = FeatureSpec.read(rated)
     files = write_tfrecords([rated / "train" / "part_0.parquet"], spec, tmp_path)

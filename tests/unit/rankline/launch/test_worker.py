@@ -63,7 +63,7 @@ def test_horovodrun_and_open_mpi_say_which_worker_a_process_is() -> None:
 
 def test_another_number_of_workers_than_was_started_is_refused() -> None:
     with (
-        pytest.raises(ConfigError, match="workers is 4, but 1 were started"),
+        pytest.raises(ConfigError, match="workers is 4, but 1 processes were started"),
         Worker().in_world(WorkersConfig(workers=4)),
     ):
         pass

@@ -159,7 +159,7 @@ def test_init_replaces_a_file_by_force_only(here: Path) -> None:
     (here / "rankline.yaml").write_text("mine")
     done = invoke("my rows.csv")
     assert done.exit_code == 1
-    assert "rankline.yaml is there already" in done.output
+    assert "rankline.yaml already exists" in done.output
     assert (here / "rankline.yaml").read_text() == "mine"
     assert invoke("my rows.csv", "--force").exit_code == 0
     assert (here / "rankline.yaml").read_text() != "mine"
@@ -178,7 +178,7 @@ def test_init_names_files_relative_to_the_recipe(here: Path) -> None:
     [
         ((), "no files were passed"),
         (("my rows.csv", "--output", "a.txt"), "expected a file name ending in .yaml"),
-        (("my rows.csv", "--output", "none/a.yaml"), "none is not a directory"),
+        (("my rows.csv", "--output", "none/a.yaml"), "none is not an existing directory"),
         (("rows.data",), "the format of rows.data is unknown"),
         (("rows.data", "--format", "xls"), "--format is 'xls'. Available: csv, parquet, jsonl"),
         (("one.csv",), "no column besides the label that can be used as a feature"),

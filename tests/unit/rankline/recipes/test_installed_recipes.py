@@ -71,6 +71,7 @@ def cli(site: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return run(site, f"sys.argv[1:] = {list(arguments)!r}; from rankline.cli.main import main; main()")
 
 
+@pytest.mark.slow
 def test_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: Path) -> None:
     prepared = cli(site, "prepare", "shop", "--data-dir", "data", "--valid-share", "0.25")
     assert prepared.returncode == 0, prepared.stderr

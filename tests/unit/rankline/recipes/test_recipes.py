@@ -62,7 +62,9 @@ def test_choices_of_another_model_are_listed() -> None:
 
 
 def test_encoding_of_another_kind_of_data_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'mine' has the encoding RowsConfig, but its dataset amazon takes Sequence"):
+    with pytest.raises(
+        ConfigError, match="'mine' has the encoding RowsConfig, but its dataset amazon requires Sequence"
+    ):
         Recipe(name="mine", summary="", dataset=AMAZON)
 
 

@@ -80,6 +80,7 @@ def test_follower_fetches_and_activates_what_the_alias_names(followed: Followed)
     assert registry_uri(followed.path) == followed.store.uri
 
 
+@pytest.mark.slow
 def test_follower_removes_old_versions_but_none_just_fetched(followed: Followed) -> None:
     for offset in range(20, 80, 10):
         followed.promote(offset)
@@ -112,6 +113,7 @@ def with_another_manifest(files: Path) -> str:
     return "has fingerprint"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [altered, incomplete, with_more, with_another_manifest])
 def test_follower_keeps_the_champion_of_an_altered_version(followed: Followed, harm: Callable[[Path], str]) -> None:
     followed.follower.follow()

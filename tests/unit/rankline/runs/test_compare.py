@@ -73,6 +73,7 @@ def test_other_rows_are_compared_less_surely_and_it_is_said(store: Store) -> Non
     assert any("different rows" in remark for remark in found.remarks)
 
 
+@pytest.mark.slow
 def test_speed_is_compared_where_both_were_measured(store: Store) -> None:
     loads = [ALONE, Load(batch_size=64, concurrency=1)]
     slow, fast = (
@@ -187,7 +188,7 @@ def test_run_without_a_report_and_no_run_are_told(store: Store, tmp_path: Path) 
     run_id = store.run()
     (tmp_path / "bench.json").write_text('{"format_version": 1, "bench": []}')
     store.client.log_artifact(run_id, str(tmp_path / "bench.json"), "bench")
-    with pytest.raises(ArtifactError, match=f"run {run_id} has format version 1, this Rankline reads 2"):
+    with pytest.raises(ArtifactError, match=f"run {run_id} has format version 1, but this Rankline reads 2"):
         read_report(store.reader, run_id)
 
 

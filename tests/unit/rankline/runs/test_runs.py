@@ -109,6 +109,7 @@ def test_store_in_a_file_says_without_mlflow_what_mlflow_says_of_it(store: Store
         by_mlflow.run("0" * 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["runs", "compare", "status"])
 def test_verbs_that_only_look_do_not_wait_for_mlflow(store: Store, tmp_path: Path, verb: str) -> None:
     trained = [store.trained("mlp", {"auc": 0.7}, scored=SCORED) for _ in range(2)]

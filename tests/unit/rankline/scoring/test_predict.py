@@ -295,7 +295,7 @@ def test_missing_context_is_asked_for(tmp_path: Path) -> None:
     prepared, (client, _) = prepared_at(tmp_path / "prepared", CATALOGUE), client_of(INPUTS)
     with pytest.raises(ConfigError, match=r"also takes \['country', 'hour'\].*Pass --context country=… --context hour"):
         best_items(client, prepared, 7, 1)
-    with pytest.raises(ConfigError, match=r"names \['contry'\], expected .*Did you mean 'country' by 'contry'"):
+    with pytest.raises(ConfigError, match=r"contains \['contry'\], expected .*Did you mean 'country' by 'contry'"):
         check_context(prepared, client.schema, ["contry", "hour"])
 
 

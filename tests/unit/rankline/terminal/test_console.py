@@ -72,6 +72,7 @@ def test_output_before_an_error_is_not_lost(capfd: pytest.CaptureFixture[str]) -
     assert capfd.readouterr().err == "the reason\n"
 
 
+@pytest.mark.slow
 def test_tensorflow_is_imported_without_a_word() -> None:
     program = "from rankline.terminal.silence import quiet_libraries; quiet_libraries(); import tensorflow as tf; "
     program += "tf.constant(1) + 1; from importlib.resources import files; "

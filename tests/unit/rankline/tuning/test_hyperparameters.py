@@ -164,6 +164,7 @@ def test_trial_that_is_ended_early_has_no_figure_and_says_so(workplace: Workplac
     assert (run.info.run_name, run.info.status, run.data.tags["pruned"]) == (name, "FINISHED", "true")
 
 
+@pytest.mark.slow
 def test_trial_that_does_worse_than_most_is_ended_early(workplace: Workplace) -> None:
     learning_rates = (0.0002, 0.0005, 0.0008, 0.001, 0.00001)  # the last one learns next to nothing
     train = replace(TRAIN, seed=4)

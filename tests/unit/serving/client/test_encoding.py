@@ -95,7 +95,7 @@ def test_floats_are_rounded_and_stay_finite(values: list[float]) -> None:
         ([1.0, -1e39], FP32, "'price' does not fit FP32: -1e[+]39 would become infinite"),
         (5, INT64, "'userId' is not a column of INT64"),
         ("5", INT64, "'userId' is the single value '5', expected a column"),
-        ([1, None, None], INT64, "'userId' has 2 nulls, and INT64 cannot hold them"),
+        ([1, None, None], INT64, "'userId' has 2 nulls, which INT64 cannot represent"),
         ([[1], [1, 2]], LISTS, r"'genres' has ragged lists \(1 to 2 values, 0 nulls\)"),
         ([[1, 2]], INT64, r"'userId' has rows of shape \[2\], expected \[1\]"),
         ([1, 2], LISTS, r"'genres' has rows of shape \[\], expected \[-1\]"),

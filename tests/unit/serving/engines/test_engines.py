@@ -45,9 +45,9 @@ def test_engine_is_that_of_the_trained_format_or_onnx(trained_format: str, name:
 @pytest.mark.parametrize(
     ("trained_format", "name", "expected"),
     [
-        (SAVED_MODEL, "pytorch", "takes model.savedmodel: tensorflow, onnx"),
-        (TORCH_SCRIPT, "tensorflow", "takes model.pt: pytorch, onnx"),
-        (TORCH_SCRIPT, "jax", "takes model.pt: pytorch, onnx"),
+        (SAVED_MODEL, "pytorch", "runs model.savedmodel: tensorflow, onnx"),
+        (TORCH_SCRIPT, "tensorflow", "runs model.pt: pytorch, onnx"),
+        (TORCH_SCRIPT, "jax", "runs model.pt: pytorch, onnx"),
     ],
 )
 def test_engine_of_another_format_is_refused(trained_format: str, name: str, expected: str) -> None:

@@ -19,6 +19,8 @@ from rankline.workflows.nvt.io.workflow import load_workflow
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
 from tests.factories import stock_workflows
 
+pytestmark = pytest.mark.slow
+
 REFUSED = {
     "bucketize": (ArtifactError, r"Bucketize on \['price'\] stores its boundaries in a function"),
     "hash_bucket": (LoweringError, "HashBucket hashes the row's position"),

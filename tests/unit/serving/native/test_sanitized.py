@@ -20,6 +20,8 @@ from tests.harness.hostile.files import saved_model
 from tests.oracles.native_programs import MEMORY, THREADS, sanitized
 from tests.oracles.saved_model_fields import TABLE, table
 
+pytestmark = pytest.mark.slow
+
 FUZZ = Path(__file__).parents[3] / "oracles" / "native" / "fuzz_saved_model.cc"
 
 

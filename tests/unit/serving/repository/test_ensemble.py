@@ -115,7 +115,7 @@ def test_add_version_refuses_another_than_was_asked_for(tmp_path: Path) -> None:
     origin, path = tmp_path / "origin" / "m", tmp_path / "elsewhere" / "m"
     export(origin)
     source, fingerprint = version_alone(origin, 1, tmp_path / "copy")
-    with pytest.raises(ArtifactError, match="holds m, expected a version of 'other'"):
+    with pytest.raises(ArtifactError, match="contains m, expected a version of 'other'"):
         add_version(source, path, "other", fingerprint=fingerprint, keep=2)
     with pytest.raises(ArtifactError, match="has fingerprint .*, expected"):
         add_version(source, path, "m", fingerprint="another", keep=2)
@@ -282,7 +282,7 @@ def test_export_leaves_other_directories_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ArtifactError, match=r"contains 'notes\.txt', which is not part of the ensemble 'm'"):
         export(tmp_path)
-    with pytest.raises(ArtifactError, match=r"notes\.txt holds"):
+    with pytest.raises(ArtifactError, match=r"notes\.txt contains"):
         export(tmp_path / "notes.txt")
     assert os.listdir(tmp_path) == ["notes.txt"]  # noqa: PTH208
 
@@ -292,7 +292,7 @@ def test_load_names_what_is_missing(tmp_path: Path) -> None:
         ArtifactError, match="does not exist. Expected ensemble: run rankline export nowhere --repository"
     ):
         ExportedEnsemble.load(tmp_path / "nowhere")
-    with pytest.raises(ArtifactError, match="holds no ensembles"):
+    with pytest.raises(ArtifactError, match="contains no ensembles"):
         ExportedEnsemble.load(tmp_path)
     export(tmp_path / "m"), export(tmp_path / "m")
     with pytest.raises(ArtifactError, match=r"has no version 7\. Available: 1, 2"):

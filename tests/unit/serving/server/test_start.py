@@ -121,7 +121,7 @@ def test_chosen_ports_are_free_despite_a_forked_process() -> None:
 def test_port_that_cannot_be_opened_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(ServerError, match="grpc_port .* on 127.0.0.1 is already in use. Stop what uses it"),
+        pytest.raises(ServerError, match="grpc_port .* on 127.0.0.1 is already in use. Stop the process that uses it"),
     ):
         choose_ports(grpc_port=taken.getsockname()[1])
 

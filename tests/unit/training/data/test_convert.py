@@ -78,6 +78,7 @@ def test_rows_that_do_not_fit_the_spec_leave_the_old_data(tmp_path: Path, new_pr
     assert [path.name for path in tmp_path.iterdir()] == ["prepared"]
 
 
+@pytest.mark.slow
 def test_model_trains_on_tfrecord(tmp_path: Path, prepared: Path, work: Path) -> None:
     config = TrainConfig(
         model=MLPConfig(hidden=(8,)), epochs=1, batch_size=250, learning_rate=0.01, early_stopping_patience=0

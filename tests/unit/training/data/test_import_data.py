@@ -330,7 +330,7 @@ def test_history_may_come_without_negatives() -> None:
             "row 12: 'cat' has 1 ids but 'item' has 2, expected the same number",
         ),
         ({"item": [[0, 1]], "cat": [[1, 0]]}, "row 11: 'cat' and 'item' are padded at different ends"),
-        ({"item": [[1], [1, 2]], "cat": [[1], [1, 2]], "other": [[], [3]]}, "row 12: 'other' has 1 ids and 'item'"),
+        ({"item": [[1], [1, 2]], "cat": [[1], [1, 2]], "other": [[], [3]]}, "row 12: 'other' has 1 ids but 'item'"),
     ],
 )
 def test_history_that_contradicts_itself_is_named_by_file_and_row(

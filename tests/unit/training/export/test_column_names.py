@@ -89,6 +89,7 @@ def assert_scored(path: Path, load_pyfunc: Any, rows: pd.DataFrame, expected: ND
     assert set(model.dtypes(SPEC)) == set(rows)
 
 
+@pytest.mark.slow
 def test_tensorflow(rows: pd.DataFrame, tmp_path: Path) -> None:
     options: dict[str, Any] = {"dropout": 0.5, "embedding_dropout": 0.5, "linear_terms": True, "embedding_init": 1.0}
     model = MLPConfig(**options).build(SPEC, StepConfig())
@@ -138,6 +139,7 @@ def with_awkward_names(spec: FeatureSpec) -> FeatureSpec:
 NETWORKS = [name for name, model in MODELS.items() if issubclass(model, NetworkConfig) and model is not MLPConfig]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NETWORKS if MODELS[name].framework is TENSORFLOW])
 def test_no_layer_has_the_name_of_a_column(name: str) -> None:
     config = MODELS[name]

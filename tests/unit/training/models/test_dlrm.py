@@ -55,6 +55,7 @@ def build(model: DLRMConfig, precision: str = "float32") -> Any:
     return model.build(SPEC, StepConfig(precision=precision))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "padding"), [("float32", 0), ("float16", 9 * 1024)])
 def test_notebooks_sizes_have_its_numbers_of_weights_and_padding_adds_its_own(precision: str, padding: int) -> None:
     spec = spec_of([int(0.75 * count) for count in CATEGORY_COUNTS], 13)

@@ -69,6 +69,7 @@ def with_lists(rows: pa.Table, change: Any) -> pa.Table:
     return rows
 
 
+@pytest.mark.slow
 @all_kinds
 def test_sequential_model_gives_each_row_of_the_loader_a_score_of_its_own(config: TrainConfig) -> None:
     model, rows = built(config), make_table(4, seed=0)
@@ -202,6 +203,7 @@ def test_linear_terms_add_one_weight_per_id_of_the_target(name: str) -> None:
     assert not without.get_layer("features").bias_tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["din", "dien", "sim", "sim, hard"])
 def test_fixed_length_as_xla_wants_it_gives_the_same(name: str) -> None:
     config = KINDS[name]
@@ -247,6 +249,7 @@ def test_with_several_negatives_each_a_score_is_still_that_of_one(name: str) -> 
         np.testing.assert_allclose(4 * learnt / (1 - learnt), scored / (1 - scored), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", ["soft", "hard"])
 def test_exact_search_weighs_findings_against_the_latest_items_and_knows_how_long_ago(search: str) -> None:
     """The recurrent part is held at zero, so that nothing else sees the latest items."""

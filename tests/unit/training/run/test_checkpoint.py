@@ -113,6 +113,7 @@ def tfrecord_spec(prepared: Path, directory: Path) -> FeatureSpec:
     return replace(spec, sources={"train": Source(files=names, num_rows=source.num_rows, type="tfrecord")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tensorflow", "torch", "tfrecord"])
 @pytest.mark.parametrize(
     "position", [Position(epoch=1, batch=5), Position(epoch=3, batch=0), Position(epoch=2, batch=3)]

@@ -201,6 +201,7 @@ assert not {{{hidden!r}}} & {{name for name, module in sys.modules.items() if mo
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "engine", "hidden"), [("torch_mlp", "pytorch", "tensorflow"), ("mlp", "tensorflow", "torch")]
 )

@@ -141,6 +141,7 @@ def killed(prepared: Path, work: Path, tmp_path_factory: pytest.TempPathFactory)
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tensorflow", "torch"])
 def test_killed_run_goes_on_to_the_very_same_model(
     name: str, prepared: Path, killed: Path, tracking: TrackingConfig, straight: Any

@@ -99,7 +99,7 @@ def test_torch_trainer_refuses_what_only_tensorflow_does(spec: FeatureSpec) -> N
     with pytest.raises(ConfigError, match="one worker, got 2 workers"):
         TorchTrainer.check(spec, TORCH, num_workers=2)
     converted = replace(spec, sources={"train": Source(files=("train/a.tfrecord",), num_rows=1, type="tfrecord")})
-    with pytest.raises(ConfigError, match="a PyTorch model reads parquet only"):
+    with pytest.raises(ConfigError, match="a PyTorch model reads only parquet"):
         TorchTrainer.check(converted, TORCH)
     with pytest.raises(ConfigError, match="deterministic kernels are available only for TensorFlow models"):
         TorchTrainer.deterministic()

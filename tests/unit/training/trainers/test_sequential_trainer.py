@@ -25,6 +25,8 @@ from tests.factories.training.fits import Batch, assert_goes_on_like_one_without
 from tests.factories.training.sequences import batches_of, keras_batch, make_prepared, make_spec, make_table
 from tests.factories.training.training_runs import Cut, CutError, assert_same_weights, history
 
+pytestmark = pytest.mark.slow
+
 DIN = DINConfig(hidden=(16, 8), embedding_dim=6, embedding_init=0.1)
 DIEN = DIENConfig(**vars(DIN), short_history=2, gru_units=6, aux_hidden=(6,))
 SIM = SIMConfig(**vars(DIEN), stage_one_hidden=(8,), num_searched=4)
@@ -202,7 +204,7 @@ def test_run_that_is_cut_off_twice_goes_on_to_the_very_same_model(
             train(prepared, output, RUN, session=session, tracking=tracking, progress=cut)
         left = Checkpoint.load(checkpoint_path(output)).position
         assert (left.step, left.epoch, left.batch) == position
-    with pytest.raises(ConfigError, match="of another configuration: got model 'din', expected 'sim'"):
+    with pytest.raises(ConfigError, match="to another configuration: got model 'din', expected 'sim'"):
         train(
             prepared,
             output,

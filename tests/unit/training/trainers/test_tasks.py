@@ -30,6 +30,7 @@ def prepared_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_prepared(tmp_path_factory.mktemp("heads") / "prepared", HEADS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [MLPConfig(), MMoEConfig(), TorchMLPConfig()], ids=lambda model: model.name)
 def test_every_head_learns_from_the_rows_that_have_its_label(
     prepared_heads: Path, tmp_path: Path, work: Path, model: Any
@@ -55,6 +56,7 @@ def test_every_head_learns_from_the_rows_that_have_its_label(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "number", "better", "best"),
     [(MLPConfig(), 1, "valid_rmse", 12), (TorchMLPConfig(), 2, "valid_logloss", 0.9)],
@@ -191,6 +193,7 @@ def test_names_tell_heads_apart_and_one_head_needs_none() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_loss_that_a_run_learns_from_keeps_its_name_beside_scored_training_rows(
     prepared_heads: Path, tmp_path: Path, work: Path
 ) -> None:

@@ -97,6 +97,7 @@ def tracking(work: Path) -> TrackingConfig:
 # --- States
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -193,6 +194,7 @@ def test_penalties_are_summed_beside_the_loss(framework: Framework, spec: Featur
 # --- Precision
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
     framework: Framework, spec: FeatureSpec, batches: list[Batch], precision: str
@@ -212,6 +214,7 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
     assert {array.dtype.name for array in weights if array.dtype.kind == "f"} == {"float32"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_step_whose_gradients_overflow_leaves_weights_and_optimizer_as_they_were(
     framework: Framework, spec: FeatureSpec, batches: list[Batch], name: str
@@ -263,6 +266,7 @@ def scores_of(model: TrainedModel, prepared: Path) -> tuple[Any, Any]:
     return rows["rating"].to_numpy(), logged.predict(rows.drop(["rating"]).to_pandas())["score"].to_numpy()
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_model_which_has_the_reported_auc(
     framework: Framework, prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:

@@ -56,6 +56,7 @@ print(dtype(tensorflow.int32).name, dtype("int32").to("triton"))
 """
 
 
+@pytest.mark.slow
 def test_merlin_imports_a_framework_where_it_is_asked_for_one_and_protobuf_stays_as_fast_as_it_is() -> None:
     """In this process and in those that it starts."""
     environment = {name: value for name, value in os.environ.items() if "PROTOCOL_BUFFERS" not in name}
@@ -80,6 +81,7 @@ print(taken.tensorflow.__name__, convert_col(NumpyColumn(tensorflow.range(2).num
 """
 
 
+@pytest.mark.slow
 def test_merlin_finds_tensorflow_beside_a_gpu_after_a_notebook_imported_nvtabular() -> None:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # TensorFlow does not use it
     command = [sys.executable, "-Wignore", "-c", _WITH_GPU + _NOTEBOOK]

@@ -87,6 +87,7 @@ def test_spec_says_what_the_files_hold(prepared: PreparedData) -> None:
     assert prepared.inputs == ("userId", "movieId")
 
 
+@pytest.mark.slow
 def test_rows_of_many_partitions_become_more_files(prepared: PreparedData, raw: RawData, tmp_path: Path) -> None:
     again = prepare(MOVIELENS, raw, tmp_path / "prepared", best_auc=0.8, partition_rows=100)
     files = [pq.ParquetFile(again.path / file).metadata for file in again.spec.source("train").files]
@@ -170,7 +171,9 @@ def test_choice_out_of_range_is_refused(choice: dict[str, object], message: str)
 
 
 def test_options_of_another_kind_of_data_are_refused(raw: RawData, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="movielens takes RowsConfig, got SequenceConfig: its raw rows stay rows"):
+    with pytest.raises(
+        ConfigError, match="movielens expects RowsConfig, got SequenceConfig, because its raw rows stay rows"
+    ):
         prepare(MOVIELENS, raw, tmp_path / "prepared", encoding=SequenceConfig(negatives=4))
     assert not list(tmp_path.iterdir())
 

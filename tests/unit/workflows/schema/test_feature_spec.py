@@ -297,7 +297,7 @@ def replaced(old: str, new: str, text: str = GENERAL) -> str:
         (replaced("features: [user_id, label]", "features: [user_id, lable]"), r"source_spec\.train\[1\]\.features"),
         (replaced("features: [user_id, label]", "features: [user_id]"), r"source_spec\.train: no chunk contains"),
         (replaced("features: [user_id, label]", "features: [user_id, label, user_age]"),
-         r"source_spec\.train\[1\]\.features: 'user_age' is in chunk \[0\] already"),
+         r"source_spec\.train\[1\]\.features: 'user_age' is already in chunk \[0\]"),
         (replaced("label_ch: [label]", "label_ch: [label, z]"), r"channel_spec\.label_ch\[1\]: 'z' is not in"),
         (replaced("  test:\n    - type: csv", "  test:\n    - type: orc"), r"source_spec\.test\[0\]\.type is 'orc'"),
         (replaced("      files: [test_data.csv]\n", ""), r"source_spec\.test\[0\]\.files: field required"),

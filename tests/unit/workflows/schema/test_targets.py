@@ -43,7 +43,7 @@ def test_output_is_as_wide_as_there_are_classes() -> None:
         ({"task": "ranking"}, "task is 'ranking', expected one of binary, regression, multiclass"),
         ({"task": MULTICLASS}, r"classes is \(\), expected 2 to 65,536 names"),
         ({"task": MULTICLASS, "classes": ("a", "b", "a")}, r"classes name \['a'\] more than once"),
-        ({"task": BINARY, "classes": ("a", "b")}, "expected none, for binary"),
+        ({"task": BINARY, "classes": ("a", "b")}, "expected none for binary"),
         ({"weight": float("nan")}, "weight is nan"),
     ],
 )

@@ -186,7 +186,7 @@ def test_member_outside_its_folder_is_refused(site, archive, tmp_path, name):
 
 
 def test_missing_file_is_told_with_its_address_and_the_way_out(site, tmp_path):
-    with pytest.raises(DownloadError, match="nothing.zip answered 404 Not Found.*--data-dir DIR"):
+    with pytest.raises(DownloadError, match="nothing.zip returned 404 Not Found.*--data-dir DIR"):
         download(Archive(name="ml", url=site.url("nothing.zip"), md5=MD5), tmp_path)
     assert list(tmp_path.iterdir()) == []
 

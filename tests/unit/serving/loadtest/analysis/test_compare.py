@@ -126,7 +126,7 @@ def test_compare_of_searches_is_by_their_highest_rate() -> None:
     [
         (lambda _: 1, "is not a benchmark report"),
         (lambda document: {"rows": document}, "is not a benchmark report"),
-        (lambda document: {**document, "format_version": 1}, "has format version 1, this Rankline reads 2"),
+        (lambda document: {**document, "format_version": 1}, "has format version 1, but this Rankline reads 2"),
         (lambda document: {**document, "bench": [2]}, "is a damaged report"),
         (lambda document: {**document, "bench": [{**document["bench"][0], "p50_ms": "fast"}]}, "is a damaged report"),
     ],

@@ -70,9 +70,9 @@ def test_again_does_not_move_on(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 16}, "batch_size 15, this loader has 16"),
-        ({"global_size": 2}, "global_size 1, this loader has 2"),
-        ({"shuffle": False}, "shuffle True, this loader has False"),
+        ({"batch_size": 16}, "batch_size 15, but this loader has 16"),
+        ({"global_size": 2}, "global_size 1, but this loader has 2"),
+        ({"shuffle": False}, "shuffle True, but this loader has False"),
     ],
 )
 def test_position_of_another_loader_is_refused(directory: Path, change: dict[str, Any], message: str) -> None:

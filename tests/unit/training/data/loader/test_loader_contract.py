@@ -84,7 +84,7 @@ def test_restarted_loader_goes_on_with_exactly_the_batches_that_were_left(make: 
     restarted.load_state_dict(state)
     np.testing.assert_array_equal(ages(restarted), rest)
     np.testing.assert_array_equal(ages(restarted), ages(loader))
-    with pytest.raises(ConfigError, match="batch_size 600, this loader has 601"):
+    with pytest.raises(ConfigError, match="batch_size 600, but this loader has 601"):
         make(prepared / "train", CATS, ["age"], ["rating"], 601).load_state_dict(state)
 
 

@@ -51,7 +51,7 @@ def test_several_workers_share_the_rows_of_a_split_in_as_many_batches_each(both:
     users = [np.concatenate([inputs["userId"].numpy() for inputs, _ in share]) for share in shares]
     (inputs, _), *_ = tensorflow_loader(*both, "valid", 1000, shuffle=False, seed=0)
     np.testing.assert_array_equal(np.concatenate(users), inputs["userId"].numpy())
-    with pytest.raises(ConfigError, match="tfrecord, and a run with several workers reads parquet only"):
+    with pytest.raises(ConfigError, match="tfrecord, but a run with several workers reads only parquet"):
         tensorflow_loader(*both, "train", 100, shuffle=True, seed=0, global_rank=1, global_size=3)
 
 
@@ -68,7 +68,7 @@ def test_split_without_rows_or_files_is_refused(both: tuple[Path, FeatureSpec]) 
 def test_reader_of_parquet_refuses_tfrecord_with_the_way_back(both: tuple[Path, FeatureSpec]) -> None:
     _, spec = both
     with pytest.raises(
-        ConfigError, match="the train data is tfrecord, and a torch model reads parquet only.*--to parq"
+        ConfigError, match="the train data is tfrecord, but a torch model reads only parquet.*--to parq"
     ):
         check_parquet(spec, reader="a torch model")
     check_parquet(replace(spec, sources={"valid": spec.source("valid")}), reader="a torch model")
@@ -148,6 +148,7 @@ def test_rows_that_fill_no_batch_are_told_so(data: tuple[Path, FeatureSpec]) -> 
         tensorflow_loader(*data, "train", NUM_ROWS + 1, shuffle=True, seed=0, drop_last=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"prefetch": 0}, {"prefetch": 1, "num_threads": 1}, {"prefetch": 40}])
 def test_how_far_ahead_and_with_how_many_threads_does_not_change_the_rows(
     data: tuple[Path, FeatureSpec], options: dict[str, Any]

@@ -181,7 +181,7 @@ def test_transform_makes_the_columns_from_what_is_read(tmp_path: Path) -> None:
     assert sorted(row for batch in batches for row in batch["twice"].tolist()) == list(range(0, 180, 2))  # type: ignore[union-attr]
     assert all((batch["twice"] == 2 * batch["row"]).all() for batch in batches)  # type: ignore[operator, union-attr]
     for columns, transform, message in (
-        (["twice"], Doubled(num_rows=3), r"a\.parquet: the workflow made 3 rows of (20|10)"),
+        (["twice"], Doubled(num_rows=3), r"a\.parquet: the workflow returned 3 rows for (20|10)"),
         (["other"], Doubled(), "does not output column 'other'. It outputs"),
         (["text"], Doubled(), "makes string of column 'text', expected numbers"),
     ):

@@ -130,6 +130,7 @@ def test_batches_are_those_of_the_parquet_loader(prepared: Path, spec: FeatureSp
             np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
 
 
+@pytest.mark.slow
 def test_every_row_comes_once_per_epoch_in_an_order_that_follows_from_seed_and_epoch(
     prepared: Path, spec: FeatureSpec, records: list[Path]
 ) -> None:
@@ -141,6 +142,7 @@ def test_every_row_comes_once_per_epoch_in_an_order_that_follows_from_seed_and_e
     assert rows_of(other) not in (first, second)
 
 
+@pytest.mark.slow
 def test_tfrecord_loader_is_a_dataset_for_fit_whose_passes_are_epochs(spec: FeatureSpec, records: list[Path]) -> None:
     loader = loader_of(records, spec)
     dataset = loader.as_dataset()

@@ -158,6 +158,7 @@ def test_workers_do_not_take_up_a_position(prepared: Path) -> None:
         list(DLDataLoader(restarted, num_workers=1))
 
 
+@pytest.mark.slow
 def test_workers_that_are_spawned_share_the_rows(prepared: Path) -> None:
     loader = DLDataLoader(dataset_of(prepared), num_workers=1, multiprocessing_context="spawn")  # it imports PyTorch
     assert sum(len(label) for _, label in loader) == loader.num_rows

@@ -182,6 +182,7 @@ def test_gradients_are_the_slopes(reference: bool) -> None:
         np.testing.assert_allclose(np.sum(gradient * direction), slope, rtol=0.03, atol=3e-3, err_msg=variable.name)
 
 
+@pytest.mark.slow
 def test_dien_gradients_of_many_rows_add_up_in_half_precision(half: str) -> None:
     inputs = [tf.constant(x) for x in (random(2000, 1, 3) + 1, random(2000, 2, 3) + 1, np.ones((2000, 2), np.float32))]
     of_precision = []

@@ -247,7 +247,7 @@ def test_scalar_features_refuse_what_they_cannot_take() -> None:
         ScalarDenseFeatures(COLUMNS, aggregation="sum")
     with pytest.raises(ConfigError, match=r"'b_embedding': 4, 'd_embedding': 2}, expected equal widths"):
         ScalarDenseFeatures([embedding("b", 5, 4), embedding("d", 5, 2)], aggregation="stack")
-    with pytest.raises(ConfigError, match="ScalarDenseFeatures got the columns .*at least one"):
+    with pytest.raises(ConfigError, match="ScalarDenseFeatures got the columns .*one or more"):
         ScalarDenseFeatures([])
     lists = {"b__values": tf.constant([[1]], tf.int64), "b__nnzs": tf.constant([[1]], tf.int32)}
     with pytest.raises(SpecError, match=r"columns \['b'\] do not have one value per row"):

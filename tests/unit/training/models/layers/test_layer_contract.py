@@ -101,6 +101,7 @@ def test_layer_comes_back_from_its_config_and_scores_the_same(name: str) -> None
     assert_close(again(inputs), expected, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @every_layer
 def test_layer_gives_the_same_in_xla(name: str) -> None:
     make, inputs = LAYERS[name]

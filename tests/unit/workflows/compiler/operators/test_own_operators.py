@@ -135,6 +135,6 @@ REFUSED = [
     (lambda: ["word"] >> KnownIds({"word": 2}), "KnownIds on 'word': the column contains strings, expected numbers"),
     (
         lambda: ["word"] >> ItemAttributes(NUMBERED.rename(columns={"key": "word"}), "word", {"size": 0}),
-        "ItemAttributes on 'word': column is object, known keys are int64",
+        "ItemAttributes on 'word': the column is object, but the known keys are int64",
     ),
 ]

@@ -253,8 +253,8 @@ def test_saved_workflow_is_loaded_as_data_and_gives_the_same(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a", "b", "a"], "0 missing, 1 repeated"),
-        ([], "item of 0 items"),
+        (["a", "b", "a"], "0 missing and 1 repeated"),
+        ([], "item has 0 items"),
     ],
 )
 def test_every_item_is_there_once(names: list[Any], message: str) -> None:
