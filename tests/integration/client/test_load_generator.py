@@ -197,6 +197,7 @@ def test_search_finds_no_more_than_the_capacity_of_the_server(target: Target) ->
     assert report.slo == "p50=60ms"
 
 
+@pytest.mark.slow
 def test_each_batch_size_is_measured_and_compared(target: Target) -> None:
     with Client(target.server.endpoints.grpc, "identity") as client:
         config = LoadConfig(**{**QUICK, "min_requests": 100, "time_limit_s": 60.0, "stability": 9.0})
@@ -222,6 +223,7 @@ def test_floor_is_native_where_native_backends_are(tmp_path: Path) -> None:
             assert client.predict({"x": [1, 2]}).tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_wrong_score_fails_the_run(target: Target) -> None:
     expected = np.arange(1000.0)
     expected[::50] += 1e-3

@@ -315,6 +315,7 @@ def test_server_that_crashes_during_the_start_is_restarted_twice(
     assert leftovers() == before
 
 
+@pytest.mark.slow
 def test_model_whose_process_crashes_during_loading_is_reloaded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -61,7 +61,7 @@ def test_block_holds_command_machine_ratios_with_bounds_and_the_table_if_asked_f
 
 @pytest.mark.parametrize("page", ["no block\n", BLOCK + BLOCK.replace("of tune", "of loader")])
 def test_figures_without_a_block_and_blocks_without_figures_are_rejected(page: str) -> None:
-    with pytest.raises(ConfigError, match=r"^(tune|loader): must be both on the page and in .*, but is in only one"):
+    with pytest.raises(ConfigError, match=r"^(tune|loader) must be both on the page and in .*, but is in only one"):
         filled(page, {"tune": REPORT})
 
 

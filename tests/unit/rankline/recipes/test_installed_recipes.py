@@ -89,6 +89,7 @@ def test_operator_that_cannot_be_served_is_refused_before_anything_is_trained(si
     assert {path.name for path in (site / "work/shop").iterdir()} == {"prepared"}
 
 
+@pytest.mark.slow
 def test_operator_that_no_package_names_is_refused_before_anything_is_fitted(site: Path) -> None:
     file = site / "shop-1.0.dist-info/entry_points.txt"
     file.write_text(re.sub(r"\[rankline\.operators\]\n.*\n", "", file.read_text()))

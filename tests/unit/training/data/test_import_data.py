@@ -139,6 +139,7 @@ def test_prebatched_records_come_with_their_remainder(tmp_path: Path, records: P
     check_prepared(data, joined(make_rows(12, seed=12), make_rows(3, seed=3)), make_rows(5, seed=5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["csv", "parquet"])
 def test_format_of_the_files_makes_no_difference(tmp_path: Path, records: Path, to: str) -> None:
     for name, num_rows in (("train_0", 12), ("remainder", 3), ("test", 5)):

@@ -164,6 +164,7 @@ def test_killed_run_goes_on_to_the_very_same_model(
     assert list(history(model, "valid_auc")) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_run_that_is_cut_off_after_an_epoch_and_again_before_its_model_is_there_goes_on_too(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
 ) -> None:

@@ -64,6 +64,7 @@ def test_step_takes_the_gradients_that_keras_takes(spec: FeatureSpec, batches: l
         np.testing.assert_allclose(variable, start - 0.1 * gradient, rtol=1e-4, atol=1e-6, err_msg=variable.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_export_is_float32_whatever_the_precision(
     spec: FeatureSpec, batches: list[Batch], precision: str, tmp_path: Path

@@ -183,7 +183,7 @@ def test_transform_makes_the_columns_from_what_is_read(tmp_path: Path) -> None:
     for columns, transform, message in (
         (["twice"], Doubled(num_rows=3), r"a\.parquet: the workflow returned 3 rows for (20|10)"),
         (["other"], Doubled(), "does not output column 'other'. It outputs"),
-        (["text"], Doubled(), "makes string of column 'text', expected numbers"),
+        (["text"], Doubled(), "outputs string in column 'text', expected numbers"),
     ):
         with pytest.raises(DataError, match=message):
             list(BatchStream(tmp_path, columns, batch_size=32, transform=transform).batches())
