@@ -1,6 +1,9 @@
-"""What a test gives to what reports, logs and looks at the time."""
+"""Recorders of progress and metrics, a clock that is set, and what is printed on a terminal."""
 
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
+
+from rich.console import Console
 
 
 class ProgressRecord:
@@ -31,3 +34,9 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+def printed(show: Callable[[Console], None], width: int = 80) -> str:
+    file = io.StringIO()
+    show(Console(file=file, width=width))
+    return file.getvalue()

@@ -9,7 +9,6 @@ from rankline.serving.client import Client
 from rankline.serving.loadtest.identity import BACKENDS
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from tests.factories.training.models import TABLE_ROWS, identity_config, table_config, wait_for_more, write_model
-from tests.harness.network.ports import free_port  # noqa: F401
 
 
 @pytest.fixture(scope="session")

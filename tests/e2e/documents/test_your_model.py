@@ -20,7 +20,7 @@ from rankline.serving.client import Client
 from rankline.workflows.nvt.compat import ops
 from rankline.workflows.nvt.io.workflow import save_workflow
 from tests.harness.commands.command_line import commands, served, started, typed
-from tests.harness.process.packages import leave_installed
+from tests.harness.process.programs import leave_installed
 from tests.oracles.nvtabular import fitted, transformed
 
 ROOT = Path(__file__).parents[3]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[3]
@@ -125,6 +126,15 @@ def write_allow_list() -> None:
     kept = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("!")]
     files, _ = needed_files()
     path.write_text("\n".join([*kept, *(f"!{name}" for name in sorted(files))]) + "\n", encoding="utf-8")
+
+
+def schema_faults(schema: str, *files: Path) -> str:
+    """What check-jsonschema says of files that do not follow a schema of its own; in this process, which is quick."""
+    check = pytest.importorskip("check_jsonschema.cli", reason="pip install check-jsonschema")
+    from click.testing import CliRunner
+
+    done = CliRunner().invoke(check.main, ["--builtin-schema", schema, *map(str, files)])
+    return done.output if done.exit_code else ""
 
 
 if __name__ == "__main__":

@@ -4,7 +4,10 @@ What is asked of the disk, and in which order, `disk_calls.py` writes down as it
 """
 
 import os
+import resource
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -55,3 +58,14 @@ def _empty_store(migrate: Any) -> sqlite3.Connection:
 def _sync_no_transaction(connection: Any, _: Any) -> None:
     if isinstance(connection, sqlite3.Connection):
         connection.execute("PRAGMA synchronous = OFF")
+
+
+@contextmanager
+def files_of_at_most(num_bytes: int) -> Iterator[None]:
+    """What is written beyond fails, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

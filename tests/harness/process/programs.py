@@ -1,4 +1,4 @@
-"""Programs of the system that some tests need."""
+"""Programs of the system that some tests need, and packages as an installer leaves them."""
 
 import os
 import shutil
@@ -14,3 +14,19 @@ def need_program(name: str, *, package: str, directories: Iterable[Path] = ()) -
     if (found := shutil.which(name, path=path)) is None:
         pytest.skip(f"{name} was not found: apt-get install {package} (or scripts/system-packages.sh)")
     return found
+
+
+def leave_installed(site: Path, name: str, entry_points: str = "", *, release: str = "1.0") -> None:
+    """What an installer leaves of a package beside its modules.
+
+    Args:
+        site: directory that is searched for packages.
+        name: of the package.
+        entry_points: in the form of entry_points.txt.
+        release: its version.
+    """
+    about = site / f"{name.replace('-', '_')}-{release}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n", encoding="utf-8")
+    if entry_points:
+        (about / "entry_points.txt").write_text(entry_points, encoding="utf-8")

@@ -20,7 +20,7 @@ from rankline.serving.client import Client
 from rankline.serving.loadtest.identity import BACKENDS
 from rankline.serving.server import embedded as server_module
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
-from rankline.serving.server.ports import choose_ports
+from rankline.serving.server.ports import choose_ports, free_port
 from rankline.workflows.core.errors import ServerError
 from tests.factories.training.models import identity_config, write_model
 from tests.harness.process.waiting import wait_until
@@ -257,14 +257,13 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield ports
 
 
-def test_given_port_taken_during_the_start_is_reported(
-    identity: ServerConfig, free_port: int, taken: list[int]
-) -> None:
-    server = EmbeddedServer(replace(identity, http_port=free_port))
-    with pytest.raises(ServerError, match=rf"exited while starting.*{free_port}.*in use"):
+def test_given_port_taken_during_the_start_is_reported(identity: ServerConfig, taken: list[int]) -> None:
+    http_port = free_port()
+    server = EmbeddedServer(replace(identity, http_port=http_port))
+    with pytest.raises(ServerError, match=rf"exited while starting.*{http_port}.*in use"):
         server.start()
     assert server.process_ids() == ()
-    assert taken == [free_port]
+    assert taken == [http_port]
 
 
 def test_chosen_port_taken_during_the_start_is_replaced(

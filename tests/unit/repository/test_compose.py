@@ -16,8 +16,8 @@ from tests.harness.containers.deployment import (
     allowed_files,
     compose,
     needed_files,
+    schema_faults,
 )
-from tests.harness.containers.schemas import schema_faults
 
 FILES = ("docker-compose.yml", "docker-compose.tls.yml")
 GIVEN = {

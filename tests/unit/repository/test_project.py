@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.harness.containers.deployment import ROOT
-from tests.harness.containers.schemas import schema_faults
+from tests.harness.containers.deployment import ROOT, schema_faults
 
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))

@@ -13,7 +13,7 @@ import pytest
 
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from tests.factories.training.ratings import make_prepared, make_rows, make_spec
-from tests.harness.keras_policy import policy
+from tests.harness.process.frameworks import policy
 
 __all__ = ["make_prepared", "make_spec"]  # which tests of other folders import from here
 

@@ -24,7 +24,7 @@ from rankline.serving.repository.ensemble import CONFIG, REGISTRY, ExportedEnsem
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from tests.factories.ensembles import NAME, damage, publish_tiny
 from tests.factories.reports import report_of, result_of
-from tests.harness.process.full_disk import files_of_at_most
+from tests.harness.process.disk import files_of_at_most
 from tests.unit.rankline.conftest import Store, exported
 
 pytestmark = pytest.mark.usefixtures("nothing_registered")

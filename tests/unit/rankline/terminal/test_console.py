@@ -18,8 +18,8 @@ from rankline.terminal import console as display
 from rankline.terminal.bench_table import print_comparison, print_report
 from rankline.terminal.console import Stages, print_table
 from rankline.terminal.silence import without_notices
+from tests.factories.recorders import printed
 from tests.factories.reports import report_of, result_of
-from tests.harness.process.terminal import printed
 
 COLUMNS = {"rows": ["1", "16,384"], **{f"figure {i}": [f"{i}.123456789", f"{i}"] for i in range(8)}}
 

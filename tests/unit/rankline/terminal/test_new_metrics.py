@@ -27,9 +27,9 @@ from rankline.training import evaluation as model_metrics
 from rankline.training.evaluation.scored_rows import ScoredRows
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.schema.targets import Head
+from tests.factories.recorders import printed
 from tests.factories.reports import report_of, result_of
-from tests.harness.process.packages import leave_installed
-from tests.harness.process.terminal import printed
+from tests.harness.process.programs import leave_installed
 
 
 def errors_per_s(run: Run) -> Estimate:

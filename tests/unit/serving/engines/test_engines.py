@@ -20,7 +20,7 @@ from rankline.serving.engines.pytorch.offline import Model
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.schema.model_artifact import SAVED_MODEL, TORCH_SCRIPT
 from tests.harness.hostile.files.torch_script import archive, forward
-from tests.harness.process.packages import leave_installed
+from tests.harness.process.programs import leave_installed
 
 ROOT = Path(__file__).parents[4]
 

@@ -28,7 +28,7 @@ from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
 from tests.factories.specs import scalar_spec
 from tests.factories.training import outside_models
 from tests.factories.training.outside_models import WideConfig
-from tests.harness.process.packages import leave_installed
+from tests.harness.process.programs import leave_installed
 from tests.oracles.tolerance import ROUNDING
 
 SMALL: dict[str, Any] = {"embedding_dim": 4, "embedding_init": 0.5}

@@ -17,7 +17,7 @@ from rankline.training.tracking.journal import Journal
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.core.tracking_uri import file_of
 from rankline.workflows.storage.artifacts import sha256_of
-from tests.harness.process.full_disk import files_of_at_most
+from tests.harness.process.disk import files_of_at_most
 from tests.harness.process.waiting import wait_until
 
 

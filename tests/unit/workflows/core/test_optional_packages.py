@@ -18,7 +18,7 @@ from rankline.workflows.core.errors import (
     RanklineError,
 )
 from rankline.workflows.core.optional_packages import LoadHook, installed, require, stand_ins
-from tests.harness.process.packages import leave_installed
+from tests.harness.process.programs import leave_installed
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from rankline.training.models.layers.interactions import PeriodicNumbers
 from rankline.training.models.layers.mlp import Dense, Prelu
 from rankline.training.models.layers.recurrent import Augru, AuxiliaryLoss, DienBlock, Gru
 from rankline.workflows.core.errors import ConfigError
-from tests.harness.keras_policy import policy
+from tests.harness.process.frameworks import policy
 from tests.oracles.tolerance import ROUNDING
 
 PACKAGE = "rankline.training.models.layers"

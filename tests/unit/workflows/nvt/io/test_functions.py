@@ -18,7 +18,7 @@ from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import load_workflow, save_workflow
 from tests.harness.hostile.pickles import Made, Name, pickled
 from tests.harness.process.audit_hooks import record_side_effects
-from tests.harness.process.packages import leave_installed
+from tests.harness.process.programs import leave_installed
 from tests.oracles.nvtabular import fitted, transformed
 
 from merlin.dag import iter_nodes  # isort: skip
