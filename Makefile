@@ -1,7 +1,7 @@
 # Every target makes its own .venv on first use; a second run installs nothing.
 # make PYTHON=/path/to/python TARGET chooses one of 3.10 to 3.13; after `make clean`, if there is a .venv with another.
 .DEFAULT_GOAL := help
-.PHONY: help demo horovod native test test-all check docs coverage mutants release setup lock clean
+.PHONY: help demo horovod native test test-all check phrases docs coverage mutants release setup lock clean
 BIN := .venv/bin
 CPP = $(shell git ls-files 'serving/*.cc' 'serving/*.h' 'workflows/*.cc' 'workflows/*.h')
 SHELL_SCRIPTS = $(filter-out %.awk,$(shell git ls-files '*.sh' serving/deploy/bin .ci/run))
@@ -25,13 +25,17 @@ horovod: ## build Horovod for several workers against the TensorFlow in .venv (M
 
 native: setup ## recompile C++ backends whose sources changed (cached in ~/.cache/rankline/native)
 
-check: setup ## run ruff, the type checker, shellcheck, the spell checker and the C++ format check
+check: setup ## run ruff, the type checker, shellcheck, the C++ format check and the spell checker, and look for banned phrases
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 	@$(BIN)/shellcheck --severity=warning $(SHELL_SCRIPTS)
 	@git ls-files -z | xargs -0 $(BIN)/codespell
+	@$(MAKE) --silent phrases
+
+phrases: # expressions that read like a translation
+	@! git grep -nPi -f scripts/banned-phrases.txt -- workflows training serving rankline bench Makefile
 
 test: check ## run the tests for daily work: unit and integration tests that are not marked slow (8 minutes on 2 cores)
 	@scripts/test.sh -m 'not slow' $(ARGS)

@@ -9,7 +9,7 @@
 # Status 69 says that there is no engine and that none may be started.
 set -eu
 least_engine=25 least_compose=2.24
-# Debian 12's own is too old. Part of the cache's name: whoever changes how it is made changes the words.
+# Debian 12's own is too old. Part of the cache's name: change the words with the way it is made.
 suite=trixie packages="docker.io docker-cli docker-compose docker-buildx iptables"
 
 fail() {

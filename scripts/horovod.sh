@@ -24,7 +24,7 @@ reason=$(problem) && exit 0
 
 release=$(sed -n 's/^horovod==\([^ ]*\).*/\1/p' constraints.txt)
 sources_sha256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
-change=without-xla # part of the cache's name: whoever changes the build otherwise gives it another
+change=without-xla # part of the cache's name: another build needs another name
 built_for=$(.venv/bin/python -c '
 import sys, sysconfig
 from rankline.launch.horovod_check import tensorflow_version

@@ -16,7 +16,7 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     echo "system-packages: tests that need these packages are skipped:$missing (as root: apt-get install$missing)" >&2
     exit 0
 fi
-# The packages' own services would take ports; a policy that is there already stays.
+# The packages' own services would take ports; an existing policy stays.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     printf '#!/bin/sh\nexit 101\n' >"$policy"

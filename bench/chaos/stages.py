@@ -217,7 +217,7 @@ def _check(repository: Path, artifact: Path) -> None:
 
 
 def _is_of_nobody(home: Path) -> bool:
-    """Whether the process that created a server's home directory has ended."""
+    """Whether the process that created a server's home directory has exited."""
     return not psutil.pid_exists(int(home.name.split("-")[2]))
 
 

@@ -38,7 +38,7 @@ _SHELL = (
 
 
 class WorkerGroup:
-    """A group of workers; all have ended when the `with` block ends."""
+    """A group of workers; all have exited when the `with` block ends."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class WorkerGroup:
         self._launched.terminate()
 
     def listen(self, listener: Listener) -> int:
-        """Forward the output until the last worker has ended, and return horovodrun's exit status.
+        """Forward the output until the last worker has exited, and return horovodrun's exit status.
 
         Ctrl-C ends the workers immediately; a failed worker ends the others after a grace period.
         """

@@ -92,7 +92,7 @@ class ScoreCheck:
         if response.id != str(answer.number):
             raise ServingError(
                 f"request {answer.number} of process {answer.process} got the response to request {response.id!r}. "
-                "Report this to whoever runs the server."
+                "Report this to the operator of the server."
             )
         if self._version is not None and response.model_version != str(self._version):
             raise ServingError(

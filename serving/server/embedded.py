@@ -297,7 +297,7 @@ class EmbeddedServer:
             add_python_backend(self._backends, self._installation)
 
     def unload(self, *models: str) -> None:
-        """Unload models, and wait until their requests are answered and their processes have ended."""
+        """Unload models, and wait until their requests are answered and their processes have exited."""
         control = _running(self._control)
         native = {model for model in models if not self._num_processes[model]}  # Triton never reports dead processes
         for model in models:
@@ -337,10 +337,10 @@ class EmbeddedServer:
 
     def _count_processes(self) -> Counter[str]:
         found: Counter[str] = Counter()
-        with contextlib.suppress(psutil.NoSuchProcess):  # the server has ended
+        with contextlib.suppress(psutil.NoSuchProcess):  # the server has exited
             for child in psutil.Process(self.pid).children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    command = child.cmdline()  # empty when it has ended
+                    command = child.cmdline()  # empty when it has exited
                     if command and Path(command[0]).name == STUB:
                         found[Path(command[1]).parents[1].name] += 1
         return found

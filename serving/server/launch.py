@@ -8,9 +8,9 @@ of arguments to hide from other users, the program, and the arguments, the hidde
 HOME, and writes its process id. The program's output goes to standard error.
 
 SIGTERM stops the program. SIGUSR1 marks the program as running: from then on it is asked to stop, and killed only after
-STOP_TIMEOUT_S, or when its child processes have ended and all its threads sleep. Before SIGUSR1 it has nothing to lose,
-and is killed immediately. In the end all descendants of the program, shared memory whose name starts with the name of
-HOME, and HOME itself are gone, and the launcher exits with the program's status.
+STOP_TIMEOUT_S, or when its child processes have exited and all its threads sleep. Before SIGUSR1 it has nothing to
+lose, and is killed immediately. In the end all descendants of the program, shared memory whose name starts with the
+name of HOME, and HOME itself are gone, and the launcher exits with the program's status.
 """
 
 import contextlib
@@ -136,7 +136,7 @@ def _lead_to_environment(pid: int, num_hidden: int) -> None:
 
 
 def _watch(pid: int, parent_pid: int) -> bool:
-    """Wait until the program has ended, SIGTERM arrives or the parent is gone; return whether it can be asked to stop.
+    """Wait until the program has exited, SIGTERM arrives or the parent is gone; return whether it can be asked to stop.
 
     The parent is polled because a parent-death signal would arrive when the thread that started us ends.
     """
@@ -152,7 +152,7 @@ def _watch(pid: int, parent_pid: int) -> bool:
 
 
 def _ask_to_stop(pid: int, timeout_s: float) -> None:
-    """Ask the program to stop, and wait until it has ended, has nothing left to do or has used up its time.
+    """Ask the program to stop, and wait until it has exited, has nothing left to do or has used up its time.
 
     tritonserver answers its requests, ends the models and their processes, and then sleeps: it checks its models only
     once a second, waits as long for a thread that collects metrics, and waits indefinitely for a model whose process
@@ -178,7 +178,7 @@ def _sleeps(pid: int) -> bool:
     """Whether no thread of the program is running or runnable, and so the end of its child processes is handled."""
     try:
         return all(_stat(thread)[0] == "S" for thread in Path(f"/proc/{pid}/task").iterdir())
-    except OSError:  # a thread has ended since it was listed
+    except OSError:  # a thread has exited since it was listed
         return False
 
 
@@ -208,7 +208,7 @@ def _stat(process: Path) -> list[str]:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a child has ended, checked without reaping it, so that its id is not reused."""
+    """Whether a child has exited, checked without reaping it, so that its id is not reused."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -39,7 +39,7 @@ class ServerLog(Protocol):
         """Return the output so far, or the end of it."""
 
     def close(self) -> None:
-        """Free the resources of the log, after the process has ended."""
+        """Free the resources of the log, after the process has exited."""
 
 
 class FileLog:
@@ -88,7 +88,7 @@ class PipeLog:
         os.close(self._writing)
 
     def text(self) -> str:
-        """Wait briefly for the last output of a process that has ended, and return the output."""
+        """Wait briefly for the last output of a process that has exited, and return the output."""
         self._reader.join(_LAST_WORDS_TIMEOUT_S)
         return self._end.decode("utf-8", errors="replace")
 

@@ -84,7 +84,7 @@ class Launched:
         self._process.send_signal(signal.SIGUSR1)
 
     def poll(self) -> int | None:
-        """Return the exit status, negative for a signal; None until the program has ended and everything is removed."""
+        """Return the exit status, negative for a signal; None until the program exited and everything is removed."""
         return self._process.poll()
 
     def wait(self) -> int:

@@ -237,7 +237,7 @@ def _serve(pipe: Connection) -> None:
             if isinstance(message, Job):  # otherwise a late order to stop
                 _run_job(pipe, message)
     except (EOFError, ConnectionError):
-        return  # the parent has ended or closed the pipe
+        return  # the parent has exited or closed the pipe
 
 
 def _run_job(pipe: Connection, job: Job) -> None:
