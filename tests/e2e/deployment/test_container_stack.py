@@ -255,7 +255,7 @@ def test_image_holds_nothing_but_what_it_needs(stack: Stack) -> None:
     assert bought == {"onnxruntime", "tensorflow-cpu"}
 
 
-def test_every_panel_of_the_dashboard_has_data(stack: Stack) -> None:
+def test_dashboard_panels_have_data(stack: Stack) -> None:
     """A rate needs requests between two scrapes."""
     targets = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
     expressions = [t["expr"].replace("$__rate_interval", "1m").replace("$model", ".*") for t in targets]

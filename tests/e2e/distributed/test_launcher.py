@@ -62,7 +62,7 @@ def without_runs(workplace: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "mpi", [(), pytest.param(("--mpi",), marks=pytest.mark.skipif(not _HAS_MPI, reason=_NO_MPI))], ids=["gloo", "mpi"]
 )
-def test_two_workers_train_one_model_in_one_run_and_one_line_is_shown(workplace: Path, mpi: Sequence[str]) -> None:
+def test_workers_train_one_model_in_one_run_and_show_one_line(workplace: Path, mpi: Sequence[str]) -> None:
     before = recorded(workplace, _RUNS)
     done = rankline(*arguments(WORKERS), "--epochs", "1", "--batch-size", "256", *mpi, cwd=workplace)
     assert done.returncode == 0, done.stderr

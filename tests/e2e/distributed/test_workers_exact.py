@@ -46,7 +46,7 @@ def found(workers: list[Ended], directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_workers_learn_what_one_process_learns(name: str, directory: Path, workers: list[Ended]) -> None:
+def test_workers_learn_what_one_process_learns(name: str, directory: Path, workers: list[Ended]) -> None:
     expected = fitted(directory, name, SOLO)
     assert {group.split("/")[0] for group in expected["after"]} >= {"model", "optimizer", "average", "loss"}
     for stage, state in expected.items():
@@ -88,7 +88,7 @@ def test_metrics_are_those_of_all_rows(directory: Path, found: Any) -> None:
         )  # a pair of close scores may swap
 
 
-def test_only_worker_0_records_and_reports(directory: Path, found: Any) -> None:
+def test_worker_0_alone_records_and_reports(directory: Path, found: Any) -> None:
     assert found[0]["reports"] > 0
     assert found[1]["reports"] == 0
     assert found[0]["run_id"] == found[1]["run_id"]

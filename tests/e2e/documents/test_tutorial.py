@@ -53,7 +53,7 @@ def test_row_has_one_score_however_it_is_asked_for(said: tuple[Path, dict[str, s
     np.testing.assert_allclose(served.ravel(), scored[:5], atol=1e-5)
 
 
-def test_two_models_were_compared_and_one_of_them_answers(said: tuple[Path, dict[str, str]]) -> None:
+def test_if_better_compares_versions_and_activates_one(said: tuple[Path, dict[str, str]]) -> None:
     _, outputs = said
     assert "clicks" in outputs["rankline status"]
     assert len(re.findall(r"^[0-9a-f]{8} ", outputs["rankline runs"].split("started")[0], re.MULTILINE)) == 2

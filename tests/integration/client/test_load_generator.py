@@ -134,7 +134,7 @@ def test_open_loop_shows_a_stall_as_queueing_that_the_closed_loop_hides(target: 
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpcio"])
-def test_every_due_request_is_answered_or_counted_as_unsent(target: Target, transport: str) -> None:
+def test_due_requests_are_answered_or_counted_as_unsent(target: Target, transport: str) -> None:
     config = LoadConfig(**{**QUICK, "min_duration_s": 2.0, "time_limit_s": 2.0}, rate=(200,), arrivals="constant",
                         processes=2, transport=transport)  # fmt: skip
     report = target.report("identity", config)
@@ -198,7 +198,7 @@ def test_search_finds_no_more_than_the_capacity_of_the_server(target: Target) ->
 
 
 @pytest.mark.slow
-def test_each_batch_size_is_measured_and_compared(target: Target) -> None:
+def test_batch_sizes_are_measured_and_compared(target: Target) -> None:
     with Client(target.server.endpoints.grpc, "identity") as client:
         config = LoadConfig(**{**QUICK, "min_requests": 100, "time_limit_s": 60.0, "stability": 9.0})
         report = measure(client, ROWS, (1, 16), config=config, expected=np.arange(1000), identity=client)

@@ -101,7 +101,7 @@ def column_of(table: Any) -> str:
     return next(name for name in CARDINALITIES if f"{name}_embedding" in table.name)
 
 
-def test_both_pipelines_give_each_row_once_and_only_the_accelerated_one_hashes(
+def test_pipelines_yield_each_row_once_and_only_the_accelerated_one_hashes(
     files: Files, spec: FeatureSpec, rows: pa.Table
 ) -> None:
     native, accelerated = (one_epoch(files, spec, accelerated=side) for side in (False, True))
@@ -118,7 +118,7 @@ def test_both_pipelines_give_each_row_once_and_only_the_accelerated_one_hashes(
     assert [feature.cardinality for feature in hashed(spec).categorical] == [300, 30, 1]
 
 
-def test_both_models_compute_the_same_from_the_same_vectors(spec: FeatureSpec) -> None:
+def test_native_and_accelerated_peers_agree_on_the_same_vectors(spec: FeatureSpec) -> None:
     native, accelerated = (peer(CONFIG, accelerated=side).model.build(spec, CONFIG) for side in (False, True))
     vectors = dict(zip(CARDINALITIES, np.random.default_rng(1).standard_normal((3, 4)), strict=True))
     for table in tables(native):
@@ -150,7 +150,7 @@ def test_items_rated_before_are_not_ranked_and_later_likes_are_relevant() -> Non
     assert figures["ndcg_at_20"] == pytest.approx((1 / np.log2(5) + 1 / np.log2(8)) / 2)
 
 
-def test_each_users_latest_rows_validate() -> None:
+def test_position_split_validates_on_each_users_latest_rows() -> None:
     users, times = [7, 7, 9, 7, 9, 7, 7, 9, 9, 9], [5, 1, 900, 3, 800, 2, 4, 600, 500, 700]
     rows = pa.table({"userId": users, "timestamp": times})
     dataset = replace(MOVIELENS, read=lambda _: RawData(rows=rows, catalog=None, fingerprint="f"))

@@ -62,7 +62,7 @@ def test_docker_compose_accepts_them(files: tuple[str, ...], tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
-def test_every_variable_has_one_default_and_is_documented() -> None:
+def test_compose_variables_have_one_default_and_are_documented() -> None:
     example = (ROOT / ".env.example").read_text(encoding="utf-8")
     documented = dict(re.findall(r"^#?(\w+)=(.*)$", example, re.MULTILINE))
     found = {pair for file in FILES for pair in variables(file)}
@@ -117,7 +117,7 @@ def test_ports_are_published_on_loopback_only() -> None:
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 
-def test_only_mlflow_reaches_the_database() -> None:
+def test_database_is_reachable_from_mlflow_only() -> None:
     assert [name for name, service in SERVICES.items() if "database" in service["networks"]] == ["postgres", "mlflow"]
     assert STACK["networks"]["database"] == {"internal": True}
 

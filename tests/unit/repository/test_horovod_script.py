@@ -95,7 +95,7 @@ def test_missing_requirement_is_reported_before_anything_is_built(
     assert not (tmp_path / "cache").exists()
 
 
-def test_another_source_archive_is_refused(checkout: Path, tmp_path: Path) -> None:
+def test_source_archive_with_another_checksum_is_rejected(checkout: Path, tmp_path: Path) -> None:
     release = re.search(r"^horovod==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert release
     (mirror := tmp_path / "mirror").mkdir()
@@ -122,7 +122,7 @@ def test_check_says_why_horovod_does_not_work(checkout: Path) -> None:
     assert len(message.splitlines()) == 1
 
 
-def test_one_for_another_tensorflow_is_replaced_from_the_cache_and_then_nothing_is_done(checkout: Path) -> None:
+def test_horovod_for_another_tensorflow_is_replaced_from_cache_once(checkout: Path) -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankline"
     key = f"tensorflow{tensorflow_version()}-{sys.implementation.cache_tag}-{sysconfig.get_platform()}-gloo"
     if not list(cache.glob(f"horovod*-{key}/*.whl")):

@@ -142,7 +142,7 @@ def test_clients_have_left_before_a_replica_ends(container: dict[str, Any], pod:
     assert pod["terminationGracePeriodSeconds"] >= drain_s + triton_stops_s
 
 
-def test_all_selectors_mean_the_same_pods(objects: Objects) -> None:
+def test_selectors_match_the_same_pods(objects: Objects) -> None:
     labels = objects["Deployment", "triton"]["spec"]["template"]["metadata"]["labels"]
     selectors = [
         objects["Deployment", "triton"]["spec"]["selector"]["matchLabels"],

@@ -114,7 +114,7 @@ def half(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- Parameters
 
 
-def test_every_parameter_of_the_document_has_its_name_and_default() -> None:
+def test_sim_options_match_the_seed_document() -> None:
     own = {"dataset_dir", "variant", "deterministic", "random_weights"}
     defaults = {field.name: field.default for field in fields(SimOptions)}
     assert {name: default for name, default in defaults.items() if name not in own} == TABLE

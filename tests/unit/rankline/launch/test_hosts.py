@@ -84,7 +84,7 @@ def test_more_workers_than_the_hosts_take_are_refused() -> None:
         (LaunchConfig(), WorkersConfig(min_workers=1, max_workers=1), True),
     ],
 )
-def test_one_process_is_enough_for_one_worker_here_that_nothing_replaces(
+def test_single_local_worker_trains_in_this_process(
     options: LaunchConfig, config: WorkersConfig, is_asked_for: bool
 ) -> None:
     assert options.is_asked_for(config) is is_asked_for

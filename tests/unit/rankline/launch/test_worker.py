@@ -61,7 +61,7 @@ def test_horovodrun_and_open_mpi_say_which_worker_a_process_is() -> None:
     assert worker == Worker(rank=5, local_rank=1, local_size=2, is_alone=False)
 
 
-def test_another_number_of_workers_than_was_started_is_refused() -> None:
+def test_worker_count_must_match_started_processes() -> None:
     with (
         pytest.raises(ConfigError, match="workers is 4, but 1 processes were started"),
         Worker().in_world(WorkersConfig(workers=4)),
@@ -71,7 +71,7 @@ def test_another_number_of_workers_than_was_started_is_refused() -> None:
         assert world.size == 1
 
 
-def test_only_a_worker_that_our_launcher_started_reports_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_worker_reports_only_to_its_launcher(capsys: pytest.CaptureFixture[str]) -> None:
     log = RunLog("the run", "sqlite://")
     assert Worker().observers(log) == []
     (observer,) = Worker(is_alone=False, is_launched=True).observers(log)
@@ -142,7 +142,7 @@ def test_processes_share_neighbouring_whole_cores(size: int, expected: list[set[
 
 
 @given(num_cores=st.integers(1, 12), size=st.integers(1, 12))
-def test_every_core_belongs_to_one_process(num_cores: int, size: int) -> None:
+def test_core_assignment_gives_each_core_to_one_process(num_cores: int, size: int) -> None:
     shares = [share_of([Cpu(0, n, n) for n in range(num_cores)], rank=rank, size=size) for rank in range(size)]
     if num_cores < size:
         assert not any(shares)
@@ -210,7 +210,7 @@ def test_run_and_its_checkpoints_are_known(logs: Path, seen: ProgressRecord) -> 
     assert (listener.run_id, steps) == ("r", [1, 2])
 
 
-def test_each_worker_has_its_log_and_so_has_what_starts_them(listener: Listener, logs: Path) -> None:
+def test_workers_and_launcher_have_their_own_logs(listener: Listener, logs: Path) -> None:
     for line in ("[0]<stdout>:a\n", "[1]<stderr>:b\n", "[1,0]<stdout>:mpi\n", "[10]<stdout>:c\n", "starting\n"):
         listener.take(line)
     assert {log.name: log.read_text() for log in logs.iterdir()} == {
@@ -259,7 +259,7 @@ def test_logs_of_an_earlier_run_are_removed_and_those_of_a_generation_are_not(lo
          RanklineError, "a model: prterun found no program. Its log: .*r.log$"),
     ],
 )  # fmt: skip
-def test_one_message_says_the_first_cause(
+def test_workers_error_reports_the_first_cause_once(
     listener: Listener, lines: list[str], kind: type[RanklineError], message: str
 ) -> None:
     for line in lines:

@@ -135,7 +135,7 @@ def app(received: list[BrewConfig]) -> typer.Typer:
         (["--sizes", "3,4,5"], BrewConfig(sizes=(3, 4, 5))),
     ],
 )
-def test_each_field_is_an_option_and_what_is_not_given_stays(arguments: list[str], expected: BrewConfig) -> None:
+def test_config_fields_are_options_and_keep_defaults(arguments: list[str], expected: BrewConfig) -> None:
     received: list[BrewConfig] = []
     result = CliRunner().invoke(app(received), arguments)
     assert result.exit_code == 0, result.output

@@ -65,7 +65,7 @@ def test_verdict_names_a_significant_change_of_another_figure(store: Store) -> N
     assert "; but significantly worse: logloss +" in found.verdict
 
 
-def test_other_rows_are_compared_less_surely_and_it_is_said(store: Store) -> None:
+def test_comparison_on_other_rows_is_wider_and_says_so(store: Store) -> None:
     part = slice(None, NUM_ROWS // 2)
     found = compared(store, (LABELS, scores(1.0)), (LABELS[part], scores(1.2)[part]))
     assert not found.is_paired

@@ -120,7 +120,7 @@ def test_score_that_is_no_number_is_null_in_json_and_named(repository: Path, tmp
     assert "Warning: the score is NaN in 2 of 3 rows, first in row 2:" in done.stderr
 
 
-def test_one_row_is_scored_in_this_process(repository: Path) -> None:
+def test_predict_scores_one_row_in_process(repository: Path) -> None:
     done = predict(repository, "--x", "3")
     assert json.loads(done.stdout) == {"x": 3, "score": 13}
     assert predict(repository, "--x", "3", "--output", "-").stdout == done.stdout

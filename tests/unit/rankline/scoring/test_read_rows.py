@@ -106,7 +106,7 @@ def write(path: Path, format_name: str, rows: pa.Table = ROWS) -> None:
 
 
 @pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
-def test_each_format_is_told_by_its_ending_and_comes_back_with_scores(tmp_path: Path, format_name: str) -> None:
+def test_predict_infers_format_from_suffix_and_writes_scores(tmp_path: Path, format_name: str) -> None:
     write(tmp_path / f"rows.{format_name}", format_name)
     path, scored = tmp_path / f"rows.{format_name}", tmp_path / f"scored.{format_name}"
     assert format_of(str(path), None) == format_name

@@ -25,7 +25,7 @@ COLUMNS = {"rows": ["1", "16,384"], **{f"figure {i}": [f"{i}.123456789", f"{i}"]
 
 
 @pytest.mark.parametrize("width", [20, 200])
-def test_no_cell_is_cut_and_the_first_column_comes_again(width: int) -> None:
+def test_wide_tables_wrap_without_cutting_cells(width: int) -> None:
     text = printed(lambda console: print_table(console, COLUMNS), width)
     assert "…" not in text
     for name, cells in COLUMNS.items():
@@ -81,7 +81,7 @@ def test_tensorflow_is_imported_without_a_word() -> None:
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_where_standard_error_is_closed_a_block_runs_all_the_same() -> None:
+def test_closed_standard_error_does_not_stop_a_block() -> None:
     program = "from rankline.terminal.silence import without_notices\nwith without_notices(): print('done')"
     command = ["sh", "-c", '"$0" -c "$1" 2>&-', sys.executable, program]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "done\n"
@@ -148,7 +148,7 @@ def verdict_of(text: str, figure: str) -> str:
 
 
 @pytest.mark.parametrize("rate", [None, 123_456.0])
-def test_no_figure_is_cut_at_80_columns_and_the_conclusion_comes_first(rate: float | None) -> None:
+def test_summary_fits_80_columns_and_starts_with_the_conclusion(rate: float | None) -> None:
     loads = [Load(batch_size=n, concurrency=None if rate else 4, rate_per_s=rate, arrivals=None) for n in (1, 16_384)]
     slow = [result_of(load, [3393.456 * 1000] * 4000, breakdown=BREAKDOWN) for load in loads]
     text = report(*slow, busy="load 4.0")

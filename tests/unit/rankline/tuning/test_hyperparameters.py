@@ -129,7 +129,7 @@ def test_search_goes_on_and_a_trial_that_was_cut_off_is_tried_anew(workplace: Wo
     assert workplace.tune(4) == again  # nothing is left to do
 
 
-def test_other_choices_of_the_recipe_begin_another_search(workplace: Workplace, tuned: Tuned) -> None:
+def test_tune_starts_a_new_search_for_other_choices(workplace: Workplace, tuned: Tuned) -> None:
     other = workplace.tune(1, train=replace(TRAIN, learning_rate=0.001))
     assert other.run_id != tuned.run_id
     assert (other.choices, other.before) == ({}, other.after)
@@ -144,7 +144,7 @@ def test_choices_that_cannot_be_trained_are_told(workplace: Workplace) -> None:
     }
 
 
-def test_two_searches_at_once_are_refused(workplace: Workplace, tuned: Tuned) -> None:
+def test_tune_rejects_a_concurrent_search(workplace: Workplace, tuned: Tuned) -> None:
     with FileLock(workplace.journal.parent / ".lock"), pytest.raises(RanklineError, match="another `rankline tune` is"):
         workplace.tune(tuned.num_trials)
 
@@ -184,7 +184,7 @@ def test_trial_that_does_worse_than_most_is_ended_early(workplace: Workplace) ->
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
-def test_every_value_of_every_model_is_one_that_it_takes_and_its_own_is_among_them(model) -> None:  # type: ignore[no-untyped-def]
+def test_search_space_values_are_valid_and_include_the_default(model) -> None:  # type: ignore[no-untyped-def]
     config = TrainConfig(model=model())
     space = search_space(config)
     assert space
@@ -208,7 +208,7 @@ def test_range_reaches_to_the_recipes_own_value() -> None:
     assert space["top_mlp"] == OneOf(values=((64, 64, 64), (128, 128, 128), (256, 256, 256)))
 
 
-def test_only_what_is_named_is_varied_and_what_cannot_be_is_told() -> None:
+def test_tune_varies_only_named_fields_and_rejects_others() -> None:
     assert list(search_space(TrainConfig(), ("dropout",))) == ["dropout"]
     with pytest.raises(ConfigError, match="learning_rat cannot be tuned for model 'mlp'.*learning_rate"):
         search_space(TrainConfig(), ("learning_rat",))

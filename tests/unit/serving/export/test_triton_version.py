@@ -207,7 +207,7 @@ def test_model_is_a_separate_step_where_columns_are_optional(
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_only_the_model_step_waits_for_batches(fused: bool, tmp_path: Path) -> None:
+def test_dynamic_batching_applies_to_the_model_step_only(fused: bool, tmp_path: Path) -> None:
     *steps, _ = written(tmp_path, plan=plan_of(), fused=fused, batch_delay_ms=0.5)
     delays_us = [step.to_protobuf().dynamic_batching.max_queue_delay_microseconds for step in steps]
     assert delays_us == ([500] if fused else [0, 500])

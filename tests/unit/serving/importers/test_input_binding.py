@@ -126,7 +126,7 @@ def test_columns_that_do_not_fit_inputs_are_refused(case: str) -> None:
         match(inputs, COLUMNS, renames)
 
 
-def test_all_mismatches_are_reported_at_once() -> None:
+def test_mismatches_are_reported_together() -> None:
     inputs = [Input(name="price", dtype="int64", shape=(None,)), Input(name="nobody"), Input(name="user" + NNZS)]
     with pytest.raises(ExportError) as refused:
         match(inputs, COLUMNS, {})

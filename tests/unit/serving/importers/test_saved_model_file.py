@@ -84,7 +84,7 @@ def test_operations_left_by_training_are_accepted(operation: str) -> None:
     assert is_allowed(operation)
 
 
-def test_only_variables_that_score_are_written(tmp_path: Path) -> None:
+def test_saved_model_contains_only_scoring_variables(tmp_path: Path) -> None:
     import tensorflow as tf
 
     module = tf.Module()
@@ -280,7 +280,7 @@ def all_operations() -> list[Any]:
     return list(OpList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList())).op)
 
 
-def test_no_operation_that_takes_a_file_name_is_accepted() -> None:
+def test_operations_that_take_file_names_are_rejected() -> None:
     """Of all that this TensorFlow has, by the names of what they take; a new one is seen here first."""
     words = ("file", "path", "url", "memory_region", "address", "logdir", "directory")
     computing = {"CTCBeamSearchDecoder"}  # paths through a lattice
@@ -293,7 +293,7 @@ def test_no_operation_that_takes_a_file_name_is_accepted() -> None:
     assert taken <= computing
 
 
-def test_other_files_are_taken_in_a_foreign_model_and_refused_in_a_repository(tmp_path: Path) -> None:
+def test_extra_files_are_allowed_in_imports_and_rejected_in_repositories(tmp_path: Path) -> None:
     path = with_variable(tmp_path / "saved")
     (path / "README.md").touch()
     check_loaded(path)

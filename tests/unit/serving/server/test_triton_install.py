@@ -25,7 +25,7 @@ from rankline.workflows.native.build import BuildError, built_objects, find_comp
 from tests.factories.ensembles import NAME, publish_tiny
 
 
-def test_only_empty_environments_of_the_own_start_are_removed(tmp_path: Path) -> None:
+def test_setup_removes_only_its_own_empty_environment(tmp_path: Path) -> None:
     for name, at in (("python_env_own", 150), ("python_env_full", 150), ("python_env_old", 50), ("other", 150)):
         (tmp_path / name).mkdir()
         if name.endswith("full"):
@@ -77,7 +77,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "objects"
 
 
-def test_no_native_backends_without_objects_and_compiler(shipped: Path) -> None:
+def test_native_backends_need_objects_or_a_compiler(shipped: Path) -> None:
     found = native_backends.__wrapped__()
     assert (found.objects, found.lacking) == ({}, "g++ was not found")
 

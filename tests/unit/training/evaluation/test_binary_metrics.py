@@ -71,7 +71,7 @@ def test_thresholds_tie_what_lies_between_them_and_many_of_them_tie_nothing() ->
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
-def test_one_class_has_no_thresholded_auc(label: float) -> None:
+def test_thresholded_auc_needs_two_classes(label: float) -> None:
     with pytest.raises(ValueError, match="both classes"):
         thresholded_auc(of(np.full(3, label), np.array([0.1, 0.2, 0.3])))
 

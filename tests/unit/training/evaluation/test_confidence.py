@@ -41,7 +41,7 @@ def test_error_is_that_of_leaving_rows_out(name: str) -> None:
     assert found.error == pytest.approx(jackknife(name, (SCORES[0], SCORES[1])), rel=0.03)
 
 
-def test_of_several_classes_logloss_takes_the_probability_of_the_own_class() -> None:
+def test_multiclass_logloss_uses_the_true_class_probability() -> None:
     labels = RNG.integers(0, 3, NUM_ROWS).astype(np.float32)
     before, after = (RNG.dirichlet(np.ones(3), NUM_ROWS).astype(np.float32) for _ in range(2))
     found = difference("logloss", (labels, before), (labels, after))
@@ -51,12 +51,12 @@ def test_of_several_classes_logloss_takes_the_probability_of_the_own_class() -> 
     assert found.error == pytest.approx(added.std(ddof=1) / np.sqrt(NUM_ROWS))
 
 
-def test_same_scores_are_surely_not_better() -> None:
+def test_identical_scores_are_not_better() -> None:
     found = difference("auc", (LABELS, SCORES[0]), (LABELS, SCORES[0]))
     assert (found.change, found.error, found.is_sure) == (0, 0, False)
 
 
-def test_of_other_rows_both_errors_count() -> None:
+def test_unpaired_comparison_adds_both_errors() -> None:
     half = NUM_ROWS // 2
     parts = [(LABELS[rows], SCORES[0][rows]) for rows in (slice(half), slice(half, None))]
     found = difference("auc", *parts)
@@ -71,7 +71,7 @@ def test_sure_difference_lies_on_one_side_of_zero() -> None:
     assert Difference(before=0.72, after=0.7, error=0.01, is_paired=True).bounds[1] < 0
 
 
-def test_what_rows_add_is_the_derivative_of_the_figure_by_their_weights() -> None:
+def test_influence_is_the_derivative_by_row_weights() -> None:
     labels, scores = np.array([1.0, 0.0, 1.0, 0.0]), np.array([0.9, 0.9, 0.25, 0.1])  # of which two are tied
     ranks = {"auc": np.array([0.75, 0.25, 0.5, 1.0]), "logloss": -np.log([0.9, 0.1, 0.25, 0.9])}
     auc = MEASURABLE["auc"](labels, scores)
@@ -84,7 +84,7 @@ def test_what_rows_add_is_the_derivative_of_the_figure_by_their_weights() -> Non
     assert MEASURABLE["logloss"](np.ones(1), np.zeros(1)).tolist() == pytest.approx([-np.log(1e-7)])
 
 
-def test_two_rows_have_an_error_and_one_has_none() -> None:
+def test_standard_error_needs_two_rows() -> None:
     assert standard_error(np.array([1.0, 3.0])) == 1
     assert np.isnan(standard_error(np.array([1.0])))
 

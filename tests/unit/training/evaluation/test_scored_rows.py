@@ -131,7 +131,7 @@ def test_groups_that_are_texts_are_held() -> None:
     assert (found.groups.tolist(), found.labels.tolist(), found.counts.tolist()) == (["b", "a"], [1, 0], [1, 1])
 
 
-def test_no_rows_are_none() -> None:
+def test_tally_of_no_rows_is_empty() -> None:
     tally = Tally(BINARY)
     assert len(tally.rows().labels) == 0
     assert tally.rows().groups is None

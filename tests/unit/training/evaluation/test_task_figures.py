@@ -111,7 +111,7 @@ def test_ndcg_is_that_of_scikit_learn_and_users_count_alike() -> None:
     assert figures["users"] == 30
 
 
-def test_who_chose_nothing_does_not_count_and_nobody_is_no_figure() -> None:
+def test_ranking_ignores_users_without_choices() -> None:
     ranking = Ranking()
     ranking.add(np.arange(5.0), np.zeros(5, bool))
     with pytest.raises(ValueError, match="^no user chose"):
@@ -120,7 +120,7 @@ def test_who_chose_nothing_does_not_count_and_nobody_is_no_figure() -> None:
     assert ranking.figures() == {"recall_at_20": 1.0, "ndcg_at_20": 1.0, "users": 1.0}
 
 
-def test_one_score_for_all_is_chance_and_nan_is_refused() -> None:
+def test_recall_of_constant_scores_is_chance_and_nan_is_rejected() -> None:
     ranking = Ranking(5)
     ranking.add(np.full(50, 0.3), np.arange(50) < 2)
     assert ranking.figures()["recall_at_5"] == pytest.approx(5 / 50)

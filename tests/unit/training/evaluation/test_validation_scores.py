@@ -63,7 +63,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_task_has_pictures(case: str, tmp_path: Path) -> None:
+def test_evaluation_plots_exist_for_each_task(case: str, tmp_path: Path) -> None:
     heads, labels, scores = CASES[case]
     _draw(heads, labels, scores, tmp_path / "quality.png")
     assert (tmp_path / "quality.png").read_bytes().startswith(PNG)

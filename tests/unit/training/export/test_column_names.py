@@ -141,7 +141,7 @@ NETWORKS = [name for name, model in MODELS.items() if issubclass(model, NetworkC
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NETWORKS if MODELS[name].framework is TENSORFLOW])
-def test_no_layer_has_the_name_of_a_column(name: str) -> None:
+def test_layer_names_never_collide_with_columns(name: str) -> None:
     config = MODELS[name]
     if config.takes_histories:
         spec, options = with_awkward_names(make_spec()), {"recency": True, "l2_embedding": 0.1}

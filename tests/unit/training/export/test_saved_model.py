@@ -136,7 +136,7 @@ sequential = pytest.mark.parametrize("exported", SEQUENTIAL, indirect=True)
 
 @every_kind
 @pytest.mark.parametrize("num_rows", [0, 1, 17])
-def test_both_signatures_score_as_the_keras_model(exported: Exported, num_rows: int) -> None:
+def test_signatures_score_like_the_keras_model(exported: Exported, num_rows: int) -> None:
     frame = exported.frame(num_rows)
     expected = exported.expected(frame)
     for name, columns in ((RAGGED_SIGNATURE, flat(frame)), (PADDED_SIGNATURE, padded(frame))):
@@ -183,7 +183,7 @@ def test_signatures_have_the_names_types_and_shapes_of_their_layout(
 
 
 @one_of_each_input
-def test_one_trace_serves_every_size_and_holds_no_python_object(exported: Exported) -> None:
+def test_keras_step_traces_once_and_holds_no_python_object(exported: Exported) -> None:
     loaded = tf.saved_model.load(str(exported.path))
     for num_rows in (1, 5, 16):
         loaded(flat(exported.frame(num_rows)))

@@ -79,7 +79,7 @@ def test_fused_linear_terms_add_one_weight_per_id_to_the_logit(name: str) -> Non
     np.testing.assert_allclose(logit[1] - logit[0], expected, atol=1e-5)
 
 
-def test_without_a_scale_tables_start_as_the_embedding_columns_do(spec: FeatureSpec) -> None:
+def test_default_embedding_init_matches_embedding_columns(spec: FeatureSpec) -> None:
     table = MLPConfig(embedding_init=0.0).build(spec, STEP).get_layer("features").tables["userId"].numpy()
     assert table.std() == pytest.approx(0.88 / np.sqrt(16), rel=0.15)  # a normal cut at two deviations has 0.88 of it
 
@@ -97,7 +97,7 @@ SEVERAL = FeatureSpec(
 
 
 @pytest.mark.parametrize("name", KERAS_MODELS)
-def test_every_keras_model_gives_an_output_for_each_head(name: str) -> None:
+def test_keras_models_have_an_output_per_head(name: str) -> None:
     model = CONFIGS[name].build(SEVERAL, STEP)
     inputs = {key: value for key, value in scalars(5).items() if key != "price"}
     rating, price, kind = (output.numpy() for output in model(inputs))

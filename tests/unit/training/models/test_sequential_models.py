@@ -231,9 +231,7 @@ def test_tables_get_sparse_gradients_by_names_that_optimizers_know_and_one_penal
 @pytest.mark.parametrize(
     ("spec", "aux_weight"), [(SPEC.for_scoring, 1.0), (SPEC, 0.0)], ids=["no negatives", "no weight"]
 )
-def test_without_negatives_or_weight_there_is_no_auxiliary_loss(
-    name: str, spec: FeatureSpec, aux_weight: float
-) -> None:
+def test_auxiliary_loss_needs_negatives_and_a_weight(name: str, spec: FeatureSpec, aux_weight: float) -> None:
     model = built_of(spec, KINDS[name].with_choices(aux_weight=aux_weight))
     model(keras_batch(make_table(5, seed=0), spec), training=True)
     assert model.losses == []
@@ -241,7 +239,7 @@ def test_without_negatives_or_weight_there_is_no_auxiliary_loss(
 
 
 @pytest.mark.parametrize("name", ["din", "sim"])
-def test_with_several_negatives_each_a_score_is_still_that_of_one(name: str) -> None:
+def test_several_negatives_keep_one_score_per_row(name: str) -> None:
     spec = replace(SPEC, metadata=SpecMetadata(negatives=4))
     model, rows = with_large_weights(built_of(spec, KINDS[name])), keras_batch(make_table(5, seed=0))
     np.testing.assert_array_equal(scores(model, rows), scores(built(KINDS[name]), rows))

@@ -71,6 +71,6 @@ def test_batch_of_one_row_can_be_learnt_from(spec: FeatureSpec) -> None:
     assert model.layers[0].weight.grad.abs().sum() > 0
 
 
-def test_without_a_scale_tables_start_as_in_the_notebook(spec: FeatureSpec) -> None:
+def test_default_embedding_init_matches_the_notebook(spec: FeatureSpec) -> None:
     weight = model_of(spec, embedding_init=0.0).embeddings[0].weight.detach().numpy()
     assert (np.mean(weight), np.std(weight)) == (pytest.approx(0, abs=0.1), pytest.approx(1, abs=0.1))

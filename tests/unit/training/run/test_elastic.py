@@ -73,7 +73,7 @@ def test_optimizer_and_the_fit_count_the_steps_of_the_new_workers(before: Checkp
     assert after.state["model/0/kernel"] is before.state["model/0/kernel"]
 
 
-def test_same_number_of_workers_changes_nothing() -> None:
+def test_resizing_to_the_same_number_of_workers_changes_nothing() -> None:
     before = checkpoint(num_batches=10, epoch=2, batch=4)
     assert resized(before, Reader(Batches(10))) == replace(before, order=ORDER)
 

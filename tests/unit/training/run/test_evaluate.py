@@ -51,7 +51,7 @@ def evaluated(batches: Any = BATCHES, heads: Any = CLICK, **options: Any) -> dic
 EXPECTED = quality(*without_groups(), np.array(USERS))
 
 
-def test_all_batches_are_scored_by_the_averaged_weights_and_the_first_rows_kept() -> None:
+def test_evaluation_uses_averaged_weights_and_keeps_the_first_rows() -> None:
     first = FirstRows()
     assert evaluated(first_rows=first) == EXPECTED
     assert EXPECTED["gauc"] != EXPECTED["auc"]

@@ -298,7 +298,7 @@ def test_weights_that_are_no_numbers_stop_a_run_whose_loss_hides_them(
 
 
 @pytest.mark.parametrize(("model", "decay"), [("mlp", "linear"), ("torch_mlp", "none")])
-def test_another_learning_rate_holds_for_the_rest_of_the_run(
+def test_resume_with_another_learning_rate_applies_it_to_remaining_steps(
     model: str, decay: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
 ) -> None:
     config = BASE.with_choices(

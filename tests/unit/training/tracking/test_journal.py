@@ -46,7 +46,7 @@ def test_line_that_was_altered_is_refused_where_others_follow_it(tmp_path: Path)
     assert steps_in(directory) == [0, 1, 2]  # nobody holds it
 
 
-def test_one_process_has_a_journal_and_all_others_wait(tmp_path: Path) -> None:
+def test_journal_is_locked_by_one_process(tmp_path: Path) -> None:
     journal = Journal.new(tmp_path)
     with pytest.raises(InUse, match="is in use by another process"):
         journal_of(tmp_path, journal.id)

@@ -93,7 +93,7 @@ def prepared_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_prepared(tmp_path_factory.mktemp("forests") / "prepared", HEADS)
 
 
-def test_every_head_learns_and_onnx_says_the_same(forests: Case, tmp_path: Path) -> None:
+def test_lightgbm_heads_learn_and_match_onnx(forests: Case, tmp_path: Path) -> None:
     trainer = forests.fitted()
     figures = evaluate(trainer, forests.batches("valid"), HEADS, group_by=None, split="validation")
     assert figures["rating_auc"] > 0.75

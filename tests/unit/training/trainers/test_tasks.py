@@ -32,9 +32,7 @@ def prepared_heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [MLPConfig(), MMoEConfig(), TorchMLPConfig()], ids=lambda model: model.name)
-def test_every_head_learns_from_the_rows_that_have_its_label(
-    prepared_heads: Path, tmp_path: Path, work: Path, model: Any
-) -> None:
+def test_heads_learn_from_rows_with_their_label(prepared_heads: Path, tmp_path: Path, work: Path, model: Any) -> None:
     config = TrainConfig(model=model, batch_size=64, epochs=3, learning_rate=3e-3)
     tracking = TrackingConfig(directory=work, experiment="heads")
     trained = train(prepared_heads, tmp_path / "model", config, tracking=tracking)
@@ -62,7 +60,7 @@ def test_every_head_learns_from_the_rows_that_have_its_label(
     [(MLPConfig(), 1, "valid_rmse", 12), (TorchMLPConfig(), 2, "valid_logloss", 0.9)],
     ids=["a number by mlp", "a class by torch_mlp"],
 )
-def test_one_head_is_judged_by_its_task(
+def test_single_head_is_evaluated_by_its_task(
     tmp_path: Path, work: Path, model: Any, number: int, better: str, best: float
 ) -> None:
     prepared = make_prepared(tmp_path / "prepared", HEADS[number : number + 1])
@@ -72,7 +70,7 @@ def test_one_head_is_judged_by_its_task(
     assert "valid_auc" not in trained.metrics
 
 
-def test_both_frameworks_have_the_same_loss_and_a_missing_label_adds_nothing() -> None:
+def test_losses_agree_across_frameworks_and_ignore_missing_labels() -> None:
     rng = np.random.default_rng(0)
     labels = np.array([[1, 90, 2], [0, np.nan, 1], [np.nan, 120, np.nan]], np.float32)
     logits = rng.normal(size=(3, 5)).astype(np.float32)
@@ -152,7 +150,7 @@ def test_loss_of_heads_is_the_mean_by_their_weights_and_that_of_a_number_is_of_t
     assert figures[gauc] == 1
 
 
-def test_what_cannot_be_told_is_no_figure_and_a_sure_mistake_is_finite() -> None:
+def test_figures_leave_out_undefined_r2_and_bound_logloss() -> None:
     assert "r2" not in quality(np.full(3, 7.0), np.arange(3.0), task=REGRESSION)
     assert quality(np.array([0.0, 0.1]), np.array([0.0, 0.1]), task=REGRESSION)["r2"] == 1
     chances = np.array([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])

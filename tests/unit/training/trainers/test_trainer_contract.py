@@ -267,7 +267,7 @@ def scores_of(model: TrainedModel, prepared: Path) -> tuple[Any, Any]:
 
 
 @pytest.mark.slow
-def test_same_seed_gives_the_same_model_which_has_the_reported_auc(
+def test_seed_determines_the_model_and_its_reported_auc(
     framework: Framework, prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     config = TrainConfig(model=type(framework.model)(), batch_size=64, seed=3)

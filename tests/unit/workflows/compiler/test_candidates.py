@@ -146,7 +146,7 @@ def request(num_candidates: int, history: int = 2) -> dict[str, Any]:
     }
 
 
-def test_one_candidate_has_the_layout_of_a_plain_plan() -> None:
+def test_single_candidate_plan_has_the_plain_layout() -> None:
     split = padded_tensors(CandidatePlan.of(plan(), CANDIDATES).run(request(1)))
     plain = padded_tensors(plan().run({name: _flat(column) for name, column in request(1).items()}))
     assert {name: array.shape for name, array in split.items()} == {name: array.shape for name, array in plain.items()}
@@ -162,7 +162,7 @@ def test_columns_of_candidates_are_known() -> None:
     assert CandidatePlan.of(plan(), CANDIDATES).made_of_candidates == ("log_price", "item")
 
 
-def test_only_candidates_and_no_candidate_columns_are_plans_too() -> None:
+def test_plan_supports_only_candidates_or_none() -> None:
     column = Column(name="item", index=0, values=np.array([2, 3, 4, 5, 1]))
     items = TransformPlan(inputs=plan().inputs[1:2], indexes=plan().indexes[1:], columns=(column,))
     made = CandidatePlan.of(items, ["item"]).run({"item": np.array([[b"a", b"b"]], dtype=object)})

@@ -65,11 +65,11 @@ def test_slip_is_met(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["fused", "price", "x", "id", "--", ""])
-def test_another_word_is_none(wrong: str) -> None:
+def test_suggestion_is_empty_for_unrelated_words(wrong: str) -> None:
     assert did_you_mean([wrong], NAMES) == ""
 
 
-def test_all_that_are_alike_are_named() -> None:
+def test_did_you_mean_names_each_similar_name() -> None:
     assert did_you_mean(["MOVIEID", "usrId", "price"], ["userId", "movieId"]) == (
         " Did you mean 'movieId' by 'MOVIEID', 'userId' by 'usrId'?"
     )

@@ -56,7 +56,7 @@ def test_pinned_packages_are_those_of_the_dependency_group() -> None:
     ],
     ids=["other version", "two of them"],
 )
-def test_another_tensorflow_is_told_before_it_is_imported(
+def test_horovod_built_for_another_tensorflow_is_reported_before_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: dict[str, str], message: str
 ) -> None:
     for name, release in packages.items():

@@ -68,7 +68,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_layout_is_read_with_titles_and_genres(tmp_path, layout):
+def test_movielens_layouts_include_titles_and_genres(tmp_path, layout):
     files, ratings, movies = LAYOUTS[layout]
     raw = read_movielens(write(tmp_path, **files))
     assert (raw.rows.schema, raw.catalog.schema) == (RATINGS_SCHEMA, CATALOG_SCHEMA)
@@ -209,7 +209,7 @@ def test_row_has_its_ids_its_genres_and_a_year_and_a_request_its_ids(prepared: P
     assert (prepared.group_by, prepared.item) == ("userId", "movieId")
 
 
-def test_no_column_knows_a_label_that_is_noise(tmp_path: Path) -> None:
+def test_noise_labels_leak_into_no_column(tmp_path: Path) -> None:
     """10,000 validation rows: the AUC of noise has a deviation of 0.0058, so 0.02 is 3.5 of them. All columns together,
     with what each user rated: `tests/unit/training/models/factorization/test_bayesian_fm.py`."""
     rng = np.random.default_rng(1)

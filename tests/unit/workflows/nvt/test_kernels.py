@@ -112,7 +112,7 @@ def test_parts_are_those_of_pythons_calendar(part: str, times: list[datetime]) -
     assert date_part(micros, part).tolist() == [EXPECTED[part](time) for time in times]
 
 
-def test_every_number_of_64_bits_has_parts() -> None:
+def test_date_part_accepts_any_int64() -> None:
     limits = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max, 0])
     for part in PARTS:
         assert np.isfinite(date_part(limits, part)).all()
@@ -120,7 +120,7 @@ def test_every_number_of_64_bits_has_parts() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])
 @given(values=st.lists(st.integers(0, 20) | st.integers(0, 2**63 - 1)))
-def test_each_value_is_there_once_and_in_order(dtype: type[np.generic], values: list[int]) -> None:
+def test_sorted_distinct_returns_unique_sorted_values(dtype: type[np.generic], values: list[int]) -> None:
     found = sorted_distinct(np.array(values, dtype))
     assert found.dtype == dtype
     assert found.tolist() == sorted(set(values))

@@ -339,7 +339,7 @@ def test_row_that_a_table_does_not_have_is_an_error_and_no_read_past_its_end(tmp
 
 
 @pytest.mark.slow
-def test_nothing_is_read_or_written_past_an_end(tmp_path: Path) -> None:
+def test_native_plan_stays_within_buffers(tmp_path: Path) -> None:
     cast = StepCall(step=Cast(dtype="int32"), inputs=("price",))
     whole = plan()
     lists = (

@@ -80,13 +80,13 @@ def test_arrow_array_is_a_column_of_the_same_rows(kind: str) -> None:
         (pa.array([[1], [2, 3]]), [[1], [2, 3]]),
     ],
 )
-def test_other_arrow_types_are_read(array: pa.Array, rows: list[Any]) -> None:
+def test_arrow_types_are_read_as_columns(array: pa.Array, rows: list[Any]) -> None:
     column = from_arrow(array)
     assert listed(column) == rows
     assert (column.valid is None) == (None not in rows)
 
 
-def test_other_types_of_arrow_are_refused_by_name() -> None:
+def test_unsupported_arrow_types_are_rejected_by_name() -> None:
     with pytest.raises(ValueError, match=r"^date32\[day\] is not a type of numbers, strings or lists of them$"):
         from_arrow(pa.array([1], pa.date32()))
 

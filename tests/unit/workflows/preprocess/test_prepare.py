@@ -125,7 +125,9 @@ def _raw_ids(raw: RawData, name: str) -> "np.ndarray":  # type: ignore[type-arg]
     return raw.rows["movieId"].to_numpy()[rows]  # type: ignore[no-any-return]
 
 
-def test_one_class_is_refused_and_the_old_artifact_stays(copied: PreparedData, raw: RawData, tmp_path: Path) -> None:
+def test_single_class_labels_are_rejected_and_keep_the_old_artifact(
+    copied: PreparedData, raw: RawData, tmp_path: Path
+) -> None:
     rows = raw.rows.set_column(2, "rating", pa.array(np.full(len(raw.rows), 5, np.float32)))
     with pytest.raises(DataError, match=r"every label of the train rows is 1\.0.*both classes"):
         prepare(MOVIELENS, replace(raw, rows=rows), copied.path)
@@ -214,7 +216,7 @@ def test_targets_are_encoded_by_folds_in_training_rows(raw: RawData, tmp_path: P
     assert valid["TE_movieId_rating"][valid["movieId"] == movie].iloc[0] == pytest.approx(smoothed, rel=1e-6)
 
 
-def test_no_training_row_has_its_own_target_in_its_encoding(tmp_path: Path) -> None:
+def test_target_encoding_excludes_each_rows_own_target(tmp_path: Path) -> None:
     rows = pa.table({"pair": np.arange(4_000) // 2, "y": np.arange(4_000, dtype=np.float32) ** 2})
     dataset = Dataset(
         name="pairs",

@@ -27,7 +27,7 @@ def test_plain_values_say_the_same(head: Head) -> None:
     assert Head.from_entry(head.entry()) == head
 
 
-def test_one_binary_head_keeps_the_name_of_its_output() -> None:
+def test_single_binary_head_keeps_its_output_name() -> None:
     assert output_names([Head("click")]) == (SCORE,)
     assert output_names([Head("price", REGRESSION)]) == ("price",)
     assert output_names([Head("click"), Head("price", REGRESSION)]) == ("click", "price")

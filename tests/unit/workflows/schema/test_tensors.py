@@ -24,7 +24,7 @@ TYPES = sorted(set(dict(model_config_pb2.DataType.items())) - {"TYPE_INVALID", "
 
 
 @pytest.mark.parametrize("data_type", TYPES)
-def test_every_type_of_triton_is_told_apart_and_has_its_names(data_type: str) -> None:
+def test_triton_types_are_distinct_and_named(data_type: str) -> None:
     tensor = Tensor.from_config("x", data_type, ["-1", 2])
     assert tensor.data_type == data_type
     assert tensor.numpy_dtype == np.dtype(triton_to_np_dtype(tensor.datatype))

@@ -87,7 +87,7 @@ def test_target_that_is_no_artifact_is_never_overwritten(tmp_path: Path, content
 
 
 @pytest.mark.parametrize("manifest", ['{"name": "a web extension"}', None])
-def test_another_kind_or_a_manifest_of_somebody_else_is_never_overwritten(tmp_path: Path, manifest: str | None) -> None:
+def test_publish_never_overwrites_another_kind_or_foreign_manifest(tmp_path: Path, manifest: str | None) -> None:
     make(tmp_path / "a")
     if manifest:
         (tmp_path / "a" / MANIFEST).write_text(manifest)
@@ -308,7 +308,7 @@ def test_yaml_that_expands_to_too_much_is_refused(text: str, reason: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["a: [1, 2]", "a: &a {b: 1}\nc: *a", 'a: "' + "9" * 1_000 + '"'])
-def test_other_text_is_composed_as_before(text: str) -> None:
+def test_compose_builds_what_pyyaml_does(text: str) -> None:
     assert compose("") is None
     assert yaml.serialize(compose(text)) == yaml.serialize(yaml.compose(text, yaml.SafeLoader))
 

@@ -137,7 +137,7 @@ def test_archive_that_would_fill_the_disk_is_not_unpacked(site, tmp_path):
 
 
 @pytest.mark.parametrize("text", [f"MD5 (ml.zip) = {MD5}\n", f"{MD5.upper()}  ml.zip\n"], ids=["BSD", "GNU"])
-def test_without_a_known_checksum_the_one_beside_the_archive_counts(site, archive, tmp_path, text):
+def test_download_uses_the_checksum_file_when_none_is_known(site, archive, tmp_path, text):
     unknown = Archive(name="ml", url=archive.url)
     site.files["ml.zip.md5"] = text.encode()
     download(unknown, tmp_path / "right")
@@ -147,7 +147,7 @@ def test_without_a_known_checksum_the_one_beside_the_archive_counts(site, archiv
         download(unknown, tmp_path / "wrong")
 
 
-def test_without_any_checksum_the_zip_must_be_whole(site, archive, tmp_path):
+def test_download_without_checksum_requires_a_complete_zip(site, archive, tmp_path):
     unknown = Archive(name="ml", url=archive.url)
     download(unknown, tmp_path / "right")
     assert_whole(tmp_path / "right")

@@ -119,7 +119,7 @@ def test_search_without_a_rate_is_a_problem() -> None:
     assert report_of(slo="p99=10ms", searches=searches).problems == ("rows_16: no tested rate met p99=10ms",)
 
 
-def test_only_the_lowest_failed_rate_of_a_search_is_a_problem() -> None:
+def test_search_reports_only_its_lowest_failed_rate() -> None:
     def tried(rate_per_s: float, **changes: bool) -> LoadResult:
         load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
         return result_of(

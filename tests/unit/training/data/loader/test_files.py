@@ -77,7 +77,7 @@ def test_filters_of_a_dataset_are_refused_with_the_remedy(directory: Path, tmp_p
     assert rows_of(tmp_path / "filtered") == list(range(25, 30))
 
 
-def test_other_file_systems_are_read_through_fsspec(directory: Path) -> None:
+def test_fsspec_file_systems_are_readable(directory: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(directory), "/loader-test", recursive=True)
     try:

@@ -41,7 +41,7 @@ def ages(batches: Any) -> Any:
     return np.concatenate([inputs["age"].numpy()[:, 0] for inputs, _ in batches])
 
 
-def test_each_pass_is_a_new_order_of_the_same_rows(make: Any, prepared: Path) -> None:
+def test_shuffle_reorders_the_same_rows_each_epoch(make: Any, prepared: Path) -> None:
     loader, same = (make(prepared / "train", CATS, ["age"], ["rating"], parts_per_chunk=4) for _ in range(2))
     first, second = ages(loader), ages(loader)
     assert len(first) == loader.num_rows == 4000

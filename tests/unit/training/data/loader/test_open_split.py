@@ -150,9 +150,7 @@ def test_rows_that_fill_no_batch_are_told_so(data: tuple[Path, FeatureSpec]) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"prefetch": 0}, {"prefetch": 1, "num_threads": 1}, {"prefetch": 40}])
-def test_how_far_ahead_and_with_how_many_threads_does_not_change_the_rows(
-    data: tuple[Path, FeatureSpec], options: dict[str, Any]
-) -> None:
+def test_prefetch_and_threads_do_not_change_rows(data: tuple[Path, FeatureSpec], options: dict[str, Any]) -> None:
     usual, other = (
         tensorflow_loader(*data, "train", 300, shuffle=True, seed=3, **more)  # type: ignore[arg-type]
         for more in ({}, options)

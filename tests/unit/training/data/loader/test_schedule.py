@@ -73,9 +73,7 @@ def test_block_takes_no_more_memory_than_it_may_but_for_rounding_up_to_rows(
         ({"block_bytes": 60, "global_size": 2, "global_rank": 1}, [GroupRows(0, 7, 10, 3), GroupRows(1, 0, 4)]),
     ],
 )
-def test_what_of_a_row_group_is_too_large_for_a_block_is_read_as_a_stream(
-    options: dict[str, int], expected: list[GroupRows]
-) -> None:
+def test_oversized_row_group_is_streamed(options: dict[str, int], expected: list[GroupRows]) -> None:
     plan = schedule([10, 4], shuffle=False, **options)
     assert [rows for block in plan.blocks(0) for rows in block.rows] == expected
 
@@ -270,7 +268,7 @@ def test_share_has_nothing_of_the_row_groups_beside_it() -> None:
     assert [block.rows for block in plan.blocks(0)] == [(GroupRows(1, 0, 4),)]
 
 
-def test_what_is_mixed_with_others_may_be_too_large_for_a_block_by_itself() -> None:
+def test_group_mixed_with_others_is_split_to_fit_a_block() -> None:
     plan = schedule([10, 4], block_bytes=100, global_size=2, seed=0)
     assert {rows for block in plan.blocks(0) for rows in block.rows} == {
         GroupRows(0, 0, 4, 4, False), GroupRows(0, 4, 7, 4)

@@ -57,7 +57,7 @@ def no_thread_left() -> bool:
     buffer_size=st.sampled_from([0.01, 2000, 200, 1, "1kB"]),
     bucket_by=st.sampled_from([None, "row", "tags"]),
 )
-def test_every_row_comes_exactly_once_with_its_own_list(
+def test_loader_yields_each_row_once_with_its_own_list(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],
     row_group_size: int,

@@ -131,7 +131,7 @@ def test_batches_are_those_of_the_parquet_loader(prepared: Path, spec: FeatureSp
 
 
 @pytest.mark.slow
-def test_every_row_comes_once_per_epoch_in_an_order_that_follows_from_seed_and_epoch(
+def test_tfrecord_rows_come_once_per_epoch_in_seeded_order(
     prepared: Path, spec: FeatureSpec, records: list[Path]
 ) -> None:
     one, same, other = (loader_of(records, spec, seed=seed) for seed in (5, 5, 6))

@@ -47,7 +47,7 @@ def test_batches_have_the_documented_names_shapes_and_types(prepared: Path) -> N
     assert (tuple(label.shape), label.dtype) == ((600,), torch.float32)
 
 
-def test_every_value_arrives_in_its_row(prepared: Path) -> None:
+def test_values_arrive_in_their_rows(prepared: Path) -> None:
     table = pa.concat_tables([pq.read_table(path) for path in sorted((prepared / "train").iterdir())])
     rows = list(loader_of(prepared, shuffle=False, batch_size=1500))
     for name in ("userId", "movieId", "age"):

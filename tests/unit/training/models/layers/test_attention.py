@@ -108,7 +108,7 @@ def test_attention_is_the_weighted_sum_of_what_is_present(make: Any, num_candida
 
 
 @pytest.mark.parametrize("make", LAYERS)
-def test_each_candidate_may_see_items_of_its_own(make: Any) -> None:
+def test_candidates_may_have_their_own_items(make: Any) -> None:
     targets, history, mask = example()
     masks = mask[:, None] * tf.constant(np.random.default_rng(0).integers(2, size=(4, 3, 7)), tf.float32)
     layer = make()

@@ -105,7 +105,7 @@ def test_dense_gradients_of_a_large_batch_add_up_in_bfloat16(use_bias: bool) -> 
 NUMBERS = np.array([[0.0, 1.0], [2.0, -0.5], [0.25, 3.0]], np.float32)
 
 
-def test_each_number_becomes_the_vector_of_its_own_waves() -> None:
+def test_periodic_embedding_maps_each_number_to_its_own_waves() -> None:
     layer = PeriodicNumbers(dimension=3, frequencies=4, scale=0.5)
     vectors = layer(NUMBERS).numpy().reshape(3, 2, 3)
     for number in range(2):

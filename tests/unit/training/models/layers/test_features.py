@@ -71,7 +71,7 @@ def test_gradients_touch_only_looked_up_rows() -> None:
 
 
 @pytest.mark.parametrize("make", [DenseFeatures, partial(ScalarDenseFeatures, fused=False), ScalarDenseFeatures])
-def test_no_table_is_read_as_a_whole(make: Any) -> None:
+def test_tables_are_never_read_whole(make: Any) -> None:
     """Which would copy it, once an optimizer has updated rows of it."""
     layer = make([embedding("user", 5, 3), *([embedding("tags", 4, 2)] if make is DenseFeatures else [])])
 
@@ -171,7 +171,7 @@ def test_tables_of_a_width_are_one_variable_that_optimizers_know_as_a_table() ->
     }
 
 
-def test_one_sparse_gradient_covers_all_columns_and_equals_theirs() -> None:
+def test_fused_sparse_gradient_equals_per_column_gradients() -> None:
     rows = inputs(COLUMNS, 6)
     fused, separate = same_weights(COLUMNS, rows)
     factors = tf.random.normal((6, 12), seed=1)
@@ -216,7 +216,7 @@ def test_stacked_is_concatenated_reshaped() -> None:
         np.testing.assert_array_equal(stacked(rows), tf.reshape(flat, (5, 3, 4)))
 
 
-def test_each_column_starts_as_its_own_initializer_says() -> None:
+def test_fused_columns_keep_their_own_initializers() -> None:
     columns = [
         embedding("a", 5, 2, initializer=UniformIds(0.5)),
         embedding("b", 6, 2, initializer=keras.initializers.Constant(3.0)),

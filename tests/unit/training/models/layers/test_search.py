@@ -53,7 +53,7 @@ def test_score_far_below_the_others_is_found_still() -> None:
     np.testing.assert_array_equal(SoftSearch(2)([scores, tf.ones((1, 3))]), [[[1, 0, 1]]])
 
 
-def test_no_place_without_an_item_is_found_whatever_it_scores() -> None:
+def test_search_never_returns_padding() -> None:
     scores = tf.constant([[[9.0, np.nan, -5.0, -6.0]], [[9.0, 8.0, 7.0, 6.0]]])
     present = tf.constant([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
     for num_searched, wanted in ((1, [0, 0, 1, 0]), (3, [0, 0, 1, 1]), (9, [0, 0, 1, 1])):

@@ -132,7 +132,7 @@ def assert_equal(got: dict[str, Any], wanted: dict[str, Any]) -> None:
     length=st.sampled_from([None, 4, 9]),
     seed=st.integers(0, 99),
 )
-def test_each_place_has_the_rows_of_its_ids_the_latest_last(
+def test_history_positions_hold_their_rows_latest_last(
     lengths: list[int], num_recent: int, length: int | None, seed: int
 ) -> None:
     rows = Rows(lengths, seed=seed)
@@ -200,7 +200,7 @@ def test_gradients_touch_only_the_rows_that_were_looked_up() -> None:
     np.testing.assert_array_equal(of_items[:, 0], [0, 0, 0, 0, 0, 2, 1, 1, 1, 0, 0, 0])
 
 
-def test_no_table_is_read_as_a_whole_and_each_is_gathered_from_once() -> None:
+def test_tables_are_gathered_once_and_never_read_whole() -> None:
     layer, rows = make_layer(num_recent=2, biases=True, same=True), Rows(LENGTHS)
 
     def gradients(batch: Any) -> Any:

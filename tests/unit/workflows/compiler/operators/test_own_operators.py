@@ -49,7 +49,7 @@ def test_ids_out_of_range_become_padding(tmp_path: Any) -> None:
     assert [row.tolist() for row in served(plan, request)["keys"]] == [[2, 3], [0, 0], [0], []]
 
 
-def test_all_features_of_a_history_are_as_long_as_the_first(tmp_path: Any) -> None:
+def test_history_features_have_equal_lengths(tmp_path: Any) -> None:
     _, plan = fitted(tmp_path, training_rows(), KNOWN_IDS["features of one history"])
     keys = [[1, 2, 3, 4], [5], [], [6, 7], None, [8]]
     floats = [[0.5, 1.5, 2.5, 3.5], [4.5, 5.5], [6.5], [7.5], [8.5], None]
@@ -106,7 +106,7 @@ ITEM_ATTRIBUTES = {
 }
 
 
-def test_all_attributes_of_an_item_cost_one_lookup_with_their_ids_in_the_tables(tmp_path: Any) -> None:
+def test_item_attributes_share_one_lookup_of_ids(tmp_path: Any) -> None:
     def graph() -> Any:
         ids = numbered(brand="none", size=0) >> SharedCategorify({"brands": "brand", "sizes": "size"})
         return ids + (numbered(cost=0.0) >> ops.Rename(postfix="_plain"))

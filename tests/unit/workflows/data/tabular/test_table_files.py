@@ -106,7 +106,7 @@ def test_quote_that_is_not_closed_loses_no_rows(tmp_path: Path, case: str) -> No
     assert "\n" not in str(refusal.value)
 
 
-def test_without_quotes_a_quote_is_a_character(tmp_path: Path) -> None:
+def test_csv_without_quoting_reads_quotes_as_characters(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(lines_of(plans_with(_10='"pro', _40='"pro')))
     rows = rows_in(tmp_path, config_of("t.csv", quote="none"))
     assert rows["plan"] == plans_with(_10='"pro', _40='"pro')

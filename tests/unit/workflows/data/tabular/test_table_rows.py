@@ -67,7 +67,7 @@ def write_json(path: Path) -> None:
     ("name", "write"),
     [("rows.csv", write_csv), ("rows.csv.gz", write_gzip), ("rows.parquet", write_parquet), ("rows.jsonl", write_json)],
 )
-def test_each_format_gives_the_same_rows(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+def test_file_formats_yield_the_same_rows(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     write(tmp_path / name)
     assert rows_of(read_table(table_config(name), tmp_path)) == ROWS
     raw, sent, done = zip(*TableRequests(table_config(name)).of_file(tmp_path / name), strict=True)

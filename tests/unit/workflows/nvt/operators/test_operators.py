@@ -257,7 +257,7 @@ def test_saved_workflow_is_loaded_as_data_and_gives_the_same(tmp_path: Path) -> 
         ([], "item has 0 items"),
     ],
 )
-def test_every_item_is_there_once(names: list[Any], message: str) -> None:
+def test_item_attributes_require_distinct_items(names: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         attributes(pd.DataFrame({"item": names, "kind": "x"}), kind="none")
 

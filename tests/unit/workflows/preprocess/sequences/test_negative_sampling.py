@@ -190,6 +190,8 @@ def test_users_who_chose_every_item_are_left_out_and_counted() -> None:
         ([[0, 1, 2, 3, 4], [5, 6, 7, 8, 0]], {"min_history": 4}, r"more than 4 items before.*min_history is 4"),
     ],
 )
-def test_nothing_left_is_refused(chosen: list[list[int]], changes: dict[str, Any], message: str) -> None:
+def test_sequences_reject_data_that_leave_no_rows(
+    chosen: list[list[int]], changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         Sequences(interactions(chosen), SequenceConfig(**{**asdict(SequenceConfig()), **changes}))
