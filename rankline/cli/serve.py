@@ -47,8 +47,8 @@ def serve_command(
         str | None,
         typer.Option(
             metavar="SHA256",
-            help='Refuse any other version: the "fingerprint" in the exporter\'s manifest.json. Not with --watch or '
-            "--follow.",
+            help='Serve only the version whose manifest.json has this "fingerprint". Cannot be combined with --watch '
+            "or --follow.",
         ),
     ] = None,
     follow: Annotated[

@@ -191,7 +191,7 @@ class Registry:
                 state = "was deleted" if run.info.lifecycle_stage != "active" else f"is {run.info.status}"
                 raise ArtifactError(
                     f"{ensemble.name} version {ensemble.version} was not registered: MLflow run {ensemble.run_id}, "
-                    f"which trained it, {state}, expected FINISHED. Train and export again."
+                    f"which trained it, {state} instead of FINISHED. Train and export again."
                 )
             return str(run.info.experiment_id), str(run.info.run_id)
         directory = directory_of(uri)

@@ -31,7 +31,7 @@ class Server:
 
 @contextmanager
 def client_for(repository: Path, url: str | None, tls_root: Path | None = None) -> Iterator["Client"]:
-    """Yield a client of the server at `url`, or of an exported ensemble in this process, with a note to the user."""
+    """Yield a client, which asks the server at `url` or scores in this process, and a note to show the user."""
     from rankline.serving.client import Client, ClientConfig, ClientTls
 
     if url is not None:

@@ -227,7 +227,7 @@ class _Search:
         client.log_artifact(run_id, str(evidence))
 
     def _opened(self) -> str:
-        """Return the run of the search, continuing the run of an earlier call if there is one."""
+        """Return the search's run, resuming the one of an earlier call if it exists."""
         if run_id := self._study.user_attrs.get(_RUN_ID):
             self._client.update_run(run_id, status="RUNNING")
             return str(run_id)

@@ -268,7 +268,7 @@ def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
     except AttributeError:
         got = type(rows).__name__
         raise RequestError(
-            f"rows are a {got}, expected a table, a mapping from names to columns or values, or a list of rows as "
+            f"rows have type {got}, expected a table, a mapping from names to columns or values, or a list of rows as "
             "mappings."
         ) from None
     return {name: [value] for name, value in columns.items()} if _is_row(columns, schema) else columns

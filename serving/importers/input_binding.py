@@ -215,7 +215,7 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> InputBinding | str | 
 
 
 def _wrong_type(entry: Input, column: Encoded) -> str | None:
-    """Return why a column's type does not fit an input: only numbers fit, but floats do not fit integers."""
+    """Return why a column cannot feed an input, or None. Inputs take numbers, and integer inputs take no floats."""
     made = np.dtype(column.dtype).kind
     taken = "f" if entry.dtype in ("", *_HALVES) else np.dtype(entry.dtype).kind
     if made in "OSU" or taken in "OSU":

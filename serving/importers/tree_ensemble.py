@@ -23,7 +23,7 @@ _INPUT = "matrix"
 
 @dataclass(frozen=True, kw_only=True)
 class Forest:
-    """Trees, and the conversion of their sum to scores.
+    """Decision trees, and the conversion of their summed outputs to scores.
 
     Attributes:
         transform: function applied to the sum, such as `SIGMOID`.

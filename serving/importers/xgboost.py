@@ -325,7 +325,7 @@ _CONSTANTS = {b"T": True, b"F": False, b"Z": None}
 
 
 def read_ubjson(content: bytes) -> Any:
-    """Parse a whole file, with arrays of numbers as lists; raise ValueError if it is damaged."""
+    """Parse a whole file, and return its arrays of numbers as lists. Raises ValueError if the file is damaged."""
     reader = _Reader(content)
     try:
         value = reader.value(reader.take(1))

@@ -1,4 +1,4 @@
-"""convert: prepared data with its splits in another file format."""
+"""convert: rewrite the splits of prepared data in another file format."""
 
 import shutil
 from dataclasses import replace

@@ -1,1 +1,1 @@
-"""Training of one model by several processes, with Horovod."""
+"""Train one model in several processes with Horovod."""

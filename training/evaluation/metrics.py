@@ -76,7 +76,7 @@ def auc(rows: ScoredRows) -> float:
 
 
 def thresholded_auc(rows: ScoredRows, num_thresholds: int = NUM_THRESHOLDS) -> float:
-    """Return the area under a ROC curve through a few thresholds, as Keras' `AUC` computes it.
+    """Return the area under a ROC curve sampled at a few thresholds, as Keras' `AUC` computes it.
 
     The thresholds are equally spaced, the curve is linear in between, and scores between two thresholds count as tied.
     If all scores are close together, it is less precise than `auc`. It exists for comparison with Keras.

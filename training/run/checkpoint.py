@@ -132,7 +132,7 @@ class Checkpoint:
         """Raise if the data differs from the checkpoint's, or an option that is not in `free`."""
         if fingerprint != self.fingerprint:
             raise ArtifactError(
-                f"the checkpoint belongs to prepared data {self.fingerprint[:12]}, got {fingerprint[:12]}. "
+                f"the checkpoint was made from prepared data {self.fingerprint[:12]}, got {fingerprint[:12]}. "
                 "Restore that data, or delete the checkpoint and train without --resume."
             )
         got = plain(config)

@@ -3,7 +3,7 @@ import numpy.typing as npt
 
 
 def exact_auc(labels: npt.ArrayLike, scores: npt.ArrayLike, counts: npt.ArrayLike | None = None) -> float:
-    """Return the probability that a random positive is scored above a random negative; a tie counts one half.
+    """Return the probability that a random positive is scored above a random negative; a tie counts as one half.
 
     This is the Mann-Whitney statistic with mid-ranks (Hanley and McNeil, 1982), computed in integers up to the final
     division. `counts` has the number of times that each row occurs.

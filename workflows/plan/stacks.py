@@ -18,7 +18,7 @@ from rankline.workflows.plan.steps import Arithmetic, Bucket, Step
 
 @dataclass(frozen=True, kw_only=True)
 class StackedArithmetic:
-    """A NumPy function of each column and a number per column; `operands` is [num_columns, 1]."""
+    """Applies a binary NumPy function to each column and its number in `operands`, [num_columns, 1]."""
 
     function: str
     operands: NDArray[Any]

@@ -105,7 +105,7 @@ def _counted(load: Callable[[Any], None]) -> Callable[["_Unpickler"], None]:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Accepts only the instructions of PyTorch's unpickler, and handles the stack in the same way.
+    """Accepts only the opcodes that PyTorch's unpickler accepts, and handles the stack as it does.
 
     In PyTorch's unpickler, REDUCE and BUILD are the same instruction, and NEWOBJ does nothing.
     """

@@ -67,7 +67,7 @@ def _parse(text: str) -> float:
     if re.fullmatch(r"\d*\.?\d+", text.strip()) and float(text) > 0:
         return float(text)
     raise ConfigError(
-        f'{VARIABLE} is {text!r}, expected MB such as "8192" or a fraction of the free memory such as "0.5".'
+        f'{VARIABLE} is {text!r}, expected a size in MB such as "8192", or a fraction of the free memory such as "0.5".'
     )
 
 

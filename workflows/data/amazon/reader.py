@@ -220,8 +220,8 @@ def _read_attributes(path: Path) -> dict[int, list[str]]:
         is_number = re.fullmatch(r"-?[0-9]{1,18}", item)
         if not is_number or not isinstance(values, list) or not all(isinstance(value, int | str) for value in values):
             raise DataError(
-                f"{path}: item {item!r} has {_shown(str(values))}, expected whole numbers, each with a list of "
-                "attributes, brand first. Fix the file."
+                f"{path}: item {item!r} has {_shown(str(values))}, expected a mapping from whole numbers to "
+                "lists of attributes, brand first. Fix the file."
             )
         attributes[int(item)] = [str(value) for value in values]
     return attributes

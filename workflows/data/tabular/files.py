@@ -75,7 +75,7 @@ class Scanned:
 
 
 def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
-    """Return the files that a config names, without duplicates, sorted within a pattern or directory.
+    """Return the files named by a config without duplicates, sorted within each pattern or directory.
 
     A directory stands for all files below it in the config's format, or in any known format if the config has none.
     Hidden files and directories, whose names begin with "." or "_", and outputs of Rankline, MLflow and Triton are

@@ -457,7 +457,7 @@ def _make_matrix(maker: _Maker, call: PickledObject) -> Any:
 
 
 def _make_dataset(maker: _Maker, call: PickledObject) -> Any:
-    """Create a new Dataset from the single frame that `JoinExternal` keeps in it."""
+    """Create a Dataset of the single frame in the Dataset that `JoinExternal` saved."""
     match call.arguments, call.state:
         case (), {
             "schema": schema,

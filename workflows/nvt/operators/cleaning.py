@@ -60,7 +60,7 @@ class Bucketize(ops.Bucketize):  # type: ignore[misc]
 
 
 class Finite(ops.Operator):  # type: ignore[misc]
-    """Replaces infinities, and floats too large for float32, by NaN, because models cannot process them."""
+    """Replaces infinities and values too large for float32 with NaN, because models cannot process them."""
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
         """Apply to each selected column; integers stay unchanged."""

@@ -82,7 +82,7 @@ class SameLengths(ops.Operator):  # type: ignore[misc]
         self.like = like
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply to each selected list column; no list may be missing."""
+        """Apply the operator to each selected list column, which must have no missing lists."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             pairs = zip(df[name], df[self.like], strict=True)

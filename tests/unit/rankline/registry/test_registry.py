@@ -224,7 +224,7 @@ def test_name_of_another_project_is_not_taken_over(store: Store, tmp_path: Path)
 @pytest.mark.parametrize("status", ["FAILED", "KILLED", "RUNNING"])
 def test_model_of_an_unfinished_run_is_refused(store: Store, tmp_path: Path, status: str) -> None:
     ensemble = exported(store, tmp_path, status=status)
-    with pytest.raises(ArtifactError, match=rf"which trained it, is {status}, expected FINISHED\. Train and export"):
+    with pytest.raises(ArtifactError, match=rf"which trained it, is {status} instead of FINISHED\. Train and export"):
         Registry(store.client).register(ensemble)
 
 

@@ -306,7 +306,7 @@ def test_lists_and_masks_may_be_given_as_tensors() -> None:
         ({"n": [1], "tags__values": [[1]]}, r"missing \['tags__nnzs'\]"),
         ({"n": [1], "tags": [[1], []]}, r"columns differ in length: {'n': 1, 'tags': 2}"),
         ({"n": [None], "n__valid": [True], "tags": [[1]]}, "'n' has 1 nulls, which INT64 cannot represent"),
-        ([1], "rows are a list, expected a table, a mapping from names to columns or values, or a list"),
+        ([1], "rows have type list, expected a table, a mapping from names to columns or values, or a list"),
         ({"n": [1, 2], "tags": [[], []], "note": "é"}, "'note' is the single value 'é', expected a column"),
         ([{"n": 1}, {"tags": [1], "m": 3}], r"unknown \['m'\]"),
     ],

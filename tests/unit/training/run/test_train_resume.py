@@ -235,7 +235,7 @@ def test_resume_that_cannot_be_exact_is_refused_before_a_run_exists(
         config, message = QUICK.with_choices(batch_size=32), "got batch_size 32, expected 400"
     if case == "data":
         prepared = new_prepared(tmp_path / "other", num_train=600)
-        message = "the checkpoint belongs to prepared data"
+        message = "the checkpoint was made from prepared data"
     if case == "other artifact":
         message = "contains ensemble"
         with publish(checkpoint_path(output), "ensemble") as staging:

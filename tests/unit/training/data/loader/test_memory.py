@@ -59,7 +59,7 @@ def test_tensorflow_has_no_limit_without_the_variable() -> None:
 
 @pytest.mark.parametrize("text", ["", "half", "0", "-1", "8192MB", "nan", "1e400"])
 def test_tensorflow_limit_that_is_no_amount_is_refused_also_without_a_gpu(text: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{VARIABLE} is {text!r}, expected MB such as"):
+    with pytest.raises(ConfigError, match=rf"{VARIABLE} is {text!r}, expected a size in MB such as"):
         limit_tensorflow_memory({VARIABLE: text})
 
 
