@@ -71,7 +71,7 @@ def keep_secrets_off_command_lines() -> None:
 
 
 def keep_key_off_command_lines() -> None:
-    """Pass the key for the search for network interfaces in the environment, and record the addresses found."""
+    """Pass the key of the network-interface search in an environment variable, and record the addresses it finds."""
     from rankline.launch.ssh_secrets import KEY_VARIABLE
 
     launch_task_servers = driver_service._launch_task_servers

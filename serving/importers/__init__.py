@@ -65,7 +65,7 @@ class ForeignModel(Protocol):
     def __init__(self, path: Path) -> None: ...
 
     def resolve_bindings(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> tuple[InputBinding, ...]:  # noqa: ARG002
-        """Return the feeds, derived from names and types, in the layout that the model takes.
+        """Return the feeds in the layout the model expects; `feeds` were inferred from names and types.
 
         They are unchanged, unless only a trial with encoded rows can determine it.
         """

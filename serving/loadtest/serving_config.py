@@ -88,7 +88,7 @@ class Trial:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Maximum memory of the server's processes; None if they were not accessible."""
+        """Peak memory of the server's processes; None if it could not be read."""
         return max((one.memory_bytes for one in self.readings if one.memory_bytes is not None), default=None)
 
     def to_dict(self) -> dict[str, Any]:

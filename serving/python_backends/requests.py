@@ -30,7 +30,7 @@ def is_client_error(error: Exception) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Tensors of a step with one value per candidate, by position, and limits on their size.
+    """Positions of a step's tensors that hold one value per candidate, and limits on their size.
 
     `max_scores` limits the candidates over all rows of a run, `max_per_row` those of one row, unless it is 0.
     """

@@ -94,7 +94,7 @@ def import_data(
 
 
 def mappings_of(data: DataSet) -> dict[str, str]:
-    """Return our split → name of the mapping in the data."""
+    """Map our split names to the names of the mappings in the data."""
     names = data.spec.mappings.keys()
     if TRAIN not in names or not names & {VALID, TEST}:
         raise SpecError(f"{data.path}: source_spec has {sorted(names)}, expected {TRAIN} and either {TEST} or {VALID}.")

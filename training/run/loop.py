@@ -159,7 +159,7 @@ class TrainingRun:
             self._write_checkpoint()
 
     def _keep_best(self, judged: Mapping[str, float]) -> None:
-        """Keep the weights of the current epoch if they are the best so far, or always without early stopping."""
+        """Keep the current epoch's weights if they are the best so far, or if early stopping is off."""
         epoch, patience, best = self._at.epoch, self._span.patience, self._best.metrics
         monitored = self._monitored
         if patience and best and not self._objective.is_better(judged[monitored], best[monitored]):

@@ -70,7 +70,7 @@ def store_uri(directory: Path, server: str | None = None) -> str:
 
 
 def journals_of(directory: Path) -> Path:
-    """Return the directory in which a work directory keeps runs until they are uploaded to the store."""
+    """Return the subdirectory of a work directory that holds runs until they are uploaded to the store."""
     return directory / "tracking"
 
 

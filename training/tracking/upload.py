@@ -50,7 +50,7 @@ _ANSWERS_LATER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EX
 
 
 def client_of(uri: str) -> MlflowClient:
-    """Return a client that fails within seconds if a server does not respond; creates a missing file store."""
+    """Return a client that fails within seconds if the server does not respond. Creates a missing file store."""
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would overwrite a progress bar
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)
     if file := file_of(uri):

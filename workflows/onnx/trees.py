@@ -1,4 +1,4 @@
-"""Decision trees of any library, and their encoding for ONNX' TreeEnsembleRegressor."""
+"""Decision trees from any library, and their encoding for the ONNX operator TreeEnsembleRegressor."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -107,7 +107,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         return self._look_up(columns)
 
     def lookup(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute the output from lists as `Lists` or `PaddedLists`, and for several candidates.
+        """Compute the output. Lists may be `Lists` or `PaddedLists`, and there may be several candidates.
 
         Args:
             columns: name → ids (N, 1), for the target (N, C); `Lists` or `PaddedLists` for a list.
@@ -201,7 +201,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
 
 
 class _Runs(NamedTuple):
-    """A list column: row i is the range of `nnzs[i]` items in `values` that ends at `last[i]`, the latest."""
+    """A list column: row i is the `nnzs[i]` items of `values` that end with the latest one, at index `last[i]`."""
 
     values: Any
     last: Any

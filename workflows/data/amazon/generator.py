@@ -113,7 +113,7 @@ def generate_amazon(
 
 
 def _draw_lengths(num_rows: int, rng: np.random.Generator) -> Ints:
-    """Draw the number of reviews of each user, in descending order and with a sum of `num_rows`."""
+    """Draw a review count for each user, in descending order, summing to `num_rows`."""
     lengths = long_tailed_counts(
         num_rows,
         round(num_rows / _MEAN_LENGTH),
@@ -168,7 +168,7 @@ def _draw_choices(before: Ints, items: _Items, rng: np.random.Generator) -> Ints
 
 
 def _shares_at(step: int) -> tuple[float, float]:
-    """Return the shares of recent and long-ago choices after `step` choices, 0 while unavailable."""
+    """Return the probabilities of repeating a recent and an older choice after `step` choices; 0 without one."""
     return (_RECENT if step else 0.0), (_LONG_AGO if step >= _FIRST_LAG else 0.0)
 
 

@@ -102,7 +102,7 @@ def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
 
 
 def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
-    """Return the config with the format of its files.
+    """Return the config with its file format filled in.
 
     Raises:
         ConfigError: the file names have no known ending, or different ones.
