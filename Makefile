@@ -37,10 +37,10 @@ check: setup ## run ruff, the type checker, shellcheck, the C++ format check and
 phrases: # expressions that read like a translation
 	@! git grep -nPi -f scripts/banned-phrases.txt -- workflows training serving rankline bench Makefile
 
-test: check ## run the tests for daily work: unit and integration tests that are not marked slow (8 minutes on 2 cores)
+test: check ## run the tests for daily work: unit and integration tests that are not marked slow (10 minutes on 2 cores)
 	@scripts/test.sh -m 'not slow' $(ARGS)
 
-test-all: check ## run all tests required before merging: also slow ones, full pipelines, documented commands, workers, containers (45 minutes)
+test-all: check ## run all tests required before merging: also slow ones, full pipelines, documented commands, workers, containers (50 minutes)
 	@printf '%s\n' $(filter %.cc,$(CPP)) | xargs -P $$(getconf _NPROCESSORS_ONLN) -n 1 $(BIN)/clang-tidy --quiet -p .
 	@scripts/horovod.sh
 	@scripts/test.sh -o testpaths=tests --hypothesis-profile=thorough $(ARGS)
