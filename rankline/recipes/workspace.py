@@ -94,5 +94,5 @@ def is_exported_only(name: str, repository: Path) -> bool:
 
 
 def is_no_recipe(name: str) -> bool:
-    """Whether the name is a valid ensemble name that no recipe has."""
+    """Whether the name is a valid ensemble name that no recipe uses."""
     return re.fullmatch(NAMES, name) is not None and name not in available().recipes

@@ -210,7 +210,7 @@ def _exact(values: Any, tensor: Tensor) -> Array | None:
 
 
 def _convert(values: Any, tensor: Tensor) -> tuple[Flat, tuple[int, ...], Array | None]:
-    """Return all scalar values, the shape of a row (() for a scalar), and which values are valid, or None for all."""
+    """Return the flattened values, the shape of a row (() for scalars), and which values are valid, None if all are."""
     column, row_shape = _flatten(values, tensor)
     column = _cast(column, tensor)
     valid = None

@@ -183,7 +183,7 @@ def rows_of(inputs: Sequence[ColumnSpec], heldout: pa.Table, max_rows: int) -> p
 
 
 def edge_case_rows(plan: Transform, heldout: pa.Table) -> pa.Table:
-    """Return rows with each edge-case value of each column once, and held-out values in the other columns.
+    """Return one row per edge-case value of each column, with held-out values in the other columns.
 
     No value is missing, except for NaN.
     """

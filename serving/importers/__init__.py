@@ -87,7 +87,7 @@ class ForeignModel(Protocol):
         raise ConfigError(f"--missing {value:g} applies to XGBoost models only, but this is another model. Remove it.")
 
     def assumed(self) -> tuple[str, ...]:
-        """Return the assumptions behind the scores that the file does not record, one sentence each."""
+        """Return the assumptions that the scores rest on and the file does not record, one sentence each."""
         return ()
 
     def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:

@@ -84,7 +84,7 @@ _KINDS = {
 
 
 class Statistics:
-    """Reads the statistics of an ensemble and its steps, or of a model that is its own only step."""
+    """Reads the statistics of an ensemble and its steps, or of a single model, which counts as its only step."""
 
     def __init__(self, url: str, model_name: str) -> None:
         self._url, self._name = url, model_name

@@ -65,7 +65,7 @@ class Candidates:
         return num_rows, count
 
     def groups(self, batches: Sequence[Sequence[Array | None]]) -> list[list[int]]:
-        """Group the positions of requests that are worth joining into one run, with similar numbers of candidates.
+        """Group the positions of requests that are worth joining into one run, with similar candidate counts.
 
         An invalid request forms its own group.
         """

@@ -254,6 +254,6 @@ class Supervisor:
 
 
 def config_of(ensemble: ExportedEnsemble, *, port: int = 0, **choices: object) -> ServerConfig:
-    """Return the config to serve one ensemble; metrics use the next port, `choices` are fields of `ServerConfig`."""
+    """Return the config for serving one ensemble. Metrics use the next port; `choices` are fields of `ServerConfig`."""
     ports: dict[str, Any] = {"grpc_port": port, "metrics_port": port and port + 1}
     return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **ports, **choices)  # type: ignore[arg-type]

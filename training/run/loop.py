@@ -108,7 +108,7 @@ class TrainingRun:
             self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
 
     def run(self) -> Mapping[str, float]:
-        """Train until the last epoch or early stopping, and leave the weights to keep in the model."""
+        """Train until the last epoch or early stopping; the model then has the weights to keep."""
         try:
             while not self._is_done():
                 self._run_epoch()

@@ -414,7 +414,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def _config_of(journal: Journal, opening: Mapping[str, Any]) -> TrackingConfig:
-    """Return the tracking config of a journal. A file store is in the work directory of the journal."""
+    """Return the tracking config of a journal. If the store is a file, it is in the journal's work directory."""
     return TrackingConfig.from_dict(opening["config"], journal.directory.parents[1])
 
 

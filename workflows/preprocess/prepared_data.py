@@ -102,7 +102,7 @@ class PreparedData:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Raw request columns that may have several values per row; the values share the row's other columns."""
+        """Raw request columns that may have several values per row; the row's other columns apply to all of them."""
         return self.spec.metadata.candidates
 
     def workflow(self) -> "nvt.Workflow":

@@ -23,7 +23,7 @@ class Labels:
 
     @classmethod
     def of(cls, head: Head, values: NDArray[Any], *, may_lack: bool) -> "Labels":
-        """Check labels (N,), NaN if missing, and compute their statistics.
+        """Check labels, shape (N,) with NaN for missing ones, and compute their statistics.
 
         Rows may lack a label if they have labels of other heads.
 

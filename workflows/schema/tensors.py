@@ -1,4 +1,4 @@
-"""The description of a tensor, with its type in the notations of model configs, requests and NumPy."""
+"""Describes a tensor, with its type as model configs, requests and NumPy spell it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The PyTorch loader, with the classes and arguments of NVTabular's loader.
+"""PyTorch loader with the classes and arguments of NVTabular's.
 
 A dataset over Parquet files creates the batches, and a data loader returns them:
 

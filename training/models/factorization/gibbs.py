@@ -61,7 +61,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedColumn:
-    """A column of the rows. `groups` has the group of each row, int32 (N,), and `blocks` the features of the groups."""
+    """A per-row column: `groups`, int32 (N,), has each row's group, and `blocks` the features of each group."""
 
     groups: Array
     num_groups: int
@@ -229,7 +229,7 @@ def _apply(groups: Array, sums: Array, weights: Array, errors: Array, change: Ar
 
 @compiled
 def _draw_prior(weights: Array, prior: Array) -> None:
-    """Draw mean and precision of a block's weights, with a normal-gamma prior of unit strength."""
+    """Draw the mean and precision of a block's weights under a normal-gamma prior of unit strength."""
     mean, squares = prior[0], prior[0] ** 2
     for weight in weights:
         squares += (weight - mean) ** 2

@@ -1,4 +1,4 @@
-"""Networks over embeddings of ids, and numbers."""
+"""Networks over embeddings of ids and numeric features."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> 
 
 @keras.utils.register_keras_serializable("rankline")
 class ZerosForPadding(keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
-    """Initializes a kernel with Keras' default, and the rows of padded inputs with zeros."""
+    """Initializes a kernel with Keras' default initializer, and its rows for padding inputs with zeros."""
 
     def __init__(self, padding: int) -> None:
         self.padding = padding

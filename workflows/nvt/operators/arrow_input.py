@@ -17,7 +17,7 @@ from merlin.dag.ops.concat_columns import ConcatColumns  # isort: skip
 
 
 def arrow_columns(workflow: nvt.Workflow) -> list[str]:
-    """Return the raw string columns that only operators with Arrow support read; see `frame_of`."""
+    """Return the raw string columns that are read only by operators with Arrow support; see `frame_of`."""
     nodes = list(iter_nodes([workflow.output_node]))
     readers: dict[str, set[type]] = {}
     for node in nodes:
