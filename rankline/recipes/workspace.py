@@ -74,7 +74,7 @@ def exported_workspace(name: str, root: Path = WORK_DIR, repository: Path = REPO
         return workspace_of(name, root, repository)
     exported = sorted(path.name for path in repository.glob("*") if path.is_dir())
     there = (
-        f"It contains {', '.join(exported)}"
+        f"It contains {', '.join(exported)}; choose one of these"
         if exported
         else "It contains no ensembles; create one with rankline export"
     )

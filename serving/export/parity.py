@@ -54,7 +54,7 @@ _MAX_GROUPS = 4
 Each try calls NVTabular, which takes time for every column of the table.
 """
 
-_MAX_AWKWARD_GROUPS = 64
+_MAX_EDGE_CASE_GROUPS = 64
 """Maximum number of groups of columns; each group has its edge cases in separate rows."""
 
 _NUM_ALONE = 32
@@ -64,8 +64,8 @@ _NUM_CANDIDATES = 16
 """Number of rows that are each scored with the candidates of all of them."""
 
 _INT64 = np.iinfo(np.int64)
-_AWKWARD_INTEGERS = (0, -1, 1, _INT64.min, _INT64.max, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1)
-_AWKWARD_STRINGS = ("", "a", "é", "日本", "\U0001f600", "a\0b", "\0", " a ", "long " * 60)
+_EDGE_CASE_INTEGERS = (0, -1, 1, _INT64.min, _INT64.max, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1)
+_EDGE_CASE_STRINGS = ("", "a", "é", "日本", "\U0001f600", "a\0b", "\0", " a ", "long " * 60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +119,8 @@ def check_parity(
             "compare with. Nothing was exported."
         ) from error
     # Separate: pandas converts integers to float64 if any is missing, and edge cases would lose their last bits.
-    awkward = _rows_that_fit(plan, edge_case_rows(plan, rows))
-    comparable, transformed = _transform_what_can_be(workflow, awkward)
+    edge_cases = _rows_that_fit(plan, edge_case_rows(plan, rows))
+    comparable, transformed = _transform_what_can_be(workflow, edge_cases)
     compared: list[_Batch] = [(rows, served, offline)]
     if comparable.num_rows:
         compared.append((comparable, _serve(plan, comparable), transformed))
@@ -142,7 +142,7 @@ def check_parity(
         differences.append(_compare_candidates(served_model or model, plan, candidates, few))
     return ParityReport(
         num_rows=sum(batch.num_rows for batch, _, _ in compared) - num_refused,
-        num_left_out=awkward.num_rows - comparable.num_rows + num_refused,
+        num_left_out=edge_cases.num_rows - comparable.num_rows + num_refused,
         nulls_not_compared=tuple(name for name in may_lack if name in not_compared),
         largest_score_difference=max(differences),
         num_candidates=few.num_rows,
@@ -188,18 +188,18 @@ def edge_case_rows(plan: Transform, heldout: pa.Table) -> pa.Table:
     No value is missing, except for NaN.
     """
     taken = _narrowed(plan)
-    awkward = {spec.name: _awkward_values(spec, taken.get(spec.name, spec.dtype)) for spec in plan.inputs}
-    present = {name: heldout[name].combine_chunks().drop_null() for name in awkward}
-    usual = {name: present[name] if len(present[name]) else values for name, values in awkward.items()}
-    groups = _groups(list(awkward), _MAX_AWKWARD_GROUPS)
-    counts = [max(len(awkward[name]) for name in names) for names in groups]
+    edge_cases = {spec.name: _edge_case_values(spec, taken.get(spec.name, spec.dtype)) for spec in plan.inputs}
+    present = {name: heldout[name].combine_chunks().drop_null() for name in edge_cases}
+    usual = {name: present[name] if len(present[name]) else values for name, values in edge_cases.items()}
+    groups = _groups(list(edge_cases), _MAX_EDGE_CASE_GROUPS)
+    counts = [max(len(edge_cases[name]) for name in names) for names in groups]
     positions = np.concatenate([np.arange(count) for count in [0, *counts]])
     columns = {}
     for names, end, count in zip(groups, np.cumsum(counts).tolist(), counts, strict=True):
         for name in names:
             column, begin = usual[name].take(pa.array(positions % max(len(usual[name]), 1))), end - count
-            rest = column.slice(begin + len(awkward[name]))
-            columns[name] = pa.concat_arrays([column.slice(0, begin), awkward[name], rest])
+            rest = column.slice(begin + len(edge_cases[name]))
+            columns[name] = pa.concat_arrays([column.slice(0, begin), edge_cases[name], rest])
     return pa.table(columns)
 
 
@@ -472,14 +472,14 @@ def _narrowed(plan: Transform) -> dict[str, str]:
     return {column: step.dtype for step, column in steps if isinstance(step, Narrow) and isinstance(column, str)}
 
 
-def _awkward_values(spec: ColumnSpec, taken: str) -> pa.Array:
+def _edge_case_values(spec: ColumnSpec, taken: str) -> pa.Array:
     """Return edge cases of a column's type; for lists an empty list, each value alone and all together.
 
     `taken` is the NumPy dtype name in which the model takes integers of the column.
     """
     kind, values = spec.numpy_dtype.kind, list[Any]()
     if kind == "O":
-        values = list(_AWKWARD_STRINGS)
+        values = list(_EDGE_CASE_STRINGS)
     elif kind == "b":
         values = [False, True]
     elif kind == "f":
@@ -488,7 +488,7 @@ def _awkward_values(spec: ColumnSpec, taken: str) -> pa.Array:
         values += [float(limits.max), float(limits.min), float(limits.tiny)]
     else:
         bounds = np.iinfo(spec.numpy_dtype)
-        given = [value for value in _AWKWARD_INTEGERS if bounds.min <= value <= bounds.max]
+        given = [value for value in _EDGE_CASE_INTEGERS if bounds.min <= value <= bounds.max]
         numbers = np.array(given, spec.numpy_dtype)
         values = numbers[numbers.astype(taken) == numbers].tolist()
     if spec.width is not None:

@@ -135,8 +135,10 @@ def _channel_of(data: DataSet, name: str) -> str:
     known = [channel for channel in file.channels if channel in SEQUENCE_CHANNELS]
     are_ids = {file[feature].cardinality is not None for feature in file.channels[name]}
     if known or len(are_ids) != 1:
-        reason = f"beside {known}" if known else "and contains both ids and numbers"
-        raise SpecError(f"channel_spec has {name!r}, which no model uses, {reason}. Available: {', '.join(_CHANNELS)}.")
+        reason = f"cannot be combined with {known}" if known else "contains both ids and numbers"
+        raise SpecError(
+            f"channel_spec has {name!r}, an unknown channel that {reason}. Available: {', '.join(_CHANNELS)}."
+        )
     if are_ids == {True}:
         return CATEGORICAL
     return LABEL if LABEL in name.lower() else CONTINUOUS

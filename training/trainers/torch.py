@@ -63,7 +63,7 @@ class TorchTrainer(Trainer):
                 "worker, or a TensorFlow model."
             )
         if config.xla:
-            raise ConfigError(f"xla is TensorFlow's compiler, and {name} is a PyTorch model. Leave it out.")
+            raise ConfigError(f"xla is TensorFlow's compiler, and {name} is a PyTorch model. Omit it.")
         check_optimizer(config.optimizer, config.table_lr_scale, OPTIMIZERS)
         check_parquet(spec, reader="a PyTorch model")
 

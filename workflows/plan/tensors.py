@@ -97,9 +97,7 @@ def _checked_outputs(plan: TransformPlan, candidates: frozenset[str]) -> list[st
                 "model."
             )
         if column.spec.width is not None:
-            raise LoweringError(
-                f"column {column.name!r} is a list per candidate, expected a single value. Leave it out."
-            )
+            raise LoweringError(f"column {column.name!r} is a list per candidate, expected a single value. Omit it.")
         made_of_candidates.append(column.name)
     return made_of_candidates
 

@@ -75,7 +75,7 @@ import mlflow, numpy, pandas
 rows = pandas.read_csv("churn.csv", dtype={"zip": str}).drop(columns="churned")
 numpy.save("scores.npy", numpy.asarray(mlflow.pyfunc.load_model("models:/churn/1").predict(rows)))
 """
-    uri = f"sqlite:///{project}/work/mlflow.db"
+    uri = f"sqlite:///{project / 'work' / 'mlflow.db'}"
     command, environment = [sys.executable, "-c", code], os.environ | {"MLFLOW_TRACKING_URI": uri}
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

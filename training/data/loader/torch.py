@@ -233,7 +233,7 @@ def existing_device(device: torch.device | str | int | None) -> torch.device:
             f"device is {device!r}, expected a device of PyTorch, such as cpu or cuda: {reason}"
         ) from None
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU. Leave it out, or pass 'cpu'.")
+        raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU. Omit it, or pass 'cpu'.")
     return found
 
 

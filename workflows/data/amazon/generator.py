@@ -168,7 +168,7 @@ def _draw_choices(before: Ints, items: _Items, rng: np.random.Generator) -> Ints
 
 
 def _shares_at(step: int) -> tuple[float, float]:
-    """Return the probabilities of repeating a recent and an older choice after `step` choices; 0 without one."""
+    """Return the probabilities of repeating a recent and an older choice after `step` choices, 0 if none exists."""
     return (_RECENT if step else 0.0), (_LONG_AGO if step >= _FIRST_LAG else 0.0)
 
 

@@ -55,7 +55,7 @@ def test_export_of_a_model_is_scored_listed_and_rolled_back_by_its_name() -> Non
     assert json.loads(scored.stdout)["score_click"] == pytest.approx(1 / (1 + np.exp(-(0.3 + 0.125))), rel=1e-6)
     unknown = call("bench nobody")
     assert unknown.exit_code == 1
-    assert "It contains mine, or pass another --repository" in unknown.output.replace("\n", " ")
+    assert "It contains mine; choose one of these, or pass another --repository" in unknown.output.replace("\n", " ")
     assert "Traceback" not in unknown.output
     listed = call("versions mine").output
     assert "onnx" in listed
@@ -209,8 +209,11 @@ def test_import_tells_channels_of_any_name_by_what_they_hold(tmp_path: Path, doc
 @pytest.mark.parametrize(
     ("channels", "message"),
     [
-        ("{all: [user_age, user_id], label: [label]}", "'all', which no model uses, and contains both ids and numbers"),
-        ("{user_features: [user_id], more: [item_id], label: [label]}", r"'more', which no model uses, beside"),
+        ("{all: [user_age, user_id], label: [label]}", "'all', an unknown channel that contains both ids and numbers"),
+        (
+            "{user_features: [user_id], more: [item_id], label: [label]}",
+            r"'more', an unknown channel that cannot be combined with",
+        ),
     ],
 )
 def test_import_refuses_an_ambiguous_channel(tmp_path: Path, document: Path, channels: str, message: str) -> None:

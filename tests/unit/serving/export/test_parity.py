@@ -272,7 +272,7 @@ def test_missing_value_served_as_another_is_found(mixed: tuple[nvt.Workflow, Tra
         check_parity(workflow, replace(plan, indexes=indexes, steps=steps), Rows(Path()), complete)
 
 
-def test_awkward_values_are_of_the_kind_of_their_column(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:
+def test_edge_case_values_are_of_the_kind_of_their_column(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:
     _, plan = mixed
     words = {"word": pa.large_string(), "words": pa.list_(pa.large_string())}
     schema = pa.schema([(f.name, words.get(f.name, f.type)) for f in MIXED_HELDOUT.schema])
