@@ -1,1 +1,1 @@
-"""Data preparation and artifacts: the lowest layer. It imports neither TensorFlow nor any layer above it."""
+"""Data preparation and artifacts, the lowest layer of Rankline. It imports neither TensorFlow nor any higher layer."""

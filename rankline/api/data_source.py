@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceConfig:
-    """The raw rows to use.
+    """The source of the raw rows: a directory, a download or a generator.
 
     Attributes:
         data_dir: directory of raw files, in any layout in which the dataset is distributed.
@@ -43,7 +43,7 @@ class SourceConfig:
 
     @property
     def of_generated(self) -> tuple[str, ...]:
-        """Return the options of generated rows that differ from their defaults."""
+        """Command-line flags of the row-generation settings that differ from their defaults."""
         names = ("rows", "data_seed", "cardinality_scale")
         return tuple(
             "--" + name.replace("_", "-") for name in names if getattr(self, name) != getattr(SourceConfig, name)
@@ -60,7 +60,7 @@ class Source:
 def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: Progress = SILENT) -> Source:
     """Find, download or generate the raw files, reusing files already in `cache`."""
     if (config.data_dir or config.download or dataset.generate is None) and (given := config.of_generated):
-        raise ConfigError(f"{', '.join(given)} can be used only with generated rows. Remove it.")
+        raise ConfigError(f"these options can be used only with generated rows: {', '.join(given)}. Remove them.")
     if config.data_dir is not None:
         return Source(directory=config.data_dir, description=str(config.data_dir))
     if config.download is not None:
@@ -75,7 +75,9 @@ def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: P
         return Source(directory=dataset.directory, description=dataset.name)
     if dataset.generate is None:
         archives = f", or --download {' or '.join(dataset.archives)}" if dataset.archives else ""
-        raise ConfigError(f"rows of {dataset.name} cannot be generated. Pass --data-dir with its raw files{archives}.")
+        raise ConfigError(
+            f"Rankline cannot generate rows for {dataset.name}. Pass --data-dir with the raw files{archives}."
+        )
     directory = cache / f"generated-{dataset.name}-{config.rows}-{config.data_seed}-{config.cardinality_scale:g}"
     if not directory.is_dir():
         cache.mkdir(parents=True, exist_ok=True)

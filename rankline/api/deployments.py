@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 
 
 class DeploymentError(MlflowException, click.ClickException):  # type: ignore[misc]  # both bases define `message`
-    """An MLflow exception for Python callers that MLflow's command line prints as one line."""
+    """An `MlflowException` that MLflow's command line prints in one line, without a traceback."""
 
 
 def _for_mlflow(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -50,7 +50,7 @@ def _for_mlflow(function: Callable[_Arguments, _Result]) -> Callable[_Arguments,
 
 
 def target_help() -> str:
-    """Return the text of `mlflow deployments help -t rankline`."""
+    """Return the help text that `mlflow deployments help -t rankline` prints."""
     return f"""Ensembles in a Rankline model repository, served by `rankline serve --watch`.
 
 Target: rankline, for ./{REPOSITORY}, or rankline:PATH for another directory.
@@ -116,11 +116,13 @@ class RanklineDeployments(BaseDeploymentClient):
         config: Mapping[str, Any] | None = None,
         endpoint: str | None = None,
     ) -> dict[str, Any]:
-        """Make another version active; a watching server switches to it without dropping requests."""
+        """Activate the version that `model_uri` names. A watching server switches without dropping requests."""
         _refuse_endpoint(endpoint)
         self._status(name)
         if model_uri is None:
-            raise ConfigError("nothing to update was specified. Pass --model-uri models:/NAME/VERSION or runs:/RUN_ID.")
+            raise ConfigError(
+                "no version to deploy was specified. Pass --model-uri models:/NAME/VERSION or runs:/RUN_ID."
+            )
         return self.deploy(name, model_uri, flavor, config)
 
     @_for_mlflow
@@ -150,10 +152,10 @@ class RanklineDeployments(BaseDeploymentClient):
     def predict(
         self, deployment_name: str | None = None, inputs: Any = None, endpoint: str | None = None
     ) -> pd.DataFrame:
-        "an endpoint says where an ensemble is served, not which one. Pass --name."
+        """Score rows in this process, or on the server at `endpoint` (HOST:PORT) if it is given."""
         if deployment_name is None:
             raise ConfigError(
-                "--name is missing. An endpoint is where an ensemble is served, so it does not identify the ensemble."
+                "--name is missing. Pass the name of the ensemble; the endpoint identifies only the server."
             )
         rows = frame_of(inputs)
         if endpoint is None:
@@ -197,7 +199,7 @@ class RanklineDeployments(BaseDeploymentClient):
         return ensure_downloaded(registry, wanted, self.repository / name, note)
 
     def _of_run(self, name: str, run_id: str, work_dir: Path) -> ExportedEnsemble:
-        """Return the newest exported version of a run's model, exporting it first if necessary."""
+        """Return the newest version exported from a run, exporting the run's model first if there is none."""
         path = self.repository / name
         exported = [one for one in versions(path) if one.run_id == run_id] if path.is_dir() else []
         if exported:
@@ -205,7 +207,7 @@ class RanklineDeployments(BaseDeploymentClient):
         trained = TrainedModel.load(Workspace(recipe=name, root=work_dir).model)
         if trained.run_id != run_id:
             raise ArtifactError(
-                f"run {run_id} was not exported to {path}, and the model in {trained.path} belongs to run "
+                f"{path} has no export of run {run_id}, and the model in {trained.path} was trained by run "
                 f"{trained.run_id}. Deploy a registered version: models:/NAME/VERSION."
             )
         return api.export(name, work_dir=work_dir, repository=self.repository, progress=False)

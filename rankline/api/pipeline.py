@@ -83,7 +83,7 @@ class Quality:
         return statistics.stdev(values) if len(values) > 1 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the mean of each metric under its name, and the standard deviation under NAME_std."""
+        """Return the mean and standard deviation of each metric, the served objective and the per-seed values."""
         from rankline.training.evaluation import objective_of
 
         names = [name for name in next(iter(self.per_seed.values())) if name.startswith("valid_")]
@@ -231,7 +231,7 @@ def export(
     promote: bool = True,
     bounds: Bounds | None = None,
 ) -> "ExportedEnsemble":
-    """Export workflow and model as one ensemble.
+    """Export the workflow and the model as a single ensemble.
 
     With `bounds`, the new version becomes active only if it meets them in comparison with the active version. The
     first version always becomes active.
@@ -298,7 +298,7 @@ def bench(
     *,
     progress: Progress = SILENT,
 ) -> tuple[BenchmarkReport, float]:
-    """Score the held-out rows, check that the served quality matches the offline quality, then measure the server.
+    """Score the held-out rows, check that the served quality matches the offline quality, then load-test the server.
 
     Returns:
         The report, and the objective computed from the served scores.
@@ -331,7 +331,7 @@ def bench_rows(
     progress: Progress = SILENT,
     check: "Callable[[Client, NDArray[Any]], None]" = lambda *_: None,
 ) -> BenchmarkReport:
-    """Measure a server, once `check` has accepted its scores of the rows."""
+    """Load-test a server after checking its scores with `check` and against scores computed in this process."""
     from rankline.scoring.read_rows import select
     from rankline.serving.client import Client
     from rankline.serving.loadtest.runner import measure
@@ -346,7 +346,8 @@ def bench_rows(
             expected = own.predict(rows)
         if not (worst := float(relative_error(scores, expected).max(initial=0))) <= config.tolerance:
             raise ServingError(
-                f"the served scores differ by up to {worst:.2g} from those of {ensemble.path} in this process. The "
+                f"the served scores differ by up to {worst:.2g} from the scores computed locally with "
+                f"{ensemble.path}. The "
                 "server is running a different export; restart it."
             )
         return measure(
@@ -462,6 +463,6 @@ def _describe_quality(heads: Sequence[Head], metrics: Mapping[int, Mapping[str, 
 def _check_served(title: str, served: float, offline: float) -> None:
     if not abs(served - offline) <= _TOLERANCE * max(1.0, abs(offline)):
         raise ServingError(
-            f"the served scores have {title} {served:.5f}, but the model had {offline:.5f} offline. Restart the "
-            "server in case it serves another export; otherwise export the model again."
+            f"the served scores have {title} {served:.5f}, but the model had {offline:.5f} offline. If the "
+            "server has loaded a different export, restart it; otherwise, export the model again."
         )

@@ -1,4 +1,4 @@
-"""The commands as functions with the same names, for notebooks and programs.
+"""The `rankline` commands as Python functions of the same names, for notebooks and scripts.
 
 Rows are pandas DataFrames, Arrow tables or files. Functions and commands store their artifacts in the same places, so
 they can be mixed.
@@ -50,7 +50,7 @@ _Result = TypeVar("_Result")
 
 
 def _quietly(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Silence libraries during a call without changing the caller's own warning filters."""
+    """Decorate a function to silence libraries while it runs, leaving the caller's warning filters unchanged."""
 
     @wraps(function)
     def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
@@ -62,7 +62,7 @@ def _quietly(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 
 
 class Dataset:
-    """A table with one or more columns to predict, as a recipe whose settings are guessed from the rows.
+    """A table with one or more columns to predict, and a recipe whose settings are inferred from its rows.
 
     Args:
         rows: a DataFrame, an Arrow table, or one or more files (CSV, Parquet, JSON lines).
@@ -115,7 +115,7 @@ AnyRecipe: TypeAlias = Recipe | Dataset | str | Path
 
 
 def load_recipe(name: AnyPath) -> Recipe:
-    """Return a recipe by its name, such as `movielens`, or by the path of its file, such as `rankline.yaml`.
+    """Load a recipe by name, such as `movielens`, or from a file, such as `rankline.yaml`.
 
     Raises:
         ConfigError: there is no such recipe, or its file is invalid.
@@ -149,7 +149,7 @@ def prepare(
 
 @_quietly
 def train(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any) -> "TrainedModel":
-    """Train a model on the prepared data, tracked in MLflow, like `rankline train`.
+    """Train a model on the prepared data and track the run in MLflow, like `rankline train`.
 
     Args:
         recipe, work_dir, progress: see `prepare`.
@@ -190,7 +190,7 @@ def export(
     progress: bool = True,
     **choices: Any,
 ) -> "ExportedEnsemble":
-    """Export workflow and model as a new version of one Triton ensemble, like `rankline export`.
+    """Export the workflow and the model as a new version of a Triton ensemble, like `rankline export`.
 
     Args:
         recipe: the recipe that was prepared and trained here; None with `model`.
@@ -232,9 +232,13 @@ def export(
             prepared = PreparedData.load(workspace.prepared, chosen.dataset)
             return pipeline.export(chosen, config, prepared, workspace, stages, promote=promote, bounds=bounds)
     if bounds:
-        raise ConfigError("bounds (--if-better) require a recipe, whose validation rows have labels.")
+        raise ConfigError(
+            "bounds (--if-better) require a recipe because they are checked on its labeled validation rows."
+        )
     if sample is None or name is None:
-        raise ConfigError("a model also requires a sample (raw rows to compare on) and a name for the ensemble.")
+        raise ConfigError(
+            "exporting a model also requires a sample (raw rows for the parity check) and a name for the ensemble."
+        )
     from rankline.registry.activation import make_active, registry_uri
     from rankline.serving.importers.export import export_foreign
 
@@ -273,7 +277,7 @@ def export(
 def _models_of(
     model: Any, workflow: Any, rows: pa.Table, directory: Path
 ) -> "tuple[list[Path], Path | nvt.Workflow | None]":
-    """Return the paths of the models, and the workflow that feeds them."""
+    """Return the model paths and the workflow, extracting both if `model` is a merlin-systems graph."""
     if isinstance(model, str | Path):
         model = [model]
     if isinstance(model, Sequence):
@@ -296,7 +300,7 @@ def serve(
     log_file: AnyPath | None = None,
     repository: AnyPath = REPOSITORY,
 ) -> "Iterator[Endpoints]":
-    """Serve an ensemble with Triton on the loopback interface until the block ends, like `rankline serve`.
+    """Serve an ensemble with Triton on the loopback interface until the `with` block ends, like `rankline serve`.
 
     Args:
         ensemble: the return value of `export`, or the name of an ensemble.
@@ -401,14 +405,16 @@ def _predict_here(ensemble: "ExportedEnsemble", rows: _Rows) -> _Rows:
 
 
 def _ensemble(ensemble: Any, repository: AnyPath) -> "ExportedEnsemble":
-    """Return the ensemble, loading it first if a name is given."""
+    """Return the ensemble, loading it by name if `ensemble` is a string."""
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
     if isinstance(ensemble, str):
         return ExportedEnsemble.load(exported_workspace(ensemble, repository=Path(repository)).ensemble)
     if not isinstance(ensemble, ExportedEnsemble):
         kind = type(ensemble).__name__
-        raise ConfigError(f"the ensemble is {kind}, expected the result of rankline.export or the name of an ensemble.")
+        raise ConfigError(
+            f"ensemble has type {kind}, expected the result of rankline.export or the name of an ensemble."
+        )
     return ensemble
 
 
@@ -418,7 +424,7 @@ def _table(rows: Any) -> pa.Table:
     if isinstance(rows, pa.Table):
         return rows
     if not isinstance(rows, pd.DataFrame):
-        raise DataError(f"rows are {type(rows).__name__}, expected a pandas DataFrame or an Arrow table.")
+        raise DataError(f"rows has type {type(rows).__name__}, expected a pandas DataFrame or an Arrow table.")
     try:
         return pa.Table.from_pandas(rows, preserve_index=False)
     except (pa.ArrowException, ValueError) as error:
@@ -426,7 +432,7 @@ def _table(rows: Any) -> pa.Table:
 
 
 def _files_of(rows: Any, directory: Path) -> list[str]:
-    """Return the paths of the files with the rows, writing rows in memory to a file first."""
+    """Return the paths of the input files, writing in-memory rows to `rows.parquet` in `directory` first."""
     import pyarrow.parquet as pq
 
     from rankline.workflows.storage.artifacts import whole_file
@@ -435,7 +441,7 @@ def _files_of(rows: Any, directory: Path) -> list[str]:
         return [str(Path(rows).absolute())]
     if isinstance(rows, list | tuple):
         if wrong := [part for part in rows if not isinstance(part, str | Path)]:
-            raise DataError(f"the list of rows contains {type(wrong[0]).__name__}, expected file names only.")
+            raise DataError(f"the list of files contains a {type(wrong[0]).__name__}, expected only file names.")
         return [str(Path(name).absolute()) for name in rows]
     table = _table(rows)
     with whole_file(directory / "rows.parquet") as path:

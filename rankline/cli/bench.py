@@ -54,7 +54,7 @@ def bench_command(
         typer.Option(
             "--max-regression",
             min=0,
-            help="With --against, fail if a figure is significantly worse, and by more than this fraction.",
+            help="With --against, fail if any result is significantly worse and the change exceeds this fraction.",
         ),
     ] = 0.1,
     overrides: Overrides,

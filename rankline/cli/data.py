@@ -37,7 +37,7 @@ def init_command(
     *,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", help="Column to predict; repeat the option for several. By default it is guessed."),
+        typer.Option("--label", help="Column to predict; repeat the option for several columns. Inferred by default."),
     ] = None,
     format_name: Annotated[
         str | None,
@@ -48,7 +48,8 @@ def init_command(
     ] = _OUTPUT,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output file if it exists.")] = False,
     print_schema: Annotated[
-        bool, typer.Option("--print-schema", help="Print the JSON schema of recipe files, for editors, and exit.")
+        bool,
+        typer.Option("--print-schema", help="Print the JSON schema for recipe files (for use in editors) and exit."),
     ] = False,
 ) -> None:
     """Inspect your own data and write a recipe for it, `rankline.yaml`, which every command accepts.
@@ -146,11 +147,11 @@ def convert_command(
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of {', '.join(SOURCE_TYPES)}.")],
     prebatch: Annotated[
         int,
-        typer.Option("--prebatch", min=1, help="Rows per record of TFRecord files; larger records are faster to read."),
+        typer.Option("--prebatch", min=1, help="Rows per record in TFRecord files; larger records are faster to read."),
     ] = 1,
     prebatch_valid: Annotated[
         int | None,
-        typer.Option("--prebatch-valid", min=1, help="Rows per record of the validation files, if different."),
+        typer.Option("--prebatch-valid", min=1, help="Rows per record in the validation files, if different."),
     ] = None,
     work_dir: WorkDir = WORK_DIR,
 ) -> None:
@@ -183,12 +184,14 @@ def import_command(
     name: Annotated[
         str | None,
         typer.Option(
-            "--name", metavar="NAME", help="Name of its artifacts, ensemble and experiment; defaults to the recipe's."
+            "--name",
+            metavar="NAME",
+            help="Name for the artifacts, ensemble and experiment; defaults to the recipe name.",
         ),
     ] = None,
     work_dir: WorkDir = WORK_DIR,
 ) -> None:
-    """Import data that is already encoded, in place of `prepare`; then train, export and serve it with the same ids.
+    """Import already encoded data instead of running `prepare`. Training, export and serving use its ids unchanged.
 
     A feature spec describes the files: CSV, Parquet or TFRecord. Use `rankline prepare` for raw files.
 

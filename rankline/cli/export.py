@@ -43,8 +43,8 @@ def export_command(
         typer.Option(
             "--workflow",
             metavar="DIR",
-            help="With --model: the NVTabular workflow that precedes it, as written by Workflow.save; without one, "
-            "the model takes raw columns.",
+            help="With --model: the NVTabular workflow to run before the model, as saved by Workflow.save; if omitted, "
+            "the model receives the raw columns.",
         ),
     ] = None,
     sample: Annotated[
@@ -63,7 +63,7 @@ def export_command(
         typer.Option(
             "--rename",
             metavar="COLUMN=INPUT",
-            help="With --model: map a column of the workflow to the model's name for it.",
+            help="With --model: map a workflow column to the corresponding model input.",
         ),
     ] = None,
     missing: Annotated[
@@ -86,7 +86,7 @@ def export_command(
             "--if-better",
             metavar="METRIC",
             help="Activate the new version only if it is significantly better than the active one in auc, logloss or "
-            "rmse; both score the validation rows through one server.",
+            "rmse; both versions score the validation rows on the same server.",
         ),
     ] = None,
     by: Annotated[
@@ -97,12 +97,12 @@ def export_command(
         typer.Option(
             "--p99",
             metavar="TIME",
-            help="With --if-better: also require that 99 % of single-row requests take no longer.",
+            help="With --if-better: also require a p99 latency of at most this for single-row requests.",
         ),
     ] = None,
     overrides: Overrides,
 ) -> None:
-    """Export workflow and model as a new version of one Triton ensemble, after a parity check.
+    """Export the workflow and the model as a new version of a Triton ensemble, after a parity check.
 
     **Examples**
 
@@ -159,7 +159,7 @@ def _renames(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         column, equals, target = pair.partition("=")
         if not (column and equals and target) or column in renames:
-            raise ConfigError(f"--rename is {pair!r}, expected COLUMN=INPUT, with each column at most once.")
+            raise ConfigError(f"--rename is {pair!r}, expected COLUMN=INPUT, with no column repeated.")
         renames[column] = target
     return renames
 
@@ -172,7 +172,7 @@ def image_command(
     ] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
-    """Build a self-contained container image of the active version and its server.
+    """Build a self-contained container image that serves the active version.
 
     **Examples**
 

@@ -74,9 +74,7 @@ _FOR_SEVERAL = ("train", "doctor")
 @app.callback()
 def options(
     context: typer.Context,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks and the libraries' own log messages.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and log messages from libraries.")] = False,
     show_version: Annotated[  # noqa: ARG001  (its callback does the work)
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -151,7 +149,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _is_leaving(handled: BaseException | None) -> bool:
-    """Whether the exception being handled, for example in a `finally`, started with a Ctrl-C."""
+    """Whether the exception being handled is a KeyboardInterrupt or was raised while handling one."""
     while handled is not None and not isinstance(handled, KeyboardInterrupt):
         handled = handled.__context__
     return handled is not None

@@ -32,20 +32,22 @@ def predict_command(
         list[str] | None,
         typer.Argument(
             metavar="RECIPE|--COLUMN VALUE",
-            help="A recipe or exported name [default: movielens], followed by one row as options: each column with "
-            "its value.",
+            help="Recipe or ensemble name [default: movielens], followed by one row as options: one --COLUMN VALUE "
+            "pair per column.",
             autocompletion=recipes,
         ),
     ] = None,
     *,
     input_file: Annotated[
-        str | None, typer.Option("--input", metavar="FILE", help='File of rows; "-" is standard input.')
+        str | None, typer.Option("--input", metavar="FILE", help='File that contains the rows; "-" is standard input.')
     ] = None,
     format_name: Annotated[
         str | None,
         typer.Option("--format", help="csv, parquet or jsonl; by default, inferred from the file extension."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Default: stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Output file; defaults to standard output.")
+    ] = None,
     repository: Repository = REPOSITORY,
     url: Url = None,
     tls_root: TlsRoot = None,
@@ -133,7 +135,7 @@ def predict_command(
 
 
 def _check_options(options: Mapping[str, object], given: Mapping[str, str], recipe: str, repository: Path) -> None:
-    """Refuse an option that shares its name with a column missing from the row: the user may have meant the column."""
+    """Raise `ConfigError` if an option may have been meant as the column of that name, which the row lacks."""
     from rankline.serving.client import ModelSchema
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
@@ -163,11 +165,11 @@ def _note_unknown(client: "Client", rows: "pa.Table") -> None:
 
 
 def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:
-    """Refuse to read rows differently than the rows that the version was trained on."""
+    """Check that rows are parsed in the same way as the training data of the exported version."""
     choices = exported.manifest.details.get("choices")  # not recorded by earlier releases
     if changed := requests.incompatible_changes(choices) if choices else []:
         raise ConfigError(
-            f"version {exported.version} of {exported.name} was exported when the recipe had another "
+            f"version {exported.version} of {exported.name} was exported before the recipe changed its "
             f"{listed(changed, 5)}. Restore the recipe, or train and export again."
         )
 
@@ -175,7 +177,7 @@ def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:
 def _row(
     given: Mapping[str, str], schema: "ModelSchema", requests: "Requests | None", optional: Sequence[str]
 ) -> "Block":
-    """Return a block with the typed row; the whole row is sent, so that the client reports unknown columns."""
+    """Return the row given as options as a `Block`. All columns are sent, so that the client reports unknown ones."""
     import pyarrow as pa
 
     from rankline.scoring.read_rows import Block, as_typed, text_columns, typed_row
@@ -208,20 +210,18 @@ def recommend_command(
     ],
     top: Annotated[int, typer.Option("--top", min=1, help="Number of items to recommend.")] = 10,
     with_known: Annotated[
-        bool, typer.Option("--with-known", help="Also rank items that the user already has in the data.")
+        bool, typer.Option("--with-known", help="Also rank items that the data already contains for this user.")
     ] = False,
     context: Annotated[
         list[str] | None,
-        typer.Option(
-            "--context", metavar="NAME=VALUE", help="Additional column required by the model, with its value."
-        ),
+        typer.Option("--context", metavar="NAME=VALUE", help="Value of an additional column required by the model."),
     ] = None,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
     url: Url = None,
     tls_root: TlsRoot = None,
 ) -> None:
-    """Score all items that a user does not have in the data yet, and show the best.
+    """Score all items that the user has not interacted with in the data, and show the best.
 
     For models with histories, one request holds the user's history and all items. Other model inputs come from the
     catalog or from `--context`.

@@ -1,4 +1,4 @@
-"""The commands `runs`, `compare`, `sync` and `ui`, which deal with recorded runs."""
+"""The commands `runs`, `compare`, `sync` and `ui` for recorded runs."""
 
 import signal
 import threading
@@ -58,7 +58,7 @@ def compare_command(
         list[str],
         typer.Argument(
             metavar="RUN RUN…",
-            help="Run ids, prefixes of ids, or versions such as movielens@3; each is compared with the first.",
+            help="Run IDs, ID prefixes, or versions such as movielens@3; each run is compared with the first.",
             autocompletion=completion.runs,
         ),
     ],
@@ -70,7 +70,7 @@ def compare_command(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare runs, with confidence intervals: quality on the same rows, latency, throughput, and their settings.
+    """Compare the quality (on the same rows), latency, throughput and settings of runs, with confidence intervals.
 
     **Examples**
 
@@ -81,7 +81,7 @@ def compare_command(
     for file in (html, json_file):
         check_writable(file)
     if len(runs) < 2:
-        raise ConfigError(f"{len(runs)} run was passed, expected two or more. List runs with: rankline runs")
+        raise ConfigError(f"got {len(runs)} run, expected two or more. List runs with: rankline runs")
     from rankline.api.pipeline import write_json
     from rankline.runs.compare import compare_runs
     from rankline.runs.reader import open_reader
@@ -104,7 +104,7 @@ def compare_command(
 
 
 def _run_of(named: str, repository: Path) -> str:
-    """Return the run that a version such as movielens@3 was exported from. Return other names unchanged."""
+    """Resolve a version such as movielens@3 to the id of the run that trained it. Return other names unchanged."""
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
     name, is_version, number = named.partition("@")
@@ -114,19 +114,19 @@ def _run_of(named: str, repository: Path) -> str:
         raise ConfigError(f"{named!r} is not a version, expected a name such as movielens@3.")
     ensemble = ExportedEnsemble.load(exported_workspace(name, repository=repository).ensemble, int(number))
     if not ensemble.run_id:
-        raise ConfigError(f"the model of {named} was trained elsewhere and has no run.")
+        raise ConfigError(f"the model in {named} was trained elsewhere, so it has no run.")
     return ensemble.run_id
 
 
 def ui_command(
     *,
     work_dir: WorkDir = WORK_DIR,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of MLflow's page; 0 picks a free one.")] = 5000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port for the MLflow UI; 0 picks a free port.")] = 5000,
     open_browser: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in a browser, if one is available.")
+        bool, typer.Option("--open/--no-open", help="Open the MLflow UI in a browser, if available.")
     ] = True,
 ) -> None:
-    """Open MLflow on the runs, with the relevant columns and charts, until Ctrl-C.
+    """Show the runs in MLflow's UI, with the relevant columns and charts, until Ctrl-C.
 
     If MLFLOW_TRACKING_URI names a server, configure its pages instead and print its address.
 

@@ -22,7 +22,7 @@ def serve_command(
         str | None,
         typer.Argument(
             metavar="[RECIPE]",
-            help="Recipe or exported name; movielens, unless --follow names another.",
+            help="Recipe or ensemble name; defaults to the model in --follow, or to movielens.",
             autocompletion=recipes,
         ),
     ] = None,
@@ -30,7 +30,7 @@ def serve_command(
     repository: Repository = REPOSITORY,
     port: Annotated[
         int,
-        typer.Option(min=0, max=65534, help="gRPC port; metrics use the port above it. 0 picks free ports."),
+        typer.Option(min=0, max=65534, help="gRPC port; metrics are served on the next port. 0 picks free ports."),
     ] = GRPC_PORT,
     http_port: Annotated[
         int | None,
@@ -131,7 +131,7 @@ def serve_command(
 def _follower(
     follow: str, recipe: str | None, work_dir: Path, repository: Path
 ) -> "tuple[AliasFollower, ExportedEnsemble]":
-    """Return a follower that has checked the alias once, and the active version."""
+    """Create an alias follower, check the alias once, and return the follower and the active version."""
     from rankline.registry.alias_follower import Alias, AliasFollower
     from rankline.runs.store import uri_of
     from rankline.serving.repository.ensemble import ExportedEnsemble

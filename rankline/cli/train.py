@@ -16,7 +16,7 @@ from rankline.training.distributed.config import WorkersConfig
 
 @with_recipe_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=lambda recipe: (recipe.train,))
 def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1, overrides: Overrides) -> None:
-    """Train on prepared data, tracked in MLflow. `rankline train RECIPE --help` also shows the options of the recipe.
+    """Train on prepared data and track the run in MLflow. `rankline train RECIPE --help` shows the recipe's options.
 
     **Examples**
 

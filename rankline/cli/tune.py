@@ -34,14 +34,14 @@ def tune_command(
             show_default=False,
         ),
     ] = None,
-    only: Annotated[str, typer.Option("--only", metavar="NAME,NAME…", help="Settings to vary; by default all.")] = "",
+    only: Annotated[str, typer.Option("--only", metavar="NAME,NAME…", help="Settings to vary; defaults to all.")] = "",
     slo: Annotated[
         str | None,
         typer.Option(
             "--slo",
             metavar="p99=TIME",
-            help="Find the serving configuration with the highest throughput that keeps this latency percentile "
-            "under this bound, and export it.",
+            help="Find and export the serving configuration with the highest throughput whose latency percentile "
+            "is below this bound.",
         ),
     ] = None,
     rows: Annotated[
@@ -66,7 +66,7 @@ def tune_command(
     json_file: JsonFile = None,
     overrides: Overrides,
 ) -> None:
-    """Search for better training settings. Each trial is an MLflow run, judged on a part of the training rows.
+    """Search for better training settings. Each trial is an MLflow run, evaluated on held-out training rows.
 
     Run the same command again to continue an interrupted search. Options of the recipe set its starting point.
 

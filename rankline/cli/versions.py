@@ -80,7 +80,7 @@ def register_command(
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
 ) -> None:
-    """Register a version in MLflow's model registry: workflow, model, spec, parity report and benchmark together.
+    """Register a version in MLflow's model registry with its workflow, model, spec, parity report and benchmark.
 
     The version gets the alias champion if it is active, and candidate otherwise. Afterwards promote, rollback and
     export keep the alias champion up to date.

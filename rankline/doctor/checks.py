@@ -1,4 +1,4 @@
-"""Checks of `rankline doctor`: whether each feature works when tried, with a remedy if it does not."""
+"""Checks of `rankline doctor`, each of which tries a feature and suggests a remedy if it does not work."""
 
 import importlib
 import os
@@ -42,7 +42,7 @@ class Check:
 
 
 def examine() -> Iterator[Check]:
-    """Yield each check as soon as it is done. Checks that import or start something take seconds."""
+    """Yield each check's result as soon as it is available. Checks that import or start something take seconds."""
     for check in _checks():
         yield check()
 
@@ -73,7 +73,7 @@ def _program(name: str) -> Callable[[], Check]:
 
 
 def _package(module: str, *, extra: str = _DEFAULT_EXTRA, required: bool = True) -> Callable[[], Check]:
-    """Check that a package can be imported, not only that it is installed."""
+    """Return a check that a package can be imported, not merely that it is installed."""
 
     def check() -> Check:
         if module == "tensorflow" and (problem := tensorflow_problem(extra)):

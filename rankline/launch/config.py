@@ -1,4 +1,4 @@
-"""Settings for launching several workers, and their hosts. This module is fast to import."""
+"""Settings for launching several workers, and discovery of their hosts. This module is fast to import."""
 
 import re
 import socket
@@ -27,27 +27,27 @@ def parse_hosts(entries: Iterable[str]) -> dict[str, int]:
     for entry in entries:
         host, _, number = entry.strip().partition(":")
         if not _HOST.fullmatch(host) or host in hosts or not (number or "1").isdecimal() or int(number or "1") < 1:
-            raise ConfigError(f"invalid host {entry!r}, expected NAME:NUMBER, with each name at most once.")
+            raise ConfigError(f"invalid host {entry!r}, expected NAME:NUMBER, with no name repeated.")
         hosts[host] = int(number or "1")
     return hosts
 
 
 def discover_hosts(script: Path) -> dict[str, int]:
-    """Return the hosts that a program prints, one `HOST:NUMBER` per line, as horovodrun's discovery scripts do."""
+    """Run a host discovery script and parse its output, one `HOST:NUMBER` per line as in horovodrun."""
     try:
         done = subprocess.run(
             [str(script.absolute())], capture_output=True, text=True, timeout=_SCRIPT_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(
-            f"--host-discovery-script {script} failed: {error}. Expected a program that prints one line HOST:NUMBER "
+            f"--host-discovery-script {script} failed: {error}. Pass a program that prints one HOST:NUMBER line "
             "per host."
         ) from None
     return parse_hosts(done.stdout.split())
 
 
 def first_places(hosts: Mapping[str, int], number: int) -> dict[str, int]:
-    """Return places for at most `number` workers, filling the first hosts first."""
+    """Assign at most `number` workers to the hosts in order, and return the number of workers per host."""
     places: dict[str, int] = {}
     for host, size in hosts.items():
         if (free := number - sum(places.values())) > 0:
@@ -64,7 +64,7 @@ def is_local(host: str) -> bool:
 
 
 def reachable(hosts: Mapping[str, int]) -> dict[str, int]:
-    """Return this machine and the hosts that ssh reaches without a password, this machine first.
+    """Return the reachable hosts: this machine first, then the hosts that accept ssh without a password.
 
     Worker 0 writes checkpoints and the model, so it runs here if any worker does.
     """
@@ -113,7 +113,7 @@ class LaunchConfig:
         self._named_hosts()
 
     def find_hosts(self, config: WorkersConfig) -> Mapping[str, int]:
-        """Return the current number of workers per host; only this machine if no hosts are given."""
+        """Return the current number of workers per host. If no hosts are configured, all run on this machine."""
         if self.host_discovery_script:
             return discover_hosts(Path(self.host_discovery_script))
         return self._named_hosts() or {LOCAL: max(config.workers, config.max_workers)}
@@ -122,8 +122,8 @@ class LaunchConfig:
         number = sum(self._named_hosts().values())
         if config.workers > 1 and 0 < number < config.workers:
             raise ConfigError(
-                f"--workers is {config.workers}, but --hosts {self.hosts} allows only {number}. Add hosts, or raise "
-                "their numbers of workers (HOST:NUMBER)."
+                f"--workers is {config.workers}, but --hosts {self.hosts} allows only {number}. Add hosts, or increase "
+                "the number of workers per host (HOST:NUMBER)."
             )
         if config.workers > 1 or not number:
             return config.workers

@@ -62,7 +62,7 @@ class ElasticRun:
         self._hosts: Mapping[str, int] = options.find_hosts(config)
 
     def run(self, num_workers: int) -> Mapping[str, str]:
-        """Train until the model is published."""
+        """Run generations of workers until one publishes the model, and return that model's record."""
         generation, num_failures = Generation(), 0
         hosts = self._wait_for_hosts(num_workers)
         while True:
@@ -78,7 +78,7 @@ class ElasticRun:
             if num_failures == self._max_failures:
                 raise RanklineError(
                     f"workers were lost {num_failures} times in a row without a new checkpoint. Last cause: {cause} "
-                    "If memory runs out, use fewer workers; otherwise lower --commit-every."
+                    "If the workers ran out of memory, use fewer of them; otherwise, reduce --commit-every."
                 )
             before, hosts = hosts, self._wait_for_hosts(self._config.min_workers)
             if not watch.stop_reason and (lost := sorted(before.keys() - hosts.keys())):
@@ -93,7 +93,7 @@ class ElasticRun:
     def _run_generation(
         self, generation: Generation, hosts: Mapping[str, int], listener: Listener, watch: "HostWatch"
     ) -> str:
-        """Run one generation, and return why it ended without a model."""
+        """Run one generation of workers, and return the reason if it ended without a model."""
         number = sum(hosts.values())
         note = f"starting {number} worker{'s' if number > 1 else ''}"
         self._progress.update(0, 1, f"{note}. {generation.cause}" if generation.cause else note)
@@ -124,13 +124,13 @@ class ElasticRun:
         return self._hosts
 
     def _wait_for_hosts(self, num_workers: int) -> dict[str, int]:
-        """Wait for at least `num_workers` places, and return as many places as the run may use."""
+        """Wait until the hosts have room for `num_workers` workers, and return the number of workers per host."""
         deadline_s = time.monotonic() + self._hosts_timeout_s
         while True:
             places = first_places(reachable(self._find_hosts()), self._config.max_workers)
             if (number := sum(places.values())) >= num_workers:
                 return places
-            found = f"reachable hosts allow {number} of at least {num_workers} workers"
+            found = f"reachable hosts can run only {number} of the {num_workers} required workers"
             if time.monotonic() > deadline_s:
                 raise RanklineError(
                     f"{found} after {self._hosts_timeout_s:.0f} s. Make sure that `ssh HOST true` works without a "

@@ -63,7 +63,7 @@ def problem(*, mpi: bool = False) -> str | None:
 
 
 def built_with() -> set[str]:
-    """Return the supported backends, "gloo", "mpi" or both; an empty set if Horovod's library cannot be loaded.
+    """Return the backends that Horovod was built with, or an empty set if its library cannot be loaded.
 
     Querying the library directly takes 0.2 s; importing the module would import TensorFlow.
     """

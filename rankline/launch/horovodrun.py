@@ -38,7 +38,7 @@ _SHELL = (
 
 
 class WorkerGroup:
-    """A group of workers; all have exited when the `with` block ends."""
+    """A group of worker processes, all of which have exited when the `with` block ends."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class WorkerGroup:
         self._launched.terminate()
 
     def listen(self, listener: Listener) -> int:
-        """Forward the output until the last worker has exited, and return horovodrun's exit status.
+        """Forward the workers' output to `listener` until the last worker exits, and return horovodrun's exit status.
 
         Ctrl-C ends the workers immediately; a failed worker ends the others after a grace period.
         """
@@ -110,7 +110,7 @@ class WorkerGroup:
 def _horovodrun(hosts: Mapping[str, int], options: LaunchConfig, start_timeout_s: float) -> list[str]:
     number = sum(hosts.values())
     if importlib.util.find_spec("horovod") is None:
-        raise RanklineError(f"the {number} workers cannot be connected. {problem(mpi=options.mpi)}.")
+        raise RanklineError(f"cannot start {number} workers. {problem(mpi=options.mpi)}.")
     # If all workers run on this machine, they use loopback, and horovodrun accepts no other interface.
     goes_out = options.network_interface and not all(is_local(host) for host in hosts)
     return [

@@ -1,4 +1,4 @@
-"""horovodrun 0.28.1 with patches; takes horovodrun's arguments.
+"""A patched horovodrun 0.28.1 that accepts horovodrun's arguments.
 
 - On each start, horovodrun imports TensorFlow in a separate process, for three seconds, to learn whether Horovod has
   Gloo or MPI. Here Horovod's library is queried directly.
@@ -71,7 +71,7 @@ def keep_secrets_off_command_lines() -> None:
 
 
 def keep_key_off_command_lines() -> None:
-    """Pass the key of the network-interface search in an environment variable, and record the addresses it finds."""
+    """Pass the key for horovodrun's network-interface search in an environment variable, and record its results."""
     from rankline.launch.ssh_secrets import KEY_VARIABLE
 
     launch_task_servers = driver_service._launch_task_servers
@@ -113,7 +113,7 @@ class WithoutKey:
 
 
 class MembersHandler(http_server.RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
-    """Request handler that limits the size of values, and refuses a second value for the same key."""
+    """A request handler that limits the size of values and rejects a second value for the same key."""
 
     def do_PUT(self) -> None:  # noqa: N802  (name in the base class)
         length, parts = self.headers.get("Content-Length", ""), self.path.split("/")
@@ -126,7 +126,7 @@ class MembersHandler(http_server.RendezvousHandler):  # type: ignore[misc]  # Ho
 
 
 class MembersServer(http_server.RendezvousHTTPServer):  # type: ignore[misc]
-    """A store that accepts connections only from the IP addresses of members.
+    """A rendezvous server that accepts connections only from the IP addresses of the run's hosts.
 
     If the user named the interface, the addresses were not searched for, and a host may connect from an address other
     than the one its name resolves to. In that case all connections are accepted.

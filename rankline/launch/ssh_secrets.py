@@ -1,4 +1,4 @@
-"""Run a command, passing it this environment's secrets on standard input as NAME=value lines and an empty line."""
+"""Run a command and pass it this environment's secrets on standard input: NAME=value lines and an empty line."""
 
 import os
 import sys

@@ -34,7 +34,7 @@ _SYSTEM = Path("/sys/devices/system/cpu")
 
 
 class Cpu(NamedTuple):
-    """A logical CPU; a core with several threads has several of them."""
+    """A logical CPU. A core with several hardware threads has several logical CPUs."""
 
     socket: int
     core: int
@@ -54,7 +54,7 @@ def cores_of(cpus: Iterable[Cpu]) -> list[list[Cpu]]:
 
 
 def share_of(cpus: Sequence[Cpu], *, rank: int, size: int) -> set[int]:
-    """Return the CPUs of process `rank` of `size`: whole adjacent cores.
+    """Return the CPUs to assign to process `rank` of `size`, as whole adjacent cores.
 
     The set is empty if there are fewer cores than processes.
     """
@@ -113,7 +113,7 @@ class Worker:
 
     @contextmanager
     def at_work(self) -> Iterator[Display]:
-        """Show progress and errors, if this process is the one to show them.
+        """Yield the worker's progress display, and report errors to the launcher or, from worker 0, on the terminal.
 
         SIGTERM, which ends the other workers when one fails, acts like Ctrl-C.
         """
@@ -139,8 +139,8 @@ class Worker:
         with world.propagating_errors():
             if not config.is_elastic and config.workers not in (1, world.size):
                 raise ConfigError(
-                    f"workers is {config.workers}, but {world.size} processes were started. Pass the same number, "
-                    "or omit --workers when horovodrun sets it."
+                    f"--workers is {config.workers}, but {world.size} processes were started. Make the two equal, "
+                    "or omit --workers when starting with horovodrun."
                 )
             yield world
 
@@ -179,7 +179,7 @@ def limit_threads(threads: int, num_processes: int) -> None:
 
 
 def pin_cores(worker: Worker) -> None:
-    """Bind a worker to cores of its own, if there are enough. Call this before importing a framework.
+    """Bind a worker to dedicated cores, if there are enough for all workers. Call this before importing a framework.
 
     Two workers on two cores train on 8 % more rows per second this way, because their threads do not compete.
     """

@@ -48,7 +48,7 @@ class Listener:
         self._are_ended = False  # the other workers are being ended because one failed
 
     def take(self, line: str) -> bool:
-        """Process a line, and return whether anything has failed so far."""
+        """Process a line of output, and return whether any worker has failed so far."""
         if match := _OF_A_WORKER.fullmatch(line):
             worker, line = int(match[1]), match[2]
             record = parse_record(line)
@@ -71,7 +71,7 @@ class Listener:
             log.close()
 
     def result(self, status: int | None) -> Mapping[str, str]:
-        """Return the model, given the launcher's exit status, or raise the reason why there is none."""
+        """Return the trained model, or raise an error that explains why the run ended without a model."""
         if status == 0 and self.model is not None:
             return self.model
         raise self.failure(status)
@@ -149,7 +149,7 @@ class Listener:
 
 
 def _signal_name(number: int) -> str | None:
-    """Return the name of a signal, or None for other numbers, because ssh also has exit statuses above 128."""
+    """Return the name of signal `number`, or None if there is no such signal, as for some exit statuses of ssh."""
     if number not in list(signal.Signals):
         return None
     name = signal.Signals(number).name

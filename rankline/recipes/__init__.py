@@ -49,7 +49,7 @@ def available() -> Available:
 
 
 def recipe_named(name: str) -> Recipe:
-    """Return a recipe by its name or file; `churn=movielens` is the recipe movielens under the name churn."""
+    """Load a recipe by name or file. `churn=movielens` loads the recipe movielens under the name churn."""
     recipe = _found(name)
     CALLED[recipe.name] = name
     return recipe
@@ -71,7 +71,8 @@ def _found(name: str) -> Recipe:
     if name not in found.recipes:
         problems = "".join(f" Also, {problem}." for problem in found.problems)
         raise ConfigError(
-            f"unknown recipe {name!r}.{did_you_mean([name], found.recipes)} Available: {', '.join(found.recipes)}, "
+            f"unknown recipe {name!r}.{did_you_mean([name], found.recipes)} Expected one of "
+            f"{', '.join(found.recipes)}, "
             f"or a file written by rankline init.{problems}"
         )
     return found.recipes[name]
@@ -89,7 +90,7 @@ def _new_recipes(entry: EntryPoint, known: Mapping[str, Recipe]) -> dict[str, Re
 
 
 def _recipes_in(found: Any) -> Iterator[Recipe]:
-    """Yield a recipe itself, or the public recipes of a module in the order of definition."""
+    """Yield `found` itself if it is a recipe, or the public recipes of a module in definition order."""
     if isinstance(found, Recipe):
         yield found
     elif isinstance(found, ModuleType):

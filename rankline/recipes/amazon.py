@@ -1,4 +1,4 @@
-"""Amazon reviews: predict a user's next item from the items before."""
+"""Amazon reviews: predict a user's next item from their previous items."""
 
 from dataclasses import replace
 from typing import Any

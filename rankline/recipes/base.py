@@ -1,4 +1,4 @@
-"""The class `Recipe`."""
+"""The `Recipe` class: a named combination of dataset, model and settings."""
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -36,13 +36,13 @@ class Recipe:
     def __post_init__(self) -> None:
         if type(self.encoding) is not self.dataset.encoding:
             raise ConfigError(
-                f"recipe {self.name!r} has the encoding {type(self.encoding).__name__}, but its dataset "
+                f"recipe {self.name!r} uses encoding {type(self.encoding).__name__}, but its dataset "
                 f"{self.dataset.name} requires {self.dataset.encoding.__name__}."
             )
 
     @property
     def called(self) -> str:
-        """The recipe as a command's argument: its name, or the path of its file."""
+        """The argument that selects this recipe on the command line: its name, or the path of its file."""
         return self.name if self.file is None else str(self.file)
 
     @property
@@ -59,7 +59,7 @@ class Recipe:
 
     @property
     def model_choices(self) -> str:
-        """The settings of a model that replaces the recipe's, in a sentence; empty for the recipe's own model."""
+        """A sentence with the settings of a model that replaces the recipe's own, or an empty string if none does."""
         model, own = self.train.model, (self.unchanged or self.train).model
         if model.name == own.name:
             return ""

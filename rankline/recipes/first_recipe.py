@@ -52,7 +52,7 @@ class FirstRecipe:
         """Write the file, then raise `DataError` if a row does not fit the guesses."""
         write_whole(path, self.text.encode())
         if self.contradiction is not None:
-            raise DataError(f"{path} was written, but some rows do not fit it: {self.contradiction}")
+            raise DataError(f"{path} was written, but some rows do not match it: {self.contradiction}")
 
 
 def first_recipe(
@@ -64,7 +64,7 @@ def first_recipe(
     format_name: Format | None = None,
     progress: Progress = SILENT,
 ) -> FirstRecipe:
-    """Make a recipe for files."""
+    """Profile data files and generate a recipe for them, inferring the labels if none are given."""
     files_config = FilesConfig(files=tuple(files), format=format_name)
     paths = find_files(files_config, Path())
     files_config = with_format(files_config, paths)
@@ -117,7 +117,7 @@ def _profile_as_readable(
 
 
 def _is_quoted(column: Column) -> bool:
-    """Whether any value is enclosed in quotes, so that `quote: none` would be wrong."""
+    """Whether any value is enclosed in double quotes, in which case `quote: none` is wrong."""
     return column.is_text and bool(pc.any(pc.match_substring_regex(column.values, r'^".*"$')).as_py())
 
 
@@ -137,7 +137,7 @@ def _check_features(path: Path, guesses: Guesses) -> None:
 
 
 def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, DataError | None]:
-    """Read a sample of the rows as `prepare` would; return it and the error of the first invalid row, if any."""
+    """Read a sample of the rows like `prepare`, and return it with the error for the first invalid row, if any."""
     raw = read_table(config, Path())
     assert isinstance(raw.rows, StreamedRows)
     step, done, parts, refusal = max(1, len(raw.rows) // _LEAK_ROWS), 0, list[pa.RecordBatch](), None
@@ -233,7 +233,7 @@ def _splits_by_time(guesses: Guesses) -> bool:
 
 
 def _choices(config: ColumnConfig | ModelConfig | TrainConfig) -> dict[str, Any]:
-    """Return the type and role of a column, and all settings that differ from the defaults, except the model."""
+    """Return all settings that differ from their defaults, excluding the model, plus a column's type and role."""
     usual, always = type(config)(), ("type", "role")
     found = {choice.name: getattr(config, choice.name) for choice in fields(config) if choice.name != "model"}
     return {
@@ -270,7 +270,7 @@ _SMALL, _MEDIUM, _LARGE = 10_000, 50_000, 500_000
 
 
 def table_defaults(num_rows: int) -> TrainConfig:
-    """Return model and training settings for a table with `num_rows` rows."""
+    """Return the default training config for a table with `num_rows` rows, including the model."""
     model = MLPConfig(
         hidden=(256, 256),
         number_dim=8,

@@ -1,4 +1,4 @@
-"""MovieLens: movie ratings; a rating above 3 is a positive."""
+"""MovieLens movie ratings, with ratings above 3 as positive labels."""
 
 from rankline.recipes.base import Recipe
 from rankline.training.config.train import TrainConfig

@@ -1,4 +1,4 @@
-"""Command-line options generated from config dataclasses, so that names, defaults and help texts exist only once.
+"""Command-line options generated from config dataclasses, so that names, defaults and help texts are defined only once.
 
 Each field of a config becomes `--field-name`, with the field's entry under "Attributes:" in the docstring as its help.
 A field that is itself a config, such as the model, becomes an option that selects another config, next to the options
@@ -26,7 +26,7 @@ Command = Callable[..., None]
 
 
 def with_options(*configs: Any) -> Callable[[Command], Command]:
-    """Give a command one option for each field of `configs`.
+    """Return a decorator that adds an option to a command for each field of `configs`.
 
     The command takes `overrides: Overrides` with the given options. The help shows the values in `configs` as defaults.
     """
@@ -73,7 +73,7 @@ class Overrides:
 
 
 def _fields(configs: tuple[Any, ...]) -> Iterator[tuple[Any, "Field[Any]"]]:
-    """Yield each config with each of its fields, and then the fields of nested configs."""
+    """Yield (config, field) pairs for all fields of the configs, followed by the fields of nested configs."""
     for config in configs:
         values = config() if isinstance(config, type) else config
         for field in fields(values):
@@ -106,7 +106,7 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",") if text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is invalid, expected whole numbers separated by commas.") from None
+        raise typer.BadParameter(f"{text!r} is invalid, expected integers separated by commas.") from None
 
 
 _PARSERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
@@ -151,7 +151,7 @@ def _default(value: Any) -> str:
 
 
 def typed(name: str, value: Any) -> str:
-    """Return an option and its value as typed on the command line."""
+    """Format a field's name and value as an option on the command line."""
     if isinstance(value, bool):
         return _flag(name) if value else f"--no-{name.replace('_', '-')}"
     return f"{_flag(name)} {f'{value:g}' if isinstance(value, float) else text_of(value)}"

@@ -1,4 +1,4 @@
-"""Recipe files (`rankline.yaml`): data, labels, model and all settings, without Python."""
+"""Recipe files (`rankline.yaml`), which define the data, labels, model and settings of a recipe without Python code."""
 
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeFile(TableConfig):
-    """A recipe file.
+    """The contents of a recipe file, `rankline.yaml`.
 
     Attributes:
         name: name of the recipe, its artifacts and its ensemble: letters, digits, - and _.

@@ -30,7 +30,7 @@ class Workspace:
 
     @property
     def sample(self) -> Path:
-        """Rows for benchmarks of an ensemble whose model was trained elsewhere."""
+        """Path of the sample rows for benchmarking an ensemble whose model was trained elsewhere."""
         return self.root / self.recipe / "sample"
 
     @property
@@ -89,7 +89,7 @@ def exported_only(repository: Path) -> list[str]:
 
 
 def is_exported_only(name: str, repository: Path) -> bool:
-    """Whether the name belongs to an ensemble but to no recipe: its model was trained elsewhere."""
+    """Whether `name` belongs to an exported ensemble without a recipe, whose model was trained elsewhere."""
     return is_no_recipe(name) and (repository / name).is_dir()
 
 

@@ -1,4 +1,4 @@
-"""Reads YAML files into config dataclasses, and generates their JSON schema for editors. Both follow the field types.
+"""Reads YAML files into config dataclasses, and derives a JSON schema for editors from the same field types.
 
 Errors give file and line. Where a string is expected, scalars are taken literally: `no` is a string, not a boolean.
 """
@@ -39,7 +39,9 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
         reason = f"{path} cannot be read ({error.strerror}).{hint}"
         raise ConfigError(f"{reason} Create one with: rankline init FILE") from None
     except UnicodeError:
-        raise ConfigError(f"{path} is not UTF-8 text. Expected YAML, such as rankline init writes.") from None
+        raise ConfigError(
+            f"{path} is not UTF-8 text. Pass a YAML file, such as one written by rankline init."
+        ) from None
     try:
         node = compose(text)
     except yaml.MarkedYAMLError as error:
@@ -47,7 +49,7 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
         place = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{path}{place}: invalid YAML ({error.problem}). Fix this line or the one before.") from None
     except RecursionError:
-        raise ConfigError(f"{path} is not a recipe: its lists are nested without end.") from None
+        raise ConfigError(f"{path} is not a recipe: its lists are nested too deeply.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: invalid YAML ({' '.join(str(error).split())}).") from None
     if node is None:
@@ -57,7 +59,7 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
 
 
 class _Reader:
-    """Converts YAML nodes to values; `place` is the path within the file, such as columns.age."""
+    """A converter from YAML nodes to typed values. `place` is the path within the file, such as columns.age."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -109,7 +111,7 @@ class _Reader:
             pairs = self._pairs(node, place)
             if not pairs or pairs[0][0].value != "name":
                 raise self._refusal(
-                    node, f"{place} does not start with a name, expected 'name: mlp' followed by its settings."
+                    node, f"{place} does not start with a name, expected 'name: mlp' followed by the model's settings."
                 )
             name, choices = self._scalar(pairs[0][1], str, f"{place}.name"), node
         try:
@@ -159,7 +161,7 @@ class _Reader:
                 raise self._refusal(key, f"{place} contains a key that is not a string.")
             if key.value in seen:
                 raise self._refusal(
-                    key, f"{key.value!r} is already defined in line {seen[key.value]}. Remove one of them."
+                    key, f"{key.value!r} is already defined on line {seen[key.value]}. Remove one of the definitions."
                 )
             seen[key.value] = key.start_mark.line + 1
         return list(node.value)

@@ -1,4 +1,4 @@
-"""Keeps the active version of an ensemble and the alias of its registered model in step.
+"""Keeps an ensemble's active version and the alias of its registered model in sync.
 
 An ensemble belongs to a registry once one of its versions is registered. A small file in its model repository holds the
 registry's URI. From then on, each version is registered before it becomes active, and the alias moves last. Importing
@@ -39,7 +39,7 @@ def keep_registry_uri(path: Path, uri: str) -> None:
 
 
 def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
-    """Register a version: as the champion if it is active, else as the candidate."""
+    """Register a version with the alias champion if it is active, or candidate otherwise."""
     registry = _open(uri)
     registered = _registered(registry, ensemble)
     keep_registry_uri(ensemble.path, uri)
@@ -49,7 +49,7 @@ def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
 
 
 def make_active(ensemble: ExportedEnsemble, *, in_place_of: int | None = None, is_urgent: bool = False) -> None:
-    """Make a version active, and the champion if its ensemble belongs to a registry.
+    """Activate a version, and make it the champion if its ensemble belongs to a registry.
 
     If the version cannot be registered, nothing changes.
 
@@ -90,6 +90,6 @@ def _open(uri: str) -> "Registry":
 
 
 def _registered(registry: "Registry", ensemble: ExportedEnsemble) -> "RegisteredVersion":
-    """Register a version under a lock of its repository, so that no version is registered twice."""
+    """Register a version while holding the repository's lock, so that concurrent calls do not register it twice."""
     with FileLock(ensemble.path / f"{REGISTRY}.lock"):
         return registry.register(ensemble)

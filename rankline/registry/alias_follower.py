@@ -32,7 +32,7 @@ class Alias(NamedTuple):
 
 
 class AliasFollower:
-    """Makes the version that an alias names active, whenever the alias moves.
+    """A follower that activates the version an alias points to, whenever the alias moves.
 
     A version that is not on disk is downloaded and checked. A damaged version is not retried until the alias moves; an
     unresponsive store is retried.
@@ -49,7 +49,7 @@ class AliasFollower:
             self.step()
 
     def step(self) -> None:
-        """Check the alias once. Report an error only once, and leave the active version unchanged."""
+        """Check the alias once. On an error, keep the active version, and report the error unless it is a repeat."""
         try:
             self.follow()
             self._trouble = ""
@@ -59,7 +59,7 @@ class AliasFollower:
             self._trouble = str(error)
 
     def follow(self) -> None:
-        """Activate the version that the alias names, if the alias was moved."""
+        """Activate the version that the alias points to, if the alias has moved since the last check."""
         wanted = self._registry.at(*self._alias)
         if wanted is None:
             raise RegistryError(

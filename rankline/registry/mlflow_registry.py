@@ -1,4 +1,4 @@
-"""Versions of an ensemble in MLflow's model registry, each with all of its evidence.
+"""Versions of an ensemble in MLflow's model registry, each with its spec, parity report and benchmark report.
 
 A registered version is a logged model of the run that trained it:
 
@@ -183,7 +183,7 @@ class Registry:
             )
 
     def _origin(self, ensemble: ExportedEnsemble) -> tuple[str, str]:
-        """Return the experiment and the run that trained the model; the run is empty if it was trained elsewhere."""
+        """Return the ids of the model's experiment and run. The run id is empty if the model was trained elsewhere."""
         uri = self._uri
         if ensemble.run_id and ensemble.tracking_uri == uri:
             run = self._client.get_run(stored_id(self._client, ensemble.run_id))
@@ -191,7 +191,7 @@ class Registry:
                 state = "was deleted" if run.info.lifecycle_stage != "active" else f"is {run.info.status}"
                 raise ArtifactError(
                     f"{ensemble.name} version {ensemble.version} was not registered: MLflow run {ensemble.run_id}, "
-                    f"which trained it, {state} instead of FINISHED. Train and export again."
+                    f"which trained the model, {state}, expected FINISHED. Train and export again."
                 )
             return str(run.info.experiment_id), str(run.info.run_id)
         directory = directory_of(uri)
@@ -201,7 +201,7 @@ class Registry:
         return experiment_id(self._client, config), ""
 
     def _fill(self, directory: Path, ensemble: ExportedEnsemble, run_id: str) -> None:
-        """Write the files of a registered version, using links for the ensemble, since tables may be large."""
+        """Write a registered version's files, symlinking the ensemble because embedding tables may be large."""
         manifest = f"{ensemble.name}/{ensemble.version}/{MANIFEST}"
         for name in (*ensemble.manifest.files, manifest):
             link = directory / ENSEMBLE / name
@@ -263,7 +263,7 @@ class Registry:
 
 
 def _signature(ensemble: ExportedEnsemble) -> ModelSignature:
-    """Return the raw columns and whether each is required.
+    """Return the MLflow signature: the raw input columns and whether each is required.
 
     The ensemble accepts any type that can hold a column's values.
     """
@@ -274,7 +274,7 @@ def _signature(ensemble: ExportedEnsemble) -> ModelSignature:
 
 
 def _write_environment(directory: Path, ensemble: ExportedEnsemble) -> None:
-    """Write the files from which MLflow creates an environment, for pip, virtualenv and conda."""
+    """Write the files from which MLflow creates pip, virtualenv and conda environments."""
     python = platform.python_version()
     engine = engines().get(ensemble.manifest.details[ENGINE])
     needed = ["rankline", "mlflow", *packages_distributions().get(engine.module if engine else "", [])]
@@ -293,7 +293,7 @@ def _write_environment(directory: Path, ensemble: ExportedEnsemble) -> None:
 
 
 def _inputs(ensemble: ExportedEnsemble) -> str:
-    """Return a digest of the input names, which may be too long for a tag."""
+    """Return a digest of the input names, because the names themselves may be too long for a tag."""
     names = sorted(one.name for one in ensemble.model_config.input)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
@@ -307,13 +307,13 @@ def _description(ensemble: ExportedEnsemble) -> str:
 def ensure_downloaded(
     registry: Registry, wanted: RegisteredVersion, path: Path, report: Callable[[str], None]
 ) -> ExportedEnsemble:
-    """Return a registered version from a model repository, downloaded if necessary.
+    """Return a registered version from the model repository, downloading it first if necessary.
 
     Its files are verified against the manifest, and the manifest against the registry.
     """
     if not wanted.fingerprint:
         raise ArtifactError(
-            f"version {wanted.number} of the registered model {wanted.name!r} is not an ensemble of that name. "
+            f"version {wanted.number} of the registered model {wanted.name!r} is not an ensemble with that name. "
             "Choose a version registered by `rankline register`."
         )
     if found := _there(wanted, path):

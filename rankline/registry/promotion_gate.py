@@ -52,7 +52,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Comparison of a candidate with the champion, which is the active version."""
+    """The decision on whether a candidate replaces the champion (the active version), with the comparison behind it."""
 
     champion: int
     candidate: int
@@ -175,7 +175,7 @@ def _serving_both(
 
 
 def _write_named(ensemble: "ExportedEnsemble", name: str, directory: Path) -> None:
-    """Write only the ensemble's config, under another name; its steps stay in their own repository."""
+    """Write the ensemble's Triton config under another name. The configs of its steps stay in their own repository."""
     from google.protobuf import text_format
 
     config: Any = ensemble.model_config

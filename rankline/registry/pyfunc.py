@@ -62,6 +62,6 @@ def with_times(rows: pd.DataFrame, schema: ModelSchema) -> pd.DataFrame:
 
 
 def _load_pyfunc(path: str) -> _Scorer:
-    """Load the version in `path`, which has the layout of a model repository; called by `mlflow.pyfunc.load_model`."""
+    """Load the version in `path`, a model repository. MLflow calls this in `mlflow.pyfunc.load_model`."""
     (manifest,) = Path(path).glob("*/*/manifest.json")
     return _Scorer(open_ensemble(ExportedEnsemble.load(Path(path), int(manifest.parent.name))))

@@ -22,7 +22,7 @@ _SHORT = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """The state of an ensemble.
+    """The active version of an ensemble, with its quality, provenance and registry alias.
 
     Attributes:
         since: activation time of the version, in UTC.
@@ -74,7 +74,7 @@ class Status:
 
 
 def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
-    """Yield the state of each ensemble in a model repository; with `url`, also the version loaded by that server."""
+    """Yield the state of each ensemble in a model repository, including the version that the server at `url` loaded."""
     from rankline.serving.repository.ensemble import CONFIG
 
     paths = sorted(path.parent for path in repository.glob(f"*/*/{CONFIG}") if path.parent.name == path.parents[1].name)
@@ -128,5 +128,5 @@ def _served(url: str, ensemble: "ExportedEnsemble") -> int:
         raise ServerError(f"{url} did not return the configuration of {ensemble.name!r}: {error.message()}.") from None
     found = re.fullmatch(r".*_v(\d+)", config.ensemble_scheduling.step[0].model_name)
     if found is None:
-        raise ServerError(f"{url} serves a {ensemble.name!r} that was not exported by Rankline.")
+        raise ServerError(f"{url} serves a model {ensemble.name!r} that was not exported by Rankline.")
     return int(found.group(1))

@@ -27,7 +27,7 @@ _MAX_METRICS = 1000  # MLflow's limit per call
 
 
 def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path) -> None:
-    """Write the report into `directory` (JSON, table, histograms, page, plot), and log it to a run.
+    """Write the report to `directory` (JSON, CSV, histograms, HTML page and plot), and log it to an MLflow run.
 
     Metrics such as `bench/p50_ms` are curves over the rows per request. `FIGURES` are single values, which `rankline
     ui` shows next to the AUC. An error in one file does not affect the others. If `run_id` is empty, the model was
@@ -69,7 +69,7 @@ def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
     if re.fullmatch("[0-9a-f]{32}", named):
         return read_report(open_reader(tracking_uri), named)
     raise ArtifactError(
-        f"{named} is neither an existing file nor the id of an MLflow run (32 hexadecimal digits). Pass one of them."
+        f"{named} is neither an existing file nor an MLflow run ID (32 hexadecimal digits). Pass a file or a run ID."
     )
 
 
@@ -82,7 +82,7 @@ def read_report(store: Reader, run_id: str) -> BenchmarkReport:
             return BenchmarkReport.from_dict(json.loads(path.read_bytes()), source)
     except (ArtifactError, OSError, ValueError) as error:
         raise ArtifactError(
-            f"{source} in {store.uri} cannot be read: {reason_of(error)}. Pass a file, or the id of a run whose "
+            f"{source} in {store.uri} cannot be read: {reason_of(error)}. Pass a file, or the ID of a run whose "
             "model was measured by `rankline bench`."
         ) from None
 

@@ -22,7 +22,7 @@ _SAME = "no significant difference on {}"
 
 @dataclass(frozen=True, kw_only=True)
 class QualityDifference:
-    """The difference of a metric between two runs; the title includes the label if there are several."""
+    """The difference in a metric between two runs. `title` includes the label if there are several labels."""
 
     title: str
     higher_is_better: bool
@@ -46,7 +46,7 @@ class QualityDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class RunComparison:
-    """The comparison of two runs."""
+    """The comparison of two runs in quality, serving performance and settings."""
 
     before: RunSummary
     after: RunSummary
@@ -158,7 +158,7 @@ def _compared_quality(
 
 
 def _figures_of(head: Head) -> Iterator[tuple[str, str, bool]]:
-    """Yield name, title and direction (whether higher is better) of the metrics of a head, its objective first."""
+    """Yield the name, title and direction (whether higher is better) of a head's metrics, the objective first."""
     from rankline.training.evaluation import METRICS
 
     objective = objective_of([head])

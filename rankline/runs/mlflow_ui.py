@@ -1,4 +1,4 @@
-"""MLflow's UI for a store, in a child process, and the columns and charts of its run pages."""
+"""Runs MLflow's UI for a store in a child process, and configures the columns and charts of its run pages."""
 
 import json
 import os
@@ -31,7 +31,7 @@ _KEY_FIGURES = ("serving/p50_ms", "serving/p99_ms", "serving/rows_per_s", MEGABY
 
 
 def lay_out(client: MlflowClient) -> dict[str, str]:
-    """Set columns and charts of each experiment; return a mapping from name to page path, latest experiment first."""
+    """Configure columns and charts of all experiments, and return their page paths by name, latest first."""
     found = client.search_experiments(view_type=ViewType.ACTIVE_ONLY, order_by=["last_update_time DESC"])
     pages = {}
     for experiment in found:
@@ -102,7 +102,7 @@ _LOOK_EVERY_S = 0.5
 
 @contextmanager
 def serve_pages(uri: str, port: int) -> Iterator[tuple[str, Callable[[threading.Event], None] | None]]:
-    """Start MLflow's server for a store on the loopback interface, and stop it when the block ends.
+    """Run MLflow's server for a store on the loopback interface until the `with` block ends.
 
     Yields:
         The address of the pages, and a function that waits for an event. The function is None if the store is a server,
@@ -143,7 +143,7 @@ def _wait_until_up(process: "subprocess.Popen[bytes]", address: str) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise ServingError(f"MLflow's server did not start within {_START_S:g} s, or exited with status {process.poll()}.")
+    raise ServingError(f"the MLflow server did not start within {_START_S:g} s (exit status: {process.poll()}).")
 
 
 def _wait(process: "subprocess.Popen[bytes]", stop: threading.Event) -> None:

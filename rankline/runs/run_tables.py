@@ -19,7 +19,7 @@ _SERVING = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "rows_per_s": "rows/s", "meg
 
 
 def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Console) -> None:
-    """Print one line per run, omitting empty columns; `active` are the ids of active runs."""
+    """Print a table with one line per run, omitting empty columns. `active` contains the run ids of active versions."""
     columns = {
         "run": [one.short_id for one in runs],
         **{title: [_figure(one, title) for one in runs] for title in _titles(runs)},
@@ -46,7 +46,7 @@ def print_run_comparison(found: "RunComparison", console: Console) -> None:
 
 
 def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield the title and the columns (heading → cells) of each non-empty table, for both terminal and page."""
+    """Yield the title and columns (heading → cells) of each non-empty table of a run comparison."""
     before, after = (run.short_id for run in (found.before, found.after))
     if found.quality:
         rows = "the same rows" if found.is_paired else "other rows"

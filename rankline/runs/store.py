@@ -45,14 +45,16 @@ def uri_of_run(tracking_uri: str, work_dir: Path) -> str:
 
 
 def check_store(uri: str) -> None:
-    """Check before long work that a store accepts results.
+    """Check that a store can record results, before long work starts.
 
     An unreachable server is accepted, because logged data is kept until the server responds.
     """
     if file := file_of(uri):
         there = next(path for path in (file, *file.absolute().parents) if path.exists())
         if not all(os.access(path, os.W_OK) for path in {there, there if there.is_dir() else there.parent}):
-            raise ArtifactError(f"{there} is not writable, but MLflow's store is in it. Choose another --work-dir.")
+            raise ArtifactError(
+                f"{there} is not writable, so the MLflow store cannot be used. Choose another --work-dir."
+            )
         return
     from mlflow.exceptions import MlflowException
 
@@ -68,7 +70,7 @@ def check_store(uri: str) -> None:
 
 @contextmanager
 def _one_try() -> Iterator[None]:
-    """Make MLflow send requests only once, with a timeout of seconds."""
+    """Make MLflow try each request only once, with a short timeout, until the `with` block ends."""
     once = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": _LOOK_S}
     before = {name: os.environ.get(name) for name in once}
     os.environ.update(once)
@@ -88,7 +90,7 @@ def directory_of(uri: str) -> Path | None:
 
 
 def existing_file(uri: str) -> Path | None:
-    """Return the file of a store, or None for a server; raise `ArtifactError` if the file does not exist."""
+    """Return the file of a store, or None for a server. Raise `ArtifactError` if the file does not exist."""
     file = file_of(uri)
     if file and not file.exists():
         raise ArtifactError(
@@ -106,7 +108,7 @@ def deliver(work_dir: Path) -> "Iterator[Outcome]":
 
 
 def catch_up(work_dir: Path) -> None:
-    """Deliver undelivered data before something is added to a run; only warn if the store does not respond."""
+    """Deliver pending data before something is added to a run. If the store does not respond, only warn."""
     if not left_in(journals_of(work_dir)):
         return
     for outcome in deliver(work_dir):
@@ -123,7 +125,7 @@ def stored_id(client: "MlflowClient", run_id: str) -> str:
 
 
 def open_store(uri: str) -> "MlflowClient":
-    """Open a store; raise `ArtifactError` if it is a file that does not exist."""
+    """Return a client for the store at `uri`, or raise `ArtifactError` if it is a file that does not exist."""
     existing_file(uri)
     from rankline.training.tracking.upload import client_of
 
@@ -152,7 +154,7 @@ MEGABYTES = "serving/megabytes"
 
 
 def record_export(ensemble: "ExportedEnsemble", work_dir: Path) -> None:
-    """Tag the run that trained a model with version, engine and size of its export."""
+    """Record the version, engine and size of an export on the run that trained its model."""
     if not ensemble.run_id:  # the model was trained elsewhere
         return
     from mlflow.exceptions import MlflowException
@@ -166,6 +168,7 @@ def record_export(ensemble: "ExportedEnsemble", work_dir: Path) -> None:
         client.log_metric(run_id, MEGABYTES, ensemble.num_bytes / 1e6)
     except (MlflowException, RanklineError, OSError) as error:
         raise ArtifactError(
-            f"MLflow run {ensemble.run_id} in {uri} could not be marked as exported as version {ensemble.version}: "
-            f"{reason_of(error)}. The ensemble itself is complete."
+            f"could not record on MLflow run {ensemble.run_id} in {uri} that it was exported as version "
+            f"{ensemble.version}: "
+            f"{reason_of(error)}. The exported ensemble is complete."
         ) from None

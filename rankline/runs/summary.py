@@ -21,7 +21,7 @@ _MAX_LISTED_RUNS = 20  # maximum number of runs listed in a message
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One run.
+    """The summary of a stored run, for tables and comparisons.
 
     Attributes:
         name: settings that differ from the recipe.
@@ -100,13 +100,13 @@ def find_run(store: Reader, named: str) -> RunSummary:
         return RunSummary.of(store.run(named))
     if not re.fullmatch(f"[0-9a-f]{{{_MIN_DIGITS},31}}", named):
         raise ConfigError(
-            f"{named!r} does not identify a run. Pass at least {_MIN_DIGITS} leading digits of its id, as listed "
+            f"{named!r} does not identify a run. Pass at least {_MIN_DIGITS} leading digits of the run ID, as listed "
             "by `rankline runs`, or an exported version, such as movielens@3."
         )
     found = [RunSummary.of(run) for run in store.runs_called(named, _MAX_LISTED_RUNS)]
     if len(found) != 1:
         ids = f": {', '.join(run.short_id for run in found)}" if found else ""
-        raise ConfigError(f"{named!r} matches {len(found) or 'no'} runs in {store.uri}{ids}, expected one.")
+        raise ConfigError(f"expected one run, but {named!r} matches {len(found) or 'no'} runs in {store.uri}{ids}.")
     return found[0]
 
 
@@ -116,7 +116,7 @@ def validation_of(store: Reader, run: RunSummary) -> ValidationScores | None:
 
 
 def differences(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
-    """Return a mapping from each setting that differs between runs to its values; a dash where a run has none."""
+    """Return each setting that differs between runs with its value in each run, or a dash for runs without it."""
     described = [{**run.params, "data": run.data, "code": run.code, "engine": run.engine} for run in runs]
     names = dict.fromkeys(name for one in described for name in one)
     rows = {name: [one.get(name) or "–" for one in described] for name in names}

@@ -31,7 +31,7 @@ class Server:
 
 @contextmanager
 def client_for(repository: Path, url: str | None, tls_root: Path | None = None) -> Iterator["Client"]:
-    """Yield a client, which asks the server at `url` or scores in this process, and a note to show the user."""
+    """Yield a client for the server at `url`, or a client that scores in this process if `url` is None."""
     from rankline.serving.client import Client, ClientConfig, ClientTls
 
     if url is not None:
@@ -54,7 +54,7 @@ def client_for(repository: Path, url: str | None, tls_root: Path | None = None) 
 def server_for(
     repository: Path, url: str | None = None, *, log_path: Path | None = None, with_identity: bool = False
 ) -> Iterator[Server]:
-    """Yield the server at `url`, or start one that serves an exported ensemble until the block ends."""
+    """Yield the server at `url`, or start a server for an exported ensemble that runs until the `with` block ends."""
     if url is not None:
         yield Server(url=url)
         return

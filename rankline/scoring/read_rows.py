@@ -38,7 +38,7 @@ _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson":
 
 
 def from_options(arguments: Sequence[str]) -> dict[str, str]:
-    """Parse `--column value` and `--column=value` into a mapping from column to text."""
+    """Parse `--column value` and `--column=value` into a mapping from column names to strings."""
     row: dict[str, str] = {}
     words = iter(arguments)
     for word in words:
@@ -46,7 +46,7 @@ def from_options(arguments: Sequence[str]) -> dict[str, str]:
         value = text if equals else next(words, None)
         if not word.startswith("--") or not name or value is None:
             raise ConfigError(
-                f"{word!r} is not a column with a value, expected options such as --userId 1 --movieId 31"
+                f"{word!r} is not a column option with a value, expected options such as --userId 1 --movieId 31"
             )
         if name in row:
             raise ConfigError(f"--{name} is passed twice: {row[name]!r} and {value!r}. Pass each column only once.")
@@ -59,7 +59,7 @@ def text_columns(schema: "ModelSchema") -> list[str]:
 
 
 def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Table:
-    """Return a row whose values are parsed as JSON if possible, and strings otherwise.
+    """Return a one-row table, parsing each value as JSON if possible and keeping it as a string otherwise.
 
     `null` is missing, and so is an empty value in a column that is not text. Values of `text_columns` stay strings, to
     preserve values such as 00123456 or 5e104321.
@@ -93,7 +93,7 @@ def format_of(path: str | None, format_name: str | None, requests: "Requests | N
     if chosen is None:
         raise _unknown_format(path)
     if not Path(path).is_file():
-        raise DataError(f"{path} does not exist. Pass a file of rows, or - for stdin.")
+        raise DataError(f"{path} does not exist. Pass a file that contains rows, or - for stdin.")
     return chosen
 
 
@@ -105,7 +105,7 @@ def _format_of_stdin() -> str:
 
 
 def output_format_of(output: Path | None, format_name: str | None, input_format: str) -> str:
-    """Return the format of scored rows: from the suffix, else `format_name`, else the input format."""
+    """Return the output format: from the file suffix if it is known, else `format_name`, else the input format."""
     chosen = format_name or input_format
     if output is not None:
         if output.suffix and format_name is None and output.suffix.lower() not in _SUFFIXES:
@@ -145,7 +145,7 @@ def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
 
 @contextmanager
 def stdin_as_file(format_name: str) -> Iterator[Path]:
-    """Copy standard input to a temporary file with the suffix of its format; errors name stdin instead of the file."""
+    """Copy standard input to a temporary file with the suffix of its format, and call the file stdin in errors."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / f"stdin.{format_name}"
         with path.open("wb") as file:
@@ -157,7 +157,7 @@ def stdin_as_file(format_name: str) -> Iterator[Path]:
 
 
 def read_blocks(path: Path, format_name: str, schema: "ModelSchema | None" = None) -> Iterator[tuple[pa.Table, float]]:
-    """Yield blocks of rows and the share of the file read so far, in bounded memory.
+    """Yield blocks of rows, each with the share of the file read so far, using bounded memory.
 
     Without a schema, the types of CSV columns are inferred. With a schema, they are inferred only for the model's
     columns; other columns keep their text. There is at least one block, which may be empty.
@@ -223,14 +223,14 @@ def _parquet_blocks(path: Path, _: "ModelSchema | None") -> Iterator[tuple[pa.Ta
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], Callable[[], float]]]:
-    """Yield the decompressed content of a file, and a function that returns the share read so far."""
+    """Yield a stream of the decompressed file, and a function that returns the share of the file read so far."""
     num_bytes = path.stat().st_size
     with io.FileIO(path) as file, unpacked(path, file) as stream:
         yield cast(IO[bytes], stream), lambda: file.tell() / num_bytes
 
 
 def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[bytes]:
-    """Yield parts that end at a line break outside quotes; the last part is empty."""
+    """Yield chunks of `stream` that end at a line break outside quotes, followed by an empty chunk."""
     while block := stream.read(_BLOCK_BYTES):
         lines = [block, stream.readline()]
         is_open = are_quoted and sum(line.count(b'"') for line in lines) % 2
@@ -242,7 +242,7 @@ def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[byt
 
 
 def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
-    """Turn empty strings into nulls, because Arrow's own list of nulls would include the country code NA."""
+    """Replace empty strings with nulls. Arrow's default null values would include the country code NA."""
     for name in set(columns) & set(rows.column_names):
         texts = rows[name]
         filled = pc.if_else(pc.equal(texts, ""), None, texts)
@@ -251,25 +251,25 @@ def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
 
 
 def select(rows: pa.Table, schema: "ModelSchema") -> pa.Table:
-    """Select the model's columns. The rows may have other columns, and may lack optional ones."""
+    """Select the model's input columns. Additional columns are dropped, and optional columns may be missing."""
     taken = {column.name for column in schema.columns}
     required = [column.name for column in schema.columns if column.is_required]
     if missing := [name for name in required if name not in rows.column_names]:
         unused = [name for name in rows.column_names if name not in required]
         hint = did_you_mean(unused, missing)
-        raise DataError(f"the rows lack {missing}. Expected {required}, got {rows.column_names}.{hint}")
+        raise DataError(f"the rows are missing columns {missing}. Expected {required}, got {rows.column_names}.{hint}")
     return rows.select([name for name in rows.column_names if name in taken])
 
 
 def missing_columns(sent: Collection[str], optional: Iterable[str], given: Iterable[str]) -> str:
-    """Return a message about columns that are scored as missing, or an empty string."""
+    """Return a message that names the optional columns missing from the rows, or an empty string if there are none."""
     missing = [name for name in optional if name not in sent]
     if unread := [name for name in missing if name in given]:
         raise DataError(
-            f"the exported model takes {listed(list(map(repr, unread)), _SHOWN)}, which the recipe no longer reads. "
-            "Use the recipe that it was trained with, or train and export again."
+            f"the exported model requires {listed(list(map(repr, unread)), _SHOWN)}, which the recipe no longer reads. "
+            "Use the recipe that the model was trained with, or train and export again."
         )
     shown = listed(list(map(repr, missing)), _SHOWN)
     if hint := did_you_mean([name for name in given if name not in sent], missing):
-        raise DataError(f"the rows have no {shown}.{hint} Rename or remove the column.")
+        raise DataError(f"the rows have no column {shown}.{hint} Rename or remove the misspelled column.")
     return f"scored as missing because the rows have no {shown}" if missing else ""

@@ -28,7 +28,7 @@ def best_items(
     with_known: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Score the catalog, and return its best rows with a `score`, best first.
+    """Score the catalog for a user, and return the `top` rows with their `score`, best first.
 
     If the model takes several candidates per row, a request holds the user, any history, and all candidates, split into
     several requests if there are more candidates than the server accepts at once.
@@ -65,7 +65,8 @@ def user_and_item(prepared: PreparedData) -> tuple[str, str]:
     user_column, item_column = prepared.group_by, prepared.item
     if user_column is None or item_column is None or CATALOG not in prepared.manifest.files:
         raise ConfigError(
-            f"this ensemble takes {list(prepared.inputs)}, but recommend requires a user and an item, and supports "
+            f"the inputs of this ensemble are {list(prepared.inputs)}, but recommend requires a user, an item "
+            "and, optionally, "
             "a history. Use predict instead."
         )
     return user_column, item_column
@@ -83,7 +84,7 @@ def context_of(texts: Sequence[str], schema: "ModelSchema") -> dict[str, Any]:
 
 
 def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collection[str]) -> list[str]:
-    """Return the catalog columns that are sent with each item, besides the item itself."""
+    """Check `context` against the model's inputs, and return the catalog columns to send with each item."""
     known = {prepared.group_by, prepared.item, prepared.spec.metadata.history}
     further = {column.name: column.is_required for column in schema.columns if column.name not in known}
     if unknown := sorted(set(context) - further.keys()):
@@ -95,7 +96,7 @@ def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collec
     of_items = [name for name in further if name not in context and name in in_catalog]
     if lacking := [name for name, is_required in further.items() if is_required and name not in {*context, *of_items}]:
         example = " ".join(f"--context {name}=…" for name in lacking)
-        raise ConfigError(f"this ensemble also takes {lacking}, which the catalog does not contain. Pass {example}")
+        raise ConfigError(f"this ensemble also requires {lacking}, which the catalog does not contain. Pass {example}")
     return of_items
 
 
@@ -106,11 +107,11 @@ def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str
     try:
         return int(user)
     except ValueError:
-        raise ConfigError(f"user is {user!r}, but users of this ensemble are integers.") from None
+        raise ConfigError(f"user is {user!r}, but this ensemble requires integer user IDs.") from None
 
 
 def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None]) -> pa.Array | None:
-    """Return all items of a user, an empty array for an unknown user, or None if the data has no such lists."""
+    """Return all items of a user (empty for an unknown user), or None if the data has no user histories."""
     histories = prepared.histories()
     if histories is None:
         return None
@@ -126,7 +127,7 @@ def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None
 
 
 def _latest(client: "Client", history: pa.Array) -> pa.Array:
-    """Return the part of a history that fits into a request. The workflow may use even less."""
+    """Return the most recent items of a history that fit into a request. The workflow may use even fewer."""
     limit = client.schema.max_list_length
     return history[-limit:] if limit else history
 

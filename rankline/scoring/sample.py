@@ -18,7 +18,7 @@ _MAX_ROWS = 65_536
 
 
 def check_name(name: str) -> None:
-    """Refuse an invalid name, or the name of a recipe."""
+    """Raise `ConfigError` if a name is invalid or belongs to a recipe."""
     if not re.fullmatch(NAMES, name) or name in available().recipes:
         raise ConfigError(
             f"the name is {name!r}, expected only letters, digits, - and _, and not the name of a recipe."
@@ -26,7 +26,7 @@ def check_name(name: str) -> None:
 
 
 def check_free(repository: Path) -> None:
-    """Refuse a repository with a recipe's ensemble, whose next version would be another model."""
+    """Raise `ConfigError` if a repository contains a recipe's ensemble, whose next version would be another model."""
     if names_in(repository) and not is_foreign(ensemble := ExportedEnsemble.load(repository)):
         raise ConfigError(
             f"{repository} already contains version {ensemble.version} of an ensemble exported from a recipe. "

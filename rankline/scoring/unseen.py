@@ -1,4 +1,4 @@
-"""Finds validation values and label classes without any training row, such as a new month after a split by time."""
+"""Finds validation values and label classes that are absent from the training rows, such as a new month."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ _MANY = 0.5
 
 
 def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
-    """Return the share of the first validation rows with an unseen value, for small columns where it exceeds half."""
+    """Return the share of unseen values in the first validation rows, for small columns where it exceeds half."""
     source = prepared.spec.sources["valid"]
     names = [one.name for one in prepared.spec.categorical if not one.is_list and (one.cardinality or _FEW + 1) <= _FEW]
     if source.type != PARQUET or not names:

@@ -39,17 +39,17 @@ Write: TypeAlias = "Callable[[pa.Table, Mapping[str, NDArray[Any]]], None]"
 
 
 def check_columns(rows: pa.Table, names: Sequence[str], format_name: str) -> None:
-    """Refuse, before scoring, rows that cannot be written together with their scores."""
+    """Check, before scoring, that rows can be written together with their scores."""
     if taken := next((name for name in names if name in rows.column_names), None):
         raise ConfigError(f"the rows already contain a column {taken!r}, which is reserved for the scores. Rename it.")
     if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
-        raise ConfigError(f"CSV cannot represent {lists}, which are lists. Pass --output FILE.jsonl or FILE.parquet.")
+        raise ConfigError(f"CSV cannot represent the list columns {lists}. Pass --output FILE.jsonl or FILE.parquet.")
 
 
 def score_blocks(
     client: "Client", blocks: Iterable[Block], progress: Progress = SILENT
 ) -> Iterator[tuple[pa.Table, "NDArray[Any]"]]:
-    """Score rows on all cores, a few blocks ahead of the consumer; yield rows and scores of each block, in order."""
+    """Score blocks in parallel, a few blocks ahead of the consumer, and yield their rows and scores in order."""
     step = _LONG_ROWS_AT_ONCE if client.schema.candidates else _ROWS_AT_ONCE
     begin, num_rows = time.monotonic(), 0
 
@@ -108,7 +108,7 @@ def _like(rows: pa.Table, first: pa.Schema) -> pa.Table:
     if rows.column_names == first.names:
         return rows
     if others := [name for name in rows.column_names if name not in first.names]:
-        raise ConfigError(f"later rows contain {others}, which the first rows lack. Pass --format jsonl.")
+        raise ConfigError(f"later rows contain columns {others}, which the first rows lack. Pass --format jsonl.")
     columns = [
         rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type) for field in first
     ]
@@ -128,7 +128,7 @@ def _csv(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
 
 
 def without_formulas(rows: pa.Table) -> pa.Table:
-    """Put an apostrophe before texts and column names that a spreadsheet would run as formulas."""
+    """Prefix strings and column names with an apostrophe if a spreadsheet would interpret them as formulas."""
     columns = []
     for column in rows.columns:
         if pa.types.is_dictionary(column.type):
@@ -153,7 +153,7 @@ def _json_lines(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
 
 
 def _json(row: Any) -> str:
-    """Encode a row. JSON has no dates, decimals, NaN or infinity: the first two become strings, the others null."""
+    """Encode a row as JSON. Dates and decimals become strings, and NaN and infinity become null."""
     try:
         return json.dumps(row, ensure_ascii=False, default=str, allow_nan=False)
     except ValueError:
@@ -178,7 +178,7 @@ def _parquet(sink: IO[bytes], stack: ExitStack) -> Callable[[pa.Table], None]:
         rows = _like(rows, writer.schema)
         for field, expected in zip(rows.schema, writer.schema, strict=True):
             if is_text(field.type) and not is_text(expected.type):  # a cast would turn 00501 into 501
-                raise _unfit(f"{field.name!r} is text, but was {expected.type}")
+                raise _unfit(f"{field.name!r} is now text, but was {expected.type} in the first rows")
         try:
             writer.write_table(rows.cast(writer.schema))
         except (pa.ArrowException, ValueError) as error:

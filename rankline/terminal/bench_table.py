@@ -31,7 +31,7 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
 
 
 def print_short_report(report: BenchmarkReport, console: Console) -> None:
-    """Print the metrics and problems of each load; the HTML page has the rest."""
+    """Print the key metrics of each load and any problems. The HTML page contains the full report."""
     heading(console, f"{_how(report)} over gRPC, raw ids in, scores out")
     _print_problems(report, console)
     _print_table(report, lambda cell: escape(cell.text), console)
@@ -64,7 +64,7 @@ def _print_table(report: BenchmarkReport, shown: Callable[[Cell], str], console:
 
 
 def _print_figures(report: BenchmarkReport, console: Console) -> None:
-    """Print the table, with half the width of each interval as a percentage below the value, and remarks."""
+    """Print the table with each confidence interval as ± a percentage below its value, followed by remarks."""
     _print_table(report, _figure, console)
     found = list(remarks(report.bench)) if not report.searches else []  # a search tests its rates only briefly
     for remark in found[:_MAX_REMARKS]:

@@ -61,7 +61,7 @@ def plain_table() -> Table:
 
 
 def print_table(console: Console, columns: Mapping[str, Sequence[str]], *, num_keys: int = 1, left: int = 1) -> None:
-    """Print a table without cutting cells: columns that do not fit follow in further tables, after the key columns.
+    """Print a table without truncating cells. Columns that do not fit continue in further tables.
 
     Further tables omit rows without values. Cells are markup; the first `left` columns are left-aligned.
     """
@@ -99,7 +99,7 @@ class Display(Protocol):
 
 
 class Stages:
-    """The stages of a run, one line each; the current stage has a progress bar.
+    """A display of the stages of a run, one line each, with a progress bar for the current stage.
 
     If the output is not a terminal, each stage prints one line when it ends. In addition, it prints its state to
     standard error every `SAID_EVERY_S` seconds, so that a log shows the progress of long training.
@@ -162,7 +162,7 @@ def _whole() -> Column:
 
 
 class _Stage(ProgressSink):
-    """Forwards the progress of a stage to its bar, and periodically to `say`."""
+    """A progress sink that updates a stage's progress bar and periodically passes the progress to `say`."""
 
     def __init__(self, progress: Progress, task: TaskID, say: Callable[[str], None] | None = None) -> None:
         self._progress, self._task, self._say = progress, task, say

@@ -1,4 +1,4 @@
-"""Silences the libraries of this process."""
+"""Silences log output and warnings of libraries in this process."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ def show_all(is_asked_for: bool = True) -> None:
 
 
 def quiet_libraries() -> None:
-    """Silence startup notices and deprecations that a user can do nothing about. Call this before the imports."""
+    """Silence startup notices and deprecations that users cannot act on. Call this before importing libraries."""
     if _shows_all:
         return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -36,7 +36,7 @@ def quiet_libraries() -> None:
 
 
 def _quiet_logger(tensorflow: ModuleType | None) -> None:
-    """Suppress everything but errors, including deprecations of tf.feature_column.
+    """Limit TensorFlow's logger to errors, which also hides deprecation warnings of tf.feature_column.
 
     In a notebook, TensorFlow sets the level of its logger to INFO when it first requests the logger.
     """
@@ -46,7 +46,7 @@ def _quiet_logger(tensorflow: ModuleType | None) -> None:
 
 
 def _load_tensorflow(load: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Drop the notices that TensorFlow 2.21 writes while it loads, regardless of TF_CPP_MIN_LOG_LEVEL."""
+    """Load TensorFlow, suppressing the notices that version 2.21 prints regardless of TF_CPP_MIN_LOG_LEVEL."""
     with without_notices():
         load(module)
     _quiet_logger(module)
@@ -57,7 +57,7 @@ _QUIET_TENSORFLOW = LoadHook(("tensorflow",), _load_tensorflow)
 
 @contextmanager
 def without_notices() -> Iterator[None]:
-    """Delay standard error output of the block, including output of C++ code, to drop TensorFlow's notices from it."""
+    """Buffer standard error (including C++ output) until the `with` block ends, to drop TensorFlow's notices."""
     if sys.stderr is None:  # closed; descriptor 2 may be another file by now
         yield
         return

@@ -41,7 +41,7 @@ def _quality_in_words(quality: "Quality") -> str:
 
 
 def print_quality(quality: "Quality", console: Console) -> None:
-    """Print each metric; for the objective also the value of the served scores, and the best attainable value."""
+    """Print each metric and, for the objective, also the served value and the best attainable value."""
     from rankline.training.evaluation import metric_names, objective_of
 
     num_seeds = len(quality.per_seed)
@@ -104,7 +104,7 @@ def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
 
 
 def _runtime(native: Mapping[str, bool]) -> str:
-    """Describe which steps run natively, if the server's machine has the native backends."""
+    """Describe which steps run in native backends, assuming that these are installed on the server's machine."""
     names = {"transform": "the workflow", "predict": "the model"}
     in_python = [names.get(step, "all") for step, is_native in native.items() if not is_native]
     if not in_python:
@@ -149,7 +149,7 @@ def _said(version: int | None, status: "Status") -> str:
 
 
 def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, str]:
-    """Return title and value of the objective; a dash for a model that was trained elsewhere."""
+    """Return the objective's title and formatted value, or a dash for a model that was trained elsewhere."""
     from rankline.training.evaluation import OBJECTIVES
 
     found = ((o.title, quality_figure(metrics[f"valid_{o.name}"])) for o in OBJECTIVES if f"valid_{o.name}" in metrics)

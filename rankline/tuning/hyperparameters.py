@@ -1,4 +1,4 @@
-"""Hyperparameter search of `rankline tune`, with Optuna, on a part of the training rows. Each trial is an MLflow run.
+"""Hyperparameter search of `rankline tune` with Optuna on held-out training rows. Each trial is an MLflow run.
 
 The study is a journal in the work directory, so an interrupted search continues where it stopped. A study belongs to
 one version of the data and one recipe; any change starts a new study.
@@ -47,7 +47,7 @@ _UNFINISHED = 50  # failed trials allowed in addition to the requested ones
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """The result of a search.
+    """The result of a hyperparameter search.
 
     Attributes:
         recipe: the recipe's argument on the command line.
@@ -103,7 +103,7 @@ def tune(
                     break
                 search.step(Part(progress, done, num_trials, partial(search.says, done, num_trials)))
             else:
-                raise RanklineError(f"{_UNFINISHED} trials failed; the last error: {search.failure}")
+                raise RanklineError(f"{_UNFINISHED} trials failed. Last error: {search.failure}")
             tuned = search.result()
             write_whole(directory / "tuned.json", (json.dumps(tuned.to_dict(), indent=2) + "\n").encode())
             search.record(tuned, directory / "tuned.json")
@@ -113,7 +113,7 @@ def tune(
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the directory, because a search treats the running trials of a study as interrupted."""
+    """Lock the directory against concurrent searches, which would mark this search's running trials as interrupted."""
     try:
         with FileLock(directory / ".lock", timeout=0):
             yield
@@ -122,7 +122,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _study(recipe: Recipe, prepared: PreparedData, space: Mapping[str, Values], directory: Path) -> optuna.Study:
-    """Return the study of this data, recipe and search space, with interrupted trials marked as failed."""
+    """Return the study for this data, recipe and search space, after marking interrupted trials as failed."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     about = [prepared.manifest.fingerprint, sorted(recipe.train.to_dict().items()), sorted(space)]
     study = optuna.create_study(
@@ -174,7 +174,7 @@ class _Search:
         return ", ".join(part for part in (f"trial {number + 1} of {of}", self.words, note) if part)
 
     def step(self, progress: Progress) -> None:
-        """Run the next trial; raise `RanklineError` if the recipe's settings cannot be trained."""
+        """Run the next trial. Raise `RanklineError` if training with the recipe's own settings fails."""
         trial = self._study.ask()
         choices = {name: _drawn(trial, name, values) for name, values in self._space.items()}
         config = self._recipe.train.with_choices(**choices)
@@ -227,7 +227,7 @@ class _Search:
         client.log_artifact(run_id, str(evidence))
 
     def _opened(self) -> str:
-        """Return the search's run, resuming the one of an earlier call if it exists."""
+        """Return the id of the search's MLflow run, resuming the run of an earlier call if there is one."""
         if run_id := self._study.user_attrs.get(_RUN_ID):
             self._client.update_run(run_id, status="RUNNING")
             return str(run_id)
@@ -241,7 +241,7 @@ class _Search:
 
 
 class _Watch(Observer):
-    """Observer that reports to Optuna after each epoch, and ends a trial that does worse than most."""
+    """An observer that reports to Optuna after each epoch, and prunes trials that perform worse than most."""
 
     def __init__(self, trial: optuna.Trial, judged_by: str) -> None:
         self._trial, self._judged_by, self._epoch = trial, judged_by, 0
@@ -268,7 +268,7 @@ def _drawn(trial: optuna.Trial, name: str, values: Values) -> Any:
 
 
 def _as_drawn(value: Any) -> Any:
-    """Convert a value for Optuna, which cannot store tuples."""
+    """Convert a tuple to a string, because Optuna cannot store tuples."""
     return text_of(value) if isinstance(value, tuple) else value
 
 
@@ -279,7 +279,7 @@ def _value_of(values: Values, drawn: Any) -> Any:
 
 
 def _rounded(value: float) -> float:
-    """Keep the significant digits, so that the printed value is exactly the value tried."""
+    """Round to `_DIGITS` significant digits, so that the printed value is exactly the value tried."""
     return float(f"{value:.{_DIGITS}g}")
 
 

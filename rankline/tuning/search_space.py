@@ -14,7 +14,7 @@ from rankline.workflows.core.formatting import did_you_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Numbers from `low` to `high`, integers if both are; `is_log` samples on a log scale."""
+    """A range of numbers from `low` to `high`, integers if both bounds are. `is_log` samples on a log scale."""
 
     low: float
     high: float

@@ -50,7 +50,7 @@ _EVIDENCE = "serving.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ServingTuned:
-    """The result of a search.
+    """The result of a search for a serving configuration.
 
     Attributes:
         recipe: the recipe's argument on the command line.
@@ -116,7 +116,7 @@ def tune_serving(
     log_path: Path,
     progress: Progress,
 ) -> ServingTuned:
-    """Search for the configuration with the most requests per second that meets a target such as p99=10ms.
+    """Search for the serving configuration with the highest request rate that meets a latency target such as p99=10ms.
 
     The recipe's `serving` is the first configuration; only the fields in `only` are varied.
     """
@@ -162,7 +162,7 @@ def available_engines(trained: TrainedModel, wanted: str | None) -> list[Engine]
 
 
 def _check_reached(slo: str, tried: Sequence[Trial]) -> None:
-    """Raise `ServingError` if no configuration met the target, with the best value or why none was measured."""
+    """Raise `ServingError` if no configuration met the target, stating the best latency or the first failure."""
     if tried[0].rate_per_s is not None:
         return
     reached = [(one.value_ms, one.rate_per_s, name_of(of.config)) for of in tried if (one := of.last) and one.value_ms]
@@ -238,7 +238,7 @@ _MAX_ROWS = 20_000  # pool of rows for requests; scored once per configuration
 
 
 class Trials:
-    """Serves and measures configurations of a model, one at a time, each exported to its own directory."""
+    """A context manager that serves and benchmarks exported configurations of a model, one at a time."""
 
     def __init__(
         self, prepared: PreparedData, trained: TrainedModel, *, name: str, slo: Slo, batch_size: int, log_path: Path
@@ -297,7 +297,7 @@ class Trials:
         )
 
     def _percentile_ms(self, result: LoadResult) -> float | None:
-        """Return the target's percentile, or None with too few requests. Client delays are part of the latency."""
+        """Return the target's latency percentile in ms, including client delays, or None for too few requests."""
         num_requests, level = result.num_requests, self._slo.level
         if num_requests < samples_needed(level):
             return None

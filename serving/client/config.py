@@ -67,8 +67,8 @@ class ClientConfig:
     def __post_init__(self) -> None:
         if not self.timeout_s > 0 or not self.backoff_s > 0 or not self.connect_timeout_s >= 0:
             raise ConfigError(
-                f"timeout_s is {self.timeout_s}, backoff_s {self.backoff_s} and connect_timeout_s "
-                f"{self.connect_timeout_s}. The first two must be above 0, connect_timeout_s at least 0."
+                f"timeout_s is {self.timeout_s}, backoff_s is {self.backoff_s} and connect_timeout_s is "
+                f"{self.connect_timeout_s}. Pass values greater than 0 (connect_timeout_s may be 0)."
             )
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"unknown transport {self.transport!r}. Available: {', '.join(TRANSPORTS)}.")
@@ -90,7 +90,7 @@ DEFAULTS = ClientConfig()
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a HOST:PORT address is on this machine."""
+    """Whether a HOST:PORT address refers to the loopback interface."""
     host = url.rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -1,4 +1,4 @@
-"""The shared part of both clients: read the model's schema, send requests, retry, and explain failures.
+"""The logic shared by both clients: reading the model's schema, sending requests, retrying, and explaining failures.
 
 Each transport is written once for both clients, as coroutines. Coroutines of a blocking transport never suspend, so
 `Client` runs them to completion immediately (`run`); the others wait in the event loop.
@@ -28,7 +28,7 @@ _SCHEMES = {"grpc": (GRPC, False), "grpcs": (GRPC, True), "http": (HTTP, False),
 
 
 class Transport(Protocol):
-    """A connection. Calls raise `CallError`, after `timeout_s` at the latest, and are never retried."""
+    """A connection to a server. Failed calls raise `CallError`, after `timeout_s` at the latest, without retries."""
 
     async def describe(self, model_name: str, timeout_s: float) -> Any:
         """Return the model's `inference.ModelConfig`."""
@@ -37,13 +37,13 @@ class Transport(Protocol):
         """Return the names of the models that are ready."""
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
-        """Return a message that requests all outputs."""
+        """Encode tensors as a request message that asks for all outputs of the model."""
 
     async def infer(self, message: Any, timeout_s: float) -> Any:
         """Send a message and return the response, to be passed to `decode`."""
 
     def decode(self, response: Any, tensor: Tensor) -> Array:
-        """Return an output, [num_rows, ...]. Raise ValueError, IndexError or struct.error if it does not fit."""
+        """Decode an output, [num_rows, ...]. Raise ValueError, IndexError or struct.error if it does not fit."""
 
     async def close(self) -> None:
         pass
@@ -77,7 +77,7 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
 
 
 def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
-    """Remove the scheme, and the path of Triton's protocol, from an address, and apply the scheme to the config.
+    """Strip the scheme and the path of Triton's protocol from an address, and apply the scheme to the config.
 
     Raises:
         ConfigError: scheme and config contradict each other.
@@ -93,7 +93,7 @@ def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
 
 
 class Core:
-    """A connection to one model, with an injected `sleep` and `clock` in seconds.
+    """A connection to one model, which uses the given `sleep` and `clock` (both in seconds) for retries.
 
     Attributes:
         schema: inputs and outputs of the model, available after `connect`.
@@ -114,7 +114,7 @@ class Core:
         self._transport, self._sleep, self._clock = transport, sleep, clock
 
     async def connect(self) -> None:
-        """Read the model's schema from the server; close the connection if that fails.
+        """Read the model's schema from the server, and close the connection if that fails.
 
         Raises:
             ServerError: no server responds at the address.
@@ -158,7 +158,7 @@ class Core:
         timeout_s: float,
         may_retry: Callable[[CallError, float], bool],
     ) -> Any:
-        """Call a method until it succeeds, within `timeout_s` for all calls and pauses.
+        """Call a method and retry it on failure, spending at most `timeout_s` on all calls and pauses.
 
         `may_retry` takes a failure and the number of seconds from the first call to the next one.
         """

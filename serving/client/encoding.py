@@ -37,7 +37,7 @@ _MAX = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float16, np.fl
 
 @dataclass
 class WireTensor:
-    """A tensor of a request: values in C order, and a shape that starts with the number of rows."""
+    """A request tensor, with values in C order and a shape that starts with the number of rows."""
 
     schema: Tensor
     shape: tuple[int, ...]
@@ -45,14 +45,14 @@ class WireTensor:
 
     @cached_property
     def data(self) -> Array:
-        """The encoded bytes: numbers in C order; strings as uint8, each preceded by its length."""
+        """The encoded values: numbers in C order, or uint8 for strings, each preceded by its length."""
         values = self.values
         return np.ascontiguousarray(values) if isinstance(values, np.ndarray) else _framed(*_text(values))
 
 
 @dataclass(frozen=True)
 class Dense:
-    """Rows of equal shape; the first dimension of `shape` is the number of rows."""
+    """An input whose rows all have the same shape. The first dimension of `shape` is the number of rows."""
 
     schema: Tensor
     values: Flat
@@ -78,7 +78,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class ListRows:
-    """Lists, padded to the longest among the rows of a message.
+    """A list column, padded in each message to the length of its longest list.
 
     Attributes:
         column: schema of the column.
@@ -114,7 +114,7 @@ class ListRows:
 
 
 def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
-    """Convert a column to the rows of an input, and of its mask if values are missing.
+    """Convert a column to the rows of its input, and to those of its mask if values are missing.
 
     Args:
         values: list, NumPy array, Arrow column or pandas Series; for candidates also an array [num_rows,
@@ -192,7 +192,7 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
         raise RequestError(f"{column.name!r} has nested lists, expected flat lists of {tensor.datatype}.")
     if valid is not None:  # dropping missing values suits recipes, but not imported workflows
         raise RequestError(
-            f"{column.name!r} has lists with missing values, expected lists of {tensor.datatype} without any. Remove "
+            f"{column.name!r} has lists with missing values, which {tensor.datatype} cannot represent. Remove the "
             "missing values from the lists, as a recipe does when it reads files."
         )
     if -1 != tensor.dims[0] < lengths.max(initial=0):
@@ -201,7 +201,7 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
 
 
 def _exact(values: Any, tensor: Tensor) -> Array | None:
-    """Convert a list of Python numbers to an array; None for other values, or if a number does not fit."""
+    """Convert a list of Python numbers to an array. Return None if a value has another type or does not fit."""
     kinds, dtype = set(map(type, values)) if isinstance(values, list) else set(), tensor.numpy_dtype
     if kinds != {float if dtype.kind == "f" else int} or dtype not in _MAX:
         return None
@@ -210,7 +210,9 @@ def _exact(values: Any, tensor: Tensor) -> Array | None:
 
 
 def _convert(values: Any, tensor: Tensor) -> tuple[Flat, tuple[int, ...], Array | None]:
-    """Return the flattened values, the shape of a row (() for scalars), and which values are valid, None if all are."""
+    """Return the flattened values, the shape of each row (`()` for scalars) and a validity mask, or None if all are
+    valid.
+    """
     column, row_shape = _flatten(values, tensor)
     column = _cast(column, tensor)
     valid = None
@@ -240,7 +242,7 @@ def _flatten(values: Any, tensor: Tensor) -> tuple[pa.Array, tuple[int, ...]]:
 
 
 def _without_pandas(values: Any) -> Any:
-    """Return the array of a Series with a NumPy dtype, since converting the Series to Arrow takes far longer."""
+    """Convert a Series with a NumPy dtype to an array, which is much faster than converting it to Arrow."""
     is_plain = isinstance(getattr(values, "dtype", None), np.dtype) and hasattr(values, "to_numpy")
     return values.to_numpy() if is_plain else values
 
@@ -252,7 +254,7 @@ def _to_arrow(values: Any, tensor: Tensor) -> pa.Array:
         is_arrow = isinstance(values, pa.Array | pa.ChunkedArray)
         column = values if is_arrow else pa.array(values, from_pandas=True)  # treats NaN as missing
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise RequestError(f"{tensor.name!r} is not a column of {tensor.datatype}: {error}") from None
+        raise RequestError(f"{tensor.name!r} cannot be read as a column of {tensor.datatype} values: {error}") from None
     if isinstance(column, pa.ChunkedArray):
         chunks = list(map(of_plain_type, column.chunks))
         column = pa.chunked_array(chunks).combine_chunks() if chunks else pa.array([], column.type)
@@ -275,9 +277,11 @@ def _cast(column: pa.Array, tensor: Tensor) -> pa.Array:
     try:
         cast = column.cast(target)
     except pa.ArrowException as error:
-        raise RequestError(f"{tensor.name!r} does not fit {tensor.datatype}: {error}") from None
+        raise RequestError(f"{tensor.name!r} cannot be converted to {tensor.datatype}: {error}") from None
     if tensor.numpy_dtype.kind == "f" and (overflown := _first_overflow(column, cast)):
-        raise RequestError(f"{tensor.name!r} does not fit {tensor.datatype}: {overflown} would become infinite")
+        raise RequestError(
+            f"{tensor.name!r} cannot be converted to {tensor.datatype}: {overflown} would become infinite"
+        )
     return cast
 
 
@@ -294,7 +298,7 @@ def _remedy(column: pa.Array, name: str) -> str:
 
 
 def _first_overflow(column: pa.Array, cast: pa.Array) -> str:
-    """Return the first finite value that a cast made infinite; empty if there is none."""
+    """Return the first finite value that became infinite in a cast, or an empty string if none did."""
     before, after = (array.to_numpy(zero_copy_only=False).astype(np.float64) for array in (column, cast))
     overflown = before[np.isfinite(before) & np.isinf(after)]
     return str(overflown[0]) if overflown.size else ""
@@ -321,7 +325,7 @@ def _text(strings: pa.LargeBinaryArray) -> tuple[Array, Array]:
 
 
 def _framed(sizes: Array, data: Array) -> Array:
-    """Encode strings in Triton's format: each preceded by its size as four bytes, little-endian."""
+    """Encode strings in Triton's format, each prefixed with its size as a little-endian 32-bit integer."""
     framed = np.empty(_SIZE_BYTES * len(sizes) + len(data), np.uint8)
     begins = np.cumsum(sizes) - sizes + _SIZE_BYTES * np.arange(len(sizes))
     is_size = np.zeros(len(framed), np.bool_)

@@ -32,14 +32,14 @@ class CallError(Exception):
 
     @property
     def is_lost(self) -> bool:
-        """Whether no server with loaded models responded, or a proxy dropped the request."""
+        """Whether the server was unreachable, did not have the model, or reset the connection."""
         is_there = self.is_busy or is_restricted(self.details)
         is_reset = self.status == "INTERNAL" and _RESET in self.details
         return (self.status == UNAVAILABLE or self.is_unknown_model or is_reset) and not is_there
 
     @property
     def is_busy(self) -> bool:
-        """Whether the server's queue was full, or the request waited in it for too long."""
+        """Whether the server's queue was full, or the request timed out in the queue."""
         return self.status == UNAVAILABLE and (_QUEUE_FULL in self.details or _QUEUE_TIMEOUT in self.details)
 
     @property
@@ -53,7 +53,7 @@ def is_restricted(details: str) -> bool:
 
 
 def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) -> ServingError:
-    """Return the exception for a failed call."""
+    """Convert a failed call to an exception whose message suggests a remedy."""
     details = failure.details
     if failure.status == CLOSED:
         return ServerError(f"the client of {url} is closed ({details}). Create a new one.")

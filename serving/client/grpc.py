@@ -43,7 +43,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class GrpcTransport:
-    """Implements `Transport`. A blocking transport is thread-safe; canceling an asynchronous call cancels its request.
+    """A `Transport` over gRPC. Blocking calls are thread-safe; canceling an asynchronous call cancels its request.
 
     Raises:
         ServerError: the process was forked while its parent used gRPC.
@@ -71,7 +71,7 @@ class GrpcTransport:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
-        """Return a `ModelInferRequest`."""
+        """Encode tensors as a `ModelInferRequest`."""
         message = service_pb2.ModelInferRequest(model_name=schema.name)
         for tensor in tensors:
             message.inputs.add(name=tensor.schema.name, datatype=tensor.schema.datatype, shape=tensor.shape)
@@ -149,6 +149,6 @@ def _read(path: Path | None) -> bytes | None:
 
 
 def place_of(response: Any, name: str) -> int:
-    """Return the position of an output in a `ModelInferResponse`; a single output matches any name."""
+    """Return the index of an output in a `ModelInferResponse`, ignoring the name if there is only one output."""
     names = [output.name for output in response.outputs]
     return names.index(name) if len(names) > 1 else 0

@@ -1,4 +1,4 @@
-"""Triton's HTTP protocol through tritonclient, blocking or for asyncio, for networks that block gRPC."""
+"""Blocking and asyncio transports for Triton's HTTP protocol, for networks that block gRPC."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ os.register_at_fork(after_in_child=gevent.reinit)  # otherwise gevent waits for 
 
 
 class HttpTransport(ABC):
-    """Implements `Transport` except for the calls themselves."""
+    """Base class of the blocking and the asyncio HTTP transport."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
@@ -104,7 +104,7 @@ class HttpTransport(ABC):
 
 
 class BlockingHttpTransport(HttpTransport):
-    """Opens one connection per thread, since gevent's sockets belong to a thread."""
+    """A blocking HTTP transport with one connection per thread, since threads cannot share gevent's sockets."""
 
     def __init__(self, url: str, config: ClientConfig) -> None:
         super().__init__(config)
@@ -131,7 +131,7 @@ class BlockingHttpTransport(HttpTransport):
             raise _failed(error) from error
 
     def _kept(self) -> Any:
-        """Return this thread's client. Creating a client closes the clients of finished threads."""
+        """Return this thread's client, or create one and close the clients of finished threads."""
         thread = threading.current_thread()
         client = self._clients.get(thread)
         if client is None:
@@ -157,7 +157,7 @@ class BlockingHttpTransport(HttpTransport):
 
 
 class AsyncHttpTransport(HttpTransport):
-    """Implements `Transport` with connections in the running event loop."""
+    """An asyncio HTTP transport whose connections belong to the running event loop."""
 
     def __init__(self, url: str, config: ClientConfig) -> None:
         super().__init__(config)
@@ -185,7 +185,7 @@ class AsyncHttpTransport(HttpTransport):
 
 
 def _failed(error: Exception) -> CallError:
-    """Convert a failed connection, or an error response of the server or of a proxy in front of it."""
+    """Convert a connection failure, or an error response from the server or a proxy, to a `CallError`."""
     if isinstance(error, ValueError):  # invalid JSON or UTF-8
         return CallError(NOT_TRITON, f"status 200, {in_short(error)}")
     if not isinstance(error, InferenceServerException):

@@ -1,4 +1,4 @@
-"""Convert rows to messages, checked against the model and split to the server's limits."""
+"""Check rows against a model, and encode them as messages within the server's limits."""
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -93,9 +93,7 @@ def prepare_ranking(
     names = {rows.name for rows in many}
     row_laid_out = [rows for rows in laid_out if rows.name not in names]
     if wrong := [rows.name for rows in row_laid_out if rows.num_rows != 1]:
-        raise RequestError(
-            f"{wrong} have one value per candidate, expected a single value in the row that all candidates share."
-        )
+        raise RequestError(f"the row has several values for {wrong}, expected a single value shared by all candidates.")
     of_row = [tensor for rows in row_laid_out for tensor in rows.tensors(0, 1)]
 
     def tensors(start: int, stop: int) -> list[WireTensor]:
@@ -140,7 +138,7 @@ def _is_flat(part: Array, output: Tensor, request: PreparedRequest) -> bool:
 
 
 def decode(content: bytes, shape: Sequence[int], tensor: Tensor) -> Array:
-    """Convert the bytes of an output to an array. Raise ValueError or struct.error if they do not fit."""
+    """Decode the bytes of an output. Raise ValueError or struct.error if they do not match its dtype and shape."""
     is_text = tensor.numpy_dtype.hasobject
     values: Array = deserialize_bytes_tensor(content) if is_text else np.frombuffer(content, tensor.numpy_dtype)
     return values.reshape(tuple(shape))
@@ -153,15 +151,18 @@ def _lay_out(given: Mapping[str, Any], schema: ModelSchema) -> list[Dense | List
     if missing := [column.name for column in wanted if column.name not in given]:
         hint = did_you_mean(unknown, names)
         raise RequestError(
-            f"missing {_some(missing)} for model {schema.name!r}. Expected {_some(names)}, got {_some(given)}.{hint}"
+            f"missing columns {_some(missing)} for model {schema.name!r}. Expected {_some(names)}, got "
+            f"{_some(given)}.{hint}"
         )
     if unknown:
         hint = did_you_mean(unknown, names)
         raise RequestError(
-            f"unknown {_some(unknown)} for model {schema.name!r}. Expected {_some(names)} and nothing else.{hint}"
+            f"unknown columns {_some(unknown)} for model {schema.name!r}. Expected only {_some(names)}.{hint}"
         )
     if not wanted:
-        raise RequestError(f"the rows have no column for model {schema.name!r}. Expected some of {_some(names)}.")
+        raise RequestError(
+            f"the rows have no columns for model {schema.name!r}. Expected at least one of {_some(names)}."
+        )
     laid_out: list[Dense | ListRows] = []
     for column in wanted:
         values = given[column.name]
@@ -187,13 +188,15 @@ def _candidates_among(laid_out: Sequence[Dense | ListRows]) -> list[Dense]:
 def _num_candidates(laid_out: Sequence[Dense | ListRows]) -> int:
     counts = {rows.name: rows.shape[1] for rows in _candidates_among(laid_out)}
     if len(set(counts.values())) > 1:
-        raise RequestError(f"rows have {counts} candidates, expected the same number of each.")
+        raise RequestError(f"columns differ in candidates per row: {counts}. Pass the same number in each column.")
     return next(iter(counts.values()), 1)
 
 
 def _row_of(row: Any, schema: ModelSchema) -> Mapping[str, Any]:
     if not schema.candidates:
-        raise RequestError(f"model {schema.name!r} takes one candidate per row. Predict one row per candidate.")
+        raise RequestError(
+            f"model {schema.name!r} accepts only one candidate per row. Call predict with one row per candidate."
+        )
     if not isinstance(row, Mapping):
         raise RequestError(f"the row is a {type(row).__name__}, expected a mapping from names to values.")
     if twice := sorted(row.keys() & set(schema.candidates)):
@@ -211,7 +214,9 @@ def _candidates_of(candidates: Any, schema: ModelSchema) -> dict[str, Any]:
 
 
 def _wanted(given: Mapping[str, Any], schema: ModelSchema) -> list[ColumnSchema]:
-    """Return the columns of a request; lists and masks may also be passed as their tensors."""
+    """Return the expected columns of a request, with lists and masks as separate tensors if they were passed that
+    way.
+    """
     wanted: list[ColumnSchema] = []
     for column in schema.columns:
         tensors = [column.values]
@@ -229,7 +234,7 @@ def _wanted(given: Mapping[str, Any], schema: ModelSchema) -> list[ColumnSchema]
 def _parts(
     tensors: Callable[[int, int], list[WireTensor]], count: int, step: int, max_message_bytes: int
 ) -> Iterator[list[WireTensor]]:
-    """Yield the tensors of each message: `step` rows, halved until the message is small enough."""
+    """Yield the tensors of each message, halving its `step` rows until the message is small enough."""
 
     def halved(start: int, stop: int) -> Iterator[list[WireTensor]]:
         part = tensors(start, stop)
@@ -268,14 +273,14 @@ def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
     except AttributeError:
         got = type(rows).__name__
         raise RequestError(
-            f"rows have type {got}, expected a table, a mapping from names to columns or values, or a list of rows as "
+            f"rows have type {got}, expected a table, a mapping from names to columns or values, or a list of row "
             "mappings."
         ) from None
     return {name: [value] for name, value in columns.items()} if _is_row(columns, schema) else columns
 
 
 def _is_row(columns: Mapping[str, Any], schema: ModelSchema) -> bool:
-    """Whether the mapping is a single row: all values are scalars, except in list columns."""
+    """Whether a mapping is a single row, with a scalar in every column except list columns."""
     lists = {column.name for column in schema.columns if column.lengths is not None}
     several = {
         name for name, value in columns.items() if hasattr(value, "__iter__") and not isinstance(value, str | bytes)

@@ -61,7 +61,7 @@ class ModelSchema:
 
     @classmethod
     def from_config(cls, config: Any) -> "ModelSchema":
-        """Read an `inference.ModelConfig`.
+        """Create a schema from an `inference.ModelConfig`.
 
         Raises:
             RequestError: the model does not support batches, has no inputs or no outputs, or has an unsupported type.
@@ -109,12 +109,14 @@ class ModelSchema:
 
     @cached_property
     def candidates(self) -> tuple[str, ...]:
-        """Columns that may have several values per row, with the other columns shared between them."""
+        """Names of the columns that may have several values per row, one for each candidate."""
         return tuple(column.name for column in self.columns if column.values.is_candidates)
 
     @cached_property
     def columns(self) -> tuple[ColumnSchema, ...]:
-        """The columns of a request, in input order; `NAME__values` and `NAME__nnzs` together are one column, `NAME`."""
+        """The columns of a request, in input order. The inputs `NAME__values` and `NAME__nnzs` form one column,
+        `NAME`.
+        """
         required = {tensor.name for tensor in self.inputs}
         inputs = {tensor.name: tensor for tensor in (*self.inputs, *self.optional_inputs)}
         lengths = {

@@ -14,7 +14,7 @@ from rankline.serving.client.schema import ModelSchema
 
 
 class Client:
-    """Score rows with one model of a Triton server, one request at a time. Threads may share a client.
+    """A blocking client that scores rows with one model of a Triton server. Threads may share a client.
 
     A forked process opens its own connection; a pickled client connects when it is unpickled.
 
@@ -56,7 +56,8 @@ class Client:
     def __reduce__(self) -> Any:
         if self._transport is not None:
             raise TypeError(
-                f"the client of {self.url} is connected to a model and cannot be pickled. Create one in each process."
+                f"the client of {self.url} is connected to a model and cannot be pickled. Create a client in each "
+                "process."
             )
         return type(self), (self.url, self._model_name, self._config)
 
@@ -69,7 +70,7 @@ class Client:
         return self._connected.schema
 
     def predict(self, columns: Columns) -> Array:
-        """Score rows; more than `max_batch_size` rows are sent in several requests.
+        """Score rows, in several requests if there are more than `max_batch_size`.
 
         Args:
             columns: one column per input of the model, as an Arrow, pandas or polars table, or as a mapping from names
@@ -137,7 +138,7 @@ class Client:
 
     @property
     def _core(self) -> Core:
-        """The connection of this process. After a fork, threads and sockets stay with the parent."""
+        """The connection of this process, reopened after a fork because a child cannot use its parent's connection."""
         if self._process != os.getpid() and self._transport is None:
             connected = self._connect()
             connected.schema = self._connected.schema

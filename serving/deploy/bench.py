@@ -1,4 +1,4 @@
-"""One-shot benchmark of a server in the stack: score the held-out rows once for the AUC, then send them as load.
+"""Benchmark a server of the stack once: score the held-out rows for the AUC, then load-test the server with them.
 
     python -m rankline.serving.deploy.bench --url triton:8001 --model movielens --prepared work/movielens/prepared
 
@@ -44,7 +44,9 @@ def _bench(url: str, model: str, directory: Path, batch_sizes: tuple[int, ...]) 
 
 
 def show(report: BenchmarkReport) -> int:
-    """Print the figures, and problems to standard error; return the exit status, 1 if there are problems."""
+    """Print the figures to standard output and problems to standard error. Return the exit status, 1 if there are
+    problems.
+    """
     shown = columns(report.bench)
     for line in (shown, *zip(*([cell.text for cell in cells] for cells in shown.values()), strict=True)):
         print("".join(f"{text:>12}" for text in line))
@@ -58,7 +60,7 @@ def show(report: BenchmarkReport) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rankline.serving.deploy.bench", description="Measure a server.")
-    parser.add_argument("--url", required=True, help="HOST:PORT of the server's gRPC")
+    parser.add_argument("--url", required=True, help="gRPC address of the server (HOST:PORT)")
     parser.add_argument("--model", required=True, help="the ensemble's name")
     parser.add_argument("--prepared", type=Path, required=True, help="prepared data with held-out rows")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Bill of materials of a serving image as CycloneDX JSON: every file with its SHA-256, by package.
+"""Print the bill of materials of a serving image as CycloneDX JSON, with the SHA-256 of every file, grouped by package.
 
     sbom.py DIRECTORY=PLACE …     PLACE is the location of the directory's files in the image
 
@@ -23,7 +23,7 @@ _COPIED = {"/opt/rankline/bin/busybox": "/usr/bin/busybox"}
 
 
 def bill_of(places: dict[Path, Path]) -> dict[str, object]:
-    """Return the document.
+    """Return the CycloneDX document for directories that are copied into the image.
 
     Args:
         places: directories copied into the image → their location in the image.

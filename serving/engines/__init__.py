@@ -1,4 +1,4 @@
-"""Engines that models are served with. Each engine has a folder that defines how it converts, loads and runs models.
+"""Engines that serve models. Each engine has a folder that defines how it converts, loads and runs models.
 
     NAME/__init__.py    ENGINE, an `Engine`: name and formats; cheap to import
     NAME/model.py       Triton backend; the folder's name is the name of the backend
@@ -70,7 +70,7 @@ class Engine:
         return Path(spec.origin).parent
 
     def require(self, *, feature: str) -> None:
-        """Raise unless the module that runs the engine is installed."""
+        """Raise an error if the optional module that runs the engine is not installed."""
         if self.module:
             require(self.module, feature=feature, extra=self.extra)
 
@@ -84,13 +84,13 @@ class Engine:
         return cast("OfflineModel", self.load(path))
 
     def convert(self, trained: "ModelArtifact", target: Path) -> None:
-        """Convert a trained model from one of `converts`; raise ExportError or MissingExtraError if it cannot."""
+        """Convert a trained model whose format is in `converts`. Raise ExportError or MissingExtraError on failure."""
         import_module(f"{self.package}.convert").convert(trained, target)
 
 
 @cache
 def engines() -> Mapping[str, Engine]:
-    """Return all engines by name, starting with engines that run the formats of the frameworks without conversion."""
+    """Return all engines by name, with those that never convert models first."""
     folders = sorted(file.parent.name for file in Path(__file__).parent.glob("*/model.py"))
     ours = [import_module(f"{__name__}.{folder}").ENGINE for folder in folders]
     found = [*ours, *installed(ENTRY_POINTS, Engine).values()]
@@ -101,31 +101,36 @@ def engines() -> Mapping[str, Engine]:
 
 
 def engines_for(trained_format: str) -> Mapping[str, Engine]:
-    """Return the engines that accept a format of trained models by name, the one without conversion first."""
+    """Return the engines that can serve a format of trained models, by name. An engine that needs no conversion is
+    first.
+    """
     fitting = [engine for engine in engines().values() if trained_format in (engine.format, *engine.converts)]
     return {engine.name: engine for engine in sorted(fitting, key=lambda engine: engine.format != trained_format)}
 
 
 def engine_for(trained_format: str, name: str | None = None) -> Engine:
-    """Return the engine that serves a trained model; by default the one that runs the format without conversion."""
+    """Return the engine `name` for a trained model, or by default the one that needs no conversion."""
     fitting = engines_for(trained_format)
     if name is not None:
         if name not in fitting:
-            raise ConfigError(f"engine is {name!r}, expected one that runs {trained_format}: {', '.join(fitting)}.")
+            raise ConfigError(
+                f"engine is {name!r}, expected an engine that supports {trained_format}: {', '.join(fitting)}."
+            )
         return fitting[name]
     for engine in fitting.values():
         if engine.format == trained_format:
             return engine
     known = ", ".join(engine.format for engine in engines().values())
     raise ArtifactError(
-        f"no engine runs {trained_format} without conversion. Available: {known}. Install one that does."
+        f"no engine runs {trained_format} without conversion. Supported formats: {known}. Install an engine "
+        "for this format."
     )
 
 
 def engine_of_backend(backend: str) -> Engine:
     known = {engine.backend: engine for engine in engines().values()}
     if backend not in known:
-        raise ConfigError(f"no engine uses the backend {backend!r}, expected one of {', '.join(sorted(known))}.")
+        raise ConfigError(f"unknown engine backend {backend!r}, expected one of {', '.join(sorted(known))}.")
     return known[backend]
 
 

@@ -39,7 +39,7 @@ def merlin_operator(module: str, name: str) -> Any:
 
 
 class Predict(BaseOperator):  # type: ignore[misc]  # merlin has no annotations
-    """Graph operator for a model without an operator in merlin-systems."""
+    """A placeholder operator for models without a usable operator in merlin-systems."""
 
     def __init__(self, outputs: Sequence[str]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Interfaces of models that score in this process, outside Triton, and enter the serving graph."""
+"""Interfaces of models that are scored in this process, outside Triton, and exported in the serving graph."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ class ScoringModel(Protocol):
         """
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
-        """Return the function with which the backend scores a request. It uses all cores.
+        """Return the function with which the backend scores a request, using all cores.
 
         It takes one array per name, as created by `padded_tensors`, and returns the outputs in the order of their
         names.
@@ -47,7 +47,7 @@ class OfflineModel(ScoringModel, Protocol):
     """A trained model in the format of its framework, loaded into this process."""
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:
-        """Return column → NumPy dtype name of the model's inputs, which may differ from the workflow's outputs.
+        """Map each input column of the model to its NumPy dtype name, which may differ from the workflow's output.
 
         NVTabular's hashes are int32, for instance, and its statistics mostly float64.
         """
@@ -56,11 +56,11 @@ class OfflineModel(ScoringModel, Protocol):
         """Return the merlin-systems operator for this model, given the Merlin schema of the workflow's output."""
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
-        """Score rows that were encoded by NVTabular; results and errors are those of `score_served`."""
+        """Score rows that were encoded by NVTabular, with the same results and errors as `score_served`."""
 
 
 class PaddedModel(ABC):
-    """Base of an `OfflineModel` that takes padded rows only.
+    """Base class of an `OfflineModel` that accepts only padded rows.
 
     Attributes:
         inputs: input → NumPy dtype; None for float32 instead of other floats.
@@ -72,7 +72,7 @@ class PaddedModel(ABC):
 
     @abstractmethod
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
-        """Return the function of `ScoringModel.served_call`."""
+        """Return the scoring function; see `ScoringModel.served_call`."""
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
         return self._score(padded_rows(frame))
@@ -81,7 +81,7 @@ class PaddedModel(ABC):
         return self._score(padded_tensors(columns))
 
     def _score(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Score copies of arrays in the dtypes of the inputs, since models take int32 or int64."""
+        """Cast the arrays to the dtypes of the model's inputs, such as int32 or int64, and score them."""
         if set(self.inputs) != set(arrays):
             raise ArtifactError(
                 f"the model expects the inputs {sorted(self.inputs)}, but the workflow produces {sorted(arrays)}."
@@ -94,6 +94,6 @@ class PaddedModel(ABC):
 
 
 def scores_of(outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-    """Convert a model's outputs by name to the result of `score_served`."""
+    """Concatenate the outputs of a model, given by name, in the layout that `score_served` returns."""
     scores = concat_outputs([outputs[name] for name in sorted(outputs)])
     return scores.reshape(-1) if scores.shape[1:] == (1,) else scores

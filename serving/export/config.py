@@ -13,7 +13,7 @@ WIDE = 200
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """How an ensemble is served.
+    """Options that determine how an ensemble is exported and served.
 
     Attributes:
         engine: engine that runs the model, such as onnx; an unknown name lists the engines that can run the model. By
@@ -59,11 +59,11 @@ class ExportConfig:
             check_choice(self, name, not getattr(self, name) < least, f"at least {least}")
 
     def max_rows(self, *, with_candidates: bool) -> int:
-        """Return the maximum number of rows in a request, or of candidates over all its rows."""
+        """Return the maximum number of rows in a request, or of candidates in all its rows if `with_candidates`."""
         return min(self.max_batch_size, _MAX_CANDIDATES) if with_candidates else self.max_batch_size
 
     def with_resolved_layout(self, optional: Collection[str], num_columns: int) -> "ExportConfig":
-        """Return the config with `fused` set, if it was left open.
+        """Return the config, with a default for `fused` if it is None.
 
         Args:
             optional: raw columns that a request may leave out.

@@ -65,13 +65,13 @@ def _check_engine() -> None:
     release = version.partition(".")[0]
     if not release.isdecimal() or int(release) < _MIN_ENGINE:
         raise ExportError(
-            f"the engine is {version}, expected {_MIN_ENGINE} or later. Upgrade it "
+            f"Docker Engine is version {version}, expected {_MIN_ENGINE} or later. Upgrade it "
             "(https://docs.docker.com/engine/install)."
         )
     if architecture != _ARCHITECTURE:
         raise ExportError(
-            f"the engine runs on {architecture}, but the server requires {_ARCHITECTURE}. Set DOCKER_HOST to an "
-            "engine on such a machine."
+            f"Docker Engine runs on {architecture}, but the server requires {_ARCHITECTURE}. Set DOCKER_HOST to an "
+            "engine on a machine with that architecture."
         )
 
 

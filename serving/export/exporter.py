@@ -92,14 +92,16 @@ def export_ensemble(
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Compile, compare, write and publish a prepared workflow and its trained model as a version in `output`."""
+    """Compile a prepared workflow, compare it and its model with the originals, and publish them as a version in
+    `output`.
+    """
     engine_for(trained.format, config.engine)  # fail before loading the model
     exportable = exportable_of(prepared, trained)
     return publish_exportable(exportable, output, config, name=name, promote=promote, progress=progress)
 
 
 def check_compiles(prepared: PreparedData, config: ExportConfig) -> None:
-    """Raise if the workflow could not be served, before a model is trained on its output."""
+    """Raise an error if the workflow cannot be served, so that no model is trained on its output."""
     workflow = _serving_workflow(prepared)
     if config.uncompiled_operators:
         check_uncompiled(workflow, config.uncompiled_operators)
@@ -148,7 +150,7 @@ def publish_exportable(
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Compile, compare, write and publish."""
+    """Compile the workflow, compare the served results with the originals, and publish a version in `output`."""
     with checked(exportable, config, progress) as ready:
         progress.update(3, 4, "write")
         ensemble = ready.publish(output, config, name=name, promote=promote)
@@ -158,7 +160,7 @@ def publish_exportable(
 
 @contextmanager
 def checked(exportable: Exportable, config: ExportConfig, progress: Progress = SILENT) -> "Iterator[CheckedExport]":
-    """Compile and compare once. The result can be published any number of times within the block."""
+    """Compile and compare once, and yield a result that can be published any number of times within the block."""
     engine = engine_for(exportable.artifact.format, config.engine)
     progress.update(1, 4, "compile")
     with TemporaryDirectory(prefix="rankline-export-") as directory:
@@ -238,7 +240,7 @@ class CheckedExport:
 def _transform(
     exportable: Exportable, uncompiled: Sequence[str], directory: Path
 ) -> tuple[Transform, Mapping[str, Any] | None]:
-    """Return the served form of the workflow, and, if it is not compiled, its operators and the latency per row."""
+    """Return the workflow in its served form and, if it is not compiled, its operators and its latency per row."""
     workflow, columns = exportable.workflow, exportable.columns
     if not uncompiled:
         plan = compile_workflow(
@@ -259,7 +261,7 @@ def _transform(
 
 
 def _in_engine(engine: Engine, exportable: Exportable, directory: Path) -> tuple[Served, ScoringModel]:
-    """Return the model in an engine, converted below `directory` if the engine needs another format."""
+    """Return the model for an engine, converted in `directory` if the engine needs another format."""
     artifact, heads = exportable.artifact, exportable.heads
     if engine.format == artifact.format:
         return Served(engine=engine, path=artifact.model_path, heads=heads), exportable.model
@@ -272,7 +274,7 @@ def _in_engine(engine: Engine, exportable: Exportable, directory: Path) -> tuple
 def optional_columns(
     plan: Transform, heldout: pa.Table, candidates: Collection[str], not_compared: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the raw columns that a request may leave out: those with missing values that the workflow fills.
+    """Return the raw columns that a request may omit, because the workflow fills their missing values.
 
     A column without missing values stays required, so that a forgotten column is an error; so do candidates, which
     determine the number of scores, and columns whose missing values could not be compared with NVTabular.
@@ -288,7 +290,7 @@ def _is_lacking(column: pa.ChunkedArray) -> bool:
 
 
 def _filled(plan: Transform, heldout: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Flag the columns that the plan fills when they are missing, so that the model never sees a missing value."""
+    """Flag the columns whose missing values the plan fills, so that the model never sees one."""
     row = rows_of(plan.inputs, heldout, 1)
     first = pa.array(np.zeros(len(names), np.int64))
     columns = {name: row[name].combine_chunks().take(first) for name in row.column_names}
@@ -309,7 +311,7 @@ def _filled(plan: Transform, heldout: pa.Table, names: Sequence[str]) -> NDArray
 
 
 class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no annotations
-    """A workflow whose outputs have the dtypes of the plan; merlin-systems refuses the graph otherwise."""
+    """A `TransformWorkflow` whose output schema has the dtypes of the plan, as merlin-systems requires."""
 
     def __init__(self, workflow: nvt.Workflow, plan: Transform) -> None:
         super().__init__(workflow)
@@ -321,7 +323,7 @@ class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no
 
 
 class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
-    """Writes a merlin-systems graph as the steps of a native Triton ensemble."""
+    """A runtime that exports a merlin-systems graph as the steps of a native Triton ensemble."""
 
     def __init__(
         self,
@@ -338,7 +340,7 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
     def export(
         self, ensemble: Ensemble, path: str, *, config: ExportConfig, name: str, version: int
     ) -> list[ModelConfig | EnsembleConfig]:
-        """Write a version below `path`, without its manifest."""
+        """Write the files of a version, except for its manifest, to `path`."""
         ops = [node.op for node in postorder_iter_nodes(ensemble.graph.output_node)]
         wanted = (TransformWorkflow, self._operator)
         if any(sum(isinstance(op, kind) for op in ops) != 1 for kind in wanted):
@@ -362,6 +364,6 @@ def _check_same_origin(prepared: PreparedData, trained: TrainedModel) -> None:
     origin = trained.manifest.made_from.get(prepared.manifest.kind)
     if origin != prepared.manifest.fingerprint:
         raise ArtifactError(
-            f"{trained.path} was trained on prepared data {str(origin)[:12]}, but {prepared.path} is "
+            f"{trained.path} was trained on prepared data {str(origin)[:12]}, but the data in {prepared.path} is "
             f"{prepared.manifest.fingerprint[:12]}. Pass the data that the model was trained on, or train again."
         )

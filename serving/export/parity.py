@@ -1,4 +1,4 @@
-"""Parity check of an export: the served results must equal the results that the model was trained on.
+"""Check before publishing that an export's served results match the offline results of NVTabular and the model.
 
 The check uses held-out rows, rows of edge cases and rows with missing values. The compiled plan must match
 NVTabular (ids, lengths and bits of floats identical), and the served score must match the score through NVTabular
@@ -97,7 +97,7 @@ def check_parity(
     candidates: Collection[str] = (),
     trained_on: pa.Table | None = None,
 ) -> ParityReport:
-    """Compare offline and served results.
+    """Check that the served results match the offline results, and summarize the comparison.
 
     Args:
         workflow: the fitted workflow. Columns that the plan does not take, such as labels, are filled with zeros.
@@ -229,7 +229,7 @@ def _transform_without_values(
 
 
 def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """For each column, return some held-out rows that have a value, and the same rows without that value."""
+    """Return, for each column, some held-out rows with a value in it, and the same rows with that value missing."""
     places = [np.flatnonzero(heldout[name].is_valid())[:_NUM_LACKING] for name in names]
     present = heldout.take(pa.array(np.concatenate(places)))
     lacking, ends = present, np.cumsum([len(rows) for rows in places]).tolist()
@@ -244,7 +244,7 @@ def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.
 def _transform_lacking(
     workflow: nvt.Workflow, plan: Transform, present: pa.Table, lacking: pa.Table
 ) -> tuple[dict[str, Column], pd.DataFrame] | None:
-    """Transform rows with missing values by the plan and by NVTabular; None if either rejects them."""
+    """Transform rows with missing values with the plan and with NVTabular. Return None if either rejects them."""
     try:
         served = plan.run(*plan_inputs(plan, lacking))
     except RequestError:
@@ -281,7 +281,9 @@ def _serve(plan: Transform, rows: pa.Table) -> dict[str, Column]:
     try:
         return plan.run(inputs, valid)
     except RequestError as error:
-        raise ParityError(f"rows like the held-out ones could not be served: {error} Nothing was exported.") from None
+        raise ParityError(
+            f"the held-out rows or variants of them could not be served: {error} Nothing was exported."
+        ) from None
 
 
 def _compare(
@@ -308,14 +310,17 @@ def _compare(
     worst, difference = _worst(expected, actual)
     if not difference <= SCORE_TOLERANCE:  # also true for NaN
         raise ParityError(
-            f"scores differ: {_row(rows, worst)} scores {expected[worst]!r} offline and {actual[worst]!r} served, "
+            f"the scores of {_row(rows, worst)} are {float(expected[worst])!r} offline and "
+            f"{float(actual[worst])!r} served, "
             f"but may differ by at most {SCORE_TOLERANCE}. Nothing was exported."
         )
     return difference
 
 
 def _compare_with_training(rows: pa.Table, served: Columns, trained_on: pa.Table) -> None:
-    """Raise if the encoding has changed since `prepare`: a saved workflow does not contain its operators' code."""
+    """Raise ParityError if the encoding has changed since `prepare`, since a saved workflow does not contain operator
+    code.
+    """
     before = trained_on.slice(0, rows.num_rows).to_pandas()
     for name in served:
         if (row := _first_difference(served[name], before[name], _close)) is not None:
@@ -327,7 +332,7 @@ def _compare_with_training(rows: pa.Table, served: Columns, trained_on: pa.Table
 
 
 def out_of_range(columns: Columns) -> NDArray[np.bool_]:
-    """Flag the rows in which a number is NaN or too large for a model; a single flag if no column has floats."""
+    """Flag the rows with NaN or numbers too large for a model. Return a single False if no column has floats."""
     arrays = (column.values if isinstance(column, Padded) else column for column in columns.values())
     numbers = (values for values in arrays if values.dtype.kind == "f")
     found = [~(np.abs(values) < _TOO_LARGE).all(axis=tuple(range(1, values.ndim))) for values in numbers]
@@ -365,7 +370,9 @@ def _rows_that_fit(plan: Transform, rows: pa.Table) -> pa.Table:
 
 
 def rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.bool_]:
-    """Flag the rows for which `holds` is true, by bisection: it is true of a slice if it is of all its rows."""
+    """Flag the rows for which `holds` is true, by bisection. It must hold for a slice exactly when it holds for every
+    row.
+    """
     flags = np.zeros(num_rows, np.bool_)
     waiting = [(0, num_rows)] if num_rows else []
     while waiting:
@@ -388,7 +395,9 @@ def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
 
 
 def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collection[str], rows: pa.Table) -> float:
-    """Compare rows with all candidates in one request with one row per candidate, and return the largest difference."""
+    """Score rows with several candidates and with one candidate each, and return the largest difference of the
+    scores.
+    """
     count = rows.num_rows
     inputs, valid = plan_inputs(plan, rows)
 
@@ -417,7 +426,8 @@ def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collec
         row, candidate = (_row(rows, number) for number in divmod(worst, count))
         row |= {name: value for name, value in candidate.items() if name in candidates}
         raise ParityError(
-            f"scores differ: {row} scores {expected[worst]!r} alone and {actual[worst]!r} among other candidates, "
+            f"the scores of {row} are {float(expected[worst])!r} alone and {float(actual[worst])!r} among other "
+            "candidates, "
             f"but may differ by at most {SCORE_TOLERANCE}. Nothing was exported."
         )
     return difference
@@ -466,14 +476,14 @@ def _arrow_type(spec: ColumnSpec) -> pa.DataType:
 
 
 def _narrowed(plan: Transform) -> dict[str, str]:
-    """Map raw columns that the model takes as smaller integers to the NumPy dtype name of these integers."""
+    """Return the narrower NumPy dtype name of each raw column whose integers the plan narrows."""
     calls = plan.steps if isinstance(plan, TransformPlan) else ()
     steps = ((call.step, call.inputs[0]) for call in calls if isinstance(call, StepCall))
     return {column: step.dtype for step, column in steps if isinstance(step, Narrow) and isinstance(column, str)}
 
 
 def _edge_case_values(spec: ColumnSpec, taken: str) -> pa.Array:
-    """Return edge cases of a column's type; for lists an empty list, each value alone and all together.
+    """Return edge cases of a column's type. For lists, return an empty list, each value alone and all values together.
 
     `taken` is the NumPy dtype name in which the model takes integers of the column.
     """
@@ -497,7 +507,9 @@ def _edge_case_values(spec: ColumnSpec, taken: str) -> pa.Array:
 
 
 def _values(spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
-    """Return one value per row: None for missing strings, NaN for missing floats, zero for other missing values."""
+    """Convert a column to NumPy, with missing strings as None, missing floats as NaN, and other missing values as
+    zero.
+    """
     if spec.dtype == "object":
         array = array.cast(pa.large_binary())
     elif spec.numpy_dtype.kind != "f" and array.null_count:
@@ -555,7 +567,7 @@ def _value(served: Column, row: int) -> Any:
 
 
 def _identical(served: NDArray[Any], offline: NDArray[Any]) -> NDArray[np.bool_]:
-    """Compare values elementwise, floats by their bits, except that any NaN equals any other NaN."""
+    """Compare values elementwise. Floats are compared bitwise, but any two NaNs are equal."""
     same: NDArray[np.bool_] = served == offline
     if served.dtype.kind == "f":
         same &= np.signbit(served) == np.signbit(offline)
@@ -564,7 +576,7 @@ def _identical(served: NDArray[Any], offline: NDArray[Any]) -> NDArray[np.bool_]
 
 
 def _close(served: NDArray[Any], before: NDArray[Any]) -> NDArray[np.bool_]:
-    """Compare values elementwise, allowing floats the difference that a logarithm has between processors."""
+    """Compare values elementwise, with a tolerance for floats because logarithms differ between processors."""
     same = _identical(served, before)
     return same | np.isclose(served, before, rtol=1e-5, atol=1e-6) if served.dtype.kind == "f" else same
 

@@ -1,4 +1,4 @@
-"""The files of one version of an ensemble: one or two steps, and the ensemble around them.
+"""Write the files of one version of an ensemble: its steps, and the ensemble that connects them.
 
 NAME/N/                config.pbtxt                       platform: "ensemble"
 NAME_score_vN/         config.pbtxt, 1/plan, 1/model.*    backend: the engine's, such as "tensorflow"
@@ -73,7 +73,7 @@ class Served:
 
 
 def relay(tensors: Sequence[Tensor]) -> TransformPlan | None:
-    """Return a plan that passes some tensors of a wide table's request through unchanged; None for other tables.
+    """Return a plan that passes some input tensors of a wide table through unchanged, or None for other tables.
 
     When n tensors arrive together, Triton's scheduler checks for each of them whether the next step is ready, and each
     check goes through the step's inputs up to the first missing one: n² lookups, about 40 ms for 900 columns. Therefore
@@ -124,7 +124,7 @@ def _steps(
     candidates: Sequence[str],
     optional: Collection[str],
 ) -> list[tuple[ModelConfig, Transform | None]]:
-    """Return the steps in order, each with its plan if it has one."""
+    """Return the configs of the steps in execution order, each with its plan or None."""
     engine, native = served.engine, native_steps(plan, served.engine, config)
 
     def step(
@@ -200,7 +200,7 @@ def _mask(spec: ColumnSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
 
 
 def _of_candidates(tensor: Tensor) -> Tensor:
-    """Return a tensor that holds either one value per row or one value per candidate."""
+    """Return the tensor with a variable second dimension, for one value per candidate or a single value per row."""
     return replace(tensor, dims=(-1,), is_candidates=True)
 
 

@@ -48,7 +48,7 @@ _REMEDIES = {
 
 
 class ForeignModel(Protocol):
-    """A model in the format of its own framework.
+    """A model trained outside Rankline, in the format of its own framework.
 
     Attributes:
         format: the format that `write` writes, from `rankline.workflows.schema.model_artifact`.
@@ -65,14 +65,14 @@ class ForeignModel(Protocol):
     def __init__(self, path: Path) -> None: ...
 
     def resolve_bindings(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> tuple[InputBinding, ...]:  # noqa: ARG002
-        """Return the feeds in the layout the model expects; `feeds` were inferred from names and types.
+        """Return `feeds`, which were inferred from names and types, in the layout that the model expects.
 
         They are unchanged, unless only a trial with encoded rows can determine it.
         """
         return feeds
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Score rows with the model's own framework; return [rows] or [rows, width] by output, from arrays by input.
+        """Score arrays by input name with the model's own framework. Return outputs by name, [rows] or [rows, width].
 
         Raises:
             ExportError: the model cannot run the arrays.
@@ -83,11 +83,13 @@ class ForeignModel(Protocol):
         return ()
 
     def take_as_missing(self, value: float) -> None:
-        """Treat a value as missing, in addition to NaN; raise ConfigError if models of this format have none."""
-        raise ConfigError(f"--missing {value:g} applies to XGBoost models only, but this is another model. Remove it.")
+        """Treat a value as missing, in addition to NaN. Raise ConfigError if the model's format does not support
+        this.
+        """
+        raise ConfigError(f"--missing {value:g} is supported only for XGBoost models. Remove the option.")
 
     def assumed(self) -> tuple[str, ...]:
-        """Return the assumptions that the scores rest on and the file does not record, one sentence each."""
+        """Return assumptions that the scores depend on but the file does not record, one sentence each."""
         return ()
 
     def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:

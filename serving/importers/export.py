@@ -1,4 +1,4 @@
-"""Export a workflow and a model made elsewhere as one Triton ensemble, with the same parity check as for recipes.
+"""Export a workflow and a model from outside Rankline as one Triton ensemble, with the same parity check as recipes.
 
 The served results are compared with NVTabular and the model's own framework on sample rows.
 """
@@ -68,7 +68,7 @@ def export_foreign(
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Match workflow and model, compare, write and publish.
+    """Match a model to the workflow's columns, compare its served results with the originals, and publish an ensemble.
 
     Args:
         model: path of a model in any format of `rankline.serving.importers`; several TensorFlow models become one.
@@ -123,7 +123,7 @@ def _matched(
     source: str,
     uncompiled: Sequence[str],
 ) -> tuple[nvt.Workflow, nvt.Workflow, tuple[InputBinding, ...], tuple[Head, ...]]:
-    """Return the workflow to serve, the one to compare it with, the sources of the model's inputs, and its outputs."""
+    """Return the workflow to serve, the reference workflow, the bindings of the model's inputs, and the heads."""
     columns = [
         Encoded(name=name, dtype=_numpy_name(schema), is_list=bool(schema.is_list))
         for name, schema in load().output_schema.column_schemas.items()
@@ -168,7 +168,7 @@ def _columns_of(feeds: Sequence[InputBinding]) -> list[str]:
 
 @dataclass(frozen=True)
 class ConvertedModel:
-    """A `ModelArtifact`: an imported model in its served layout."""
+    """An imported model in its served layout, as a `ModelArtifact`."""
 
     model_path: Path
     dtypes: Mapping[str, str]
@@ -180,7 +180,9 @@ class ConvertedModel:
 
 
 class _ReferenceScorer:
-    """An `OfflineModel` that scores offline with the model's own framework, and served with the exported model."""
+    """An `OfflineModel` that scores offline rows with the original framework, and served rows with the exported
+    model.
+    """
 
     def __init__(
         self, foreign: ForeignModel, feeds: tuple[InputBinding, ...], heads: tuple[Head, ...], adapted: OfflineModel
@@ -211,7 +213,7 @@ class _ReferenceScorer:
             made = self._call(*arrays.values())
         except Exception as error:  # engines raise anything
             reason = str(error).strip().partition("\n")[0]
-            raise ExportError(f"the model cannot be run as it would be served: {reason}.") from error
+            raise ExportError(f"the model fails when run as it would be served: {reason}.") from error
         return scores_of(dict(zip(sorted(output_names(self._heads)), made, strict=True)))
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
@@ -219,7 +221,7 @@ class _ReferenceScorer:
 
 
 def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
-    """Return a function that copies the workflow, since NVTabular removes columns from it in place."""
+    """Return a function that copies the workflow on each call, since NVTabular removes columns from it in place."""
     loaded = load_workflow(workflow) if isinstance(workflow, Path) else workflow
     if not loaded.output_schema or not loaded.input_schema:
         raise ArtifactError("the workflow was saved before it was fitted. Fit it, and save it again.")
@@ -227,7 +229,8 @@ def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
 
 
 def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -> nvt.Workflow:
-    """Create a workflow that passes on the columns that a model takes by name, or all numbers if it takes a matrix.
+    """Create an identity workflow for the columns that a model takes by name, or all numeric columns if it takes a
+    matrix.
 
     If an input has no column, the workflow passes on all columns, so that the error of `match` lists them.
     """
@@ -240,7 +243,7 @@ def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -
         columns = [name for name in rows.column_names if are_named or not is_text(rows[name].type)]
     if not columns:
         raise ExportError(
-            f"the model takes {', '.join(map(str, model.inputs))}, but the sample has {rows.column_names}."
+            f"the model requires {', '.join(map(str, model.inputs))}, but the sample has columns {rows.column_names}."
         )
     first = pa.table({name: _first_value(name, rows[name]) for name in columns})
     with quiet_nvtabular():
@@ -248,7 +251,7 @@ def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -
 
 
 def _first_value(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a value from which NVTabular infers a column's type; the first row may be missing or an empty list."""
+    """Return one value from which NVTabular can infer a column's type, skipping missing values and empty lists."""
     values = column.drop_null()
     if not holds_lists(column.type):
         return values.slice(0, 1) if len(values) else column.slice(0, 1).fill_null(pa.scalar(0).cast(column.type))
@@ -283,7 +286,7 @@ def _check_sample(specs: Sequence[ColumnSpec], rows: pa.Table) -> None:
     names = [spec.name for spec in specs]
     if missing := [name for name in names if name not in rows.column_names]:
         raise DataError(
-            f"the sample lacks the columns {missing}. The workflow was fitted on {names}, the sample has "
+            f"the sample lacks the columns {missing}. The workflow was fitted on {names}, but the sample has "
             f"{rows.column_names}.{did_you_mean(rows.column_names, missing)}"
         )
     wrong = [
@@ -293,7 +296,7 @@ def _check_sample(specs: Sequence[ColumnSpec], rows: pa.Table) -> None:
         if not _fits(spec, rows[spec.name].type)
     ]
     if wrong:
-        raise DataError(f"{'; '.join(wrong)}. Provide the sample in the types that the workflow was fitted on.")
+        raise DataError(f"{'; '.join(wrong)}. Provide a sample with the types that the workflow was fitted on.")
 
 
 def _fits(spec: ColumnSpec, kind: pa.DataType) -> bool:
@@ -322,7 +325,7 @@ def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
 
 
 def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int) -> tuple[Head, ...]:
-    """Return a head for each numeric output; columns are numbered if the model does not name its classes."""
+    """Return a head for each numeric output, numbering its columns if the model does not name its classes."""
     heads = []
     for name, array in made.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind in "OSU":
@@ -358,7 +361,7 @@ def _check_names(specs: Sequence[ColumnSpec], heads: Sequence[Head]) -> None:
 
 
 def _fingerprints(models: Sequence[Path], workflow: Path | nvt.Workflow | None, sample: pa.Table) -> dict[str, str]:
-    """Return the fingerprints of models, workflow and sample; a workflow that was never saved has none."""
+    """Return the fingerprints of the models and the sample, and of the workflow if it was passed as a path."""
     found = {"model" if not place else f"model_{place}": _fingerprint(path) for place, path in enumerate(models)}
     if isinstance(workflow, Path):
         found["workflow"] = _fingerprint(workflow)

@@ -51,7 +51,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """An output column of a workflow: the NumPy dtype name of a value is "object" for strings."""
+    """An output column of a workflow, with the NumPy dtype name of its values (`object` for strings)."""
 
     name: str
     dtype: str
@@ -63,7 +63,7 @@ class Encoded:
 
 @dataclass(frozen=True, kw_only=True)
 class InputBinding:
-    """Source of a model's input.
+    """The mapping from a workflow's output columns to one input of a model.
 
     Attributes:
         input: the input.
@@ -90,7 +90,7 @@ class InputBinding:
 def match(
     inputs: Sequence[Input], columns: Sequence[Encoded], renames: Mapping[str, str], source: str = "the workflow"
 ) -> tuple[InputBinding, ...]:
-    """Return the feed of each model input.
+    """Return the binding of each model input to columns of the workflow.
 
     `renames` maps columns to the model's names for them; `source` is the origin of the columns, for messages.
 
@@ -132,14 +132,18 @@ def _check_renames(
 ) -> None:
     made = [column.name for column in columns]
     if wrong := [name for name in renames if name not in made]:
-        raise ExportError(f"--rename names {wrong}, expected columns of {source}: {made}.{did_you_mean(wrong, made)}")
+        raise ExportError(
+            f"--rename has unknown columns {wrong}, expected columns of {source}: {made}.{did_you_mean(wrong, made)}"
+        )
     if len(set(renames.values())) < len(renames):
         raise ExportError(
             f"--rename maps several columns to the same name: {dict(renames)}. Use a unique name for each."
         )
     taken = [name for entry in inputs for name in (_stem(entry.name), *entry.features, *entry.numbered)]
     if wrong := [name for name in renames.values() if name not in taken]:
-        raise ExportError(f"--rename names {wrong}, expected inputs of the model: {taken}.{did_you_mean(wrong, taken)}")
+        raise ExportError(
+            f"--rename has unknown inputs {wrong}, expected inputs of the model: {taken}.{did_you_mean(wrong, taken)}"
+        )
 
 
 def _stem(name: str) -> str:
@@ -147,7 +151,9 @@ def _stem(name: str) -> str:
 
 
 def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str) -> InputBinding | None:
-    """Return the feed of a single input that takes all columns as a matrix; None if inputs are separate columns."""
+    """Return the binding of a single input that takes all columns as a matrix, or None if inputs are separate
+    columns.
+    """
     if len(inputs) != 1 or _stem(inputs[0].name) in by_name:
         return None
     entry, columns = inputs[0], by_name
@@ -155,7 +161,7 @@ def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str
     if features:
         if missing := [name for name in features if name not in by_name]:
             raise ExportError(
-                f"the model takes the features {missing}, but {source} has "
+                f"the model requires the features {missing}, but {source} has "
                 f"{[c.name for c in by_name.values()]}.{_remedy(missing, sorted(set(by_name) - set(features)))}"
             )
         columns = {name: by_name[name] for name in features}
@@ -166,12 +172,12 @@ def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str
         return None
     elif width is not None and width != len(by_name):
         raise ExportError(
-            f"the model takes {entry}, a matrix with {width} columns, but {source} has {len(by_name)}: "
-            f"{list(by_name)}. Remove the columns that it was not trained on."
+            f"the model requires {entry}, a matrix with {width} columns, but {source} has {len(by_name)}: "
+            f"{list(by_name)}. Remove the columns that the model was not trained on."
         )
     wrong = [str(column) for column in columns.values() if not _is_number(column)]
     if wrong:
-        raise ExportError(f"the model takes {entry}, one matrix of numbers, but {source} has {', '.join(wrong)}.")
+        raise ExportError(f"the model requires {entry}, a single numeric matrix, but {source} has {', '.join(wrong)}.")
     names = tuple(column.name for column in columns.values())
     return InputBinding(
         input=entry, kind=MATRIX, columns=names, dtype=entry.dtype or "float32", rank=2, by_position=not features
@@ -183,7 +189,7 @@ def _is_number(column: Encoded) -> bool:
 
 
 def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> InputBinding | str | None:
-    """Return the feed of an input, or why the column with its name does not fit; None if there is no such column."""
+    """Return the binding of an input, the reason why its column does not fit, or None if there is no such column."""
     part = next((part for part in _PARTS if entry.name.endswith(part) and _stem(entry.name) in by_name), None)
     column = by_name.get(entry.name if part is None else _stem(entry.name))
     if column is None:
@@ -215,7 +221,7 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> InputBinding | str | 
 
 
 def _wrong_type(entry: Input, column: Encoded) -> str | None:
-    """Return why a column cannot feed an input, or None. Inputs take numbers, and integer inputs take no floats."""
+    """Return the reason why a column's type does not fit an input, or None. Integer inputs do not accept floats."""
     made = np.dtype(column.dtype).kind
     taken = "f" if entry.dtype in ("", *_HALVES) else np.dtype(entry.dtype).kind
     if made in "OSU" or taken in "OSU":
@@ -228,12 +234,12 @@ def _wrong_type(entry: Input, column: Encoded) -> str | None:
 
 
 def _model_dtype(column: Encoded) -> str:
-    """Return the dtype for models that do not record it: int64 for ids, float32 for numbers, as in PyTorch's layers."""
+    """Return the default dtype of an input, as in PyTorch's layers: int64 for ids, float32 for other numbers."""
     return "float32" if np.dtype(column.dtype).kind == "f" else "int64"
 
 
 def dtypes_of(feeds: Sequence[InputBinding]) -> dict[str, str]:
-    """Return encoded column → NumPy dtype name of the served model's input. Half precision is cast inside the model."""
+    """Map each encoded column to the NumPy dtype name of its served input, with half precision widened to float32."""
     dtypes: dict[str, str] = {}
     for feed in feeds:
         if feed.kind == MATRIX:
@@ -246,12 +252,14 @@ def dtypes_of(feeds: Sequence[InputBinding]) -> dict[str, str]:
 
 
 def widths_of(feeds: Sequence[InputBinding]) -> dict[str, int]:
-    """Return encoded list column → number of values in each list, for columns whose length the model fixes."""
+    """Map each encoded list column whose list length the model fixes to that length."""
     return {feed.columns[0]: width for feed in feeds if feed.kind == PADDED and (width := _width(feed)) is not None}
 
 
 def check_sample(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> None:
-    """Raise if a model cannot take the sample: missing lists, lists that are too long, or integers that do not fit."""
+    """Raise DataError if the sample has missing lists, lists longer than the model accepts, or integers that do not
+    fit.
+    """
     widths = widths_of(feeds)
     for feed in feeds:
         is_part = feed.kind in (NNZS, OFFSETS)
@@ -259,7 +267,8 @@ def check_sample(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> None:
             is_missing = frame[name].isna().to_numpy()
             if feed.is_of_list and is_missing.any():  # NVTabular reports missing integers
                 raise DataError(
-                    f"column {name!r} is missing in row {is_missing.argmax()} of the sample, and would reach the "
+                    f"column {name!r} has a missing list in row {is_missing.argmax()} of the sample, which would reach "
+                    "the "
                     "model. Drop such rows, or fill the column in the workflow with NullToEmptyList."
                 )
             column = column_of_rows(frame[name], is_list=feed.is_of_list)
@@ -276,7 +285,7 @@ def check_sample(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> None:
 
 
 def arrays_of(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Convert encoded rows, a pandas DataFrame with lists as objects, to the model's input arrays."""
+    """Convert encoded rows, whose lists are stored as objects, to the model's input arrays by name."""
     with np.errstate(all="ignore"):  # a float64 may be too large for the model's dtype
         return {feed.input.name: _array(feed, frame) for feed in feeds}
 

@@ -1,4 +1,4 @@
-"""`.keras` files of Keras 2 and 3, served as the SavedModel that they export, and checked before Keras reads them.
+"""Import `.keras` files of Keras 2 and 3, which are checked before Keras reads them and served as SavedModels.
 
 Keras instantiates whatever the file's config names: in Keras 2 classes and functions of any module, in some releases of
 Keras 3 anything in Keras, including functions that download files or load programs. Therefore everything in the config
@@ -111,8 +111,8 @@ def check_names(path: Path, keras: Any) -> None:
         raise _damaged(path, error) from None
     if foreign:
         raise ArtifactError(
-            f"{path} contains {', '.join(foreign)}, expected only parts of Keras that do nothing but compute. Build "
-            "the model from Keras' own layers, or save it as a SavedModel, which contains their computation."
+            f"{path} contains {', '.join(foreign)}, expected only parts of Keras without side effects. Build "
+            "the model from built-in Keras layers, or save it as a SavedModel, which includes its computation."
         )
 
 
@@ -170,7 +170,7 @@ class _Names:
 
 
 def _is_module(name: str | None) -> bool:
-    """Whether a name is a module of Keras; None means a lookup in Keras' own names."""
+    """Whether a name is a Keras module. None is also allowed, since Keras then looks among its own names."""
     return name is None or _MODULE.fullmatch(name) is not None
 
 
@@ -216,7 +216,7 @@ def _json_of(archive: zipfile.ZipFile, name: str) -> Any:
 
 
 def _check_weights(content: bytes, path: Path) -> None:
-    """Raise if HDF5 would read weights from other files."""
+    """Raise ArtifactError if HDF5 weights link to other files or take more bytes than the file itself."""
     import h5py
 
     with h5py.File(BytesIO(content), "r") as file:
@@ -225,12 +225,14 @@ def _check_weights(content: bytes, path: Path) -> None:
             raise ArtifactError(f"{path} has weights that link to other files: {outside}. Save the model again.")
     if (total := sum(datasets.values())) > len(content):  # compressed or never written
         raise ArtifactError(
-            f"{path} has {total} bytes of weights in a file of {len(content)}, expected no compression. Save it again."
+            f"{path} has {total} bytes of weights in {len(content)} bytes, expected no compression. Save it again."
         )
 
 
 def _leading_outside(group: Any, visited: dict[int, int]) -> Iterator[str]:
-    """Yield links and weights that refer to other files, and add the size of each object to `visited`, by address."""
+    """Yield the names of links and weights that refer to other files, and record each object's size in `visited` by
+    address.
+    """
     import h5py
 
     for name in group:
@@ -282,13 +284,13 @@ class Model(ForeignModel):
         try:
             return {name: np.asarray(output) for name, output in self.function(**arrays).items()}
         except Exception as error:  # layers raise anything
-            raise ExportError(f"the Keras model cannot run the sample: {saved_model.line_of(error)}.") from None
+            raise ExportError(f"the Keras model failed on the sample: {saved_model.line_of(error)}.") from None
 
     def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         saved_model.save(self._model, self.function, feeds, heads, target)
 
     def function(self, **arrays: Any) -> dict[str, Any]:
-        """Return the outputs by the names of their layers, numbered if a layer has several, for inputs by name."""
+        """Run the model on inputs by name, and return its outputs by layer name, numbered if a layer has several."""
         import tensorflow as tf
 
         given = tf.nest.map_structure(lambda tensor: arrays[_name(tensor)], self._taken)
@@ -302,7 +304,7 @@ class Model(ForeignModel):
 
 
 class _Creator:
-    """Raises before TensorFlow allocates more variables than the file can contain."""
+    """A variable creator that raises ValueError before TensorFlow allocates more than the file can contain."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._num_bytes = max_bytes, 0

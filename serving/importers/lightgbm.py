@@ -1,4 +1,6 @@
-"""LightGBM's text files, written by `Booster.save_model` or by `booster_.save_model` of its scikit-learn classes."""
+"""Import text files written by LightGBM's `Booster.save_model`, or by `booster_.save_model` of its scikit-learn
+classes.
+"""
 
 import math
 import re
@@ -79,7 +81,7 @@ class Model(ForeignModel):
         try:
             return {OUTPUT: np.asarray(self._booster.predict(matrix_of(arrays))).astype(np.float32)}
         except (lightgbm.basic.LightGBMError, ValueError) as error:
-            raise ExportError(f"the LightGBM model cannot run the sample: {in_short(error)}.") from None
+            raise ExportError(f"the LightGBM model failed on the sample: {in_short(error)}.") from None
 
     def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         write_forest(self._forest, feeds, heads, target)
@@ -95,7 +97,7 @@ def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:
     options = dict(word.partition(":")[::2] for word in words)
     if name not in _TRANSFORMS:
         known = ", ".join(filter(None, _TRANSFORMS))
-        raise ArtifactError(f"{path} has the objective {name!r}, expected one of {known}.")
+        raise ArtifactError(f"{path} has objective {name!r}, expected one of {known}.")
     made, transform, scale = [name], _TRANSFORMS[name], 1.0
     if name.startswith("multiclass"):
         made.append(f"num_class:{width}")
@@ -113,5 +115,7 @@ def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:
                 raise ValueError
             made.append(f"sigmoid:{scale!r}")
     except ValueError:
-        raise ArtifactError(f"{path} has the objective {said!r}, expected numbers above 0. Save it again.") from None
+        raise ArtifactError(
+            f"{path} has objective {said!r}, whose parameters must be positive numbers. Save it again."
+        ) from None
     return " ".join(made), transform, scale

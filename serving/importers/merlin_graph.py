@@ -29,11 +29,11 @@ def parts_of(graph: Any, sample: pa.Table, directory: Path) -> Parts:
     others = [type(op).__name__ for op in operators if id(op) not in known]
     if foreign := sorted({name for name in others if name not in _HOLD_NOTHING}):
         raise ExportError(
-            f"the graph contains {foreign}, expected TransformWorkflow, {_TENSORFLOW} and {_PYTORCH} only."
+            f"the graph contains {foreign}, expected only TransformWorkflow, {_TENSORFLOW} and {_PYTORCH}."
         )
     if len(workflows) > 1:
         raise ExportError(
-            f"the graph contains {len(workflows)} workflows, expected one. Fit a single one instead: "
+            f"the graph contains {len(workflows)} workflows, expected one. Fit a single workflow instead: "
             "nvt.Workflow(first.output_node + second.output_node)."
         )
     if not models:
@@ -44,7 +44,7 @@ def parts_of(graph: Any, sample: pa.Table, directory: Path) -> Parts:
 
 
 def _saved(op: Any, place: int, workflow: nvt.Workflow | None, sample: pa.Table, directory: Path) -> Path:
-    """Return the path of an operator's model, after saving a model that is only in memory."""
+    """Return the path of an operator's model, saving the model first if it is only in memory."""
     if type(op).__name__ == _PYTORCH:
         return _traced(op.model, workflow, sample, directory / f"{place}.pt")
     if op.path is not None:
@@ -57,7 +57,7 @@ def _saved(op: Any, place: int, workflow: nvt.Workflow | None, sample: pa.Table,
 
 
 def _traced(model: Any, workflow: nvt.Workflow | None, sample: pa.Table, path: Path) -> Path:
-    """Save a module that takes a dictionary of columns [rows], the layout of merlin-systems, as TorchScript."""
+    """Trace a module that takes a dictionary of columns [rows], as in merlin-systems, and save it as TorchScript."""
     import torch
 
     from rankline.serving.importers.torch_script import quiet_torch

@@ -1,4 +1,4 @@
-"""ONNX files of any converter: PyTorch's, tf2onnx, skl2onnx, onnxmltools.
+"""Import ONNX files from any converter: PyTorch's, tf2onnx, skl2onnx or onnxmltools.
 
 Nodes are added in front of the model that convert padded columns to its inputs, and behind it that cast its outputs to
 float32. scikit-learn converters add a map of class names to probabilities for each row, which is removed: the
@@ -35,7 +35,7 @@ _LABELS = frozenset({"label", "output_label"})
 
 
 def can_load(path: Path) -> bool:
-    """Whether a file has the suffix of ONNX; protobuf messages have no signature."""
+    """Whether a file has the suffix `.onnx`, since protobuf messages have no signature to check."""
     return path.is_file() and path.suffix.lower() == ".onnx"
 
 
@@ -57,11 +57,11 @@ class Model(ForeignModel):
         self._names = [tensor.name for tensor in scores]
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Score rows, without the redundant output of the most probable class."""
+        """Score rows, omitting the redundant output for the most probable class."""
         try:
             return dict(zip(self._names, self._session.run(self._names, dict(arrays)), strict=True))
         except Exception as error:  # ONNX Runtime's exceptions have no common base
-            raise ExportError(f"the ONNX model cannot run the sample: {_line(error)}.") from None
+            raise ExportError(f"the ONNX model failed on the sample: {_line(error)}.") from None
 
     def classes(self, output: str) -> tuple[str, ...]:
         return self._classes.get(output, ())
@@ -71,7 +71,7 @@ class Model(ForeignModel):
 
 
 def _load(path: Path) -> Any:
-    """Load a checked model, with functions inlined and external weights loaded."""
+    """Load and check a model, inlining its functions and loading its external weights."""
     import onnx
     import onnx.inliner
 
@@ -101,7 +101,7 @@ def _load(path: Path) -> Any:
 
 
 def _check_functions(path: Path, model: Any) -> None:
-    """Raise on recursive functions, and on functions that take too much memory after inlining.
+    """Reject recursive functions, and functions that take too much memory after inlining.
 
     If each function calls the next one twice, the size grows exponentially with the number of functions.
     """
@@ -121,7 +121,7 @@ def _check_functions(path: Path, model: Any) -> None:
         size = sizes[key]
         if size is None:
             raise ArtifactError(
-                f"{path} has a function {key[1]!r} that calls itself, expected none. Convert the model again."
+                f"{path} has a function {key[1]!r} that calls itself, which is not supported. Convert the model again."
             )
         return size
 
@@ -158,14 +158,16 @@ def _open(path: Path, model: Any) -> Any:
 
 
 def _try(path: Path, content: bytes) -> None:
-    """Raise ArtifactError if a model takes too much memory or time for its size, RuntimeError if it cannot load."""
+    """Load and run a model in a limited process. Raise ArtifactError if it exceeds the limits, RuntimeError if it
+    cannot load.
+    """
     max_bytes, max_cpu_s = _TRIAL_BYTES + 6 * len(content), _TRIAL_CPU_S + (len(content) >> 25)
     command = [sys.executable, str(Path(__file__).with_name("onnx_trial.py")), str(max_bytes), str(max_cpu_s)]
     done = subprocess.run(command, input=content, capture_output=True, check=False)
     if done.returncode < 0 or done.returncode == _TOO_LARGE:
         raise ArtifactError(
             f"{path} needs more than {max_bytes >> 20} MiB or {max_cpu_s} s of CPU time to load and score one row, "
-            "or crashes ONNX Runtime. Convert the model again, without constants or loops of that size."
+            "or crashes ONNX Runtime. Convert the model again without such large constants or loops."
         )
     if done.returncode:
         raise RuntimeError((done.stdout or done.stderr[-200:]).decode(errors="replace"))
@@ -183,13 +185,13 @@ def _check_places(path: Path, model: Any) -> None:
                 or not (directory / place).resolve().is_relative_to(directory)
             ):
                 raise ArtifactError(
-                    f"{path} has weights in {entry.value!r}, expected a file beside it. Save the model again, with its "
+                    f"{path} has weights in {entry.value!r}, expected a file beside it. Save the model again with its "
                     "weights in the same directory."
                 )
 
 
 def _tensors(model: Any) -> Iterator[Any]:
-    """Yield all constants of a model; for sparse constants, their values and indices."""
+    """Yield all constant tensors of a model, including the values and indices of sparse constants."""
     for graph in _graphs(model.graph):
         yield from graph.initializer
         yield from (tensor for part in graph.sparse_initializer for tensor in (part.values, part.indices))
@@ -228,7 +230,7 @@ def _inner(attribute: Any) -> Iterator[Any]:
 
 
 def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
-    """Convert outputs that are maps per row to tensors, and return the classes of each such output."""
+    """Replace outputs that map classes to probabilities by tensors, and return the class names of these outputs."""
     from onnx import TensorProto, helper
 
     graph, classes = model.graph, dict[str, tuple[str, ...]]()
@@ -247,7 +249,7 @@ def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _scores(model: Any, *, has_classes: bool) -> list[Any]:
-    """Return the outputs that are tensors, without class names, and without class numbers next to probabilities."""
+    """Return the numeric tensor outputs, excluding class numbers if the model also returns probabilities."""
     tensors = [tensor for tensor in model.graph.output if tensor.type.HasField("tensor_type")]
     kinds = {tensor.name: tensor.type.tensor_type.elem_type for tensor in tensors}
     scores = [
@@ -261,14 +263,15 @@ def _scores(model: Any, *, has_classes: bool) -> list[Any]:
 
 def _input(path: Path, tensor: Any) -> Input:
     if not tensor.type.HasField("tensor_type"):
-        raise ArtifactError(f"{path} takes {tensor.name!r}, which is not a tensor.")
+        raise ArtifactError(f"{path} has input {tensor.name!r}, which is not a tensor.")
     kind = tensor.type.tensor_type
     shape = None
     if kind.HasField("shape"):
         dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
         if dims and dims[0] is not None:
             raise ArtifactError(
-                f"{path} takes {tensor.name!r} of {dims[0]} rows, expected any number. Convert the model again, with "
+                f"{path} requires {dims[0]} rows for input {tensor.name!r}, expected any number. Convert the model "
+                "again, with "
                 "the rows as a dynamic axis."
             )
         shape = tuple(dims)
@@ -290,7 +293,7 @@ def _dtype(path: Path, tensor: Any, verb: str) -> str:
 
 
 def _served(model: Any, feeds: Sequence[InputBinding], heads: Sequence[Head]) -> bytes:
-    """Return the model, between nodes that create its inputs and nodes that convert its outputs."""
+    """Serialize the model with added nodes that create its inputs from padded columns and cast its outputs."""
     from onnx import TensorProto
 
     from rankline.workflows.onnx.graph import Graph, serialized
@@ -309,7 +312,7 @@ def _served(model: Any, feeds: Sequence[InputBinding], heads: Sequence[Head]) ->
 
 
 def _of_opset(model: Any, feeds: Sequence[InputBinding]) -> Any:
-    """Return the model in an opset that supports the operators for lists."""
+    """Return the model, converted to a newer opset if lists need operators that its own opset lacks."""
     from onnx import helper, version_converter
 
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)

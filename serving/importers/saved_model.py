@@ -1,4 +1,4 @@
-"""SavedModels written by Keras 2, Keras 3 or a plain `tf.Module`, of which the signature `serving_default` is served.
+"""Import SavedModels written by Keras 2, Keras 3 or a plain `tf.Module`, using the signature `serving_default`.
 
 `rankline.serving.engines.tensorflow.allowed_operations` checks the graph before it is loaded, since loading runs parts
 of it.
@@ -70,7 +70,7 @@ class Model(ForeignModel):
         try:
             made = self.function(**{name: tf.constant(array) for name, array in arrays.items()})
         except (ValueError, TypeError, tf.errors.OpError) as error:
-            raise ExportError(f"the SavedModel cannot run the sample: {line_of(error)}.") from None
+            raise ExportError(f"the SavedModel failed on the sample: {line_of(error)}.") from None
         return {name: output.numpy() for name, output in made.items()}
 
     def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
@@ -123,7 +123,7 @@ def save(model: Any, function: Any, feeds: Sequence[InputBinding], heads: Sequen
 
 
 def _keeper(model: Any, function: Any) -> Any:
-    """Return an object with only the variables and tables that a function captures, without an optimizer's variables.
+    """Return an object with only the variables and tables that a function captures, excluding an optimizer's variables.
 
     Layers of Keras 3 expose other variables to TensorFlow than the ones they compute with, and those would be saved
     without values. If anything else is captured, the whole model is kept.
@@ -151,7 +151,7 @@ def _columns(feeds: Sequence[InputBinding]) -> list[tuple[str, str, bool]]:
 
 
 def _from_padded(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:
-    """Return a column [rows, 1], or the flat values of lists, their lengths, and the padded matrix."""
+    """Return a scalar column [rows, 1], or a list column as flat values, lengths and the padded matrix."""
     import tensorflow as tf
 
     if not is_list:
@@ -203,7 +203,7 @@ def _dtype(spec: Any) -> str:
 def _shape(path: Path, name: str, spec: Any) -> tuple[int | None, ...]:
     if spec.shape.rank is None:
         raise ArtifactError(
-            f"{path} takes {name!r} of any rank. Save it with an input_signature of shape [None] or [None, 1]."
+            f"{path} has input {name!r} of unknown rank. Save it with an input_signature of shape [None] or [None, 1]."
         )
     return tuple(spec.shape.as_list())
 
@@ -215,19 +215,21 @@ def line_of(error: Exception) -> str:
 
 
 class MultiModel(ForeignModel):
-    """Several TensorFlow models behind one workflow, as one that takes the inputs and returns the outputs of all."""
+    """Several TensorFlow models combined into one, which takes all of their inputs and returns all of their outputs."""
 
     format = SAVED_MODEL
 
     def __init__(self, models: Sequence[ForeignModel]) -> None:
         if foreign := sorted({model.format for model in models} - {SAVED_MODEL}):
             raise ExportError(
-                f"several models can be served as one only if all are TensorFlow models, got {foreign} too."
+                f"several models can be served as one only if all are TensorFlow models, but some are {foreign}."
             )
         by_name: dict[str, Input] = {}
         for entry in (entry for model in models for entry in model.inputs):
             if by_name.setdefault(entry.name, entry) != entry:
-                raise ExportError(f"two models take {by_name[entry.name]} and {entry}. Save them with the same inputs.")
+                raise ExportError(
+                    f"two models have different inputs {by_name[entry.name]} and {entry}. Make them equal."
+                )
         self._models: tuple[Any, ...] = tuple(models)
         self.inputs = tuple(by_name.values())
 
@@ -244,7 +246,7 @@ class MultiModel(ForeignModel):
         return {entry.name: tensors[entry.name] for entry in model.inputs}
 
     def _named(self, made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the outputs by name, with the position of the model as suffix if two models have the same name."""
+        """Merge the models' outputs by name. Names that occur more than once get the model's position as a suffix."""
         names = [name for outputs in made for name in outputs]
         return {
             name if names.count(name) == 1 else f"{name}_{place}": output

@@ -55,13 +55,15 @@ class Model(ForeignModel):
         types = {argument.name: str(argument.type) for argument in arguments}
         self._dictionary = next((name for name, kind in types.items() if kind == _DICTIONARY), None)
         if wrong := {name: kind for name, kind in types.items() if kind not in ("Tensor", _DICTIONARY)}:
-            raise ArtifactError(f"forward of {path} takes {wrong}, expected tensors, or one {_DICTIONARY}.")
+            raise ArtifactError(f"forward() in {path} takes {wrong}, expected tensors or a single {_DICTIONARY}.")
         if self._dictionary and len(types) > 1:
-            raise ArtifactError(f"forward of {path} takes {types}, expected tensors, or one {_DICTIONARY}.")
+            raise ArtifactError(f"forward() in {path} takes {types}, expected tensors or a single {_DICTIONARY}.")
         self.inputs = () if self._dictionary else tuple(Input(name=name) for name in types)
 
     def resolve_bindings(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> tuple[InputBinding, ...]:
-        """Return the first layout that gives one result per row: columns [rows, 1] or [rows], lists flat or padded."""
+        """Return the first layout for which the model returns one result per row: columns [rows, 1] or [rows], lists
+        flat or padded.
+        """
         feeds = _of_precision(feeds, self._model)
         if self._dictionary:
             tried = [with_rank(feeds, 1), with_rank(_flat(feeds), 1)]
@@ -77,19 +79,19 @@ class Model(ForeignModel):
             single = [made for made in tried if self._fits(made, rows.iloc[:1])]
             if single and not any(self._fits(made, rows.iloc[[0, 0]]) for made in single):
                 raise ExportError(
-                    f"{error} It runs a single row, so it was traced with one: trace it with an example of several "
-                    "rows, and without sizes that fit one row only, such as view(1, -1)."
+                    f"{error} The model was traced with a single row and accepts only that. Trace it with several "
+                    "rows, and avoid sizes that are valid for one row only, such as view(1, -1)."
                 ) from None
             if longest and not single:
                 raise ExportError(
-                    f"{error} The longest lists of the sample have {longest} values. If the model takes lists of a "
+                    f"{error} The longest lists in the sample have {longest} values. If the model requires lists of a "
                     "fixed width, provide a sample whose longest lists have that width."
                 ) from None
             raise
         return tried[0]
 
     def _of_width(self, feed: InputBinding, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> InputBinding:
-        """Fix the width of padded lists to that of the sample if the model rejects wider lists."""
+        """Fix the width of padded lists to the maximum length in the sample if the model rejects wider lists."""
         if feed.kind != PADDED:
             return feed
         fixed, wider = (
@@ -112,16 +114,16 @@ class Model(ForeignModel):
             with torch.inference_mode():
                 made = self._model(tensors) if self._dictionary else self._model(**tensors)
         except Exception as error:  # PyTorch raises RuntimeError and IndexError, a script any exception
-            raise ExportError(f"the TorchScript cannot run the sample: {_line(error)}.") from None
+            raise ExportError(f"the TorchScript model failed on the sample: {_line(error)}.") from None
         named = _named(made)
         if wrong := {
             name: type(value).__name__ for name, value in named.items() if not isinstance(value, torch.Tensor)
         }:
-            raise ExportError(f"forward of the TorchScript returns {wrong}, expected tensors.")
+            raise ExportError(f"forward() in the TorchScript model returns {wrong}, expected tensors.")
         return {name: _array(tensor) for name, tensor in named.items()}
 
     def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
-        """Trace a module around the model; scripted parts of the model stay scripted."""
+        """Trace and save a module that wraps the model. Scripted parts of the model stay scripted."""
         import torch
 
         example = _example(feeds)
@@ -139,7 +141,7 @@ def _array(tensor: Any) -> NDArray[Any]:
     try:
         array: NDArray[Any] = (tensor if has_numpy else tensor.float()).numpy()
     except (TypeError, RuntimeError) as error:  # sparse or quantized
-        raise ExportError(f"an output of the TorchScript has no dense form: {_line(error)}.") from None
+        raise ExportError(f"a TorchScript output cannot be converted to a dense array: {_line(error)}.") from None
     return array
 
 
@@ -158,7 +160,7 @@ def _of_precision(feeds: tuple[InputBinding, ...], model: Any) -> tuple[InputBin
 
 
 def _flat(feeds: tuple[InputBinding, ...]) -> tuple[InputBinding, ...]:
-    """Return the feeds with lists as values and offsets instead of matrices."""
+    """Return `feeds`, with padded lists split into flat values and offsets."""
     made: list[InputBinding] = []
     for feed in feeds:
         if feed.kind != PADDED:
@@ -171,7 +173,7 @@ def _flat(feeds: tuple[InputBinding, ...]) -> tuple[InputBinding, ...]:
 
 
 def _lists(feeds: tuple[InputBinding, ...], padded: bool) -> tuple[InputBinding, ...]:
-    """Return the feeds with values and lengths of lists as matrices instead of flat arrays."""
+    """Return `feeds`, with the values and lengths of lists as matrices if `padded`."""
     if not padded:
         return feeds
     kinds = {VALUES: PADDED, NNZS: NNZS}
@@ -243,7 +245,9 @@ def _tensor(feed: InputBinding, columns: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
-    """Suppress TorchScript's deprecation warning, and warnings about values that tracing records from the example."""
+    """Suppress TorchScript's deprecation warnings, and warnings about example values that tracing turns into
+    constants.
+    """
     import torch
 
     with warnings.catch_warnings():
@@ -253,5 +257,5 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    """Return the last line, which states the problem; the lines before it are the position in the script."""
+    """Return the last line of an error, which states the problem after the position in the script."""
     return str(error).strip().rpartition("\n")[2].rstrip(".")

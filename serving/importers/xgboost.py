@@ -1,4 +1,4 @@
-"""XGBoost's JSON and UBJSON files, written by `save_model` of `Booster` or of the scikit-learn classes.
+"""Import XGBoost's JSON and UBJSON files, written by `save_model` of `Booster` or of the scikit-learn classes.
 
 Rankline parses the file, and XGBoost loads a document that is rebuilt from the checked values. XGBoost itself trusts
 the numbers in a file: it allocates by them, writes a tree to the position in its `id`, and reads along `parents`. Its
@@ -114,7 +114,7 @@ class Model(ForeignModel):
 
 @dataclass(frozen=True, kw_only=True)
 class _Saved:
-    """The content of a file that scores depend on.
+    """The contents of a model file that determine its scores.
 
     Attributes:
         version: XGBoost version that saved the file, which determines the meaning of `base_score`.
@@ -154,7 +154,7 @@ def _checked(document: Any, path: Path) -> _Saved:
         remedy = _REMEDIES.get(objective, f"Expected one of {', '.join(_TRANSFORMS)}")
         raise ArtifactError(f"{path} has the objective {objective!r}. {remedy}.")
     if int(sizes.get("num_target", 1)) > 1:
-        raise ArtifactError(f"{path} has {sizes['num_target']} targets, expected one. Train a model for each.")
+        raise ArtifactError(f"{path} has {sizes['num_target']} targets, expected one. Train one model per target.")
     if "c" in learner.get("feature_types", ()):
         raise _of_categories(path)
     model, width = booster.get("gbtree", booster)["model"], max(int(sizes["num_class"]), 1)
@@ -188,7 +188,7 @@ def _check_features(names: tuple[Any, ...], count: int) -> None:
 
 
 def _check_targets(targets: Sequence[int], width: int) -> None:
-    """Raise on invalid class numbers, since XGBoost allocates by them and uses them as indices."""
+    """Raise ValueError for invalid class numbers, which XGBoost uses unchecked as sizes and indices."""
     if not targets:
         raise ValueError("it has no trees")
     if wrong := [target for target in targets if not 0 <= target < width]:
@@ -198,7 +198,7 @@ def _check_targets(targets: Sequence[int], width: int) -> None:
 
 
 def _num_best(model: Mapping[str, Any], attributes: Mapping[str, Any], width: int) -> int:
-    """Return the number of trees up to the best iteration; all trees if training did not stop early."""
+    """Return the number of trees up to the best iteration, or of all trees if training did not stop early."""
     count = len(model["trees"])
     if "best_iteration" not in attributes:
         return count
@@ -231,9 +231,11 @@ def _matching(pattern: re.Pattern[str], value: str) -> str:
 
 
 def _nodes(tree: Mapping[str, Any], drop: float, num_features: int, path: Path) -> tuple[TreeNode, ...]:
-    """Return the nodes of a tree in order of depth, with float32 numbers as in XGBoost's comparisons and sums."""
+    """Return a tree's nodes in order of depth, with thresholds and weights in float32 as XGBoost uses them."""
     if int(tree["tree_param"]["size_leaf_vector"]) > 1:
-        raise ArtifactError(f"{path} has leaves of several scores. Train it with multi_strategy='one_output_per_tree'.")
+        raise ArtifactError(
+            f"{path} has leaves with several scores. Train it with multi_strategy='one_output_per_tree'."
+        )
     if any(tree.get("split_type", ())):
         raise _of_categories(path)
     with np.errstate(over="ignore"):  # `by_depth` rejects infinite numbers
@@ -302,7 +304,7 @@ def _tree_document(number: int, tree: Tree, num_features: int) -> dict[str, Any]
 
 
 def _base(saved: _Saved) -> tuple[float, ...]:
-    """Return the initial value of each sum of trees.
+    """Return the base margin of each class, to which the outputs of its trees are added.
 
     A file stores it as a probability or as a sum, depending on the XGBoost release. XGBoost itself therefore determines
     it, as the score of trees whose leaves are zero.
@@ -325,14 +327,14 @@ _CONSTANTS = {b"T": True, b"F": False, b"Z": None}
 
 
 def read_ubjson(content: bytes) -> Any:
-    """Parse a whole file, and return its arrays of numbers as lists. Raises ValueError if the file is damaged."""
+    """Parse a UBJSON file, with arrays of numbers as lists. Raise ValueError if the file is damaged."""
     reader = _Reader(content)
     try:
         value = reader.value(reader.take(1))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if reader.place != len(content):
-        raise ValueError(f"it has extra bytes after its end at byte {reader.place}")
+        raise ValueError(f"it has trailing data after byte {reader.place}")
     return value
 
 

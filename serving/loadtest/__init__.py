@@ -1,4 +1,4 @@
-"""Load generator with closed loops, scheduled open loops and a search for the highest rate, and its statistics.
+"""Load-test a server with closed loops, scheduled open loops or a search for the highest rate, and report statistics.
 
 config                       amount, kind and duration of the load
 generator.arrivals           schedules of open loops

@@ -19,7 +19,7 @@ _HOW = "command"  # key in the environment; the command line explains no differe
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The change of one figure, such as a metric, or `highest_requests_per_s` of a search.
+    """The change of one figure between two reports: a metric, or the `highest_requests_per_s` of a search.
 
     `change` is after / before - 1, between `low` and `high` at 95 % confidence, which are None if a report has no
     bound.
@@ -56,20 +56,20 @@ class Difference:
         return self.figure.endswith("_ms")
 
     def regressed(self, bound: float) -> bool:
-        """Whether the whole interval is worse than `bound`."""
+        """Whether the entire confidence interval of the change is worse than `bound`."""
         if self.is_latency:
             return self.low is not None and self.low > bound
         return self.high is not None and self.high < -bound
 
     def may_have_regressed(self, bound: float) -> bool:
-        """Whether the estimate is worse than `bound` but its interval still includes `bound`."""
+        """Whether the estimated change is worse than `bound`, but its confidence interval includes `bound`."""
         is_worse = self.change > bound if self.is_latency else self.change < -bound
         return is_worse and not self.regressed(bound)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two reports side by side.
+    """The differences between two benchmark reports.
 
     Attributes:
         not_reported: figures that are missing in one of the reports, and the reasons.
@@ -156,7 +156,7 @@ def _searched(search: SearchResult) -> Estimate:
 
 
 def _distance(high: float | None, low: float | None) -> float | None:
-    """Return the distance of two figures on a logarithmic scale; None if a bound is missing or 0."""
+    """Return the logarithm of the ratio of two figures, or None if one of them is missing or 0."""
     return math.log(high / low) if high and low else None
 
 

@@ -18,7 +18,7 @@ _UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 @dataclass(frozen=True, kw_only=True)
 class Slo:
-    """An upper bound for a percentile of latency.
+    """A service-level objective: an upper bound on a latency percentile.
 
     Attributes:
         metric: name of the percentile in `METRICS`.
@@ -43,7 +43,7 @@ class Slo:
         }
         if match is None or match["label"] not in percentiles or not float(match["bound"]):
             raise ConfigError(
-                f"slo is {text!r}, expected one of {', '.join(percentiles)} and a time, such as p99=10ms."
+                f"slo is {text!r}, expected a percentile ({', '.join(percentiles)}) and a time, such as p99=10ms."
             )
         name, level = percentiles[match["label"]]
         return cls(metric=name, level=level, bound_ms=float(match["bound"]) * _UNITS_MS[match["unit"]])
@@ -51,7 +51,7 @@ class Slo:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadConfig:
-    """Amount and kind of the load.
+    """Options of a load test: the amount and kind of load, and how it is measured.
 
     Attributes:
         concurrency: number of requests in flight, one measurement per value; ignored with a rate or an SLO.
@@ -105,10 +105,10 @@ class LoadConfig:
             check_choice(self, name, (getattr(self, name) or 0) >= 0, "at least 0")
         for name in ("concurrency", "rate"):
             if any(value < 1 for value in getattr(self, name)):
-                raise ConfigError(f"{name} is {list(getattr(self, name))}, expected whole numbers from 1.")
+                raise ConfigError(f"{name} is {list(getattr(self, name))}, expected positive integers.")
         if self.time_limit_s < self.min_duration_s:
             raise ConfigError(
-                f"time_limit_s is {self.time_limit_s:g}, shorter than min_duration_s {self.min_duration_s:g}. Raise it."
+                f"time_limit_s is {self.time_limit_s:g}, expected at least min_duration_s ({self.min_duration_s:g})."
             )
         for name, known in (("transport", TRANSPORTS), ("inputs", INPUTS)):
             if getattr(self, name) not in known:
@@ -120,17 +120,17 @@ class LoadConfig:
                     "a rate and an slo cannot be combined, since the slo searches for the rate. Pass one of them."
                 )
         if self.is_trace and not (file := Path(self.arrivals)).exists() and self.arrivals == file.stem:
-            raise ConfigError(f"arrivals is {self.arrivals!r}, expected constant, poisson or a file of times.")
+            raise ConfigError(f"arrivals is {self.arrivals!r}, expected constant, poisson or a file of arrival times.")
         if self.arrivals == "constant" and not (self.rate or self.slo):
             raise ConfigError("arrivals require a rate or an slo. Pass --rate.")
         if not (self.rate or self.slo or self.concurrency or self.is_trace):
             raise ConfigError("no load is specified. Pass a concurrency, a rate, an slo or a file of arrivals.")
         if self.is_trace and (self.rate or self.slo):
-            raise ConfigError(f"the file {self.arrivals} already sets the rate. Do not pass a rate or slo.")
+            raise ConfigError(f"the file {self.arrivals} already sets the rate. Omit the rate and the slo.")
 
     @property
     def row_skew(self) -> float:
-        """Zipf exponent for drawing rows. Generated rows are drawn uniformly, since their values are already skewed."""
+        """The Zipf exponent for sampling rows. It is 0 for generated rows, whose values are already skewed."""
         return 0.0 if self.inputs == GENERATED else self.skew or 0.0
 
     @property
@@ -146,7 +146,7 @@ class LoadConfig:
         return not (self.rate or self.slo or self.is_trace)
 
     def arrivals_at(self, rate_per_s: float) -> Arrivals:
-        """Return the schedule for a rate; a trace has its own rate.
+        """Return the request schedule for a rate, which a trace ignores.
 
         Raises:
             DataError: the trace cannot be read.

@@ -30,7 +30,7 @@ _CLOSED_LOOP_REQUESTS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """The response to a request, whose number is its id, by the client process that sent it, for these rows."""
+    """A response, with the number of its request, the client process that sent the request, and the request's rows."""
 
     number: int
     process: int
@@ -39,7 +39,7 @@ class Answered:
 
 
 class ScoreCheck:
-    """Compares responses, and tracks their number and the largest error.
+    """A comparison of responses with expected scores, which tracks their number and the largest error.
 
     Args:
         expected: [num_rows], expected score of each row; None disables the comparison.
@@ -61,7 +61,9 @@ class ScoreCheck:
         self.max_abs_error = 0.0
 
     def compare(self, answers: Iterable[Answered]) -> None:
-        """Raise ServingError if a score differs by more than the tolerance, or a response is to another request."""
+        """Raise ServingError if a score differs by more than the tolerance, or a response belongs to another
+        request.
+        """
         if self._expected is None:
             return
         num_wrong, worst_error, worst = 0, -1.0, ""
@@ -84,8 +86,8 @@ class ScoreCheck:
                     worst = f"row {row} got {scores[i]:.6g}, expected {expected[i]:.6g}"
         if num_wrong:
             raise ServingError(
-                f"{num_wrong:,} of {self.num_checked:,} scores compared under load are wrong, the worst by "
-                f"{worst_error:.3g}: {worst}, tolerance {self._tolerance:g}. Export the ensemble again."
+                f"{num_wrong:,} of {self.num_checked:,} scores compared under load are wrong. Largest error: "
+                f"{worst_error:.3g} ({worst}), but the tolerance is {self._tolerance:g}. Export the ensemble again."
             )
 
     def _check_whose(self, answer: Answered, response: Any) -> None:
@@ -97,7 +99,7 @@ class ScoreCheck:
         if self._version is not None and response.model_version != str(self._version):
             raise ServingError(
                 f"version {response.model_version} responded under load, expected version {self._version}. Measure a "
-                "server that keeps its version."
+                "server that does not switch versions."
             )
 
     def _scores(self, response: Any, num_rows: int) -> npt.NDArray[Any]:
@@ -109,7 +111,7 @@ class ScoreCheck:
 
 
 class Bench:
-    """Measures one model, load by load, within a `with` block.
+    """A benchmark of one model, which measures one load at a time within a `with` block.
 
     Rows lose the columns that the model does not take. `process_ids` returns the ids of the server's processes, if it
     is on this machine.
@@ -174,7 +176,7 @@ class Bench:
         return self._sum_up(load, config, outcome, readings, num_processes)
 
     def _look(self, readings: list[Reading | None], look_at_processes: Callable[[], None]) -> None:
-        """Read the statistics. A server that has just exited returns none, and earlier measurements are kept."""
+        """Record the server's statistics, or None if it has just exited, so that earlier measurements are kept."""
         try:
             readings.append(self._statistics.read())
         except ServerError:
@@ -240,7 +242,9 @@ def _failure(run: Run, outcome: Outcome) -> str:
 
 
 def _lateness(run: Run, config: LoadConfig) -> str:
-    """Return the problem with timed-out requests; empty in a search, which offers too high rates on purpose."""
+    """Return a message about timed-out requests, or an empty string in a search, which tries excessive rates on
+    purpose.
+    """
     num_late = run.whole.errors["DEADLINE_EXCEEDED"]
     if not num_late or config.slo is not None:
         return ""

@@ -1,4 +1,4 @@
-"""Latency targets: whether a rate meets one, and the highest rate that does: bracket it, bisect, and confirm."""
+"""Search for the highest rate that meets a latency target: bracket it, bisect, and confirm the result."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,13 +35,15 @@ def holds_slo(result: LoadResult, slo: Slo) -> bool:
 
 
 def kept_up(result: LoadResult, slo: Slo) -> bool:
-    """Whether enough of the offered requests were answered for the percentile."""
+    """Whether enough of the scheduled requests were answered to judge the percentile."""
     num_failed = sum(result.errors.values()) + result.num_unsent
     return num_failed <= (1 - slo.level) * result.num_due and result.num_requests >= _KEPT_UP * result.num_due
 
 
 class SloSearch:
-    """A search for the highest rate that meets a target; tested rates are kept if it ends early."""
+    """A search for the highest rate that meets a latency target. If it ends early, the tested rates remain
+    available.
+    """
 
     def __init__(self, slo: Slo, measure: Callable[[float], LoadResult], say: Callable[[str], None]) -> None:
         self._slo, self._measure, self._say = slo, measure, say
@@ -71,17 +73,17 @@ class SloSearch:
         return held
 
     def _check_use_of_lower_rates(self) -> None:
-        """Raise if lower rates are pointless: halving the rate only lowers the percentile if requests are queueing."""
+        """Raise an error if halving the rate no longer lowers the percentile, because requests are not queueing."""
         values_ms = [result.value(self._slo.metric) for result in self._tested[-_ALIKE:]]
         found = [value_ms for value_ms in values_ms if value_ms is not None]
         if len(found) < _ALIKE or min(found[1:]) < _NEARER * found[0]:
             return
         if self._tested[-1].problem:
             raise _InVainError(
-                "the client, not the server, is the bottleneck, even at lower rates: it sends late. Stop other "
-                "programs here, or measure from another machine with --url"
+                "the client, not the server, is the bottleneck: it sends requests late even at lower rates. Stop other "
+                "programs on this machine, or measure from another machine with --url"
             )
-        raise _InVainError(f"{METRICS[self._slo.metric].label} is no lower at lower rates")
+        raise _InVainError(f"{METRICS[self._slo.metric].label} does not decrease at lower rates")
 
 
 class _InVainError(Exception):
@@ -138,7 +140,7 @@ def highest_rate(
 def _bracket(
     probe: Callable[[float], bool], start: float, lowest: float, step: float
 ) -> tuple[float | None, float | None]:
-    """Return a rate that passes, and the next rate, which fails."""
+    """Return a rate that passes and the next higher rate, which fails, with None for a rate that was not found."""
     rate = start
     if probe(rate):
         while rate < _MAX_RATE:

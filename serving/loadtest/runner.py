@@ -1,4 +1,4 @@
-"""The benchmark: closed loops, open loops, or a search for the highest rate, for each batch size.
+"""Benchmark that runs closed loops, open loops, or a search for the highest rate, for each batch size.
 
 This module determines the loads and their order; `measurement` measures a single load.
 """
@@ -100,12 +100,12 @@ def measure(
 
 
 def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:
-    """Raise ConfigError unless there are batch sizes, from 1 to the max_batch_size of the model."""
+    """Raise ConfigError unless there is at least one batch size and all are between 1 and `limit`."""
     if not batch_sizes or min(batch_sizes) < 1:
-        raise ConfigError(f"batch sizes are {list(batch_sizes)}, expected at least one, each at least 1.")
+        raise ConfigError(f"batch sizes are {list(batch_sizes)}, expected one or more positive integers.")
     if max(batch_sizes) > limit:
         raise ConfigError(
-            f"batch size {max(batch_sizes)} exceeds the model's limit ({limit}). Use smaller ones, or export with a "
+            f"batch size {max(batch_sizes)} exceeds the model's limit ({limit}). Use smaller batches, or export with a "
             "larger max_batch_size."
         )
 

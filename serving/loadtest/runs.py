@@ -1,4 +1,4 @@
-"""A load, the counts of its run, the result of a search over loads, and whether the client was the bottleneck."""
+"""Loads, run counts and search results, and the check for whether the client was the bottleneck."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +29,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        """Name in paths and metrics: rows_16, rows_16/concurrency_8, rows_16/rate_500."""
+        """Name for paths and metrics, such as rows_16, rows_16/concurrency_8 or rows_16/rate_500."""
         rows = f"rows_{self.batch_size}"
         if self.rate_per_s is not None:
             return f"{rows}/rate_{self.rate_per_s:.0f}"
@@ -37,12 +37,14 @@ class Load:
 
     @property
     def series(self) -> str:
-        """Prefix of a curve over the rows of a request: nothing, concurrency_8/, rate_500/."""
+        """Metric name prefix shared by loads that differ only in rows per request: empty, concurrency_8/ or
+        rate_500/.
+        """
         return "".join(f"{part}/" for part in self.name.split("/")[1:])
 
     @property
     def words(self) -> str:
-        """Display name: rows 16, concurrency 8."""
+        """Display name, such as “rows 16, concurrency 8”."""
         return self.name.replace("_", " ").replace("/", ", ")
 
 
@@ -70,7 +72,7 @@ class ClientCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The counts of one measurement, in at least one slice, without the warm-up.
+    """Counts of one measurement, excluding the warm-up, in one or more time slices.
 
     In an open loop, latency counts from the scheduled time, otherwise from sending.
     """
@@ -100,7 +102,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """Measurement of the same client with a model that returns its input, native if the machine has native backends.
+    """Baseline measurement of the client against a model that returns its input, using a native backend if available.
 
     Attributes:
         concurrency: number of requests in flight.
@@ -117,7 +119,7 @@ class Floor:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """The result of a search.
+    """The result of a search for the highest rate that meets the latency target.
 
     Attributes:
         rate_per_s: highest rate that met the target each time; None if not even the lowest rate did.
@@ -133,7 +135,7 @@ class SearchResult:
 
 
 def bottleneck(cost: ClientCost, mean_ms: float, num_processes: int) -> str:
-    """Return why the client was the bottleneck; empty if it was not."""
+    """Return why the client was the bottleneck, or an empty string if it was not."""
     if cost.busiest > _BUSY:
         return (
             f"the client was the bottleneck: one of its processes used {cost.busiest:.0%} of a core. "

@@ -45,7 +45,7 @@ class StepTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Breakdown:
-    """Mean latency in milliseconds. `client_ms`, `network_ms`, all steps and `remainder_ms` add up to `total_ms`.
+    """Breakdown of the mean latency. `client_ms`, `network_ms`, all steps and `remainder_ms` add up to `total_ms`.
 
     Attributes:
         total_ms: mean latency.
@@ -63,7 +63,7 @@ class Breakdown:
     remainder_ms: float
 
     def parts_ms(self) -> dict[str, float]:
-        """Return name → milliseconds, in the order in which a request passes the parts."""
+        """Return the milliseconds of each part by name, in the order in which a request passes through them."""
         steps = {
             f"{model}, {name.removesuffix('_ms')}": value
             for model, times in self.steps.items()
@@ -84,7 +84,7 @@ _KINDS = {
 
 
 class Statistics:
-    """Reads the statistics of an ensemble and its steps, or of a single model, which counts as its only step."""
+    """Reader of Triton's statistics for an ensemble and its steps. A single model counts as its own only step."""
 
     def __init__(self, url: str, model_name: str) -> None:
         self._url, self._name = url, model_name
@@ -101,7 +101,8 @@ class Statistics:
     def breakdown(
         self, before: Reading, after: Reading, *, num_requests: int, latency_ms: float, client_ms: float
     ) -> Breakdown | None:
-        """Split the mean latency of our requests between two readings; the client took `client_ms` of it.
+        """Break down the mean latency of our requests between two readings, of which `client_ms` was spent in the
+        client.
 
         Return None if the server answered none of our requests, or also requests of other clients, since its statistics
         would not describe our requests.
@@ -158,7 +159,9 @@ class ServerResources:
 
 
 class ResourceMeter:
-    """Measures processes from `begin` to `end`. `process_ids` returns no ids for a server on another machine."""
+    """Meter of the CPU time and memory used by processes between `begin` and `end`. `process_ids` returns no ids if the
+    server runs on another machine.
+    """
 
     def __init__(self, process_ids: Callable[[], Sequence[int]]) -> None:
         self._process_ids = process_ids

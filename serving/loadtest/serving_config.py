@@ -52,7 +52,7 @@ Serve: TypeAlias = Callable[[ExportConfig], AbstractContextManager[Measure]]
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """Precision of a trial: seconds per measurement, and parameters of `highest_rate`."""
+    """Settings for the precision of a trial: seconds per measurement, and parameters of `highest_rate`."""
 
     duration_s: float
     step: float
@@ -82,7 +82,7 @@ class Trial:
 
     @property
     def last(self) -> Reading | None:
-        """The measurement at the highest rate that met the target, or the measurement that ended a dropped trial."""
+        """The last reading at the highest rate that met the target, or the final reading of a dropped trial."""
         held = [one for one in self.readings if one.holds and one.rate_per_s == self.rate_per_s]
         return next(reversed(held or self.readings), None)
 
@@ -98,7 +98,7 @@ class Trial:
 def space(
     own: ExportConfig, engines: Sequence[Engine], bound_ms: float, num_cores: int, only: Collection[str] = VARIED
 ) -> list[ExportConfig]:
-    """Return the configurations to try: the current one first, then the others, most similar first.
+    """Return the configurations to try, ordered from the current one to the least similar.
 
     The first of the `engines` serves the model without conversion. The latency bound limits how long requests wait to
     be batched; instances and threads share `num_cores`.
@@ -111,7 +111,7 @@ def space(
         raise ConfigError(f"{', '.join(unknown)} cannot be tuned for serving.{hint} Available: {', '.join(VARIED)}.")
     first = next((engine for engine in engines if engine.name == own.engine), engines[0])
     if "engine" in only and len(engines) == 1 and set(only) != set(VARIED):
-        raise ConfigError(f"the engine cannot be varied: only {first.name} serves this model. Remove it from --only.")
+        raise ConfigError(f"engine cannot be varied: only {first.name} serves this model. Remove engine from --only.")
     base = replace(
         own,
         engine=first.name,
@@ -156,7 +156,9 @@ def name_of(config: ExportConfig) -> str:
 
 
 def _shares(base: ExportConfig, num_cores: int, only: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Yield instances and threads to try, in powers of two; if both vary, with no more threads in total than cores."""
+    """Yield pairs of instances and threads to try, in powers of two. If both vary, their product is at most
+    `num_cores`.
+    """
     powers = [2**power for power in range(num_cores.bit_length()) if 2**power <= num_cores]
     for instances in powers if "instances" in only else (base.instances,):
         for threads in powers if "threads" in only else (base.threads,):
@@ -173,7 +175,7 @@ def search(
     progress: Progress = SILENT,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Trial]:
-    """Measure configurations until the best is known, or the time is over.
+    """Measure configurations to find the best one within the time limit.
 
     Once a configuration has met the target, no measurement begins after `time_limit_s`. `keep` is called with each
     finished trial, and again for the best few.
@@ -243,7 +245,7 @@ def try_config(
     clock: Callable[[], float] = time.monotonic,
     end_s: float = math.inf,
 ) -> Trial:
-    """Search for the highest rate of one configuration.
+    """Search for the highest rate at which one configuration meets the latency target.
 
     Args:
         start: first rate; None to begin with one request at a time.

@@ -1,4 +1,4 @@
-"""The table of a report and sentences about it, for the page, the terminal and the container."""
+"""Summary table and sentences of a report, shared by the page, the terminal and the container."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ KEYS = ("rows", "offered/s", "in flight")
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A figure, or a property of the load.
+    """A table cell with a measured value or a property of the load.
 
     Attributes:
         text: text for narrow columns; latencies have two decimal places.
@@ -28,7 +28,9 @@ class Cell:
 
 
 def columns(results: Sequence[LoadResult]) -> dict[str, list[Cell]]:
-    """Return heading → one cell per load: properties that identify the load, then each metric with a title."""
+    """Return the cells of each column by heading: first the properties that identify a load, then all metrics with a
+    title.
+    """
     is_open = any(result.rate_per_s is not None for result in results)
     shown = {"rows": [Cell(text=f"{result.batch_size:,}") for result in results]}
     if is_open:
@@ -42,7 +44,7 @@ def columns(results: Sequence[LoadResult]) -> dict[str, list[Cell]]:
 
 
 def number(value: object) -> str:
-    """Format a value: four significant digits for fractions, all digits for counts, a dash for None."""
+    """Format a value with about four significant digits for floats, all digits for integers, and a dash for None."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -64,7 +66,9 @@ def _cell(result: LoadResult, metric: Metric) -> Cell:
 
 
 def conclusion(report: BenchmarkReport) -> str:
-    """Return the report in one sentence: the first load, the load with the most rows/s, and any problems."""
+    """Summarize the report in one sentence: search results, or else the first and the fastest load, and any
+    problems.
+    """
     if report.searches:
         said = list(searched(report))
     else:
@@ -77,7 +81,7 @@ def conclusion(report: BenchmarkReport) -> str:
 
 
 def _figures_of(result: LoadResult) -> str:
-    """Return the figures of a load: “1 row: p50 1.4 ms, 719 rows/s”."""
+    """Describe the results of a load, such as “1 row: p50 1.4 ms, 719 rows/s”."""
     named = [f"{_rows(result.batch_size)}"]
     named += [f"at {number(result.rate_per_s)} requests/s"] if result.rate_per_s is not None else []
     named += [f"{result.concurrency} in flight"] if (result.concurrency or 1) > 1 else []
@@ -91,7 +95,9 @@ def _rows(batch_size: int) -> str:
 
 
 def remarks(results: Sequence[LoadResult]) -> Iterator[str]:
-    """Yield remarks on the figures in addition to `problem`, once for all loads that they apply to."""
+    """Yield remarks on the results, except each load's own `problem`. Remarks that apply to several loads are
+    merged.
+    """
     for metric in METRICS.values():
         yield from _not_reported(metric, results)
     yield from _remarked(results)
@@ -132,13 +138,15 @@ def _reached(report: BenchmarkReport, batch_size: int) -> Iterator[str]:
 
 
 def reached(result: LoadResult, slo: Slo) -> str:
-    """Return the percentile of a target: “p99 9.2 ms”."""
+    """Format the measured percentile of a latency target, such as “p99 9.2 ms”."""
     value_ms = result.value(slo.metric)
     return f"{METRICS[slo.metric].label} {'not reported' if value_ms is None else f'{number(value_ms)} ms'}"
 
 
 def _not_reported(metric: Metric, results: Sequence[LoadResult]) -> Iterator[str]:
-    """Yield why loads have no value of a metric, once per reason, without repeating a load's `problem`."""
+    """Yield each reason why a metric was not reported, together with its loads, excluding reasons that repeat a load's
+    `problem`.
+    """
     loads: dict[str, list[LoadResult]] = {}
     for result in results:
         if (reason := result.metrics[metric.name].reason) and reason != result.problem:

@@ -1,1 +1,1 @@
-"""Triton's Python-based backends: each `NAME/model.py` serves the models whose config says `backend: "NAME"`."""
+"""Triton's Python-based backends. Each `NAME/model.py` serves the models whose config sets `backend: "NAME"`."""

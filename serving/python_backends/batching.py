@@ -1,4 +1,4 @@
-"""Shared base of the backends for trained models, which run waiting requests as one batch and split the results.
+"""Base class of Rankline's Triton backends, which run waiting requests as one batch and split the results.
 
 Triton loads only `model.py` from a backend folder. This module, like `rankline.workflows.plan` for the backend
 `nvtabular`, is found through the Python path: the embedded server sets it, a container needs Rankline's directory in
@@ -38,14 +38,16 @@ _FEW_CELLS = 1 << 16
 
 
 class BatchingModel(ABC):
-    """The class that Triton's Python backend loads; one object per model instance, each in its own process."""
+    """Base class of the models that Triton's Python backend loads. Each model instance is an object in its own
+    process.
+    """
 
     FRAMEWORK: ClassVar[str]
     """Name of the framework, for messages."""
 
     @abstractmethod
     def load(self, model: ServedModel) -> Run:
-        """Load the model; raise TritonModelException if it is missing or damaged, or does not match the config.
+        """Load the model. Raise TritonModelException if it is missing, damaged or does not match the config.
 
         Returns:
             A function from one array per input, None for an omitted optional input, to one array per output, in the
@@ -53,7 +55,9 @@ class BatchingModel(ABC):
         """
 
     def load_step(self, model: ServedModel) -> Run:
-        """Load the model, behind the workflow at `<version>/plan` if the step has one; for errors see `load`."""
+        """Load the model, preceded by the workflow at `<version>/plan` if the step has one. Raises the same errors as
+        `load`.
+        """
         if not (model.version / PLAN).is_dir():
             return self.load(model)
         from rankline.serving.python_backends.plan_step import load_behind_workflow  # a model alone needs no Arrow
@@ -81,7 +85,7 @@ class BatchingModel(ABC):
         self._warm_up(model.max_batch_size)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer requests, joined into one run of the model; a request that cannot be run fails alone."""
+        """Answer requests by running them as joined batches. A request that fails does not affect the others."""
         batches = [self._read(request) for request in requests]
         if self._candidates is None or len(batches) == 1:
             return self._together(batches)
@@ -102,7 +106,7 @@ class BatchingModel(ABC):
         return [self._run_alone(batch) for batch in batches]
 
     def _check_lengths(self, batch: Batch) -> None:
-        """Raise ValueError if a list is longer than its row of values.
+        """Raise ValueError if the length of a list exceeds the number of values in its row.
 
         After joining with a wider request, the missing values would be read from that request's padding.
         """
@@ -110,7 +114,7 @@ class BatchingModel(ABC):
             values, lengths = batch[values_at], batch[lengths_at]
             if values is not None and lengths is not None and lengths.max(initial=0) > values.shape[1]:
                 name = self._inputs[lengths_at].name
-                raise ValueError(f"{name} has lists longer than the {values.shape[1]} values of a row")
+                raise ValueError(f"{name} has list lengths greater than the {values.shape[1]} values in a row")
 
     def _run_alone(self, batch: Batch) -> Any:
         try:
@@ -149,7 +153,7 @@ class BatchingModel(ABC):
         return [given[tensor.name].as_numpy() if tensor.name in given else None for tensor in self._inputs]
 
     def _warm_up(self, max_batch_size: int) -> None:
-        """Run once per size, so that no request up to the largest size pays for optimization or first allocations."""
+        """Run the model once per warm-up batch size, so that no request pays for optimization or first allocations."""
         for num_rows in sorted({min(rows, max(max_batch_size, 1)) for rows in WARM_UP_ROWS}):
             try:
                 self._run(*(None if is_mask(tensor) else tensor.zeros(num_rows) for tensor in self._inputs))
@@ -159,7 +163,7 @@ class BatchingModel(ABC):
 
 
 def is_mask(tensor: Tensor) -> bool:
-    """Whether a tensor flags the present values of a column; requests omit it if none is missing."""
+    """Whether a tensor is the mask of valid values of a column, which requests omit if no value is missing."""
     return tensor.optional and tensor.dtype == "bool" and tensor.name.endswith(VALID)
 
 
@@ -176,7 +180,7 @@ def join(arrays: Batch) -> Array | None:
     if not present:
         return None
     if len(present) < len(arrays):
-        raise ValueError("some of them omit an optional input, others do not")
+        raise ValueError("some requests omit an optional input that others include")
     return _concatenated(present)
 
 
@@ -186,7 +190,7 @@ def _concatenated(arrays: Sequence[Array]) -> Array:
     shape = sum(len(array) for array in arrays), max(array.shape[1] for array in arrays)
     num_cells, num_padded = sum(array.size for array in arrays), shape[0] * shape[1]
     if num_padded > max(_MAX_PADDING * num_cells, _FEW_CELLS):
-        raise ValueError(f"one has lists so long that {num_cells} values would be padded to {num_padded}")
+        raise ValueError(f"the lists differ so much in length that {num_cells} values would be padded to {num_padded}")
     joined = np.full(shape, fill_value(arrays[0].dtype), arrays[0].dtype)
     start = 0
     for array in arrays:
@@ -201,13 +205,13 @@ def _lists_among(names: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _candidates_of(model: ServedModel) -> Candidates | None:
-    """Return the tensors with one value per candidate; None if each row is a single candidate."""
+    """Return the tensors with one value per candidate, or None if the model scores one candidate per row."""
     names = names_in(model.parameters.get(CANDIDATES, ""))
     if not names:
         return None
     known = {tensor.name for tensor in model.inputs if tensor.dims == (-1,) and not tensor.optional}
     if unknown := sorted(set(names) - known):
-        raise pb_utils.TritonModelException(f"parameter {CANDIDATES} names {unknown}, expected inputs of dims [-1].")
+        raise pb_utils.TritonModelException(f"parameter {CANDIDATES} has {unknown}, expected inputs with dims [-1].")
     many = {*names, *(name + VALID for name in names)}
     made = [tensor.name for tensor in model.outputs]
     lists = {values_at for values_at, _ in _lists_among(made)}

@@ -33,7 +33,7 @@ class ServedModel:
 
     @classmethod
     def from_args(cls, args: Mapping[str, str]) -> "ServedModel":
-        """Read the arguments of `initialize`, in which `model_repository` is the model's own folder."""
+        """Parse the arguments of Triton's `initialize`, in which `model_repository` is the model's own directory."""
         config = json.loads(args["model_config"])
         return cls(
             version=Path(args["model_repository"]) / args["model_version"],
@@ -49,7 +49,7 @@ def whole_number(parameters: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(value)
     except ValueError:
-        raise pb_utils.TritonModelException(f"parameter {name} is {value!r}, expected a whole number.") from None
+        raise pb_utils.TritonModelException(f"parameter {name} is {value!r}, expected an integer.") from None
 
 
 def _declared(entry: Mapping[str, Any]) -> Tensor:
@@ -59,7 +59,7 @@ def _declared(entry: Mapping[str, Any]) -> Tensor:
 def check_tensors(
     model: str, side: str, declared: Sequence[Tensor], found: Mapping[str, np.dtype[Any]], *, all_of_them: bool = True
 ) -> None:
-    """Raise unless declared and actual tensors of a model have the same names and types."""
+    """Raise TritonModelException unless the model's tensors have the declared names and types."""
     names = {tensor.name for tensor in declared}
     if names - set(found) or (all_of_them and set(found) - names):
         raise pb_utils.TritonModelException(

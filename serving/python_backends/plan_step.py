@@ -25,7 +25,7 @@ def load_workflow(model: ServedModel) -> Run:
 
 
 def load_behind_workflow(model: ServedModel, load: Callable[[ServedModel], Run]) -> Run:
-    """Load a step with a workflow and a model, whose inputs are the workflow's outputs."""
+    """Load a step in which a model receives the outputs of a workflow."""
     transform, call = _open(model)
     between = tuple(tensor for column in transform.columns for tensor in column.spec.tensors)
     encode, predict = _run_of(call, model.inputs, between), load(replace(model, inputs=between))

@@ -1,4 +1,4 @@
-"""Requests with several candidates per row, and whose fault an error is: the request's or the server's."""
+"""Requests with several candidates per row, and the distinction between client and server errors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _NAMES = {"ResourceExhaustedError", "OutOfMemoryError", "InternalError", "Unknow
 
 
 def is_client_error(error: Exception) -> bool:
-    """Whether the request itself caused an error, such as by values or shapes that do not fit.
+    """Whether `error` was caused by the request itself, for example by invalid values or shapes.
 
     Lack of memory, unreadable files and bugs are errors of the server.
     """
@@ -30,7 +30,7 @@ def is_client_error(error: Exception) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Positions of a step's tensors that hold one value per candidate, and limits on their size.
+    """The positions of a step's per-candidate tensors, and limits on the number of candidates.
 
     `max_scores` limits the candidates over all rows of a run, `max_per_row` those of one row, unless it is 0.
     """
@@ -41,7 +41,7 @@ class Candidates:
     max_scores: int
 
     def shape_of(self, batch: Sequence[Array | None]) -> tuple[int, int]:
-        """Return the numbers of rows and of candidates in each row of a request.
+        """Return the number of rows in a request and the number of candidates per row.
 
         Raises:
             RequestError: there are no candidates, too many, or different numbers for different inputs.
@@ -50,7 +50,7 @@ class Candidates:
         name, (num_rows, count) = next(iter(shapes.items()))
         if len(set(shapes.values())) > 1:
             found = {name: shape[1] for name, shape in shapes.items()}
-            raise RequestError(f"rows have {found} candidates, expected the same number of each.")
+            raise RequestError(f"columns differ in candidates per row: {found}. Pass the same number in each column.")
         if not count:
             raise RequestError(f"{name!r} has no candidates, expected at least one per row.")
         if self.max_per_row and count > self.max_per_row:
@@ -65,7 +65,7 @@ class Candidates:
         return num_rows, count
 
     def groups(self, batches: Sequence[Sequence[Array | None]]) -> list[list[int]]:
-        """Group the positions of requests that are worth joining into one run, with similar candidate counts.
+        """Group the indices of requests with similar candidate counts, so that each group can run as one batch.
 
         An invalid request forms its own group.
         """
@@ -87,7 +87,7 @@ class Candidates:
         return [*groups, together] if together else groups
 
     def aligned(self, batches: Sequence[Sequence[Array | None]]) -> list[list[Array | None]]:
-        """Pad requests to the largest number of candidates, by repeating the last candidate of each row.
+        """Pad all requests to the maximum number of candidates by repeating the last candidate of each row.
 
         Repeated candidates are valid wherever the request itself is.
         """
@@ -105,10 +105,12 @@ class Candidates:
         ]
 
     def check_results(self, results: Sequence[Array], shape: tuple[int, int]) -> None:
-        """Raise if the outputs of a model do not have one score per candidate."""
+        """Raise ValueError unless the model's outputs have one score per candidate."""
         for at, name in self.outputs.items():
             if results[at].shape != shape:
-                raise ValueError(f"{name!r} has the shape {list(results[at].shape)} for {list(shape)} candidates")
+                raise ValueError(
+                    f"{name!r} has shape {list(results[at].shape)}, expected {list(shape)}: one score per candidate"
+                )
 
 
 def _widened(array: Array | None, width: int) -> Array | None:

@@ -109,11 +109,11 @@ class ExportedEnsemble:
         return cls(path=path, name=name, version=version, steps=steps, manifest=manifest)
 
     def check_made_from(self, prepared: Manifest) -> None:
-        """Raise unless the model was trained on this prepared data."""
+        """Raise ArtifactError unless the model was trained on the prepared data that `prepared` describes."""
         origin = self.manifest.made_from.get(prepared.kind, "(unknown)")
         if origin != prepared.fingerprint:
             raise ArtifactError(
-                f"{self.path} was exported from prepared data {origin[:12]}, but this is "
+                f"{self.path} was exported from prepared data {origin[:12]}, but the current data is "
                 f"{prepared.fingerprint[:12]}. Export again."
             )
 
@@ -131,7 +131,7 @@ class ExportedEnsemble:
         check_files(self.path, others, KIND)
 
     def activate(self, *, in_place_of: int | None = None, then: Callable[[], None] = lambda: None) -> None:
-        """Make this version the active one; a server that watches the directory switches to it.
+        """Activate this version. A server that watches the directory then switches to it.
 
         If it was compared with the version `in_place_of`, that one must still be active. `then` is called before
         another version can become active.
@@ -180,7 +180,7 @@ class ExportedEnsemble:
 
     @property
     def config(self) -> str:
-        """The configuration as JSON, which Triton accepts in place of the file."""
+        """The model configuration as JSON, which Triton accepts instead of `config.pbtxt`."""
         return str(json_format.MessageToJson(self.model_config, preserving_proto_field_name=True))
 
     @property
@@ -193,7 +193,7 @@ class ExportedEnsemble:
 
     @property
     def offline_metrics(self) -> dict[str, float]:
-        """Metrics of the model on the validation rows, measured during training."""
+        """Metrics of the model on the validation set, computed during training."""
         return dict(self.manifest.details["metrics"])
 
 
@@ -223,7 +223,7 @@ def names_in(path: Path) -> list[str]:
 
 
 def active_runs(repository: Path) -> frozenset[str]:
-    """Return the MLflow runs of the active versions of all ensembles under a directory, skipping damaged ones."""
+    """Return the MLflow run ids of the active versions of all ensembles under `repository`, skipping damaged ones."""
     found = set()
     for path in repository.glob("*"):
         try:
@@ -261,7 +261,7 @@ def _version_in(config: Any, path: Path) -> int:
 
 
 def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[str]) -> None:
-    """Refuse to replace the active version with a model of another project that has other input columns."""
+    """Raise ArtifactError if the active version is from another project with different input columns."""
     number = _replaced_version(path, name)
     try:
         details = Manifest.read(path / name / str(number)).details
@@ -272,8 +272,8 @@ def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[
     origin = (path.resolve() / details[MADE_IN]).resolve()
     if origin != model.resolve():
         raise ArtifactError(
-            f"{path} serves version {number} from another project, of the model in {origin}: it takes "
-            f"{listed(details[INPUTS], 5)}, but this one takes {listed(list(inputs), 5)}. Use another --repository, "
+            f"{path} serves version {number} of another project's model, in {origin}. That model requires "
+            f"{listed(details[INPUTS], 5)}, but this one requires {listed(list(inputs), 5)}. Use another --repository, "
             f"or export with --no-promote and then replace it: rankline promote {name}"
         )
 
@@ -369,7 +369,7 @@ def _adding(path: Path, name: str, timeout_s: float = 60) -> Iterator[None]:
 
 
 def _move_in(staging: Path, path: Path, name: str, number: int) -> None:
-    """Move a staged version into the repository: first its steps, last the manifest that makes it a version."""
+    """Move a staged version into the repository. The manifest is moved last because it makes the version visible."""
     sync_all(staging)
     for step in staging.iterdir():
         if step.name != name:
@@ -381,7 +381,9 @@ def _move_in(staging: Path, path: Path, name: str, number: int) -> None:
 
 
 def _prune_old_versions(path: Path, name: str, keep: int, spared: Collection[int | None], target: Path) -> None:
-    """Move the oldest versions to `target`, except versions in `spared` or in use. Each move is atomic."""
+    """Move all but the latest `keep` versions to `target`, unless they are in `spared` or in use. Each move is
+    atomic.
+    """
     for old in _numbers(path / name)[: -max(keep, 2)]:
         directory = path / name / str(old)
         if old not in spared and not is_in_use(directory):
@@ -427,7 +429,7 @@ def _refuse_foreign(path: Path, name: str) -> None:
 
 
 def _is_part(entry: str, name: str) -> bool:
-    """Whether an entry is a step, a version being written, or a file of the registry such as its lock."""
+    """Whether a directory entry is a step, a staging directory or a registry file."""
     return entry.startswith((_STAGING, REGISTRY, f".{REGISTRY}.")) or (entry.startswith(f"{name}_") and "_v" in entry)
 
 
@@ -438,7 +440,7 @@ def _name_in(path: Path) -> str:
         raise ArtifactError(f"{path.absolute()} does not exist.{there} Expected {KIND}: {remedy(KIND, path)}.")
     if len(names := names_in(path)) != 1:
         raise ArtifactError(
-            f"{path} contains {names or 'no'} ensembles, expected one. Export it again to another path."
+            f"{path} contains {names or 'no'} ensembles, expected one. Export the model again to another path."
         )
     return names[0]
 
@@ -449,7 +451,7 @@ def _numbers(ensemble: Path) -> list[int]:
 
 
 def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
-    """Return the names of the steps, and raise if anything in the version would run foreign code.
+    """Return the names of the steps. Raise ArtifactError if anything in the version would run foreign code.
 
     Triton would run such code while it loads a model, before the model's backend can verify files against the manifest.
     """
@@ -484,13 +486,15 @@ def _fields(config: Any) -> set[str]:
 
 
 def _parameters() -> set[str]:
-    """Return the parameters that an export may write. Triton would load any library in TRITON_BATCH_STRATEGY_PATH."""
+    """Return the parameters that a step may set. Others are refused because Triton would load any library in
+    TRITON_BATCH_STRATEGY_PATH.
+    """
     of_engines = {name for engine in engines().values() for name in (*engine.parameters, engine.threads_parameter)}
     return {MANIFEST_PARAMETER, CANDIDATES, MAX_LIST_LENGTH, CLASSES, *of_engines}
 
 
 def _replaced_version(path: Path, name: str) -> int | None:
-    """Return the active version; None if it cannot be read, in which case the calling export replaces it."""
+    """Return the active version, or None if it cannot be read and will be replaced by the export."""
     try:
         return active_version(path, name)
     except ArtifactError:

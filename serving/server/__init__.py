@@ -1,1 +1,1 @@
-"""A tritonserver as a child process: installation, start, supervision, model control and stop."""
+"""A tritonserver child process: installation, startup, supervision, model control and shutdown."""

@@ -27,14 +27,14 @@ _MAX_MESSAGE_BYTES = 1 << 20  # of an error: tracebacks may exceed gRPC's defaul
 
 @dataclass(frozen=True, kw_only=True)
 class ModelControl:
-    """Control of the models of one server; `timeout_s` includes the time to load a model."""
+    """A client for loading and unloading the models of one server. `timeout_s` includes the time to load a model."""
 
     address: str
     key: str = field(repr=False)
     timeout_s: float
 
     def is_ready(self, server_id: str) -> bool:
-        """Whether all models are loaded. The id distinguishes the server from an earlier one on the same port."""
+        """Whether all models are loaded on the server with this id, and not on an earlier server on the same port."""
         try:
             named = self._ask(lambda stub: stub.ServerMetadata, pb.ServerMetadataRequest()).name == server_id
             return named and bool(self._ask(lambda stub: stub.ServerReady, pb.ServerReadyRequest()).ready)
@@ -56,7 +56,7 @@ class ModelControl:
         self._command(lambda stub: stub.RepositoryModelLoad, request)
 
     def unload(self, model: str) -> None:
-        """Start unloading a model, which Triton completes once its requests are answered."""
+        """Start unloading a model. Triton completes this once all pending requests of the model are answered."""
         self._command(lambda stub: stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(model_name=model))
 
     def loaded(self) -> set[str]:

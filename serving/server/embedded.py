@@ -56,7 +56,7 @@ _TAKEN_PORT = re.compile(r"Socket '[^']*:(\d+)' already in use")
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """Configuration of a server.
+    """Configuration of an embedded Triton server.
 
     Attributes:
         repositories: Triton model repositories.
@@ -108,11 +108,13 @@ class Endpoints:
 
 
 class _RetryableStartError(ServerError):
-    """A failed start that is worth retrying: a crash of the server or of a model's process, a hang, or a lost port."""
+    """A failed start that is worth retrying, such as a crash of the server or a model process, a hang, or a port
+    conflict.
+    """
 
 
 class EmbeddedServer:
-    """A tritonserver process that lives as long as the `with` block, and never longer than this process.
+    """A tritonserver process that runs for the duration of a `with` block and never outlives this process.
 
     `launch.py` runs the server, and cleans up after it whether it is stopped, exits by itself or this process is
     killed.
@@ -238,7 +240,8 @@ class EmbeddedServer:
         )
 
     def restart(self, models: tuple[str, ...]) -> None:
-        """Restart the server at the same addresses with these models. If it was ready, its log is kept as `….old`.
+        """Restart the server with `models` at the same addresses. If it was ready, its log is saved with the suffix
+        `.old`.
 
         Raises:
             ServerError: as in `start`, or the server was never ready. The call may be repeated.
@@ -269,7 +272,8 @@ class EmbeddedServer:
         return f"tritonserver exited with status {status}{self._where()}. {self._reason()}"
 
     def load(self, model: str, config: str | None = None) -> None:
-        """Load a model, or reload it if its files have changed; the old model serves until the new one is ready.
+        """Load a model, or reload it if its files have changed. The old model serves requests until the new one is
+        ready.
 
         `config` is a configuration as JSON, used instead of the file. If the model's process crashes, loading is
         retried once; see `start`.
@@ -289,7 +293,7 @@ class EmbeddedServer:
         self._num_processes[model] = self._count_processes()[model]  # other models may have lost processes
 
     def _add_python_for(self, *models: str) -> None:
-        """Add the Python backend if models need it; without names, check all models of the repositories."""
+        """Add the Python backend if any of the models needs it, or if no models are named."""
         assert self._backends is not None
         assert self._installation is not None
         native = [folder.name for folder in self._backends.iterdir() if (folder / object_name(folder.name)).is_file()]
@@ -370,7 +374,7 @@ class EmbeddedServer:
             if not may_hang and time.monotonic() > look_at:
                 used_s = self._cpu_seconds_of_models()
                 if used_s is not None and used_s < cpu_s + _IDLE_CPU_S:
-                    raise _RetryableStartError(f"tritonserver hangs while starting{self._where()}. {self._reason()}")
+                    raise _RetryableStartError(f"tritonserver hung while starting{self._where()}. {self._reason()}")
                 cpu_s, look_at = used_s or 0.0, time.monotonic() + _IDLE_S
             time.sleep(_POLL_INTERVAL_S)
         self._raise_if_exited()
@@ -437,7 +441,9 @@ def _listens(pid: int, ports: Collection[int]) -> bool:
 
 
 def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
-    """Yield the repositories, through a link if the path has special characters: Triton splits paths at spaces."""
+    """Yield the repository paths, replaced by links if they contain special characters, because Triton splits paths at
+    spaces.
+    """
     for number, repository in enumerate(repositories):
         path = repository.absolute()
         if not _PLAIN_PATH.fullmatch(str(path)):
@@ -472,7 +478,7 @@ def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], 
 
 
 def _restrictions(config: ServerConfig, key: str) -> list[str]:
-    """Return the options that restrict protocols to this process, by a key that is never given to clients."""
+    """Return the options that restrict protocols to requests with a key, which is never given to clients."""
     closed = "trace,logging,shared-memory" + (",model-repository" if config.models else "")
     flags = ("--grpc-restricted-protocol", "--http-restricted-api")
     return [f"{flag}={closed}:{KEY_HEADER}={key}" for flag in flags]

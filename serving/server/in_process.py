@@ -33,12 +33,12 @@ class _LocalClient(Client):
 
 
 def open_ensemble(ensemble: ExportedEnsemble) -> Client:
-    """Load an ensemble into this process, with its files verified, and return a client for it."""
+    """Load an ensemble into this process, verify its files, and return a client for it."""
     return _LocalClient(ensemble)
 
 
 def unknown_columns(client: Client, rows: Any) -> list[str]:
-    """Return the names of columns in which no value of the first rows is in the exported vocabulary.
+    """Return the names of columns whose values in the first rows are all missing from the exported vocabulary.
 
     The result is empty for a client of a server, and for workflows run through NVTabular.
     """
@@ -51,7 +51,7 @@ def unknown_columns(client: Client, rows: Any) -> list[str]:
 
 
 class InProcess:
-    """A `Transport` that runs the steps itself."""
+    """A `Transport` that runs the steps of an ensemble in this process."""
 
     def __init__(self, ensemble: ExportedEnsemble) -> None:
         self._ensemble = ensemble
@@ -63,7 +63,9 @@ class InProcess:
         ]
 
     def transform_of(self, columns: Iterable[str]) -> Transform | None:
-        """Return the plan or workflow that takes all given columns, and so not the relay of a wide table."""
+        """Return the transform that takes all `columns`, or None. The relay step of a wide table takes only some of
+        them.
+        """
         names = set(columns)
         return next((found for found in self._transforms if names <= {spec.name for spec in found.inputs}), None)
 
@@ -77,7 +79,7 @@ class InProcess:
         return {tensor.schema.name: _array(tensor) for tensor in tensors}
 
     async def infer(self, message: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:  # noqa: ARG002
-        """Run the steps; raise RequestError if one cannot run the rows."""
+        """Run all steps. Raise RequestError if a step cannot process the rows."""
         tensors = dict(message)
         for run, inputs, outputs in self._steps:
             made = run({name: tensors[source] for name, source in inputs.items() if source in tensors})
@@ -125,14 +127,14 @@ def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:
             raise
         except Exception as error:  # engines raise anything
             reason = str(error).partition("\n")[0]
-            raise RequestError(f"{engine.name} could not run the rows: {reason}") from error
+            raise RequestError(f"{engine.name} failed to score the rows: {reason}") from error
         return dict(zip(outputs, made, strict=True))
 
     return call
 
 
 def _array(tensor: WireTensor) -> Any:
-    """Return a tensor's values in its shape; scalar strings stay in Arrow, which the plan takes without a copy."""
+    """Return a tensor's values in its shape. Scalar strings stay in Arrow, which the plan accepts without a copy."""
     values: Any = tensor.values
     if isinstance(values, pa.Array):
         if tensor.schema.is_scalar:

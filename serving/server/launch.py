@@ -1,4 +1,4 @@
-"""Run a program that leaves nothing behind when it ends, is stopped, or loses its parent.
+"""Run a program, and clean up after it when it exits, is stopped, or loses its parent.
 
     python -I -S launch.py PARENT_PID HOME STOP_TIMEOUT_S
 
@@ -113,7 +113,7 @@ def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) 
 
 
 def _lead_to_environment(pid: int, num_hidden: int) -> None:
-    """Redirect the last argument pointers of a program that has not started to values in its environment."""
+    """Point the last arguments of a program that has not started yet to values in its environment."""
     word = struct.Struct("=L" if struct.calcsize("P") == 4 else "=Q")
     with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
 
@@ -136,7 +136,8 @@ def _lead_to_environment(pid: int, num_hidden: int) -> None:
 
 
 def _watch(pid: int, parent_pid: int) -> bool:
-    """Wait until the program has exited, SIGTERM arrives or the parent is gone; return whether it can be asked to stop.
+    """Wait until the program exits, SIGTERM arrives or the parent is gone. Return whether the program can be asked to
+    stop.
 
     The parent is polled because a parent-death signal would arrive when the thread that started us ends.
     """
@@ -152,7 +153,8 @@ def _watch(pid: int, parent_pid: int) -> bool:
 
 
 def _ask_to_stop(pid: int, timeout_s: float) -> None:
-    """Ask the program to stop, and wait until it has exited, has nothing left to do or has used up its time.
+    """Ask the program to stop. Wait until it exits, sleeps after its child processes have exited, or the timeout
+    expires.
 
     tritonserver answers its requests, ends the models and their processes, and then sleeps: it checks its models only
     once a second, waits as long for a thread that collects metrics, and waits indefinitely for a model whose process
@@ -175,7 +177,7 @@ def _has_died(pid: int) -> bool:
 
 
 def _sleeps(pid: int) -> bool:
-    """Whether no thread of the program is running or runnable, and so the end of its child processes is handled."""
+    """Whether all threads of the program are sleeping, so that it has handled the exit of its child processes."""
     try:
         return all(_stat(thread)[0] == "S" for thread in Path(f"/proc/{pid}/task").iterdir())
     except OSError:  # a thread has exited since it was listed
@@ -203,7 +205,9 @@ def _children(parent_pid: int) -> Iterator[int]:
 
 
 def _stat(process: Path) -> list[str]:
-    """Return the fields of `proc(5)` stat after the name: state, parent, and so on."""
+    """Return the fields of /proc/PID/stat after the process name, starting with the state and the parent's process
+    id.
+    """
     return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 

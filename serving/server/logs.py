@@ -36,14 +36,14 @@ class ServerLog(Protocol):
         """Close our copy of the descriptor, once the process has its own."""
 
     def text(self) -> str:
-        """Return the output so far, or the end of it."""
+        """Return the output so far, or only its end if it is too long."""
 
     def close(self) -> None:
         """Free the resources of the log, after the process has exited."""
 
 
 class FileLog:
-    """A file that is kept; created or truncated on opening, with its directory.
+    """A log file that is kept. Opening it creates its directory if needed and truncates an existing file.
 
     Raises:
         ServerError: the file cannot be written.
@@ -73,7 +73,7 @@ class FileLog:
 
 
 class PipeLog:
-    """The last megabyte of output, in memory."""
+    """An in-memory log of the last megabyte of output."""
 
     def __init__(self) -> None:
         self._end = b""
@@ -102,7 +102,9 @@ class PipeLog:
 
 
 def failure_reason(log: str) -> str:
-    """Return the cause of a failed start: one line per model that could not be loaded, else the last error or line."""
+    """Return the cause of a failed start: one line per model that failed to load, or else the log's last error or
+    line.
+    """
     if models := {name: reason for pattern in _MODEL_FAILURES for name, reason in pattern.findall(log)}:
         return "\n".join(f"Model {name!r}: {_without_traceback(reason)}" for name, reason in models.items())
     lines = _ERROR.findall(log) or log.strip().splitlines()

@@ -19,14 +19,16 @@ _YOUNG_S = 60.0  # `launch.py` locks its directory within this time
 
 
 def new_home(program: str) -> Path:
-    """Return a path for a program's directory, after removing leftovers of killed programs with the same name."""
+    """Return a path for a new working directory of `program`, after removing the directories of killed processes."""
     directory, prefix = Path(tempfile.gettempdir()), f"rankline-{program}-"
     remove_left(directory, prefix)
     return directory / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def remove_left(directory: Path, prefix: str) -> None:
-    """Remove leftovers of killed launchers: directories with this prefix, and shared memory with the same names."""
+    """Remove what killed launchers left behind: directories starting with `prefix`, and shared memory named after
+    them.
+    """
     for home in directory.glob(f"{prefix}*"):
         with suppress(OSError):  # owned by another user, or gone
             found = home.stat()
@@ -80,11 +82,13 @@ class Launched:
         return int(self._read_line())
 
     def mark_running(self) -> None:
-        """From now on, ask the program to stop before killing it."""
+        """Mark the program as running, so that it is asked to stop before being killed."""
         self._process.send_signal(signal.SIGUSR1)
 
     def poll(self) -> int | None:
-        """Return the exit status, negative for a signal; None until the program exited and everything is removed."""
+        """Return the exit status (negative for a signal), or None until the program has exited and cleanup is
+        complete.
+        """
         return self._process.poll()
 
     def wait(self) -> int:

@@ -1,4 +1,4 @@
-"""Free ports on loopback."""
+"""Selection of free ports on the loopback interface."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ _DRAWS = 100
 
 
 def choose_ports(**wanted: int) -> dict[str, int]:
-    """Choose distinct ports on loopback by name: the requested ports if they are free, or any free ports for 0."""
+    """Choose a distinct loopback port for each name: the requested port, or any free port if 0 is requested."""
     chosen = dict(wanted)
     for name, number in wanted.items():
         chosen[name] = _choose(name, number, but=chosen.values())
@@ -58,7 +58,9 @@ def _bound(number: int) -> int:
 
 
 def _drawn() -> list[int]:
-    """Return random ports outside the range of outgoing connections, which could take them meanwhile; then any port."""
+    """Return random ports outside the range that the system uses for outgoing connections, then zeros for any free
+    port.
+    """
     first = int(_OF_CONNECTIONS.read_text(encoding="ascii").split()[0]) if _OF_CONNECTIONS.exists() else 0
     numbers = range(_FIRST, first)
     return [*SystemRandom().sample(numbers, min(_DRAWS, len(numbers))), *[0] * _DRAWS]

@@ -21,7 +21,9 @@ _MIN_PAUSE_S, _MAX_PAUSE_S = 5.0, 300.0  # between attempts to switch to a versi
 
 
 class Follower:
-    """Switches to the version that becomes active on disk, and passes a line for each event to `report`."""
+    """A watcher that switches to the version that becomes active on disk, and passes a line for each event to
+    `report`.
+    """
 
     def __init__(
         self, ensemble: ExportedEnsemble, report: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
@@ -34,7 +36,8 @@ class Follower:
         self._trouble = ""
 
     def step(self, switch_to: Callable[[ExportedEnsemble], None]) -> None:
-        """Check once, and call `switch_to` with a new version; it raises if it leaves the old version active.
+        """Check once, and call `switch_to` if a new version is active on disk. `switch_to` raises if it keeps the old
+        version.
 
         A version that could not be loaded is retried after growing pauses: its files may have been incomplete, the disk
         unavailable or memory short. It is reported again only if the reason changes.
@@ -65,7 +68,7 @@ class Follower:
 
 
 class Backoff:
-    """Schedules restarts: immediately after a long run, otherwise after pauses that double."""
+    """A restart schedule: immediately after a long run, otherwise after pauses that double each time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -92,7 +95,7 @@ class Backoff:
 
 
 class Supervisor:
-    """Keeps the server of one ensemble running, and can switch it to new versions.
+    """A supervisor that keeps the server of one ensemble running and can switch it to new versions.
 
     A new version is loaded next to the active one: first its steps, so that a failure changes nothing, then the
     ensemble, which Triton replaces between two requests. The old steps are unloaded when their last request is
@@ -131,7 +134,7 @@ class Supervisor:
             self.step()
 
     def step(self) -> None:
-        """Check once, and act. Return immediately during a pause between two starts."""
+        """Check the server once, and act on any problem. Return immediately during the pause before a restart."""
         self._look_for_end()
         if self._is_ended and not self._start_again():
             return
@@ -182,7 +185,7 @@ class Supervisor:
             self._report(f"version {old.version} still uses memory: {error}")
 
     def _go_back(self) -> None:
-        """Undo a failed switch in an order that always leaves an ensemble with loaded steps.
+        """Undo a failed switch, in an order that never leaves the active ensemble without its steps.
 
         An ensemble that took too long to load may still become active, so the steps of the rejected version are
         unloaded only after the server has confirmed that it loaded the old ensemble.
@@ -209,7 +212,7 @@ class Supervisor:
             self._report(f"{reason} Restarting it{f' in {pause_s:g} s' if pause_s else ''}.")
 
     def _start_again(self) -> bool:
-        """Restart a server that has exited if the pause is over; return whether it is running."""
+        """Restart an exited server once the pause is over, and return whether it is running."""
         if not self._backoff.is_due:
             return False
         try:
@@ -254,6 +257,8 @@ class Supervisor:
 
 
 def config_of(ensemble: ExportedEnsemble, *, port: int = 0, **choices: object) -> ServerConfig:
-    """Return the config for serving one ensemble. Metrics use the next port; `choices` are fields of `ServerConfig`."""
+    """Return the server config for one ensemble. Metrics use the port after `port`, and `choices` sets other fields of
+    `ServerConfig`.
+    """
     ports: dict[str, Any] = {"grpc_port": port, "metrics_port": port and port + 1}
     return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **ports, **choices)  # type: ignore[arg-type]

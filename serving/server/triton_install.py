@@ -56,7 +56,7 @@ class NativeBackends:
 
 @cache
 def native_backends() -> NativeBackends:
-    """Return the objects from this package or the cache, after compiling them if necessary.
+    """Return the native backends that are shipped with this package or cached, compiling them first if necessary.
 
     Engines whose library is not installed are left out: their Python backend reports what to install.
     """
@@ -75,7 +75,7 @@ def native_backends() -> NativeBackends:
 
 
 def library_of(engine: Engine) -> Path | None:
-    """Return the framework's library without importing the framework; None if it is not installed or has none."""
+    """Return the path of the framework's shared library without importing the framework, or None if there is none."""
     spec = find_spec(engine.module) if engine.library else None
     for folder in (spec and spec.submodule_search_locations) or ():
         for path in sorted(Path(folder).glob(engine.library)):
@@ -139,7 +139,7 @@ def _python_trouble(stub: Path) -> str:
 
 
 def need_python(models: Sequence[str], repositories: Sequence[Path], native: Collection[str]) -> bool:
-    """Whether any of the models, or steps of ensembles among them, runs in Python, or has an unreadable config.
+    """Whether any of the models, including the steps of ensembles, runs in Python or has an unreadable config.
 
     Triton's Python backend is only installed in this case: with it, any process that may load models could have Triton
     run its own `model.py`. The first repository that has a model is used; `native` are backends that have a native form
@@ -173,7 +173,7 @@ def _config_of(model: str, repositories: Sequence[Path]) -> Any:
 
 
 def assemble_backends(target: Path, further: tuple[Path, ...], native: Mapping[str, Path]) -> None:
-    """Create a directory of our backend folders and additional ones, without the Python backend.
+    """Create a directory with Rankline's backends and additional ones, but without Triton's Python backend.
 
     Files that Triton loads are copied (some MB) instead of linked: it rejects a library that "escapes backend
     directory". `native` maps backends to shared objects, for our folders.
@@ -229,7 +229,7 @@ def make_stub_environment(target: Path) -> None:
 
 
 def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")) -> None:
-    """Remove the empty directories that Triton's Python backend left behind between two times."""
+    """Remove empty directories left behind by Triton's Python backend and last modified between `begin` and `end`."""
     for path in directory.glob("python_env_*"):
         with suppress(OSError):  # not empty, owned by another user, or gone
             found = path.stat()
@@ -238,7 +238,8 @@ def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")
 
 
 def environment(installation: Installation, stub_environment: Path) -> dict[str, str]:
-    """Return our environment variables, with the stub's `python3` first on PATH and the libraries that the stub needs.
+    """Return this process's environment variables, with the stub's `python3` first on PATH and its libraries in
+    LD_LIBRARY_PATH.
 
     The interpreter's own library directory comes first: with another libpython of the same version, extension modules
     fail with `undefined symbol`.

@@ -15,7 +15,7 @@ PYTHON_RUNTIME = "model.py"
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A model that a backend runs.
+    """Configuration of a model that runs in a Triton backend.
 
     Attributes:
         inputs, outputs: tensors without the batch dimension.
@@ -62,7 +62,9 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleConfig:
-    """Models that Triton runs in sequence without a round trip; `version` is the version directory to serve."""
+    """Configuration of models that Triton runs in sequence without a round trip. `version` is the version directory to
+    serve.
+    """
 
     name: str
     version: int

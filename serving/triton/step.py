@@ -1,4 +1,4 @@
-"""Parameters and checksums of a step: the exporter writes them, backends and clients read them."""
+"""Parameters and checksums of a step, written by the exporter and read by the backends and clients."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +30,9 @@ COLUMNS_FILE = "columns.json"
 
 
 def check_step(model: Path, manifest: str) -> None:
-    """Verify the files of a step against the manifest of its version, at a path in its model repository."""
+    """Verify the files of a step against the manifest of its version, whose path is relative to the model
+    repository.
+    """
     check_step_files(model, Manifest.read((model.parent / manifest).parent).files)
 
 

@@ -44,7 +44,7 @@ class OutputColumn:
 
 
 class UncompiledTransform:
-    """A fitted workflow without its label."""
+    """A fitted NVTabular workflow that is served uncompiled, without its label."""
 
     def __init__(self, workflow: "nvt.Workflow", inputs: Iterable[ColumnSpec], columns: Iterable[OutputColumn]) -> None:
         self._workflow = workflow
@@ -55,7 +55,7 @@ class UncompiledTransform:
         inputs: Mapping[str, NDArray[Any] | pa.LargeBinaryArray | Padded],
         valid: Mapping[str, NDArray[np.bool_]] | None = None,
     ) -> dict[str, NDArray[Any] | Padded]:
-        """Transform raw rows; arguments and results are the same as in `TransformPlan.run`."""
+        """Transform raw rows, with the same arguments and results as `TransformPlan.run`."""
         import pandas as pd
 
         from rankline.workflows.nvt.compat import quiet_nvtabular, without_merlin_log
@@ -121,7 +121,9 @@ class UncompiledTransform:
 
 
 def _series(spec: ColumnSpec, column: Any, valid: NDArray[np.bool_] | None) -> "pd.Series[Any]":
-    """Return a raw column as pandas has it when NVTabular reads a table: missing values None or NaN, lists objects."""
+    """Convert a raw column to the series that NVTabular would see in a table, with None or NaN for missing values and
+    lists as objects.
+    """
     import pandas as pd
 
     if isinstance(column, Padded):
@@ -150,7 +152,7 @@ def _texts(values: Any) -> list[str | None]:
 
 def _values(spec: ColumnSpec, column: "pd.Series[Any]") -> NDArray[Any] | Padded:
     if spec.width is None and column.isna().any() and spec.numpy_dtype.kind != "f":
-        raise RequestError(f"column {spec.name!r} is missing in a row, but the model requires {spec.dtype}.")
+        raise RequestError(f"column {spec.name!r} has a missing value, but the model requires {spec.dtype}.")
     made, width = column_of_rows(column, is_list=spec.width is not None), spec.width
     elements = made.elements if isinstance(made, Lists) else made
     for step in fitting(spec.name, elements.values.dtype, spec.dtype, None if width == ANY_WIDTH else width):
@@ -162,7 +164,9 @@ def _values(spec: ColumnSpec, column: "pd.Series[Any]") -> NDArray[Any] | Padded
 def load_call(
     directory: Path, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> tuple[Transform, Callable[[Tensors], dict[str, NDArray[Any]]]]:
-    """Load the transform saved in a version directory, also as a function of tensors; see `tensor_call`."""
+    """Load the transform from a version directory, and return it together with its tensor function (see
+    `tensor_call`).
+    """
     if not (directory / COLUMNS_FILE).is_file():
         plan = TransformPlan.load(directory)
         return plan, call_of(plan, directory, candidates, max_list_length)
@@ -172,7 +176,7 @@ def load_call(
         transform = UncompiledTransform.load(directory)
     except ImportError as error:
         raise ArtifactError(
-            f"{directory} runs through NVTabular, which is not installed ({error}). The container image runs "
-            "compiled workflows only: export without --uncompiled, or serve it with rankline serve."
+            f"{directory} requires NVTabular, which is not installed ({error}). The container image runs only "
+            "compiled workflows. Export without --uncompiled, or serve the ensemble with rankline serve."
         ) from None
     return transform, tensor_call(transform, candidates, max_list_length)

@@ -16,7 +16,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """How a run is carried out. No option here changes the model.
+    """Options for how a run is executed. None of them changes the model.
 
     Attributes:
         checkpoint_every: steps between checkpoints; only the latest is kept. 0 disables checkpoints.
@@ -114,7 +114,7 @@ class TrainConfig(StepConfig):
         check_choice(self, "epoch_holdout", self.epoch_holdout in HOLDOUTS, " or ".join(HOLDOUTS))
         if doubled := _names(self) & _names(self.model):
             raise ConfigError(
-                f"model {self.model.name!r} has options {sorted(doubled)}, which every run already has. Rename "
+                f"model {self.model.name!r} has options {sorted(doubled)}, which are also training options. Rename "
                 "them in the model."
             )
 
@@ -125,7 +125,7 @@ class TrainConfig(StepConfig):
 
     @property
     def chooses_inside(self) -> bool:
-        """Whether a holdout of the training rows selects the epoch."""
+        """Whether the best epoch is selected on a holdout of the training rows."""
         return self.epoch_holdout == "inner" and self.early_stopping_patience > 0 and self.epochs > 1
 
     @property
@@ -138,16 +138,16 @@ class TrainConfig(StepConfig):
         """Raise `ConfigError` if the model ignores one of the options in `given`."""
         if ignored := sorted(self.to_dict().keys() - self.params.keys() & set(given)):
             raise ConfigError(
-                f"model {self.model.name!r} is not trained in steps and does not use {', '.join(ignored)}. Leave "
-                f"{'it' if len(ignored) == 1 else 'them'} out."
+                f"model {self.model.name!r} is not trained in steps and does not use {', '.join(ignored)}. Omit "
+                f"{'it' if len(ignored) == 1 else 'them'}."
             )
 
     def with_choices(self, **choices: Any) -> "TrainConfig":
-        """Return a copy with other options, of the run or of its model, by name."""
+        """Return a copy with the given options of the run or its model replaced, by name."""
         model: ModelConfig = choices.pop("model", self.model)
         if unknown := choices.keys() - _names(self) - _names(model):
             raise ConfigError(
-                f"a run of model {model.name!r} has no option {', '.join(sorted(unknown))}. Available: "
+                f"unknown training option {', '.join(sorted(unknown))} for model {model.name!r}. Available: "
                 f"{', '.join(sorted(_names(self) | _names(model)))}."
             )
         of_model = {name: value for name, value in choices.items() if name in _names(model)}
@@ -156,7 +156,9 @@ class TrainConfig(StepConfig):
 
     @classmethod
     def from_dict(cls, choices: Mapping[str, Any]) -> "TrainConfig":
-        """Return the config that `to_dict` wrote, also after a round trip through JSON, which makes lists of tuples."""
+        """Create the config from the output of `to_dict`, even after a JSON round trip, which turns tuples into
+        lists.
+        """
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()
         }

@@ -1,1 +1,1 @@
-"""Reading of prepared data for training, and conversion between file formats."""
+"""Prepared data for training: import, loading, and conversion between file formats."""

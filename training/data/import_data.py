@@ -71,7 +71,7 @@ def import_data(
     *,
     progress: Progress = SILENT,
 ) -> PreparedData:
-    """Validate, trim and publish the data."""
+    """Validate and trim external data, and publish it as prepared data."""
     refuse_foreign(output, KIND)
     if path.is_dir() and not (path / FILE_NAME).is_file():
         raise SpecError(
@@ -94,7 +94,7 @@ def import_data(
 
 
 def mappings_of(data: DataSet) -> dict[str, str]:
-    """Map our split names to the names of the mappings in the data."""
+    """Map Rankline's split names to the mapping names in the data."""
     names = data.spec.mappings.keys()
     if TRAIN not in names or not names & {VALID, TEST}:
         raise SpecError(f"{data.path}: source_spec has {sorted(names)}, expected {TRAIN} and either {TEST} or {VALID}.")
@@ -128,7 +128,7 @@ def spec_of(data: DataSet) -> FeatureSpec:
 
 
 def _channel_of(data: DataSet, name: str) -> str:
-    """Map a channel of any name to one of ours, by its name or else by its content."""
+    """Return the Rankline channel for a channel in the data, chosen by its name or else by its content."""
     if name in _CHANNELS:
         return name
     file = data.spec
@@ -137,7 +137,7 @@ def _channel_of(data: DataSet, name: str) -> str:
     if known or len(are_ids) != 1:
         reason = f"cannot be combined with {known}" if known else "contains both ids and numbers"
         raise SpecError(
-            f"channel_spec has {name!r}, an unknown channel that {reason}. Available: {', '.join(_CHANNELS)}."
+            f"channel_spec has the unknown channel {name!r}, which {reason}. Available: {', '.join(_CHANNELS)}."
         )
     if are_ids == {True}:
         return CATEGORICAL
@@ -151,9 +151,9 @@ def _feature(feature: Feature, channel: str) -> Feature:
             raise SpecError(f"{entry} has dimensions, but channel {channel!r} accepts only single numbers.")
         return Feature(name=feature.name, dtype="float32")
     if feature.cardinality is None:
-        raise SpecError(f"{entry} lacks 'cardinality', which ids in channel {channel!r} need.")
+        raise SpecError(f"{entry} is missing 'cardinality', which ids in channel {channel!r} require.")
     if np.dtype(feature.dtype).kind not in "iu":
-        raise SpecError(f"{entry}.dtype is {feature.dtype}, but channel {channel!r} needs ids of an integer type.")
+        raise SpecError(f"{entry}.dtype is {feature.dtype}, but channel {channel!r} requires integer ids.")
     num_ids = feature.cardinality + 1
     dimension = feature.embedding_dim or _emb_sz_rule(num_ids)[1]
     return replace(feature, dtype="int64", cardinality=num_ids, embedding_dim=dimension, null_fill=None)
@@ -168,7 +168,7 @@ class _Writer:
         self._histories, self._negatives = (self.spec.channels.get(channel, ()) for channel in (HISTORY, NEGATIVES))
 
     def write(self, split: str, directory: Path) -> Source:
-        """Write a split, and of validation rows also the inputs that a client would send."""
+        """Write a split. For the validation split, also write the raw inputs and labels as held-out rows."""
         labels = [label.name for label in self.spec.labels]
         schema, columns = arrow_schema(self.spec.features), [*self.spec.metadata.inputs, *labels]
         writer = FilesWriter(directory / split, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
@@ -233,7 +233,7 @@ class _Writer:
 
 
 def _save_workflow(spec: FeatureSpec, directory: Path) -> None:
-    """Save a workflow that passes a client's ids through.
+    """Save a workflow that passes ids sent by clients through unchanged.
 
     It keeps the latest items of a history that is too long, and makes all features of a history equally long.
     """
@@ -262,7 +262,7 @@ def _history(feature: Feature) -> Any:
 
 
 def trimmed(rows: Rows, histories: Sequence[str], negatives: Sequence[str]) -> dict[str, pa.ListArray]:
-    """Remove the zeros at both ends of each history.
+    """Strip the zero padding from both ends of all histories and negatives, and return the lists by column.
 
     Args:
         histories: list columns with the features of one history, which correspond item by item.
@@ -317,7 +317,7 @@ class _Trimmed:
         return arrow_lists(self.values, offsets_of(self.lengths))
 
     def check_like(self, other: "_Trimmed", *, or_empty: bool = False) -> None:
-        """Raise if a row has another number of ids, or padding at another end, than in the other column."""
+        """Raise DataError if any row differs from `other` in the number of ids or in the side of the padding."""
         differ = self.lengths != other.lengths
         if or_empty:
             differ &= self.lengths > 0

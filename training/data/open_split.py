@@ -1,4 +1,4 @@
-"""Opening of splits of prepared data, in any file format."""
+"""Open the splits of prepared data, in any file format."""
 
 import math
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def tensorflow_loader(
     if options.get("drop_last") and 0 < source.num_rows < batch_size:
         raise DataError(
             f"the {split} data has {source.num_rows:,} rows, fewer than one batch of {batch_size:,}. Use smaller "
-            "batches, or keep the last one."
+            "batches, or keep the last partial batch."
         )
     if source.type == TFRECORD:
         return _with_rows(_tfrecord_loader(prepared, spec, split, batch_size, options), prepared, split)
@@ -62,7 +62,7 @@ def parquet_split(
     split: str,
     options: StreamOptions,
 ) -> L:
-    """Open the part of the Parquet files that a split selects, with a loader of a framework."""
+    """Open a Parquet split with a framework's loader, reading only the rows that the split selects."""
     source = spec.source(split)
     files = ParquetFiles([prepared / name for name in source.files], source.part)
     return _with_rows(make(files, {**checks_of(spec), **options}), prepared, split)
@@ -82,9 +82,9 @@ def _tfrecord_loader(
     source = spec.source(split)
     if source.part:
         raise ConfigError(
-            f"the {split} data is {TFRECORD}, so no part of it can be held out to choose the epoch. Train a fixed "
-            "number of epochs (early_stopping_patience 0), choose by the validation rows (epoch_holdout "
-            f"'valid'), or convert it back: rankline convert RECIPE --to {PARQUET}"
+            f"the {split} data is {TFRECORD}, so no part of it can be held out to select an epoch. Train for a fixed "
+            "number of epochs (early_stopping_patience 0), select the epoch on the validation rows (epoch_holdout "
+            f"'valid'), or convert the data back: rankline convert RECIPE --to {PARQUET}"
         )
     if len(spec.labels) > 1:
         check_parquet(spec, reader="a model with several labels")
@@ -104,7 +104,7 @@ def _tfrecord_loader(
 
 
 def checks_of(spec: FeatureSpec) -> StreamOptions:
-    """Derive loader options from a spec: the range of ids, replacements for nulls, and finite labels.
+    """Derive loader options from a spec: valid id ranges, null replacements, and labels that must be finite.
 
     With several labels a row may lack some, and NaN marks a missing label.
     """
@@ -135,7 +135,7 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
 
 
 def check_parquet(spec: FeatureSpec, *, reader: str) -> None:
-    """Raise `ConfigError` if a split is not Parquet, on behalf of a reader that supports nothing else."""
+    """Raise `ConfigError` unless every split is Parquet, the only format that `reader` supports."""
     for split, source in spec.sources.items():
         if source.type != PARQUET:
             raise ConfigError(

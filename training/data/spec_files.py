@@ -1,4 +1,4 @@
-"""Files of any origin described by a `feature_spec.yaml`, read in blocks of rows and checked against the spec.
+"""Readers for data sets described by a `feature_spec.yaml`. Rows are read in blocks and checked against the spec.
 
     csv       no header; columns in the order of `features`; a list is one field of numbers separated by spaces; an
               empty field is a missing value, or an empty list
@@ -134,7 +134,7 @@ class DataSet:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """Consecutive rows of a chunk, at least one, all from the same file."""
+    """One or more consecutive rows of a chunk, all from the same file."""
 
     table: pa.Table
     path: Path
@@ -175,7 +175,7 @@ def _tfrecord(
 ) -> Iterator[tuple[float, pa.Table]]:
     if (counting := counting_feature(features)) is None:
         raise SpecError(
-            f"{place} are lists only, which do not determine the number of rows in a TFRecord. Add a column of "
+            f"{place} contains only lists, so the number of rows in a TFRecord is unknown. Add a column of "
             "single values, such as the label."
         )
     require("tensorflow", feature=f"reading {path}", extra="cpu")
@@ -187,13 +187,15 @@ def _tfrecord(
 
 
 def counting_feature(features: Iterable[Feature]) -> Feature | None:
-    """Return the single-value column that gives the number of rows of a TFRecord, preferably a required one."""
+    """Return the single-value feature used to count the rows of a TFRecord, preferably a required one."""
     single = (feature for feature in features if not feature.is_list)
     return min(single, key=lambda feature: feature.null_fill is not None, default=None)
 
 
 def _as_stored(feature: Feature) -> Feature:
-    """Return the feature with its dtype in an Example: int64 or float32. Ids are checked later."""
+    """Return the feature with its TFRecord dtype, int64 or float32, and without limits on ids, which are checked
+    later.
+    """
     dtype = "float32" if np.dtype(feature.dtype).kind == "f" else "int64"
     return replace(feature, dtype=dtype, cardinality=None, embedding_dim=None)
 
@@ -259,13 +261,13 @@ _READERS: dict[str, _Reader] = {PARQUET: _parquet, CSV: _csv}
 
 
 def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -> pa.Array:
-    """Check a column and convert it to the feature's dtype; `start` rows of the file precede it."""
+    """Validate a column and convert it to the feature's dtype. `start` is its row offset in the file."""
     where, entry = f"{path}: column {feature.name!r}", f"feature_spec.{feature.name}"
     if not arrays.is_numeric(column.type):
         raise SpecError(f"{where} is {column.type}, but {entry}.dtype is {feature.dtype}.")
     if missing := arrays.num_nulls(column):
         if feature.null_fill is None:
-            raise DataError(f"{where} lacks {missing:,} values. Fill them, or set {entry}.null_fill.")
+            raise DataError(f"{where} contains {missing:,} nulls. Fill them, or set {entry}.null_fill.")
         try:
             column = arrays.fill_nulls(column, feature.null_fill)
         except (pa.ArrowException, TypeError) as error:
@@ -274,7 +276,7 @@ def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -
     is_list = isinstance(numbers, Ragged) or numbers.ndim > 1
     if is_list != feature.is_list:
         kinds = ("lists", "without") if is_list else ("single values", "with")
-        raise SpecError(f"{where} contains {kinds[0]}, but {entry} is {kinds[1]} dimensions.")
+        raise SpecError(f"{where} contains {kinds[0]}, but {entry} is declared {kinds[1]} dimensions.")
     rows = _ListRows(numbers, where, start)
     values = _cast(rows, feature)
     if feature.cardinality is not None:
@@ -304,12 +306,12 @@ class _ListRows:
         if lengths.max(initial=0) > longest:
             row = int(lengths.argmax())
             raise SpecError(
-                f"{self._where} has a list of {lengths[row]} in row {self._start + row + 1}, but {name} is [{longest}]."
+                f"{self._where} has {lengths[row]} values in row {self._start + row + 1}, but {name} is [{longest}]."
             )
 
 
 def _cast(rows: _ListRows, feature: Feature) -> npt.NDArray[Any]:
-    """Convert the values to the feature's dtype. Fractions may be rounded; integers must not change."""
+    """Convert the values to the feature's dtype. Floats may be rounded, but integers must convert exactly."""
     values, dtype = rows.values, np.dtype(feature.dtype)
     if values.dtype == dtype:
         return values

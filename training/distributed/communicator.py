@@ -1,4 +1,4 @@
-"""Communication of workers that train together. Importing this module does not import a framework.
+"""Communication between workers that train together. Importing this module does not import a framework.
 
 A run has one worker, or several started by Horovod. Each has the whole model and a share of the rows; they exchange
 gradients in each step. Worker 0 logs and writes.
@@ -26,13 +26,13 @@ class Communicator(Protocol):
 
     @property
     def rank(self) -> int:
-        """Number of this worker; 0 logs and writes."""
+        """Rank of this worker. Worker 0 logs and writes files."""
 
     @property
     def size(self) -> int: ...
 
     def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], max_rows: int) -> list[Any]:
-        """Return sums over all workers, in a graph.
+        """Sum each tensor over all workers, inside a TensorFlow graph.
 
         Args:
             values: float32 tensors or `tf.IndexedSlices`, whose sums are slices again. Of slices only the rows used by
@@ -62,7 +62,7 @@ class Communicator(Protocol):
         """
 
     def propagating_errors(self) -> AbstractContextManager[None]:
-        """Stop all workers if one raises an error in the block; worker 0 raises the first error. Blocks can be nested.
+        """Stop all workers if any of them fails in the block. Worker 0 raises the first error. Blocks can be nested.
 
         Raises:
             WorkersError: another worker failed; the message has its number and its error.
@@ -118,7 +118,7 @@ def num_started(environment: Mapping[str, str]) -> int:
 
 
 def join_world(config: WorkersConfig | None = None) -> Communicator:
-    """Join the other workers, if horovodrun or mpirun started this process as one of several.
+    """Join the other workers if horovodrun or mpirun started this process.
 
     This imports TensorFlow and Horovod, and waits for the others.
 
@@ -130,7 +130,7 @@ def join_world(config: WorkersConfig | None = None) -> Communicator:
         if (number := num_started(os.environ)) > 1:
             raise ConfigError(
                 f"this is one of {number} processes started by a launcher other than Open MPI or horovodrun, and "
-                "each would train separately into the same directory. Start one process with --workers, or use "
+                "each would train separately and write to the same directory. Start one process with --workers, or use "
                 "Open MPI's mpirun."
             )
         return SOLO

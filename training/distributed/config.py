@@ -1,4 +1,4 @@
-"""Configuration of runs with several processes."""
+"""Configuration of training with multiple processes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ LAG_FACTOR = 10
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersConfig:
-    """How several processes train one model together.
+    """Settings for training one model with multiple processes.
 
     Attributes:
         workers: number of training processes; each reads its share of the rows.
@@ -52,9 +52,9 @@ class WorkersConfig:
         check_choice(self, "timeout_s", 1 <= self.timeout_s < math.inf, "a finite number of at least 1")
         if (self.min_workers or self.max_workers) and not 1 <= self.min_workers <= self.workers <= self.max_workers:
             raise ConfigError(
-                f"min_workers is {self.min_workers}, workers {self.workers}, max_workers {self.max_workers}: "
-                "expected 1 ≤ min_workers ≤ workers ≤ max_workers, or 0 for both limits to stop the run when a "
-                "worker exits."
+                f"min_workers is {self.min_workers}, workers is {self.workers} and max_workers is {self.max_workers}, "
+                "expected 1 ≤ min_workers ≤ workers ≤ max_workers. To stop the run when a worker exits, set both "
+                "limits to 0."
             )
 
     @property
@@ -62,11 +62,11 @@ class WorkersConfig:
         return self.max_workers > 0
 
     def of_world(self, config: "TrainConfig", size: int) -> "TrainConfig":
-        """Return the config of the whole run, given the config of one of its `size` workers."""
+        """Return the config of the whole run of `size` workers, with its total batch size and scaled learning rate."""
         batch_size = self.global_batch_size or config.batch_size * size
         if batch_size % size:
             raise ConfigError(
-                f"global_batch_size is {batch_size}, which is not divisible by {size} workers. Pass "
+                f"global_batch_size is {batch_size}, expected a multiple of the number of workers ({size}), such as "
                 f"{max(batch_size // size, 1) * size}."
             )
         growth = batch_size / config.batch_size

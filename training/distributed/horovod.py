@@ -1,5 +1,5 @@
-"""Communication of workers through Horovod (Sergeev & Del Balso 2018, arXiv:1802.05799), which only this module
-imports.
+"""Communication between workers through Horovod (Sergeev & Del Balso 2018, arXiv:1802.05799). Only this module imports
+it.
 
 Tables are exchanged as rows: each worker sends the rows that it used, once each, so the traffic depends on the batch
 and not on the table. Everything else is summed in one buffer.
@@ -25,12 +25,12 @@ try:
 except ImportError as error:
     if getattr(error, "installed_version", None):  # Horovod's own HorovodVersionMismatchError
         raise ConfigError(
-            f"Horovod was built for TensorFlow {getattr(error, 'installed_version', '')}, got {tf.__version__}. "
+            f"Horovod was built for TensorFlow {getattr(error, 'installed_version', '')}, not {tf.__version__}. "
             "Rebuild it: make horovod"
         ) from None
     reason = str(error).splitlines()[0]
     raise ConfigError(
-        f"several workers need Horovod, which cannot be imported ({reason}). Build it: make horovod"
+        f"multiple workers require Horovod, which cannot be imported ({reason}). Build it: make horovod"
     ) from None
 
 Array = npt.NDArray[Any]
@@ -47,7 +47,7 @@ _GRACE_S = 1.0  # time for worker 0 to print the error
 
 
 class HorovodWorld:
-    """The world of a process started by horovodrun, see `rankline.training.distributed.communicator.World`.
+    """The `Communicator` of a process started by horovodrun or mpirun.
 
     Joins the other workers, unless this process already has.
     """
@@ -80,7 +80,7 @@ class HorovodWorld:
         return int(hvd.size())
 
     def close(self) -> None:
-        """Leave the other workers. Workers that still communicate get a `WorkerLostError`."""
+        """Disconnect from the other workers. Those that are still communicating get a `WorkerLostError`."""
         hvd.shutdown()
 
     def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], max_rows: int) -> list[Any]:
@@ -147,7 +147,7 @@ class HorovodWorld:
             if _INTERRUPTED in text:
                 raise KeyboardInterrupt from None
             if any(name in text for name in _OF_HOROVOD) and _MISTAKE not in text:
-                raise WorkerLostError("another worker exited or does not respond. See its messages.") from error
+                raise WorkerLostError("another worker exited or stopped responding. See its output.") from error
             raise
 
     @contextmanager
@@ -169,7 +169,9 @@ class HorovodWorld:
             raise
 
     def _end(self, rank: int) -> None:
-        """Leave the other workers. Worker 0 may report the error first: horovodrun kills all workers when one exits."""
+        """Disconnect after an error. Worker 0 may report it first, because horovodrun kills all workers when one
+        exits.
+        """
         if self._has_ended:
             return
         self._has_ended = True
@@ -180,7 +182,7 @@ class HorovodWorld:
             time.sleep(_GRACE_S)
 
     def _factors(self, values: dict[int, Any]) -> dict[int, Any]:
-        """Return the factor of each value that is sent as float16; values sent as float32 have none.
+        """Return a scale factor for each value to send as float16. Values sent as float32 get none.
 
         Factors are powers of two, the same on all workers, for which the largest possible sum still fits into float16.
         Non-finite values stay non-finite.
@@ -205,7 +207,7 @@ class HorovodWorld:
 
 
 def _each_once(rows: Any) -> Any:
-    """Sum the rows of a gradient so that each occurs once."""
+    """Sum the gradient rows that share an index, so that each index occurs once."""
     indices, places = tf.unique(rows.indices)
     return tf.IndexedSlices(tf.math.unsorted_segment_sum(rows.values, places, tf.size(indices)), indices)
 
@@ -221,7 +223,7 @@ def _has_at_least(value: Any, num_numbers: int) -> bool:
 
 
 def _summed(values: dict[Any, Any], name: str) -> dict[Any, Any]:
-    """Return sums over all workers, computed in one exchange of one buffer."""
+    """Return the sum of each value over all workers, computed in a single all-reduce."""
     if not values:
         return {}
     buffer = tf.concat([tf.reshape(value, [-1]) for value in values.values()], axis=0)
@@ -232,7 +234,7 @@ def _summed(values: dict[Any, Any], name: str) -> dict[Any, Any]:
 
 
 def _store() -> str | None:
-    """URL of horovodrun's key-value store; None if MPI started the workers."""
+    """Return the URL of horovodrun's key-value store, or None if MPI started the workers."""
     address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{part}") for part in ("ADDR", "PORT"))
     return f"http://{address}:{port}/{_STORE_SCOPE}" if address and port else None
 
@@ -245,7 +247,7 @@ def _post(key: str, value: Any) -> None:
 
 
 def _wait_for(key: str) -> Any:
-    """Return the value that a worker posted; None if there is none within `_POSTED_TIMEOUT_S`."""
+    """Wait for a worker to post a value and return it, or None after `_POSTED_TIMEOUT_S`."""
     deadline_s = time.monotonic() + _POSTED_TIMEOUT_S
     while (store := _store()) and time.monotonic() < deadline_s:
         with suppress(OSError), urllib.request.urlopen(f"{store}/{key}", timeout=_STORE_TIMEOUT_S) as answer:

@@ -26,7 +26,7 @@ ENTRY_POINTS = "rankline.metrics"
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric of the scores of a split.
+    """A metric computed from the scored rows of a split.
 
     Attributes:
         measure: computes the metric; NaN if it is undefined for the rows.
@@ -64,7 +64,9 @@ OBJECTIVES = (_OF_SEVERAL, *_OBJECTIVES.values())
 
 
 def objective_of(heads: Sequence[Head]) -> Objective:
-    """Return the objective of early stopping and summaries; for several heads, the weighted mean of their losses."""
+    """Return the objective for early stopping and summaries. With several heads, it is the weighted mean of their
+    losses.
+    """
     return _OBJECTIVES[heads[0].task] if len(heads) == 1 else _OF_SEVERAL
 
 
@@ -81,12 +83,12 @@ def all_metrics() -> dict[str, Metric]:
 def _installed() -> dict[str, Metric]:
     found = installed(ENTRY_POINTS, Metric)
     if taken := sorted(found.keys() & METRICS):
-        raise ConfigError(f"entry point {taken[0]!r} of {ENTRY_POINTS} has the name of a built-in metric. Rename it.")
+        raise ConfigError(f"entry point {taken[0]!r} of {ENTRY_POINTS} conflicts with a built-in metric. Rename it.")
     return found
 
 
 def metric_names(heads: Sequence[Head]) -> dict[str, tuple[Head, Metric]]:
-    """Return metric name → head and metric, in display order."""
+    """Return a mapping from metric name to head and metric, in display order."""
     prefixes = _prefixes([head.column for head in heads])
     return {
         prefix + name: (head, metric)
@@ -97,7 +99,7 @@ def metric_names(heads: Sequence[Head]) -> dict[str, tuple[Head, Metric]]:
 
 
 def evaluate_heads(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
-    """Compute the metrics of each head over the rows that have its label, under the names of `metric_names`.
+    """Compute the metrics of each head over its labeled rows, keyed as in `metric_names`.
 
     Args:
         heads: in the order of labels and scores.
@@ -105,7 +107,7 @@ def evaluate_heads(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
             the heads' widths).
 
     Returns:
-        Finite values, see `measured_as`; with several heads also `loss`.
+        Finite values; with several heads also `loss`.
     """
     if len(heads) == 1:
         return evaluate_task(heads[0].task, rows)
@@ -120,7 +122,7 @@ def evaluate_heads(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
 
 
 def evaluate_task(task: str, rows: ScoredRows) -> dict[str, float]:
-    """Compute every metric of a task, by name without a prefix.
+    """Compute all metrics of a task, keyed by name without a head prefix.
 
     Returns:
         Finite values; NaN values are omitted, such as `gauc` if no group has both classes.
@@ -144,18 +146,18 @@ def _measured_by_package(name: str, metric: Metric, rows: ScoredRows) -> float:
         return float(metric.measure(rows))
     except Exception as error:  # arbitrary code of the package
         raise ConfigError(
-            f"metric {name!r} of an installed package failed ({type(error).__name__}: {error}). Fix or remove the "
+            f"metric {name!r} from an installed package failed ({type(error).__name__}: {error}). Fix or remove the "
             "package; --debug shows the traceback."
         ) from error
 
 
 def score_heads(heads: Sequence[Head], labels: Array, scores: Array, groups: Array | None = None) -> dict[str, float]:
-    """Compute `evaluate_heads` for rows of arrays."""
+    """Compute the metrics of all heads from arrays; see `evaluate_heads`."""
     return evaluate_heads(heads, ScoredRows.of(labels, scores, groups))
 
 
 def quality(labels: Array, scores: Array, groups: Array | None = None, *, task: str = BINARY) -> dict[str, float]:
-    """Compute `measured_as` for rows of arrays."""
+    """Compute the metrics of a task from arrays; see `evaluate_task`."""
     return evaluate_task(task, ScoredRows.of(labels, scores, groups))
 
 
@@ -178,7 +180,7 @@ METRICS = {
 
 
 def _prefixes(columns: Sequence[str]) -> list[str]:
-    """Return the prefix of each head's metric names, empty for a single head. MLflow allows few characters in names."""
+    """Return each head's metric name prefix, empty for a single head. Characters that MLflow rejects are replaced."""
     if len(columns) == 1:
         return [""]
     plain = [re.sub(r"[^A-Za-z0-9_.-]", "_", column) for column in columns]

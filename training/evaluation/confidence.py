@@ -23,7 +23,7 @@ _SMALLEST = 1e-7
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The difference between two models in a metric.
+    """The difference between two models on one metric.
 
     Attributes:
         error: standard error of the difference.
@@ -50,7 +50,7 @@ class Difference:
 
 
 def difference(name: str, before: tuple[Array, Array], after: tuple[Array, Array]) -> Difference:
-    """Compare two models by a metric of `MEASURABLE`.
+    """Compare two models on a metric from `MEASURABLE`.
 
     Args:
         before, after: labels and scores, shape (N,) each, or (N, C) for scores of several classes. If the labels are
@@ -103,7 +103,7 @@ MEASURABLE: Mapping[str, Callable[[Array, Array], Array]] = {
 
 
 def _ranks(values: Array) -> Array:
-    """Rank values from 1, and equal values by their mean rank. SciPy's equivalent takes a second to import."""
+    """Return 1-based ranks, with ties averaged. SciPy's equivalent takes a second to import."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     last: Array = np.cumsum(counts) - (counts - 1) / 2
     return last[places]

@@ -1,4 +1,4 @@
-"""Metrics of binary labels, numbers and several classes, exact over all rows unless a name says otherwise."""
+"""Metrics for binary, numeric and multiclass labels, exact over all rows unless a name says otherwise."""
 
 import numpy as np
 
@@ -31,18 +31,18 @@ def class_logloss(rows: ScoredRows) -> float:
     """Return the mean cross-entropy in nats; probabilities are clipped to at least 1e-7."""
     labels, scores = rows.labels, rows.scores
     if not np.isin(labels, np.arange(scores.shape[1])).all():
-        raise ValueError(f"labels contain values other than the numbers of {scores.shape[1]} classes.")
+        raise ValueError(f"labels contain values other than the indices of the {scores.shape[1]} classes.")
     of_class = scores[np.arange(len(labels)), labels.astype(np.int64)].astype(np.float64)
     return -rows.mean(np.log(np.clip(of_class, _SMALLEST, 1.0)))
 
 
 def accuracy(rows: ScoredRows) -> float:
-    """Return the fraction of rows whose most likely class, the first in a tie, is the label."""
+    """Return the fraction of rows whose label is the most likely class; ties go to the first class."""
     return rows.mean(rows.scores.argmax(axis=1) == rows.labels)
 
 
 def macro_f1(rows: ScoredRows) -> float:
-    """Return the mean over the classes of F1, 2·hits / (rows of the class + rows predicted as the class).
+    """Return the macro-averaged F1. A class's F1 is 2·hits / (rows of the class + rows predicted as the class).
 
     Classes without any such rows are ignored.
     """
@@ -56,7 +56,7 @@ def macro_f1(rows: ScoredRows) -> float:
 
 
 def confidence_error(rows: ScoredRows) -> float:
-    """Return the mean absolute difference between the most likely class's probability and its accuracy, in 15 bins.
+    """Return the expected calibration error of the most likely class, over 15 bins of equal width.
 
     Guo et al. 2017, "On Calibration of Modern Neural Networks".
     """
@@ -149,7 +149,9 @@ def gauc(rows: ScoredRows) -> float:
 
 
 def _share_above(gap: Array, counts: Array, num_thresholds: int) -> Array:
-    """Return the fraction of rows above each threshold, in descending order. `gap` is the interval of each row."""
+    """Return the fraction of rows above each threshold, highest threshold first. `gap` is each row's threshold
+    interval.
+    """
     if not len(gap):
         raise ValueError("AUC needs both classes.")
     in_gap = np.bincount(gap, weights=counts, minlength=num_thresholds - 1)

@@ -21,7 +21,7 @@ _PLAIN: Any = {"text.parse_math": False}  # column names may contain "$"
 
 
 def write_pictures(heads: Sequence[Head], labels: Array, scores: Array, path: Path) -> None:
-    """Draw a row of plots for each head."""
+    """Draw plots of model quality, one row per head, and write them to `path`."""
     with rc_context(_PLAIN):
         figure = Figure(figsize=(15, 4.4 * len(heads)))
         # Manual layout: Matplotlib's layout engines measure every text, which takes three times as long as drawing.

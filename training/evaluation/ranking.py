@@ -12,7 +12,7 @@ from rankline.training.distributed.communicator import Array
 
 
 class Ranking:
-    """Mean recall and NDCG of the first items over users. Users are added one by one, in constant memory.
+    """Mean recall and NDCG of the top items, accumulated user by user in constant memory.
 
     Items with equal scores are in random order, and the metrics are expected values: a model that gives every item the
     same score gets the metrics of random ranking.

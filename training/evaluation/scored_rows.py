@@ -1,4 +1,4 @@
-"""Scored rows as input of metrics, with equal rows stored once, and their collection from batches."""
+"""Scored rows, the input of metrics, collected from batches so that equal rows are stored once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Tally:
         self._held: list[tuple[Array, ...]] = []
 
     def add(self, labels: Array, scores: Array, groups: Array | None = None) -> None:
-        """Add a batch. Either all batches have groups, or none.
+        """Add a batch. Pass groups for all batches or for none.
 
         Raises:
             FloatingPointError: a score is not finite.
@@ -92,7 +92,7 @@ class Tally:
 
 
 def starts(values: Array) -> Array:
-    """Return a mask of the values that differ from their predecessor."""
+    """Return a mask of the values that differ from the preceding value, including the first."""
     changes = np.ones(len(values), dtype=bool)
     changes[1:] = values[1:] != values[:-1]
     return changes
@@ -123,7 +123,9 @@ def _unpacked(keys: Array, counts: Array, has_groups: bool) -> ScoredRows:
 
 
 def _merged(keys: Array, counts: Array) -> tuple[Array, Array]:
-    """Merge equal keys and sort them. The input consists of a few sorted ranges, which a stable sort only merges."""
+    """Sort the keys and sum the counts of equal ones. A stable sort is fast here because the input is a few sorted
+    runs.
+    """
     order = np.argsort(keys, kind="stable")
     begins = np.flatnonzero(starts(keys[order]))
     return keys[order][begins], np.add.reduceat(counts[order], begins) if len(begins) else counts
@@ -134,7 +136,7 @@ MAX_ROWS = 1_000_000
 
 
 class FirstRows:
-    """Labels and scores of the first rows, at most `MAX_ROWS`, in the order of the split."""
+    """The labels and scores of the first rows of a split, up to `MAX_ROWS`."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Array, Array]] = []

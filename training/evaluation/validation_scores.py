@@ -1,4 +1,4 @@
-"""Files with scored validation rows, which a run stores and which comparisons of runs read."""
+"""Files of scored validation rows, written by each run and read to compare runs."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ _HEADS = b"rankline.heads"
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationScores:
-    """The first validation rows with the scores of the published model.
+    """The labels of the first validation rows and their scores from the published model.
 
     Attributes:
         labels: shape (N,), for several heads (N, heads), NaN if missing.
@@ -39,7 +39,7 @@ class ValidationScores:
         return split_by_head(self.heads, ScoredRows.of(self.labels, self.scores))
 
     def write(self, directory: Path) -> None:
-        """Write `FILE`, with columns LABEL and LABEL_score for each head, and `PICTURE` to a directory."""
+        """Write `FILE`, which has the columns LABEL and LABEL_score for each head, and `PICTURE` to a directory."""
         from rankline.training.evaluation.plots import write_pictures
 
         labels, scores = (_columns(values) for values in (self.labels, self.scores))
@@ -64,7 +64,7 @@ class ValidationScores:
             labels = concat_outputs([_values(table[head.column], 1) for head in heads])
             scores = concat_outputs([_values(table[f"{head.column}_score"], head.width) for head in heads])
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"{path} has no scores of validation rows ({error}).") from None
+            raise ArtifactError(f"{path} does not contain validation scores ({error}).") from None
         return cls(heads=heads, labels=_narrow(labels), scores=_narrow(scores))
 
 

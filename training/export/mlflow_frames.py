@@ -1,4 +1,4 @@
-"""Scoring of data frames, as MLflow requires it of logged models."""
+"""Scoring of data frames, as MLflow requires of logged models."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class FrameScorer:
-    """Scores data frames with encoded ids; lists are one array per row.
+    """A scorer for data frames of encoded ids. A value of a list column is an array.
 
     Args:
         names: input tensors of the model, in the padded layout.

@@ -11,7 +11,7 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32
 
 
 def _load_pyfunc(data_path: str) -> FrameScorer:
-    """Load a logged model. MLflow calls this function of its loader module."""
+    """Load a logged model. MLflow looks up this function by name in the loader module."""
     session = onnxruntime.InferenceSession(data_path, providers=["CPUExecutionProvider"])
     taken = session.get_inputs()
     names = [tensor.name for tensor in session.get_outputs()]

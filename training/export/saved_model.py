@@ -66,7 +66,7 @@ def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Signature:
 
 
 def _load_pyfunc(data_path: str) -> FrameScorer:
-    """Load a logged model. MLflow calls this function of its loader module."""
+    """Load a logged model. MLflow looks up this function by name in the loader module."""
     signature = load_signature(Path(data_path))
 
     def score(arrays: Arrays) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
 
 
 def _split(model: Any) -> tuple[list[Any], Any]:
-    """Return the feature layers, which accept more layouts of columns than Keras inputs, and the rest of the model."""
+    """Split a model into feature layers for serving, which accept more input layouts than Keras does, and the rest."""
     layers, head = split_at_features(model)
     if foreign := [
         type(layer).__module__ for layer in layers if not isinstance(layer, DenseFeatures | SequenceFeatures)
@@ -188,6 +188,6 @@ def split_at_features(model: Any) -> tuple[list[Any], Any]:
         return layers, keras.Model([layer.output for layer in layers], model.output)
     except ValueError as error:
         raise ExportError(
-            "the model uses an input outside DenseFeatures or SequenceFeatures, so it cannot be exported for "
+            "the model has an input that bypasses DenseFeatures and SequenceFeatures, so it cannot be exported for "
             f"serving ({error})."
         ) from None

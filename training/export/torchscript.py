@@ -47,7 +47,7 @@ def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None
 
 
 def _load_pyfunc(data_path: str) -> FrameScorer:
-    """Load a logged model. MLflow calls this function of its loader module."""
+    """Load a logged model. MLflow looks up this function by name in the loader module."""
     model, outputs = load_torch_script(Path(data_path), torch, remedy="Train again.")
     names = input_names(model)
 

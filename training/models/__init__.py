@@ -1,4 +1,4 @@
-"""The models that come with Rankline. A new model is a folder with its config and its network, and one line here.
+"""The models included in Rankline. To add one, create a folder with its config and network, and add a line here.
 
 A model of another package needs no line here: `TrainConfig` accepts its config, and `--model MODULE:CLASS` names it. If
 the package declares an entry point in the group `rankline.models`, such as `tower = "shop.models:TowerConfig"`, the
@@ -67,8 +67,8 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
         fitting = sorted(name for name, other in MODELS.items() if _takes_rows(other, spec))
         got, expected = ("with", "without") if spec.is_sequential else ("without", "with")
         raise SpecError(
-            f"model {model.name!r} takes rows {expected} a history and an item to score (channels {TARGET!r} and "
-            f"{HISTORY!r}), but the data has rows {got}: {sorted(spec.channels)}. Choose one of "
+            f"model {model.name!r} requires rows {expected} a history and an item to score (channels {TARGET!r} and "
+            f"{HISTORY!r}), but the data has rows {got} them: {sorted(spec.channels)}. Choose one of "
             f"{', '.join(fitting)}."
         )
     heads = spec.heads
@@ -86,7 +86,7 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
 
 
 def check_memory(spec: FeatureSpec, model: ModelConfig, *, copies: int, num_bytes: int) -> None:
-    """Raise `ConfigError` if the weights of a model, with `copies` float32 values each, do not fit into `num_bytes`.
+    """Raise `ConfigError` if the model needs more than `num_bytes`, given `copies` float32 values per weight.
 
     The message names the column or option with the most weights.
     """

@@ -75,7 +75,7 @@ def scalar_layer(columns: Sequence[Any], step: StepConfig, **options: Any) -> An
 def embedded(
     inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig, *, with_numbers: bool = True
 ) -> Any:
-    """Return embeddings of all ids, and numbers, side by side, with dropout."""
+    """Concatenate the embeddings of all ids and, if `with_numbers`, the continuous features, and apply dropout."""
     columns = embedding_columns(spec.categorical, model)
     if with_numbers:
         columns += number_columns(spec.continuous)
@@ -89,7 +89,7 @@ def apply_dropout(x: Any, share: float) -> Any:
 
 
 def penalty(weight: float) -> Any:
-    """Return a penalty on the squared norm of a layer's output, averaged over the rows, or None if `weight` is 0."""
+    """Return a regularizer for the mean squared norm of a layer's output per row, or None if `weight` is 0."""
     return keras.regularizers.L2(weight) if weight else None
 
 
@@ -101,12 +101,13 @@ def dense_layers(x: Any, units: Iterable[int], dropout: float, *, first_initiali
 
 
 def logit(x: Any, width: int = 1) -> Any:
-    """Apply a linear layer; returns (N, width) in float32."""
+    """Apply a linear layer and return float32 logits of shape (N, width)."""
     return keras.layers.Dense(width, dtype=tf.float32)(x)
 
 
 def scores(x: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
-    """Return an output per head: a probability (N, 1), one per class (N, C), or a number (N, 1) in the label's unit.
+    """Return one output per head: a probability (N, 1), class probabilities (N, C), or a number (N, 1) in the label's
+    unit.
 
     Args:
         x: input of all heads, (N, D); or a list with one tensor per head.
@@ -125,7 +126,7 @@ def scores(x: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: S
 
 
 def _linear_terms(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig, width: int) -> Any:
-    """Return the sum of the weights of a row's ids, (N, width)."""
+    """Return the sum of the linear weights of each row's ids, shape (N, width)."""
     columns = [_embedding_column(feature, width, keras.initializers.Zeros()) for feature in spec.categorical]
     options = {"activity_regularizer": penalty(model.l2_linear), "dtype": tf.float32, "name": "linear"}
     weights = feature_layer(columns, spec.categorical, step, **options)(inputs)

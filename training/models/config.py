@@ -22,7 +22,7 @@ CORRECTED, REFERENCE = VARIANTS = ("corrected", "reference")
 
 @dataclass(frozen=True, kw_only=True)
 class StepConfig:
-    """How steps are computed. Networks may adapt their layout to it.
+    """Configuration of a training step. Networks may adapt their structure to it.
 
     Attributes:
         batch_size: rows per step.
@@ -75,7 +75,7 @@ class ModelConfig:
         return spec if self.uses_negatives else spec.for_scoring
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:  # noqa: ARG002  (subclasses need it)
-        """Return a lower bound on the number of weights, by the column or option that determines them."""
+        """Return lower bounds on the number of weights, keyed by the column or option that determines them."""
         return {
             entry.name: dense_weights(*units)
             for entry in fields(self)
@@ -90,7 +90,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TablesConfig(ModelConfig):
-    """A model that consists of tables only, fitted to all rows in memory.
+    """Config of a model that consists only of tables, fitted to all rows in memory.
 
     Options about steps and gradients, such as `optimizer` and `learning_rate`, do not apply to it.
 
@@ -163,7 +163,8 @@ class NetworkConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TabularConfig(NetworkConfig):
-    """A model that concatenates embeddings of any width and numbers. The defaults are a good MLP for MovieLens.
+    """Config of a model that concatenates embeddings of any width with numbers. The defaults give a good MLP for
+    MovieLens.
 
     Attributes:
         embedding_dim: columns of every embedding table; 0 uses NVTabular's rule, up to `embedding_dim_cap`.
@@ -183,7 +184,7 @@ class TabularConfig(NetworkConfig):
         check_units(self, "hidden")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """Include the first dense layer, because its input width is known."""
+        """Also count the first dense layer, whose input width is known."""
         return {**super().num_weights(spec), "hidden": dense_weights(self.input_width(spec), *self.hidden)}
 
     def input_width(self, spec: FeatureSpec) -> int:
@@ -195,7 +196,7 @@ class TabularConfig(NetworkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialConfig(NetworkConfig):
-    """A model that scores an item against the history of a user.
+    """Config of a model that scores an item against a user's history.
 
     Attributes:
         hidden: units of the dense layers before the score.
@@ -228,10 +229,12 @@ class SequentialConfig(NetworkConfig):
 
 
 def check_units(config: ModelConfig, *names: str) -> None:
-    """Raise `ConfigError` if a dense layer has no units or too many. An empty list of layers is valid."""
+    """Raise `ConfigError` if an option lists too many dense layers or an invalid number of units. Empty lists are
+    valid.
+    """
     for name in names:
         layers = getattr(config, name)
-        check_choice(config, name, all(units >= 1 for units in layers), "whole numbers of at least 1")
+        check_choice(config, name, all(units >= 1 for units in layers), "positive integers")
         check_choice(config, name, all(units <= MAX_UNITS for units in layers), f"at most {MAX_UNITS} units each")
         if len(layers) > _MAX_LAYERS:
             raise ConfigError(f"{name} has {len(layers)} layers, expected at most {_MAX_LAYERS}.")
@@ -242,7 +245,7 @@ def dense_weights(*widths: int) -> int:
 
 
 def table_weights(spec: FeatureSpec, width: Callable[[Feature], int]) -> dict[str, int]:
-    """Number of weights of the embedding tables, by column; histories share the tables of the item."""
+    """Return the number of weights of each embedding table, keyed by column. Histories share the item's tables."""
     shared = {feature.name for name in (HISTORY, NEGATIVES) for feature in spec.channel(name)}
     return {
         f"column {feature.name!r}": feature.embedding_shape[0] * width(feature)

@@ -1,4 +1,4 @@
-"""The frameworks that train models. Does not import them."""
+"""Frameworks that train models. Importing this module does not import any of them."""
 
 from dataclasses import dataclass
 

@@ -64,7 +64,7 @@ class Best:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A saved run.
+    """A checkpoint of a run, from which it can be resumed.
 
     Attributes:
         config: options of the run, as JSON values.
@@ -98,7 +98,7 @@ class Checkpoint:
     def of(
         cls, header: Mapping[str, Any], fingerprint: str, *, state: Sequence[Array], best: Sequence[Array]
     ) -> "Checkpoint":
-        """Build a checkpoint from its header and its arrays, which are in the order of the header's names."""
+        """Build a checkpoint from its header and its arrays, given in the order of the names in the header."""
         header = {"chosen": {}, **header}  # earlier versions lack it
         return cls(
             fingerprint=fingerprint,
@@ -129,11 +129,11 @@ class Checkpoint:
             ) from None
 
     def check(self, config: TrainConfig, fingerprint: str, *, free: Sequence[str] = CHANGEABLE_ON_RESUME) -> None:
-        """Raise if the data differs from the checkpoint's, or an option that is not in `free`."""
+        """Raise an error if the data or any option that is not in `free` differs from the checkpoint's."""
         if fingerprint != self.fingerprint:
             raise ArtifactError(
-                f"the checkpoint was made from prepared data {self.fingerprint[:12]}, got {fingerprint[:12]}. "
-                "Restore that data, or delete the checkpoint and train without --resume."
+                f"the checkpoint was made from prepared data {self.fingerprint[:12]}, not {fingerprint[:12]}. "
+                "Restore the original data, or delete the checkpoint and train without --resume."
             )
         got = plain(config)
         has_other_model = got["model"] != self.config["model"]  # whose options differ
@@ -153,7 +153,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The latest checkpoint of a run, and when to write the next."""
+    """Writes and removes the checkpoint of a run, and determines when the next one is due."""
 
     def __init__(
         self, path: Path, every: int, first: Checkpoint, *, last_step: int | None, world: Communicator = SOLO
@@ -222,7 +222,7 @@ class Reader:
 
 
 def plain(config: TrainConfig) -> dict[str, Any]:
-    """Return the options as JSON values, with lists instead of tuples."""
+    """Return the options as built-in types, as after a JSON round trip: tuples become lists."""
     choices: dict[str, Any] = json.loads(json.dumps(config.to_dict()))
     return choices
 
@@ -283,7 +283,7 @@ def check_same(
 
 
 def shared_checkpoint(world: Communicator, checkpoint: Checkpoint | None) -> Checkpoint | None:
-    """Return worker 0's checkpoint on all workers, or None if it has none.
+    """Return worker 0's checkpoint on all workers, or None if worker 0 has none.
 
     Only worker 0 has the arrays; `rankline.training.trainers.base.Trainer.share_state` sends the state to the others.
     """
@@ -307,7 +307,7 @@ _STEP_COUNTERS = ("/iteration", "/finite_steps")  # name suffixes of the optimiz
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """One start of all workers of an elastic run.
+    """One start of an elastic run, with a fixed set of workers.
 
     Attributes:
         number: number of earlier starts.

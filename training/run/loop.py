@@ -45,7 +45,7 @@ class OpenData:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """How long a run trains, and which split measures its epochs.
+    """The length of a fit, and the split on which its epochs are evaluated.
 
     Attributes:
         epochs: maximum number of epochs.
@@ -65,7 +65,7 @@ class Phase:
 
 
 class TrainingRun:
-    """Trains one model epoch by epoch and evaluates it. All workers create one and call its methods together.
+    """Trains one model epoch by epoch and evaluates it. All workers create an instance and make the same calls.
 
     The config is that of the whole run: the learning rate decays over all of its epochs, even if `span` has fewer.
     """
@@ -108,7 +108,9 @@ class TrainingRun:
             self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
 
     def run(self) -> Mapping[str, float]:
-        """Train until the last epoch or early stopping; the model then has the weights to keep."""
+        """Train until the last epoch or early stopping, set the best weights, and return the metrics of the best
+        epoch.
+        """
         try:
             while not self._is_done():
                 self._run_epoch()
@@ -208,7 +210,9 @@ class TrainingRun:
         return now
 
     def _figures(self, now: "_Sums", last: "_Sums") -> dict[str, float]:
-        """Return the metrics of the steps between two reports; the loss is the epoch's if steps have none."""
+        """Return the metrics of the steps between two reports. If steps have no loss of their own, the epoch's loss is
+        used.
+        """
         num_rows = now.mark.num_rows - last.mark.num_rows
         of_steps = (now.loss_sum - last.loss_sum) / num_rows
         figures = {
@@ -224,7 +228,9 @@ class TrainingRun:
         return (sums.loss_sum - self._at.loss_sum) / self._epoch_rows()
 
     def _epoch_rows(self) -> int:
-        """Number of rows trained on in the current epoch; only its last batch may be smaller than the others."""
+        """Return the number of rows trained on so far in this epoch. Only the last batch can be smaller than the
+        others.
+        """
         return min(self._at.batch * self._config.batch_size, self._num_rows)
 
     def _show(self, note: str) -> None:
@@ -245,11 +251,13 @@ class TrainingRun:
             step = self._trainer.diverged_at() or self._at.step
             epoch, batch = divmod(step - 1, len(self._data.train))
             place = f"step {step} (epoch {epoch + 1}, batch {batch + 1} of {len(self._data.train)})"
-            raise self._diverged(f"the training loss is {loss_sum} since {place}")
+            raise self._diverged(f"the training loss has been {loss_sum} since {place}")
         return loss_sum
 
     def _check_finite(self, weights: Iterable[Array]) -> None:
-        """Raise if a weight is not finite. The loss may not show it: TensorFlow's ReLU turns NaN into 0."""
+        """Raise an error if a weight is not finite. The loss may hide it, because TensorFlow's ReLU turns NaN into
+        0.
+        """
         if not all_finite(weights):
             raise self._diverged(f"weights are not finite after step {self._at.step}")
 
@@ -278,7 +286,7 @@ class TrainingRun:
         except DataError as error:
             if split != INNER:
                 raise
-            raise DataError(f"{error} Or set early_stopping_patience 0 to train a fixed number of epochs.") from None
+            raise DataError(f"{error} Or set early_stopping_patience to 0 for a fixed number of epochs.") from None
         self._scored = first_rows or self._scored
         return {f"{split}_{name}": figure for name, figure in figures.items()}
 
@@ -347,5 +355,5 @@ def _explained(heads: Sequence[Head], split: str) -> Iterator[None]:
     except ValueError as error:
         expected = " and ".join(dict.fromkeys(map(expected_labels, heads))).replace("0 or 1", "0 and 1")
         raise DataError(
-            f"the {split} data cannot be evaluated: {error} Prepare it again with rows of every label: {expected}."
+            f"the {split} data cannot be evaluated: {error} Prepare it again with rows for every label: {expected}."
         ) from None

@@ -68,7 +68,7 @@ class TrialPruned(Exception):  # noqa: N818  (no error)
 
 
 class Observer:
-    """Receives the events of a run. Does nothing itself."""
+    """Base class for receivers of a run's events. All methods do nothing."""
 
     every_step = False
     """Whether to call `on_log` after every step instead of a few times per second."""

@@ -160,7 +160,7 @@ def run_trial(
     progress: Progress = SILENT,
     observers: Callable[[RunLog], Iterable[Observer]] = lambda _: (),
 ) -> Mapping[str, float]:
-    """Train without the holdout of the training rows and return the holdout's metrics. Nothing is published.
+    """Train on all but the held-out training rows and return the metrics on the holdout. Nothing is published.
 
     This compares configurations without touching the validation rows, which can then measure the best one.
 
@@ -181,7 +181,9 @@ def run_trial(
 
 @contextmanager
 def _visible_devices(session: SessionConfig) -> Iterator[None]:
-    """Hide GPUs from a CPU run within the block. Both frameworks look for GPUs when they first need a device."""
+    """Hide GPUs inside the block if the run uses the CPU. Both frameworks look for GPUs when they first need a
+    device.
+    """
     if session.device != "cpu":
         yield
         return
@@ -230,7 +232,7 @@ class _Job:
 
     @property
     def checkpoint_every(self) -> int:
-        """Steps between checkpoints; 0 writes none. Elastic runs always write them."""
+        """Number of steps between checkpoints, or 0 for no checkpoints. Elastic runs always write them."""
         return self.session.checkpoint_every or (self.workers.commit_every if self.workers.is_elastic else 0)
 
 
@@ -267,8 +269,8 @@ def _checked(
     all_metrics()  # fail now, not after the first epoch, if a package's metric cannot be loaded
     if session.device == "cuda" and not job.trainer_type.sees_gpu():
         raise ConfigError(
-            f"device is 'cuda', but {framework.name} finds no GPU. Omit it, or run nvidia-smi and check that "
-            f"this {framework.name} is built with CUDA."
+            f"device is 'cuda', but {framework.name} finds no GPU. Omit it, or run nvidia-smi and check that this "
+            f"{framework.name} was built with CUDA."
         )
     if session.device == "cpu" and job.trainer_type.sees_gpu():
         raise ConfigError(f"device is 'cpu', but {framework.name} is already using the GPU. Start a new process.")
@@ -277,7 +279,7 @@ def _checked(
 
 
 def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
-    """Return the checkpoint to resume from, if any; otherwise make sure that none would be overwritten."""
+    """Return the checkpoint to resume from. If there is none, raise an error if a checkpoint would be overwritten."""
     found = None
     if job.is_first:
         # The launcher may not know of a checkpoint written just before the last generation ended.
@@ -314,7 +316,7 @@ def _opened(job: _Job, open_split: Callable[..., Batches], spec: FeatureSpec) ->
 
 
 class _Fitting:
-    """The one or two fits of a run: to select the number of epochs, if rows are held out for it, and to publish."""
+    """The one or two fits of a run: one to choose the number of epochs, if rows are held out, and one to publish."""
 
     def __init__(
         self, job: _Job, log: RunLog, observer: Observer, progress: Progress, resumed: Checkpoint | None
@@ -417,7 +419,7 @@ def _num_parameters(trainer: Trainer) -> dict[str, int]:
 def _recorded(
     job: _Job, tracking: TrackingConfig, resumed: Checkpoint | None, generation: Generation | None
 ) -> Iterator[RunLog]:
-    """Open the MLflow run on worker 0, or reopen the run of the checkpoint or of an earlier generation.
+    """Open an MLflow run on worker 0, or reopen the run that the checkpoint or an earlier generation used.
 
     Options and data are logged before any observer adds to the run.
     """

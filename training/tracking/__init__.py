@@ -1,4 +1,4 @@
-"""Runs in MLflow, with configuration, data, metrics and the model itself.
+"""MLflow runs that record configuration, data, metrics and the model itself.
 
 MLflow 3 stores runs in SQLite, all in one work directory (`mlflow.db` and `mlartifacts/`), or on a server. A run logs
 only to its journal (`rankline.training.tracking.journal`), which is uploaded to the store in the background
@@ -38,7 +38,7 @@ _PYFUNC_PACKAGES = ("numpy", "pandas")
 
 
 class RunLog:
-    """The current run. Each entry is on disk when a method returns, and in the store a few seconds later.
+    """The log of the current run. Entries are on disk when a method returns, and in the store a few seconds later.
 
     Args:
         run_id: id in the store, or the journal's if the store did not respond at the start.
@@ -69,7 +69,9 @@ class RunLog:
         )
 
     def log_metrics(self, metrics: Mapping[str, float], step: int, *, of_model: bool = False) -> None:
-        """Log metrics at a step or epoch; with `of_model` also for the last logged model, on the validation data."""
+        """Log metrics at a step or epoch. With `of_model`, also attach them to the last logged model, on the validation
+        data.
+        """
         values = {name: float(value) for name, value in metrics.items()}
         self._append("metrics", values=values, step=step, ms=_now_ms(), of_model=of_model)
 
@@ -81,7 +83,7 @@ class RunLog:
         self._append("remark", text=text)
 
     def log_artifact(self, path: Path) -> None:
-        """Log the current content of a file, or of a directory under its own name."""
+        """Log the current content of a file or directory as an artifact with the same name."""
         if self._journal:
             self._append("artifact", path=self._journal.keep(path))
 
@@ -94,7 +96,7 @@ class RunLog:
         loader_module: str,
         packages: Sequence[str],
     ) -> None:
-        """Log a model as a logged model named "model", with signature and input example."""
+        """Log a model to MLflow under the name "model", with signature and input example."""
         if not self._journal:
             return
         import mlflow.pyfunc

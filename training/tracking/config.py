@@ -1,4 +1,4 @@
-"""Configuration of tracking. Does not import MLflow."""
+"""Configuration of tracking. Importing this module does not import MLflow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ OWN_ID = "rankline.id"
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
-    """Where to record a run.
+    """Settings for where to record a run.
 
     Attributes:
         directory: directory of `mlflow.db` and `mlartifacts/`, created if missing.
@@ -41,12 +41,12 @@ class TrackingConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, str | None], directory: Path) -> "TrackingConfig":
-        """Return the config that `to_dict` wrote; `directory` is the work directory that contained it."""
+        """Build a config from the output of `to_dict`. `directory` is the work directory that contained it."""
         server = values.get("server")  # earlier versions kept the password
         return cls(**{**values, "directory": directory, "server": server and without_credentials(server)})  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, str | None]:
-        """Return plain values for JSON, without the directory, because it may be moved."""
+        """Return JSON-serializable values, without the directory, because it may be moved."""
         return {name: value for name, value in vars(self).items() if name != "directory"}
 
     @property
@@ -55,7 +55,7 @@ class TrackingConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether the store is a file, so that waiting for it always succeeds."""
+        """Whether the store is a local file, so that waiting for it needs no timeout."""
         return file_of(self.uri) is not None
 
     @property

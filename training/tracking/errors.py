@@ -1,4 +1,4 @@
-"""One-line explanations of errors of a store. Does not import MLflow."""
+"""One-line explanations of errors from an MLflow store. Importing this module does not import MLflow."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Journals of runs, which contain logged entries until the store has them. Does not import MLflow.
+"""Journals of runs, which store logged entries until they are uploaded. Importing this module does not import MLflow.
 
     ID/
         journal        a line per entry: CRC-32 of the rest of the line, and JSON
@@ -54,7 +54,7 @@ class Delivered(NamedTuple):
 
 
 class InUse(ArtifactError):  # noqa: N818  (a state, not a fault)
-    """Another process writes or uploads the journal."""
+    """Raised if another process is writing or uploading the journal."""
 
 
 class Journal:
@@ -109,7 +109,9 @@ class Journal:
                 raise
 
     def keep(self, path: Path) -> str:
-        """Store a file or directory under its own name, by hard links if possible. Return its path in the journal."""
+        """Store a file or directory in the journal, as hard links if possible, and return its path relative to the
+        journal.
+        """
         folder = self.new_folder()
         if path.is_dir():
             shutil.copytree(path, folder / path.name, copy_function=_link)
@@ -206,7 +208,9 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _link(source: str | Path, target: str | Path) -> str:
-    """Hard-link a file. Artifacts are replaced as a whole and never modified, so the link keeps its content."""
+    """Hard-link a file, or copy it where links are unsupported. Links are safe because artifacts are never modified in
+    place.
+    """
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links

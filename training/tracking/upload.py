@@ -50,7 +50,9 @@ _ANSWERS_LATER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EX
 
 
 def client_of(uri: str) -> MlflowClient:
-    """Return a client that fails within seconds if the server does not respond. Creates a missing file store."""
+    """Return a client that fails within seconds if the server does not respond, creating the file store if it is
+    missing.
+    """
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would overwrite a progress bar
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)
     if file := file_of(uri):
@@ -62,13 +64,13 @@ def client_of(uri: str) -> MlflowClient:
         return MlflowClient(tracking_uri=with_credentials(uri))
     except Exception as error:  # MLflow, SQLAlchemy and drivers raise arbitrary exceptions
         raise ConfigError(
-            f"MLflow cannot open the store {uri!r}: {reason_of(error)}. {VARIABLE} takes http://HOST:PORT, "
+            f"MLflow cannot open the store {uri!r}: {reason_of(error)}. Set {VARIABLE} to http://HOST:PORT, "
             "sqlite:////PATH/mlflow.db or the URI of another database."
         ) from None
 
 
 def _make_store(file: Path) -> None:
-    """Create an empty store atomically, because MLflow never accepts one left half-created by a killed process."""
+    """Create an empty store atomically, because MLflow rejects an incomplete store left by a killed process."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".mlflow-", dir=file.parent) as scratch:
         made = Path(scratch) / file.name
@@ -92,7 +94,7 @@ def experiment_id(client: MlflowClient, config: TrackingConfig) -> str:
 
 
 def stored_run(client: MlflowClient, run_id: str) -> Run | None:
-    """Return a run by MLflow's id or its journal's id; None if it does not exist or was deleted."""
+    """Return the run with the given MLflow or journal id, or None if it does not exist or was deleted."""
     try:
         run = client.get_run(run_id)
         return run if run.info.lifecycle_stage == LifecycleStage.ACTIVE else None
@@ -104,7 +106,7 @@ def stored_run(client: MlflowClient, run_id: str) -> Run | None:
 
 
 def _runs_called(client: MlflowClient, experiments: list[str], own_id: str) -> list[Run]:
-    """Return the runs of a journal, in an order that makes all callers agree on the first one."""
+    """Return a journal's runs in a fixed order, so that all callers pick the same first run."""
     return list(
         client.search_runs(
             experiments, f"tags.`{OWN_ID}` = '{own_id}'", order_by=["attributes.start_time", "attributes.run_id"]
@@ -113,7 +115,7 @@ def _runs_called(client: MlflowClient, experiments: list[str], own_id: str) -> l
 
 
 class Delivery:
-    """Uploads a journal's entries to a store in order, repeating them as often as necessary.
+    """An ordered upload of a journal's entries to a store, which can be retried safely.
 
     A response can be lost after the store has processed the request, so uploads must be idempotent. A metric is
     identified by name, step, time and value, which MLflow's database stores once (its primary key), and the times come
@@ -221,7 +223,7 @@ class Delivery:
 
     @property
     def _known_params(self) -> set[str]:
-        """Names of the parameters in the store. A resumed run keeps its original values."""
+        """Names of the parameters already stored, which a resumed run must not overwrite."""
         if self._params is None:
             self._params = set(self._store.get_run(self.run_id).data.params)
         return self._params
@@ -320,7 +322,9 @@ class Deliverer:
         self._thread.start()
 
     def opened(self, limit_s: float | None) -> Delivery:
-        """Wait until the run is in the store, could not be created there, or `limit_s` has passed."""
+        """Wait up to `limit_s` for the first attempt to create the run in the store. Raise if the store rejected the
+        run.
+        """
         self._tried.wait(limit_s)
         failure = self._failure
         if failure is not None and not self._delivery.run_id and not is_transient(failure):
@@ -373,7 +377,7 @@ class Outcome(NamedTuple):
 
 
 def deliver_left(journals: Path) -> Iterator[Outcome]:
-    """Upload the journals of finished runs one by one.
+    """Upload the journals left by finished or interrupted runs, and yield the outcome of each.
 
     A run that was interrupted is marked as KILLED; it can still be resumed.
     """
@@ -407,14 +411,14 @@ def _deliver(journal: Journal) -> Outcome:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the error may be temporary: no response, or a server error."""
+    """Whether the error may be temporary, such as a server error or a missing response."""
     if isinstance(error, MlflowException):
         return error.error_code in _ANSWERS_LATER
     return isinstance(error, OSError)
 
 
 def _config_of(journal: Journal, opening: Mapping[str, Any]) -> TrackingConfig:
-    """Return the tracking config of a journal. If the store is a file, it is in the journal's work directory."""
+    """Return the tracking config saved in a journal, with file stores located in the journal's work directory."""
     return TrackingConfig.from_dict(opening["config"], journal.directory.parents[1])
 
 

@@ -23,21 +23,23 @@ _SHOWN = 3
 
 
 class Batches(Protocol):
-    """The batches of a split; each pass over it is an epoch."""
+    """The batches of a split. Each iteration over them is one epoch."""
 
     @property
     def num_rows(self) -> int:
-        """Rows per epoch."""
+        """The number of rows per epoch."""
 
     def __len__(self) -> int:
-        """Batches per epoch."""
+        """Return the number of batches per epoch."""
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Iterate over (inputs by name, labels) as the framework's tensors; several labels of a row are columns."""
+        """Yield each batch as framework tensors: a mapping of inputs by name, and labels with one column each if there
+        are several.
+        """
 
 
 class Trainer(ABC):
-    """Trains a model with a framework."""
+    """Base class for trainers, each of which trains models with one framework."""
 
     PYFUNC: str
     """Module with which MLflow loads the exported model."""
@@ -73,50 +75,54 @@ class Trainer(ABC):
     @staticmethod
     @abstractmethod
     def deterministic() -> AbstractContextManager[None]:
-        """Restrict the framework in the block to kernels that produce the same bits in every run, on any device."""
+        """Return a context manager that restricts the framework to deterministic kernels, so that repeated runs are
+        bit-identical on any device.
+        """
 
     @staticmethod
     @abstractmethod
     def batches(
         prepared: Path, spec: FeatureSpec, split: str, batch_size: int, **options: "Unpack[StreamOptions]"
     ) -> Batches:
-        """Open a split of prepared data for the framework; `options` has `shuffle`, and may have others."""
+        """Open a split of prepared data for the framework. `options` must include `shuffle`."""
 
     def share_state(self) -> None:  # noqa: B027  (nothing to do for one worker)
-        """Give all workers the state of worker 0, except that each draws its own dropout."""
+        """Copy worker 0's state to all workers, but give each worker its own random stream for dropout."""
 
     @abstractmethod
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
         """Train on one batch, together with the other workers.
 
         Raises:
-            WorkerLostError: see `rankline.training.distributed.communicator.World`.
+            WorkerLostError: see `rankline.training.distributed.communicator.Communicator`.
         """
 
     def loss_sum(self) -> float:
-        """Sum over all trained rows, of all workers, of the loss at the step in which the row was used."""
+        """Return the cumulative training loss over the rows of all workers, each row's loss taken at the step that used
+        it.
+        """
         return float(self._loss_sum)
 
     def added_sum(self) -> float:
-        """Sum of the terms added to these losses: penalties, and the auxiliary losses of DIEN and SIM."""
+        """Return the cumulative sum of the extra loss terms: penalties, and the auxiliary losses of DIEN and SIM."""
         return float(self._added_sum)
 
     @abstractmethod
     def diverged_at(self) -> int | None:
-        """Number of the first step, counted from 1, whose loss was not finite; None if all were."""
+        """Return the 1-based number of the first step with a non-finite loss, or None if all losses were finite."""
 
     @abstractmethod
     def num_parameters(self) -> tuple[int, int]:
-        """Return the number of weights in embedding tables, and of all other weights."""
+        """Return the number of weights in embedding tables and the number of all other weights."""
 
     def average(self) -> None:
-        """Add the current weights to their average; does nothing without `weight_averaging`."""
+        """Add the current weights to their running average. Does nothing unless `weight_averaging` is set."""
         if self._average is not None:
             self._average.update()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Use the averaged weights for `score` in the block; does nothing without an average."""
+        """Make `score` use the averaged weights within the block. Does nothing if weights are not averaged."""
         if self._average is not None:
             self._average.swap()
         try:
@@ -127,15 +133,17 @@ class Trainer(ABC):
 
     @abstractmethod
     def score(self, inputs: Mapping[str, Any]) -> Array:
-        """Return the outputs of all heads side by side: shape (N,) for a single number, else (N, sum of widths)."""
+        """Return the concatenated outputs of all heads, of shape (N,) for a single output, otherwise (N, sum of
+        widths).
+        """
 
     @abstractmethod
     def array(self, tensor: Any) -> Array:
-        """Convert a tensor of a batch to an array: shape (N,) for one value per row, else (N, values)."""
+        """Convert a batch tensor to an array of shape (N,) for one value per row, otherwise (N, values)."""
 
     @abstractmethod
     def weights(self) -> Sequence[Array]:
-        """Return a copy of the weights to publish: the averaged weights if they exist."""
+        """Return a copy of the weights to publish: the averaged weights if available, else the current ones."""
 
     @abstractmethod
     def set_weights(self, weights: Sequence[Array]) -> None:
@@ -143,20 +151,22 @@ class Trainer(ABC):
 
     @abstractmethod
     def state(self) -> Mapping[str, Array]:
-        """Return the state from which a run with the same config resumes exactly: weights and their average, optimizer
-        state, loss scale, loss sums, and the random generators of dropout.
+        """Return everything needed to resume a run exactly with the same config: weights and their average, optimizer
+        state, loss scale, loss sums, and dropout generators.
         """
 
     @abstractmethod
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Load a state returned by `state`. Only worker 0 needs one: `share_state` sends it to the others."""
+        """Load a state returned by `state`. It may be empty on workers other than 0, which receive it through
+        `share_state`.
+        """
 
     @abstractmethod
     def export(self, path: Path) -> None: ...
 
 
 def share_of_sample(number: Any) -> Any:
-    """Return the share of the `number`-th sample in the average of the weights, so that later samples count more.
+    """Return the share of the `number`-th sample in the running average of the weights, which favors later samples.
 
     Polynomial-decay averaging (Shamir & Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section
     4): the t-th sample has the share (η + 1) / (t + η), η = 0.5.

@@ -38,7 +38,7 @@ class ArrayLoader(ParquetLoader[tuple[dict[str, Column], Array]]):
         self._set_up(files, batch_size, cats, conts, self._labels, options, stack_labels=len(self._labels) > 1)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Column], Array]]:
-        """Iterate over the next epoch, or the rest of it after `load_state_dict`."""
+        """Iterate over the next epoch, or over the remainder of the interrupted one after `load_state_dict`."""
         return iter(self._epochs)
 
     def _tensors(self, batch: Batch) -> tuple[dict[str, Column], Array]:
@@ -48,7 +48,7 @@ class ArrayLoader(ParquetLoader[tuple[dict[str, Column], Array]]):
 
 
 class InMemoryTrainer(Trainer):
-    """Keeps the rows of the first epoch in memory, and fits a further share of the model after each epoch.
+    """A trainer that keeps the rows of the first epoch in memory and fits another part of the model after each epoch.
 
     The same rows in the same order give the same model, so the saved state consists of the rows. The loss of an epoch
     is computed on all rows at its end.
@@ -71,11 +71,9 @@ class InMemoryTrainer(Trainer):
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
         name = config.model.name
         if num_workers > 1:
-            raise ConfigError(f"{name} trains on one worker, got {num_workers} workers. Use one worker.")
+            raise ConfigError(f"{name} supports only one worker, got {num_workers}. Use one worker.")
         if config.xla or config.precision != "float32":
-            raise ConfigError(
-                f"xla and precision apply only to neural networks, and {name} is not one. Leave them out."
-            )
+            raise ConfigError(f"xla and precision apply only to neural networks, not to {name}. Omit both options.")
         check_parquet(spec, reader=name)
 
     @staticmethod
@@ -161,7 +159,7 @@ class TablesTrainer(InMemoryTrainer):
 
 
 class LightGBMTrainer(InMemoryTrainer):
-    """Grows a share of the trees after each epoch. The trees do not depend on the number of threads."""
+    """A LightGBM trainer that adds trees after each epoch. The trees do not depend on the number of threads."""
 
     PYFUNC = "rankline.training.export.onnx"
     PACKAGES = ("onnxruntime",)

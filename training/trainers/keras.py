@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 
 class TensorFlowTrainer(Trainer):
-    """Trains a Keras model with the inputs of `keras_inputs` and one output per head, or several outputs of a single
-    head.
+    """Trains a Keras model that takes `keras_inputs` and has one output per head, or several outputs for a single head.
 
     With several, the first output is the score; `rankline.training.trainers.keras` has the loss. If the spec has
     negative histories, training steps use them and scoring does not.
@@ -130,7 +129,7 @@ class TensorFlowTrainer(Trainer):
         return self.array(self._score({name: inputs[name] for name in self._scored}))
 
     def quick_score(self, inputs: Mapping[str, Any]) -> Any:
-        """Score with the training network in its precision, whereas `score` always computes in float32."""
+        """Score at the training precision, unlike `score`, which always computes in float32."""
         return self._quick_score({name: inputs[name] for name in self._scored})
 
     def array(self, tensor: Any) -> Array:
@@ -177,7 +176,9 @@ class TensorFlowTrainer(Trainer):
         return _traced(network.score, {name: self._inputs[name] for name in self._scored})
 
     def _state_variables(self) -> dict[str, Any]:
-        """Return name → variable. Names have positions, because Keras numbers layers differently in each model."""
+        """Return the variables to save, by name. Names contain positions because Keras numbers layers differently in
+        each model.
+        """
         # The learning rate comes from the config, so that a run can resume with a lower one.
         slots = [variable for variable in self._optimizer.variables if _short_name(variable) != "learning_rate"]
         groups = {
@@ -210,7 +211,7 @@ class TensorFlowTrainer(Trainer):
         self._finite_steps.assign_add(tf.cast(tf.math.is_finite(total), tf.int64))
 
     def _gradients_of_all(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any], Any]:
-        """Compute loss and gradients as if the batches of all workers were one batch, as means over all rows.
+        """Compute the mean loss and gradients over all rows, as if the batches of all workers were one batch.
 
         Each worker's loss is weighted by its number of rows before the backward pass, so that gradients only need to be
         summed. The weights sum to 1 if all batches are full. Otherwise the gradients are divided by the sum afterwards;
@@ -249,11 +250,13 @@ class _Network:
             self._head_gradients = tf.function(self._row_gradients, jit_compile=True, autograph=False)
 
     def score(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the scores of all heads side by side, float32; (N, 1) for one head."""
+        """Return the concatenated float32 scores of all heads, of shape (N, sum of widths)."""
         return self._head_score(self._look_up(inputs))
 
     def gradients(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any]]:
-        """Return the loss and the terms added to it, float32 scalars, and the gradients of `weights` times `scale`."""
+        """Return the loss and its extra terms as float32 scalars, and the gradients of `weights` multiplied by
+        `scale`.
+        """
         with tf.GradientTape() as tape:
             rows = self._look_up(inputs)
         loss, added, of_rows, of_dense = self._head_gradients(rows, labels, scale)
@@ -280,7 +283,7 @@ class _Network:
         return loss, added, of_rows, of_dense
 
     def _penalties(self, rows: list[Any]) -> list[Any]:
-        """Return the activity regularizers of the feature layers, averaged over the batch as in Keras, in float32."""
+        """Return the activity penalties of the feature layers in float32, averaged over the batch as in Keras."""
         return [
             layer.activity_regularizer(tf.cast(part, tf.float32)) / tf.cast(tf.shape(part)[0], tf.float32)
             for layer, part in zip(self.features, rows, strict=True)
@@ -341,7 +344,7 @@ def _traced(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]
 
 
 def _needs_xla(precision: str) -> bool:
-    """Whether the precision needs XLA: TensorFlow's CPU kernels accumulate float16 in float16, XLA's in float32.
+    """Whether the precision requires XLA, which accumulates float16 in float32, unlike TensorFlow's own CPU kernels.
 
     Measured with 2.21: matrix products are right, but `reduce_sum` of 20,000 equal terms is an eighth of their sum.
     """
@@ -368,7 +371,7 @@ def _make_optimizer(config: TrainConfig, num_steps: int) -> Any:
 
 
 def loss_of(heads: Sequence[Head], labels: Any, outputs: Sequence[Any]) -> Any:
-    """Return the weighted mean of the losses of all heads, a scalar.
+    """Return the weighted mean loss over all heads as a scalar.
 
     With one head, all outputs are fitted to its label: SIM has two. With several, a row without a head's label
     contributes zero to its loss, and each loss is a mean over all rows, so that the losses of parts of a batch add up
@@ -386,7 +389,7 @@ def loss_of(heads: Sequence[Head], labels: Any, outputs: Sequence[Any]) -> Any:
 
 
 def _row_losses(head: Head, labels: Any, output: Any) -> Any:
-    """Return the loss of each row, (N,), from labels (N, 1) and an output (N, width)."""
+    """Return per-row losses of shape (N,) for labels of shape (N, 1) and an output of shape (N, width)."""
     # Keras computes cross-entropies from logits if the probabilities are the direct output of sigmoid or softmax.
     if head.task == BINARY:
         return keras.losses.binary_crossentropy(labels, output)

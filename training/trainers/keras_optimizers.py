@@ -20,7 +20,7 @@ class ScheduledRate(keras.optimizers.schedules.LearningRateSchedule):  # type: i
         self._learning_rate, self._schedule = learning_rate, schedule
 
     def __call__(self, step: Any) -> Any:
-        """Return the rate after `step` steps, a float32 scalar."""
+        """Return the learning rate after `step` steps as a float32 scalar."""
         return tf.cast(self._learning_rate * self._schedule.factor(tf.cast(step, tf.float64), tf), tf.float32)
 
     def get_config(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _is_table(variable: Any) -> bool:
 
 
 def _by_position(var_list: Any, slots: list[Any]) -> list[Any]:
-    """Return the slots at the positions of their variables in `var_list`; None for tables."""
+    """Align optimizer slots with `var_list`, using None for embedding tables, which have no slot."""
     remaining = iter(slots)
     return [None if _is_table(variable) else next(remaining) for variable in var_list]
 

@@ -1,4 +1,4 @@
-"""The learning rate schedule, a check of optimizers, and the constants of loss scaling, for both frameworks."""
+"""The learning rate schedule, optimizer validation and loss scaling constants shared by both frameworks."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -26,14 +26,14 @@ def check_optimizer(name: str, table_lr_scale: float | None, known: Collection[s
         raise ConfigError(f"optimizer is {name!r}. Available: {', '.join(sorted(known))}.")
     if name in _ONE_RATE and table_lr_scale not in (None, 1):
         raise ConfigError(
-            f"optimizer {name!r} uses one learning rate, got table_lr_scale {table_lr_scale:g}. Omit it, or "
+            f"optimizer {name!r} does not support table_lr_scale, got {table_lr_scale:g}. Omit it, or "
             "use 'lazy_adam' or 'rowwise_adagrad'."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRateSchedule:
-    """A linear warm-up from zero, a plateau, and a decay to zero at the end of the run.
+    """A learning rate schedule with a linear warm-up from zero, a plateau, and a decay to zero at the end.
 
     With "quadratic" this is DLRM's original schedule (Naumov et al. 2019; `LRPolicyScheduler` in its code, a polynomial
     decay of power 2).
@@ -58,7 +58,8 @@ class LearningRateSchedule:
         return self.decay == "none" and not self.warmup_steps
 
     def factor(self, step: Any, ops: Any = np) -> Any:
-        """Return the factor on the learning rate, in [0, 1], after `step` steps: a number, or a floating-point tensor.
+        """Return the learning rate multiplier in [0, 1] after `step` steps, where `step` is a number or a
+        floating-point tensor.
 
         `ops` is the module with `minimum`, `maximum` and `cos` for its type: numpy or tensorflow.
         """

@@ -59,11 +59,11 @@ class TorchTrainer(Trainer):
         name = config.model.name
         if num_workers > 1:
             raise ConfigError(
-                f"{name} is a PyTorch model, which trains on one worker, got {num_workers} workers. Use one "
-                "worker, or a TensorFlow model."
+                f"PyTorch models such as {name} support only one worker, got {num_workers}. Use one "
+                "worker or a TensorFlow model."
             )
         if config.xla:
-            raise ConfigError(f"xla is TensorFlow's compiler, and {name} is a PyTorch model. Omit it.")
+            raise ConfigError(f"xla is TensorFlow's compiler, but {name} is a PyTorch model. Omit xla.")
         check_optimizer(config.optimizer, config.table_lr_scale, OPTIMIZERS)
         check_parquet(spec, reader="a PyTorch model")
 
@@ -73,7 +73,7 @@ class TorchTrainer(Trainer):
 
     @staticmethod
     def deterministic() -> AbstractContextManager[None]:
-        raise ConfigError("deterministic kernels are available only for TensorFlow models. Leave out deterministic.")
+        raise ConfigError("deterministic kernels are available only for TensorFlow models. Omit this option.")
 
     @staticmethod
     def batches(
@@ -160,7 +160,7 @@ class TorchTrainer(Trainer):
 
     @contextmanager
     def _own_random(self) -> Iterator[None]:
-        """Use the trainer's own random stream in the block."""
+        """Switch to the trainer's own random state within the block."""
         outside = _random_states()
         _set_random_states(self._random)
         try:

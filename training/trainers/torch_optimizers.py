@@ -42,7 +42,7 @@ class RowwiseAdagrad(Optimizer):
 
 
 class LossScale:
-    """Dynamic loss scaling, see `rankline.training.trainers.lr_schedule`.
+    """Dynamic loss scaling; see `rankline.training.trainers.lr_schedule`.
 
     PyTorch's `GradScaler` decides separately for each optimizer whether to skip a step; this class decides for both at
     once.
@@ -65,7 +65,7 @@ class LossScale:
 
 
 def _values(weight: nn.Parameter) -> torch.Tensor:
-    """Return the values of a gradient, to modify in place."""
+    """Return a weight's gradient values for in-place modification, coalescing a sparse gradient."""
     gradient = cast(torch.Tensor, weight.grad)
     if not gradient.is_sparse:
         return gradient
@@ -74,7 +74,8 @@ def _values(weight: nn.Parameter) -> torch.Tensor:
 
 
 class Optimizers:
-    """The optimizers of a model, one for all weights or two for tables and the rest, with the learning rate schedule.
+    """A model's optimizers and learning rate schedule: one optimizer for all weights, or separate ones for tables and
+    the rest.
 
     Tables are the weights of `torch.nn.Embedding` and `torch.nn.EmbeddingBag`. Their gradients are sparse except with
     Adam, whose moments decay in every row at every step. With the precision "float16" the loss is scaled.
@@ -148,7 +149,7 @@ class Optimizers:
 
 
 def _make_slots(optimizer: Optimizer, sparse: Weights) -> None:
-    """Create the optimizer's state, which PyTorch otherwise creates in the first step."""
+    """Initialize the optimizer state eagerly, which PyTorch would otherwise do in the first step."""
     is_sparse = {id(weight) for weight in sparse}
     for group in optimizer.param_groups:
         group["peak_lr"], group["lr"] = group["lr"], 0.0

@@ -37,7 +37,7 @@ def compile_workflow(
     widths: Mapping[str, int] | None = None,
     refuses_missing: bool = False,
 ) -> TransformPlan:
-    """Compile a fitted workflow without labels.
+    """Compile a fitted workflow, which must not contain labels, to a `TransformPlan`.
 
     Args:
         workflow: the workflow.
@@ -78,14 +78,14 @@ def input_specs(workflow: nvt.Workflow) -> tuple[ColumnSpec, ...]:
 
 
 def check_operators(workflow: nvt.Workflow, uncompiled: Collection[str] = ()) -> None:
-    """Reject a workflow with operators that cannot process requests."""
+    """Raise `LoweringError` if the workflow contains an operator that cannot process serving requests."""
     for name, kind in sorted((_called(kind), kind) for kind in _kinds(workflow.output_node)):
         if kind in REFUSED and not (kind is ops.LambdaOp and name in uncompiled):
             raise LoweringError(f"NVTabular operator {name} {REFUSED[kind]}.")
 
 
 def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
-    """Check that `named` lists exactly the operators that have no compiled form, before serving through NVTabular.
+    """Check that `named` lists exactly the operators that cannot be compiled and must be served through NVTabular.
 
     Raises:
         ConfigError: a named operator is not in the workflow, or has a compiled form.
@@ -94,7 +94,7 @@ def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
     found = {_called(kind): kind for kind in _kinds(workflow.output_node) if not _is_compiled(kind)}
     if wrong := sorted(set(named) - set(found)):
         raise ConfigError(
-            f"uncompiled names {wrong}, expected operators of this workflow that cannot be compiled: "
+            f"uncompiled contains {wrong}, expected only operators of this workflow that cannot be compiled: "
             f"{sorted(found) or 'none'}."
         )
     check_operators(workflow, named)
@@ -127,7 +127,9 @@ def _input_spec(name: str, schema: Any) -> ColumnSpec:
 
 
 def _check_statistics_apart(output_node: Any) -> None:
-    """Check that no two operators share a statistics file: NVTabular names the files by column and overwrites them."""
+    """Check that no two operators share a statistics file, because NVTabular names files by column and overwrites
+    them.
+    """
     owners: dict[str, Any] = {}
     for node in Graph.get_nodes_by_op_type([output_node], StatOperator):
         paths = getattr(node.op, "stats" if isinstance(node.op, ops.TargetEncoding) else "categories", {})
@@ -136,7 +138,7 @@ def _check_statistics_apart(output_node: Any) -> None:
                 kinds = sorted(type(op).__name__ for op in (owners[path], node.op))
                 raise LoweringError(
                     f"{kinds[0]} and {kinds[1]} on {name!r} wrote their statistics to the same file, so one "
-                    "overwrote the other's. Rename the column before one of them."
+                    "overwrote the other's. Rename the column before one of these operators."
                 )
 
 
@@ -162,9 +164,7 @@ def _evaluate(
 def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expression]) -> Mapping[str, Expression]:
     if isinstance(op, Subgraph):
         if op.loop_until is not None:
-            raise LoweringError(
-                f"subgraph {op.name!r} loops until a function stops it, which cannot be compiled. Unroll the loop."
-            )
+            raise LoweringError(f"subgraph {op.name!r} uses loop_until, which cannot be compiled. Unroll the loop.")
         return _evaluate(op.graph.output_node, columns, {})
     kind = type(op)
     if kind in REFUSED:
@@ -175,7 +175,7 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
         raise LoweringError(
             f"NVTabular operator {kind.__name__} (columns {selector.names}) cannot be compiled. Replace it, add a "
             "method `lower`, leave it out of serving, or run the workflow through NVTabular: --uncompiled "
-            f"{kind.__name__}. Available: {', '.join(sorted({op.__name__ for op in LOWERINGS}))}."
+            f"{kind.__name__}. Supported: {', '.join(sorted({op.__name__ for op in LOWERINGS}))}."
         )
     try:
         lowered: Mapping[str, Expression] = lowering(op, selector, columns)
@@ -201,7 +201,7 @@ def _fitted(name: str, column: Expression, dtype: str | None, width: int | None)
 
 
 class _Linker:
-    """Arranges expressions as the indexes, steps and columns of a plan."""
+    """A linker that turns expressions into the indexes, steps and columns of a plan."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ def _source(name: str, expression: Expression, width: int, *, refuses_missing: b
 
 
 def _gather(expression: Expression, computed: dict[int, Computed]) -> None:
-    """Add a computed column and all columns that it depends on, in dependency order."""
+    """Add a computed column and its dependencies to `computed`, in dependency order."""
     if isinstance(expression, Computed) and id(expression) not in computed:
         for column in expression.inputs:
             _gather(column, computed)

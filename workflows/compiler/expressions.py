@@ -1,4 +1,4 @@
-"""Expressions for columns during compilation; they become the steps of a plan or are folded into tables.
+"""Column expressions used during compilation, which become plan steps or are folded into tables.
 
 A column is a raw `Input`, `Computed` from other columns by a step, or a `Lookup` of table rows found per request. A
 step on columns that are looked up at the same rows is applied once, to their tables, at compile time. Joins, list
@@ -37,7 +37,7 @@ from rankline.workflows.plan.steps import Cast, Combine, Step, Take, WithoutEmpt
 class Expression:
     @cached_property
     def example(self) -> AnyColumn:
-        """The column for a request of zero rows, which shows its dtype and whether it holds lists."""
+        """The column evaluated on zero rows, which reveals its dtype and whether it contains lists."""
         raise NotImplementedError
 
     @property
@@ -46,7 +46,7 @@ class Expression:
 
     @property
     def elements(self) -> Vector:
-        """The values, or the elements if the column holds lists, for zero rows."""
+        """The values of `example`, or its flattened elements if it contains lists."""
         return self.example.elements if isinstance(self.example, Lists) else self.example
 
     @property
@@ -80,7 +80,7 @@ class Computed(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Lookup(Expression):
-    """Rows of a table. If the rows come in lists, the table holds list elements."""
+    """A lookup of table rows. If `rows` contains lists, each table row is a list element."""
 
     rows: Expression
     table: AnyColumn
@@ -91,7 +91,7 @@ class Lookup(Expression):
 
     @cached_property
     def taken(self) -> Computed:
-        """The lookup as a column that steps can read."""
+        """The lookup as a computed column, which steps can read."""
         return Computed(Take(table=self.table), (self.rows,))
 
 
@@ -101,7 +101,7 @@ Lowering: TypeAlias = Callable[[Any, nvt.ColumnSelector, Columns], Columns]
 
 
 def apply(step: Step, *columns: Expression) -> Expression:
-    """Apply a step to columns, or to their tables if all are looked up at the same rows."""
+    """Apply a step to columns, or directly to their tables if all columns look up the same rows."""
     lookups = [column for column in columns if isinstance(column, Lookup)]
     if len(lookups) == len(columns) and len({id(column.rows) for column in lookups}) == 1:
         rows = lookups[0].rows
@@ -118,25 +118,26 @@ def cast(column: Expression, dtype: Any) -> Expression:
 
 @dataclass(frozen=True)
 class KeyMatch:
-    """Table rows of the keys in a request."""
+    """The table rows that match the keys in a request."""
 
     rows: Expression  # table row for each request row
     positions: NDArray[np.int64]  # position of the key of each table row; negative for unknown and missing keys
     missing_row: int  # the table row of missing keys
 
     def look_up(self, column: AnyColumn) -> Lookup:
-        """Look up a column that is aligned with the keys; unknown keys give missing values."""
+        """Look up a column aligned with the keys. Unknown keys yield missing values."""
         return self.look_up_table(take_or_missing(column, self.positions))
 
     def look_up_table(self, table: AnyColumn) -> Lookup:
-        """Look up a table that has one entry per table row."""
+        """Look up `table`, which has one entry per table row, including the rows for unknown and missing keys."""
         if isinstance(self.rows, Lookup):
             return Lookup(self.rows.rows, Take(table=table).run(self.rows.table))
         return Lookup(self.rows, table)
 
 
 def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, num_unknown: int = 1) -> KeyMatch:
-    """Find the keys that one or more columns form (a list column only on its own), among known keys of equal length.
+    """Look up the keys formed by one or more columns among the known `keys`. A list column cannot be combined with
+    others.
 
     Missing equals missing, as in a pandas merge. Numbers of different dtypes are equal if their values are. More than
     one table row for unknown keys is possible for a single column only.
@@ -155,7 +156,7 @@ def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, nu
         digits.append(found.rows)
         known.append(Vector(index.rows_of(*part)))
     if np.prod([float(size) for size in sizes]) >= 2.0**63:
-        raise LoweringError(f"{what}: {sizes} distinct values give too many combinations. Use fewer columns.")
+        raise LoweringError(f"{what}: {sizes} distinct values have too many combinations. Use fewer columns.")
     combine = Combine(sizes=tuple(sizes))
     together = Vector(combine.run(*known).values)  # type: ignore[union-attr]
     return _find_in_one(apply(combine, *digits), together, what, 1)

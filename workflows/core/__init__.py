@@ -1,1 +1,1 @@
-"""Utilities that all of Rankline uses: errors, progress, plug-ins, validation and message formatting."""
+"""Utilities used throughout Rankline: errors, progress, plug-ins, validation and message formatting."""

@@ -1,4 +1,4 @@
-"""The exceptions for all problems that a user can cause and fix.
+"""Exceptions for problems that a user can cause and fix.
 
 A message states what was received, what was expected and what to do, in one or two lines. The command line prints it
 without a traceback and exits with status 1.
@@ -74,7 +74,7 @@ class MissingExtraError(RanklineError):
 
 
 def install_line(extra: str) -> str:
-    """Return the command that installs an extra, or the packages of `PINNED`."""
+    """Return the command that installs `extra`, or the pinned packages if `extra` is `PINNED`."""
     if extra == PINNED:
         # Not with pip: from version 26.3 on, pip rejects merlin-systems because of an extra that nobody requested.
         return f"pip install uv && python -m uv pip install --no-deps {' '.join(PINNED_PACKAGES)}"

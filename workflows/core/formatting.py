@@ -6,22 +6,22 @@ _LARGE = 100  # regression errors above this need no four decimals
 
 
 def quality_figure(value: float, sign: str = "") -> str:
-    """Format a model metric, such as 0.8123 or 95,258.1; pass "+" as `sign` for a change."""
+    """Format a model metric, such as 0.8123 or 95,258.1. Pass `sign="+"` for a change."""
     return f"{value:{sign}.4f}" if abs(value) < _LARGE else f"{value:{sign},.6g}"
 
 
 def quality_interval(low: float, high: float) -> str:
-    """Format the confidence interval of a metric's change, such as +0.0010 to +0.0030."""
+    """Format a confidence interval for the change in a metric, such as +0.0010 to +0.0030."""
     return f"{quality_figure(low, '+')} to {quality_figure(high, '+')}"
 
 
 def listed(texts: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Join the first `most` texts, followed by the number of remaining ones."""
+    """Join the first `most` strings, followed by the number of remaining ones."""
     return separator.join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 def natural_order(name: str) -> tuple[list[str | int], str]:
-    """Return a sort key that compares numbers in names by value: part_2 comes before part_10."""
+    """Return a sort key that compares numbers in names by value, so that part_2 sorts before part_10."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)], name
 
 
@@ -29,7 +29,9 @@ _MIN_SIMILARITY = 0.75  # accepts two swapped letters in a word of four
 
 
 def did_you_mean(wrong: Iterable[str], right: Iterable[str]) -> str:
-    """Return a suggestion to append to an error message, with a leading space; empty if no name is similar."""
+    """Return a suggestion with a leading space to append to an error message, or an empty string if no name is
+    similar.
+    """
     known = {_letters(name): name for name in right}
     closest = ((name, get_close_matches(_letters(name), known, n=1, cutoff=_MIN_SIMILARITY)) for name in wrong)
     meant = [f"{known[found[0]]!r} by {name!r}" for name, found in closest if found]

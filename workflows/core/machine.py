@@ -25,7 +25,9 @@ def busyness(
     sleep: Callable[[float], None] = time.sleep,
     load: Callable[[], tuple[float, ...]] = os.getloadavg,
 ) -> str:
-    """Return a sentence about other load on the machine, empty if it is idle. Waits half a second."""
+    """Measure the machine's load for half a second and describe it, or return an empty string if the machine is
+    idle.
+    """
     with suppress(OSError, ValueError, IndexError):
         before = _ticks(state)
         sleep(0.5)

@@ -1,4 +1,4 @@
-"""Aliases for module names from before all of Rankline became one package.
+"""Aliases for the module names used before Rankline became a single package.
 
 Saved workflows, models registered in MLflow, and plug-in packages refer to modules such as `workflows.operators` or
 `training.saved_model`. `install` lets Python find those that were public or that files refer to. Other packages called
@@ -43,7 +43,9 @@ _PARENTS |= {name.rpartition(".")[0] for name in _PARENTS} - {""}
 
 
 class _Finder:
-    """Finds and loads the old names. It does not inherit from `importlib.abc`, which takes 9 ms to import."""
+    """A finder and loader for old module names. It avoids inheriting from `importlib.abc`, which takes 9 ms to
+    import.
+    """
 
     def find_spec(self, fullname: str, *_: Sequence[str] | ModuleType | None) -> ModuleSpec | None:
         if fullname in NEW_NAMES or fullname in _PARENTS:
@@ -51,7 +53,7 @@ class _Finder:
         return None
 
     def create_module(self, _spec: ModuleSpec) -> None:
-        """Let Python create the module."""
+        """Fall back to Python's default module creation."""
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ in NEW_NAMES:
@@ -59,6 +61,6 @@ class _Finder:
 
 
 def install() -> None:
-    """Let Python find modules by their old names from now on. Further calls have no effect."""
+    """Make modules importable by their old names. Further calls have no effect."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

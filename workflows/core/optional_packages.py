@@ -1,4 +1,4 @@
-"""Other packages: which are installed, their plug-ins, and hooks into their import."""
+"""Utilities for optional packages: installation checks, plug-ins and import hooks."""
 
 import logging
 import sys
@@ -32,7 +32,9 @@ def require(module: str, *, feature: str, extra: str) -> None:
 
 
 def tensorflow_problem(extra: str) -> str | None:
-    """Return why the installed TensorFlow does not match the extra's, and how to fix it; None if it matches."""
+    """Return why the installed TensorFlow does not match the pinned version and how to fix it, or None if it
+    matches.
+    """
     found = dict(_installed_tensorflows())
     listed = " and ".join(f"{name} {release}" for name, release in found.items())
     remedy = f"pip uninstall -y {' '.join(found)}, then {install_line(extra)}"
@@ -53,7 +55,7 @@ def _installed_tensorflows() -> Iterator[tuple[str, str]]:
 
 
 def _expected_release() -> str | None:
-    """Return the TensorFlow version that Rankline's metadata pins; None if Rankline runs without being installed."""
+    """Return the TensorFlow version pinned in Rankline's metadata, or None if Rankline is not installed."""
     try:
         declared = requires("rankline") or ()
     except PackageNotFoundError:
@@ -63,7 +65,7 @@ def _expected_release() -> str | None:
 
 
 class LoadHook(MetaPathFinder):
-    """Import hook that passes the execution of some modules to a function."""
+    """An import hook that delegates the execution of the named modules to a function."""
 
     def __init__(
         self, names: Collection[str], load: Callable[[Callable[[ModuleType], None], ModuleType], None]
@@ -85,7 +87,9 @@ class LoadHook(MetaPathFinder):
 
 @contextmanager
 def stand_ins(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """Put stand-ins in place of modules that are not imported yet. After the block, an import loads the real module."""
+    """Replace modules that are not yet imported with stand-ins within the block. Later imports load the real
+    modules.
+    """
     absent = modules.keys() - sys.modules.keys()
     for name in absent:
         sys.modules[name] = ModuleType(name)
@@ -102,7 +106,7 @@ _Kind = TypeVar("_Kind")
 
 
 def installed(group: str, kind: type[_Kind]) -> dict[str, _Kind]:
-    """Load every entry point of a group, by name.
+    """Load the entry points of a group, keyed by name.
 
     An entry point that cannot be loaded or is of another type is left out with a warning in the log: a broken package
     must not take the others away.

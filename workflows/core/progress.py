@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives progress reports. The command line draws them; `SILENT` drops them."""
+    """A receiver of progress reports. The command line displays them, and `SILENT` discards them."""
 
     def update(self, done: float, total: float, note: str = "") -> None:
         """Report that `done` of `total` units are finished."""

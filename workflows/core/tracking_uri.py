@@ -16,7 +16,7 @@ _PASSWORD = re.compile(r"(?<=[?&])(?:user|username|password|passwd|pwd|token)=[^
 
 
 def uri_of_file(file: Path) -> str:
-    """Return the tracking URI of the store in a file.
+    """Return the tracking URI for a store in `file`.
 
     Raises:
         ConfigError: MLflow cannot open a store at this path.
@@ -24,14 +24,14 @@ def uri_of_file(file: Path) -> str:
     path = str(file.resolve())
     if found := _UNUSABLE.search(path):
         raise ConfigError(
-            f"the path of MLflow's store, {path}, contains {found[0]!r}, which MLflow cannot open. Rename the "
+            f"the path of MLflow's store, {path}, contains {found[0]!r}, which MLflow does not support. Rename the "
             "directory, or pass another one with --work-dir."
         )
     return f"{_SQLITE}{path}"
 
 
 def file_of(uri: str) -> Path | None:
-    """Return the path of the store's file; None if the store is a server."""
+    """Return the path of a file store, or None if the URI refers to a server."""
     _, is_file, path = uri.partition("?")[0].partition(_SQLITE)
     return Path(path) if is_file else None
 
@@ -41,13 +41,16 @@ def without_credentials(text: str) -> str:
 
 
 def with_credentials(uri: str) -> str:
-    """Add the credentials of `MLFLOW_TRACKING_URI` if it names the same store. Artifacts and messages omit them."""
+    """Add the credentials from `MLFLOW_TRACKING_URI` if it names the same store, because artifacts and messages omit
+    them.
+    """
     given = os.environ.get(VARIABLE, "")
     return given if without_credentials(given) == uri else uri
 
 
 def kept_uri(uri: str, directory: Path) -> str:
-    """Return the tracking URI to save in an artifact: a file's path becomes relative to the artifact's directory.
+    """Return the tracking URI to save in an artifact, with a file store's path made relative to the artifact's
+    directory.
 
     The artifact then still finds its project's store after the project was moved or copied.
     """
@@ -58,7 +61,7 @@ def kept_uri(uri: str, directory: Path) -> str:
 
 
 def found_uri(kept: str, directory: Path) -> str:
-    """Return the tracking URI of an artifact, given the URI that was saved in it.
+    """Resolve the tracking URI saved in an artifact.
 
     Earlier versions saved an absolute path. If a directory above the artifact contains a store with the same directory
     and file name, that store is the project's own and is used instead.

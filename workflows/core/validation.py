@@ -28,7 +28,7 @@ def check_choice(config: Any, name: str, is_valid: bool, expected: str, *, prefi
 def check_at_least(config: Any, minimum: int, *names: str, maximum: int = MAX_INT32, prefix: str = "") -> None:
     for name in names:
         number = getattr(config, name)
-        expected = f"a whole number of at least {minimum}" if number < minimum else f"at most {maximum}"
+        expected = f"an integer of at least {minimum}" if number < minimum else f"at most {maximum}"
         check_choice(config, name, minimum <= number <= maximum, expected, prefix=prefix)
 
 
@@ -37,7 +37,7 @@ _SHOWN = 80
 
 
 def validated(kind: type[_Kind], value: Any, place: str) -> _Kind:
-    """Convert plain values to a dataclass; a quoted number counts as text.
+    """Validate built-in values and convert them to a dataclass. Quoted numbers count as strings.
 
     Raises:
         SpecError: a value is missing, unknown or of the wrong type; the message names the place.

@@ -1,1 +1,1 @@
-"""Datasets: for each a `Dataset`, its reader, and a generator of synthetic rows."""
+"""Datasets, each with a `Dataset`, a reader and a generator of synthetic rows."""

@@ -3,7 +3,8 @@ import numpy.typing as npt
 
 
 def exact_auc(labels: npt.ArrayLike, scores: npt.ArrayLike, counts: npt.ArrayLike | None = None) -> float:
-    """Return the probability that a random positive is scored above a random negative; a tie counts as one half.
+    """Return the exact AUC: the probability that a random positive scores higher than a random negative, with ties
+    counting one half.
 
     This is the Mann-Whitney statistic with mid-ranks (Hanley and McNeil, 1982), computed in integers up to the final
     division. `counts` has the number of times that each row occurs.
@@ -13,7 +14,7 @@ def exact_auc(labels: npt.ArrayLike, scores: npt.ArrayLike, counts: npt.ArrayLik
     """
     label, score = np.asarray(labels), np.asarray(scores)
     if label.ndim != 1 or label.shape != score.shape:
-        raise ValueError(f"labels have shape {label.shape}, scores {score.shape}; expected the same number of rows.")
+        raise ValueError(f"labels have shape {label.shape}, scores {score.shape}, expected 1-D arrays of equal length.")
     positive = label == 1
     if not np.all(positive | (label == 0)):
         raise ValueError("labels contain values other than 0 and 1.")

@@ -1,4 +1,4 @@
-"""Utilities shared by the generators: size checks, long-tailed distributions, and the file of known properties."""
+"""Utilities shared by the data generators: size checks, long-tailed distributions, and the truth file."""
 
 import json
 from dataclasses import asdict
@@ -20,13 +20,13 @@ def check_size(num_rows: int, seed: int) -> None:
     if num_rows < _MIN_ROWS:
         raise ConfigError(f"the number of rows is {num_rows}, expected at least {_MIN_ROWS}.")
     if seed < 0:
-        raise ConfigError(f"seed is {seed}, expected a whole number of at least 0.")
+        raise ConfigError(f"seed is {seed}, expected a nonnegative integer.")
 
 
 def long_tailed_counts(
     num_rows: int, num_users: int, rng: np.random.Generator, *, least: int, sd: float, most_over_mean: float
 ) -> npt.NDArray[np.int64]:
-    """Draw the number of rows of each user, with a sum of `num_rows`, which is at least `least` per user.
+    """Sample the number of rows per user, at least `least` each and `num_rows` in total.
 
     `sd` is the standard deviation of the logarithm of the rows beyond the minimum. The tail ends at a multiple of the
     mean, so that no user has most of the catalog.
@@ -45,16 +45,16 @@ def lognormal_shares(size: int, sd: float, rng: np.random.Generator) -> npt.NDAr
 
 
 def clear_truth(directory: Path) -> None:
-    """Create the directory, and delete the truth file of data that is about to be replaced."""
+    """Create the directory, and delete any truth file before the data that it describes is replaced."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / TRUTH).unlink(missing_ok=True)
 
 
 def write_truth(directory: Path, truth: Any) -> None:
-    """Write a dataclass with the known properties; call this after all other files are written."""
+    """Write a dataclass of known properties to the truth file. Call this after writing all other files."""
     (directory / TRUTH).write_text(json.dumps(asdict(truth), indent=2) + "\n", encoding="utf-8")
 
 
 def best_auc(directory: Path) -> float:
-    """Return the best AUC that a model of the generated rows can reach, except by chance."""
+    """Return the best AUC attainable on the generated rows, except by chance."""
     return float(json.loads((directory / TRUTH).read_text(encoding="utf-8"))["best_auc"])

@@ -1,1 +1,1 @@
-"""The plan's C++ sources, and the build of all C++ code in the package."""
+"""C++ sources of the plan, and the build script for all C++ code in the package."""

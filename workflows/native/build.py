@@ -1,4 +1,4 @@
-"""Compile the native backends with g++ alone, in seconds, and cache them outside of the checkout.
+"""Compile the native backends within seconds, using only g++, and cache them outside the checkout.
 
     python -m rankline.workflows.native.build [DIRECTORY]
 
@@ -48,7 +48,7 @@ _MAX_LINES = 20
 
 
 class BuildError(Exception):
-    """g++ is missing, or cannot compile the sources."""
+    """An error raised if g++ is missing or cannot compile the sources."""
 
 
 def object_name(backend: str) -> str:
@@ -56,7 +56,7 @@ def object_name(backend: str) -> str:
 
 
 def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lambda: None) -> Path:
-    """Return the directory of the objects for the current sources, flags and compiler, compiling them if needed.
+    """Return the directory of compiled objects for the current sources, flags and compiler, building them if needed.
 
     Raises:
         BuildError: g++ is missing or cannot compile the sources, or the objects cannot be written.
@@ -94,7 +94,7 @@ def _cached(compiler: str) -> Path:
 
 
 def build(target: Path, compiler: str, *, strict: bool = False) -> None:
-    """Compile all objects into `target`, which must not exist; with `strict`, treat warnings as errors.
+    """Compile all objects into `target`, which must not exist. If `strict` is set, warnings are errors.
 
     Raises:
         BuildError: g++ cannot compile the sources.
@@ -130,7 +130,7 @@ def _sources(pattern: str) -> list[Path]:
 
 
 def cache_directory() -> Path:
-    """Return the machine's cache directory for compiled code, which is shared between checkouts."""
+    """Return the user's cache directory for compiled code, which is shared between checkouts."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankline"
 
 
@@ -150,7 +150,7 @@ def _run(*command: str) -> str:
 
 
 def shipped_objects() -> Path | None:
-    """Return the directory of objects in this package, if this machine can load them.
+    """Return the directory of prebuilt objects in this package, or None if this machine cannot load them.
 
     Only an installed wheel that was built on a machine with g++ contains objects, never a checkout.
     """
@@ -161,7 +161,7 @@ def shipped_objects() -> Path | None:
 
 
 def find_plan_library() -> Path | None:
-    """Return the plan library in this package, or one compiled earlier; None if there is none yet."""
+    """Return the path of the plan library, shipped or compiled earlier, or None if there is none yet."""
     try:
         directory = shipped_objects() or find_objects()
     except BuildError:  # g++ exists but does not run
@@ -170,7 +170,7 @@ def find_plan_library() -> Path | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build into the cache or a directory. Return the exit status, which is 1 on failure."""
+    """Build the objects into a given directory or the cache. Return the exit status, which is 1 on failure."""
     try:
         if arguments:
             compiler = find_compiler()

@@ -1,4 +1,4 @@
-"""Import of NVTabular with workarounds for its side effects; other modules import it through this one.
+"""Import NVTabular with workarounds for its side effects. Other modules import it from here.
 
 On a CPU, NVTabular 23.8 warns at import (PyTorch absent, an escape sequence in `stringcase`) and each time it opens a
 dataset ("CPU mode"). Users cannot act on these warnings, so they are suppressed.
@@ -50,7 +50,7 @@ _IN_COLUMNS = {"tensorflow": "tf", "torch": "th"}
 
 @contextmanager
 def importing_merlin() -> Iterator[None]:
-    """Import parts of Merlin in the block, without warnings and without changing the protobuf implementation."""
+    """Suppress warnings and preserve the protobuf implementation while the block imports parts of Merlin."""
     before = os.environ.get(_VARIABLE)
     try:
         with warnings.catch_warnings():
@@ -65,7 +65,7 @@ def importing_merlin() -> Iterator[None]:
 
 @contextmanager
 def _without_frameworks() -> Iterator[None]:
-    """Import NVTabular in the block as if TensorFlow and PyTorch were not installed."""
+    """Hide TensorFlow and PyTorch while the block imports NVTabular."""
     compat = (f"merlin.core.compat.{framework}" for framework in _IN_COLUMNS)
     dtypes = (f"merlin.dtypes.mappings.{name}" for name in _DTYPES_OF.values())
     with stand_ins({name: dict.fromkeys(_IN_COLUMNS) for name in (*compat, *dtypes)}):
@@ -74,7 +74,7 @@ def _without_frameworks() -> Iterator[None]:
 
 
 def _load_with_dtypes(load: Callable[[ModuleType], object], module: ModuleType) -> None:
-    """Register a framework's dtypes and column conversions with Merlin when Merlin's module for it is imported."""
+    """Load Merlin's module for a framework, then register the framework's dtypes and column conversions."""
     load(module)
     import_module(f"merlin.dtypes.mappings.{_DTYPES_OF[module.__name__]}")
     framework = module.__name__.rpartition(".")[2]
@@ -119,7 +119,7 @@ with importing_merlin():
     _similarities = column_similarity.row_wise_inner_product
 
     def _checked_similarities(a: Any, a_features: Any, b: Any, b_features: Any, on_device: bool = True) -> Any:
-        """Check that rows are inside the matrix; NVTabular would read past its end."""
+        """Check that row numbers are within the matrix, because NVTabular would read past its end."""
         for rows, features in ((a, a_features), (b, b_features)):
             if not (rows.min() >= 0 and rows.max() < features.shape[0]):
                 raise ValueError(f"ColumnSimilarity expects row numbers from 0 to {features.shape[0] - 1}")

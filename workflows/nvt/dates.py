@@ -18,7 +18,7 @@ def _days(micros: Micros) -> NDArray[np.int64]:
 
 
 def _calendar(micros: Micros, unit: str) -> NDArray[np.int64]:
-    """Return days, months or years since 1970, for dates in the range of NumPy's calendar."""
+    """Convert times to days, months or years since 1970, depending on `unit`."""
     return _days(micros).astype("datetime64[D]").astype(f"datetime64[{unit}]").astype(np.int64)
 
 
@@ -42,5 +42,5 @@ NUMERIC_PARTS = ("day_of_year", "elapsed_days")
 
 
 def date_part(micros: Micros, part: str) -> NDArray[np.float64]:
-    """Return a part (a key of `PARTS`) of each time, in microseconds since 1970 in UTC, as integral float64."""
+    """Return a date part, which is a key of `PARTS`, as integral float64 for UTC times in microseconds since 1970."""
     return PARTS[part](micros).astype(np.float64)

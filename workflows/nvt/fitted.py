@@ -1,4 +1,6 @@
-"""Uses of fitted workflows: applied by a loader while it reads, and reduced to the columns that a model needs."""
+"""Utilities for fitted workflows: applying them while a loader reads, and pruning them to the columns that a model
+needs.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -15,7 +17,7 @@ from merlin.dag import postorder_iter_nodes  # isort: skip
 
 
 class OnlineWorkflow:
-    """Transforms raw columns; pass it to the loaders' `map`.
+    """A transformation of raw columns by a fitted workflow, to pass to a loader's `map`.
 
     Args:
         workflow: a fitted workflow. Hashing operators are replaced, because NVTabular includes the row's position in
@@ -52,7 +54,7 @@ class OnlineWorkflow:
 
 
 def prune_workflow(load: Callable[[], nvt.Workflow], columns: Collection[str]) -> nvt.Workflow:
-    """Return a workflow without raw columns that the given outputs do not depend on.
+    """Return a workflow reduced to the raw columns that the given outputs depend on.
 
     A raw column to which an operator was only fitted, such as the column that `JoinGroupby` averages, may remain:
     NVTabular can remove it only together with the columns that depend on the operator. `load` is called once per
@@ -88,7 +90,9 @@ def raw_columns(workflow: nvt.Workflow, columns: Collection[str]) -> set[str]:
 
 
 def _sources(node: Any, wanted: set[str]) -> set[str]:
-    """Return the inputs that a node's outputs depend on; all of them if the operator does not say, as for joins."""
+    """Return the inputs that a node's `wanted` outputs depend on, or all inputs if the operator does not specify them,
+    as for joins.
+    """
     taken = node.input_columns.names
     with quiet_nvtabular():  # a join reads its table here
         mapping = node.op.column_mapping(node.input_columns)

@@ -1,4 +1,4 @@
-"""Keys: hashes of ids and strings, hexadecimal ids, and distinct numbers.
+"""Utilities for keys: hashing ids and strings, parsing hexadecimal ids, and finding distinct numbers.
 
 Hashes are independent of process, row position and library version. Numbers go through the finalizer of SplitMix64
 (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014), a bijection on 64-bit words, so distinct
@@ -36,7 +36,9 @@ def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def hash_strings(strings: pa.LargeBinaryArray, seed: int = 0) -> NDArray[np.uint64]:
-    """Hash each UTF-8 string independently, without nulls. `seed` selects the hash function and is below 2^15."""
+    """Hash each UTF-8 string independently. Nulls are not allowed, and `seed`, below 2^15, selects the hash
+    function.
+    """
     if len(strings) <= _FEW_ROWS:
         return np.array([_hash_of(string, seed) for string in strings.to_pylist()], dtype=np.uint64)
     data, starts, lengths = _parts_of(strings)
@@ -54,7 +56,7 @@ def hash_strings(strings: pa.LargeBinaryArray, seed: int = 0) -> NDArray[np.uint
 
 
 def _parts_of(strings: pa.LargeBinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the bytes of all strings, with 8 spare bytes at the end, and the start and length of each string."""
+    """Return the concatenated bytes of all strings, padded with 8 bytes, and the start and length of each string."""
     _, offset_buffer, data_buffer = strings.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     data = np.zeros(offsets[-1] - offsets[0] + 8, dtype=np.uint8)
@@ -64,7 +66,7 @@ def _parts_of(strings: pa.LargeBinaryArray) -> tuple[NDArray[np.uint8], NDArray[
 
 
 def _words_of(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Return the word that begins at each byte."""
+    """Return the 64-bit little-endian word that starts at each byte."""
     return np.ndarray(len(data) - 7, dtype="<u8", buffer=data.data, strides=(1,))
 
 
@@ -86,7 +88,7 @@ def _finalised(word: int) -> int:
 
 
 def hash_values(values: Values) -> NDArray[np.uint64]:
-    """Hash numbers or strings without missing values. Equal integers and floats have the same hash."""
+    """Hash numbers or strings, none of which may be missing. Equal integers and floats have the same hash."""
     if isinstance(values, pa.Array):
         return hash_strings(values)
     if values.dtype.kind != "f":
@@ -98,12 +100,12 @@ def hash_values(values: Values) -> NDArray[np.uint64]:
 
 
 def bucket_of(values: Values, num_buckets: int) -> NDArray[np.int64]:
-    """Return the bucket in [0, num_buckets) of each value; no value may be missing."""
+    """Map each value to a bucket in [0, num_buckets). Values must not be missing."""
     return (hash_values(values) % np.uint64(num_buckets)).astype(np.int64)
 
 
 def bucket_of_many(columns: list[NDArray[np.uint64]], num_buckets: int) -> NDArray[np.int64]:
-    """Return the bucket in [0, num_buckets) of the combined hashes of several columns. The order of columns matters.
+    """Map the combined hashes of several columns to buckets in [0, num_buckets). The order of columns matters.
 
     Each column has shape [num_rows], with hash 0 for missing values.
     """
@@ -117,7 +119,9 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def sorted_distinct(values: NDArray[_Number]) -> NDArray[_Number]:
-    """NumPy's `unique` uses hashing since version 2.3: 18 times slower for ten million nearly distinct numbers."""
+    """Return the sorted distinct values. NumPy's `unique` has used hashing since 2.3, which is 18 times slower for ten
+    million nearly distinct numbers.
+    """
     ordered = np.sort(values)
     is_first = np.ones(len(ordered), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
@@ -134,7 +138,8 @@ _FEW_HEX_ROWS = 64  # up to this size, a Python loop is faster than NumPy
 
 
 def numbers_of_hex(strings: pa.LargeBinaryArray) -> NDArray[np.float64]:
-    """Parse hexadecimal numbers in lower or upper case; NaN for strings that are not 1 to 15 digits. None may be null.
+    """Parse hexadecimal strings in either case. Strings that are not 1 to 15 digits become NaN, and nulls are not
+    allowed.
 
     Numbers of up to 13 digits are exact, longer ones are rounded to 53 bits.
     """
@@ -153,7 +158,7 @@ def numbers_of_hex(strings: pa.LargeBinaryArray) -> NDArray[np.float64]:
 
 
 def _joined(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Combine the digits in the first bytes of each word to a 32-bit number. Also return whether all are digits."""
+    """Combine the digits at the start of each word into a 32-bit number, and return whether all of them are valid."""
     words &= _MASKS[lengths]
     valid = (words & _NOT_DIGITS) == 0
     words = words.byteswap()

@@ -1,1 +1,1 @@
-"""ONNX graphs: writing them, and converting decision trees to them."""
+"""Construction of ONNX graphs and conversion of decision trees to ONNX."""

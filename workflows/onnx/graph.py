@@ -14,9 +14,7 @@ _MAX_BYTES = 2**31 - 1  # limit of a protobuf message
 
 
 class Graph:
-    """An ONNX graph under construction, with numbered tensor names that do not collide with those of inputs and
-    outputs.
-    """
+    """A builder of ONNX graphs whose generated tensor names never clash with the given input and output `names`."""
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self._prefix = "/"
@@ -40,16 +38,16 @@ class Graph:
         return name
 
     def take(self, name: str, dtype: int, width: int | str) -> str:
-        """Add a model input [rows, width] of a `TensorProto` type and return its name."""
+        """Add a model input of shape [rows, width] and return its name; `dtype` is a `TensorProto` type."""
         self._inputs.append(helper.make_tensor_value_info(name, dtype, ["rows", width]))
         return name
 
     def give(self, name: str, width: int) -> None:
-        """Declare the output of a node as a model output, float32 [rows, width]."""
+        """Declare a node output as a float32 model output of shape [rows, width]."""
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", width]))
 
     def include(self, model: ModelProto) -> None:
-        """Add all nodes of another model; only one can be added.
+        """Add all nodes of another model. Can be called only once per graph.
 
         Its opsets then apply to the whole graph. Earlier nodes must compute its inputs."""
         self._included = ModelProto()
@@ -71,7 +69,9 @@ class Graph:
 
 
 def _put_before_names(prefix: str, graph: Any) -> None:
-    """Rename every tensor of a graph and its subgraphs. onnx.compose skips outer names used in branches and loops."""
+    """Prefix every tensor name in a graph and its subgraphs, because onnx.compose skips outer names used in branches
+    and loops.
+    """
     sparse = [part.values for part in graph.sparse_initializer]
     for tensor in (*graph.input, *graph.output, *graph.value_info, *graph.initializer, *sparse):
         tensor.name = prefix + tensor.name
@@ -92,7 +92,7 @@ def _add_weights(made: ModelProto, included: ModelProto) -> None:
 
 
 def serialized(graph: Graph, name: str) -> bytes:
-    """Return the graph as the contents of an ONNX file; equal graphs give equal bytes.
+    """Serialize the graph as an ONNX model. Equal graphs give identical bytes.
 
     Raises:
         ExportError: the model exceeds the size limit of a file.
@@ -102,5 +102,5 @@ def serialized(graph: Graph, name: str) -> bytes:
     except ValueError as error:  # raised by protobuf and onnx if a message is too large
         raise ExportError(f"the {name} cannot be written as ONNX: {' '.join(str(error).split())[:200]}.") from None
     if len(content) > _MAX_BYTES:
-        raise ExportError(f"the {name} takes {len(content) / 2**30:.1f} GiB, but an ONNX file can have at most 2 GiB.")
+        raise ExportError(f"the {name} needs {len(content) / 2**30:.1f} GiB, but an ONNX file is limited to 2 GiB.")
     return content

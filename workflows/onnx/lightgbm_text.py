@@ -1,4 +1,5 @@
-"""Forests in LightGBM's text format (`Booster.model_to_string`), with exact float32 equivalents of their splits.
+"""Reading and writing of forests in LightGBM's text format (`Booster.model_to_string`). Split thresholds are converted
+to equivalent float32 values.
 
 A file is parsed here, and LightGBM loads a text that is rebuilt from the checked values. LightGBM itself does not check
 the numbers in a text, and some of them corrupt its memory.
@@ -41,7 +42,7 @@ class LightGBMForest:
     is_average: bool  # whether scores are the mean of the trees, as in random forests
 
     def text(self, objective: str) -> str:
-        """Return a text that LightGBM can load for prediction."""
+        """Return the forest in LightGBM's text format, which LightGBM can load for prediction."""
         features = range(len(self.features))
         header = {
             "num_class": self.width,
@@ -58,7 +59,7 @@ class LightGBMForest:
 
 
 def read_forest(text: str, source: str) -> LightGBMForest:
-    """Parse a forest.
+    """Parse a forest in LightGBM's text format.
 
     Raises:
         ArtifactError: the text is damaged, or a split is not at a threshold.
@@ -82,7 +83,7 @@ def _read(text: str, source: str) -> LightGBMForest:
     if len(features) != int(header["max_feature_idx"]) + 1:
         raise ValueError(f"it lists {len(features)} features, expected {int(header['max_feature_idx']) + 1}")
     if width < 1 or len(blocks) % width or width != int(header["num_class"]):
-        raise ValueError(f"it has {len(blocks)} trees for {header['num_class']} classes, but {width} per step")
+        raise ValueError(f"it has {len(blocks)} trees for {header['num_class']} classes, but {width} per iteration")
     if "tree_sizes" in header and header["tree_sizes"].split() != [str(len(block)) for block in blocks]:
         raise ValueError("its trees do not have the declared sizes")
     numbers = [_numbers(_fields(block), source) for block in blocks]
@@ -114,7 +115,7 @@ def _numbers(fields: Mapping[str, str], source: str) -> dict[str, list[Any]]:
     if int(fields["num_cat"]):
         raise ArtifactError(
             f"{source} has categorical splits, which are not supported. Train it without categorical_feature, "
-            "with ids as numbers or one flag per id."
+            "and encode ids as numbers or one-hot columns."
         )
     num_leaves = int(fields["num_leaves"])
     if num_leaves < 1:
@@ -147,15 +148,15 @@ def _nodes(numbers: Mapping[str, list[Any]], num_features: int, source: str) -> 
     nodes = [_split(values, num_leaves, source) for values in splits] + leaves
     made = by_depth(nodes, num_features)
     if len(made) < len(nodes):
-        raise ValueError(f"its root reaches only {len(made)} of {len(nodes)} nodes of a tree")
+        raise ValueError(f"only {len(made)} of {len(nodes)} nodes of a tree are reachable from its root")
     return made
 
 
 def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
-    """Build a split from its numbers, in the order of `_OF_SPLITS`."""
+    """Build a split node from its field values, in the order of `_OF_SPLITS`."""
     feature, value, bits, left, right = values
     if not 0 <= bits < _END_OF_BITS:  # LightGBM would use only the lowest eight bits
-        raise ValueError(f"a split has the decision_type {bits}")
+        raise ValueError(f"a split has the invalid decision_type {bits}")
     if bits & _IS_CATEGORICAL:
         raise ValueError("a split is categorical, but the tree has no categories")
     missing = bits & _MISSING_TYPE
@@ -176,7 +177,7 @@ def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
 
 
 def _place(child: int, num_leaves: int) -> int:
-    """Convert a child number of LightGBM, which counts splits from 0 up and leaves from -1 down, to a position."""
+    """Convert a child number to a node position. LightGBM numbers splits from 0 up and leaves from -1 down."""
     if not -num_leaves <= child < num_leaves - 1:
         raise ValueError(
             f"a split refers to node {child}, but there are {num_leaves - 1} splits and {num_leaves} leaves"
@@ -185,7 +186,9 @@ def _place(child: int, num_leaves: int) -> int:
 
 
 def _threshold32(value: float) -> float:
-    """Return the largest float32 that LightGBM treats as at most `value`; numbers within `_ZERO` of 0 count as 0."""
+    """Return the largest float32 that LightGBM sends left at the threshold `value`. Numbers within `_ZERO` of 0 count
+    as 0.
+    """
     if abs(value) <= _ZERO:
         return float(_ZERO if value >= 0 else np.nextafter(-_ZERO, np.float32(-math.inf)))
     with np.errstate(over="ignore"):  # a number above all float32 becomes infinity

@@ -28,7 +28,7 @@ class Tree:
 
 
 def by_depth(nodes: Sequence[TreeNode], num_features: int) -> tuple[TreeNode, ...]:
-    """Return the nodes reachable from the root, which is the first of `nodes`, ordered by depth.
+    """Return the nodes reachable from the root, `nodes[0]`, reordered and renumbered by depth.
 
     Raises:
         ValueError: the nodes do not form a tree or refer to missing columns, so traversal could read out of bounds or

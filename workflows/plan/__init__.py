@@ -1,4 +1,4 @@
-"""Compiled workflows: the transformation of requests as lookup tables and a few NumPy calls.
+"""Compiled workflows, which transform requests with lookup tables and a few NumPy calls.
 
 Most output columns of a fitted graph are functions of one key: find the key in an index of known keys, get a row
 number, take that row of a table. The first `num_unknown` rows are for keys that are not in the index. Joins, list

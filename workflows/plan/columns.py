@@ -1,4 +1,4 @@
-"""Columns at run time: vectors of values or of lists, with masks of missing values."""
+"""Run-time representation of columns of values or lists, with validity masks for missing values."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -16,14 +16,14 @@ Mask: TypeAlias = "NDArray[np.bool_] | None"
 
 
 class Vector(NamedTuple):
-    """One value per row."""
+    """A column with one value per row."""
 
     values: Values  # numbers [num_rows], or strings as a UTF-8 `LargeBinaryArray`; arbitrary where missing
     valid: Mask = None  # [num_rows], None if no value is missing, and for floats, where NaN marks missing ones
 
 
 class Lists(NamedTuple):
-    """One list per row."""
+    """A column with one list per row."""
 
     elements: Vector  # elements of all lists, concatenated
     offsets: NDArray[np.int64]  # int64 [num_rows + 1], start and end of each list in `elements`
@@ -39,7 +39,8 @@ def mask_of(valid: NDArray[np.bool_]) -> Mask:
 
 
 def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) -> Vector:
-    """Return numbers or strings, an Arrow array or objects (`bytes`, `str`, None if missing), as a vector.
+    """Convert an Arrow string array, or a NumPy array of numbers or strings (`bytes`, `str`, None if missing), to a
+    vector.
 
     Raises pyarrow.ArrowException or TypeError if an object is not a string.
     """
@@ -57,7 +58,9 @@ def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) ->
 
 
 def column_of_rows(rows: "pd.Series[Any]", *, is_list: bool) -> AnyColumn:
-    """Convert a pandas column of numbers or of lists of numbers, without missing values."""
+    """Convert a pandas column of numbers or lists of numbers to a `Vector` or `Lists`. It must not contain missing
+    values.
+    """
     if not is_list:
         return Vector(rows.to_numpy())
     lists = Ragged.of_rows(rows)
@@ -65,7 +68,7 @@ def column_of_rows(rows: "pd.Series[Any]", *, is_list: bool) -> AnyColumn:
 
 
 def lists_of(padded: Padded, valid: Mask = None) -> Lists:
-    """Remove the padding of lists; missing lists become empty."""
+    """Convert padded lists to ragged `Lists`, in which missing lists are empty."""
     valid = None if valid is None else mask_of(valid)
     if valid is not None:
         padded = Padded(padded.values, np.where(valid, padded.lengths, 0))
@@ -96,7 +99,7 @@ def from_arrow(array: pa.Array) -> Any:
         valid = _validity(array)
         filled = array if valid is None else array.fill_null(False if pa.types.is_boolean(kind) else 0)
         return Vector(filled.to_numpy(zero_copy_only=False), valid)
-    raise ValueError(f"{kind} is not a type of numbers, strings or lists of them")
+    raise ValueError(f"type {kind} is not supported, expected numbers, strings or lists of these")
 
 
 def _validity(array: pa.Array) -> Mask:
@@ -145,7 +148,7 @@ def with_one_more(vector: Vector, value: Any) -> Vector:
 
 
 def take_or_missing(column: AnyColumn, rows: NDArray[Any]) -> Any:
-    """Return selected rows of a column; negative row numbers give missing values."""
+    """Return the rows of a column with the given numbers. Negative numbers yield missing values."""
     found = rows >= 0
     if isinstance(column, Lists):
         lists: Lists = take(column, rows[found])
@@ -160,7 +163,7 @@ def take_or_missing(column: AnyColumn, rows: NDArray[Any]) -> Any:
 
 
 def padded_of(lists: Lists) -> Padded:
-    """Pad lists of numbers; no list may be missing."""
+    """Pad lists of numbers to a common width. No list may be missing."""
     lengths = np.diff(lists.offsets).astype(np.int32)
     width = max(int(lengths.max(initial=0)) if lists.width is None else lists.width, 1)
     return Padded(pad(lists.elements.values, lengths, width), lengths)

@@ -1,4 +1,6 @@
-"""Index from keys to table rows: by position for dense integers, else by hash. Loading builds nothing."""
+"""An index that maps keys to table rows, by position for dense integers and by hash otherwise. Loading it does not
+rebuild any arrays.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +22,7 @@ _MAX_SEEDS = 1 << 15
 
 @dataclass(frozen=True, kw_only=True)
 class KeyIndex:
-    """Finds the table row of a key.
+    """An index that maps keys to table rows.
 
     Keys are integers, floats or strings. If integers are dense, a key is a position in `rows`. Otherwise the sorted
     hashes of the keys are divided into parts by their leading bits, with about one hash per part, and a key is compared
@@ -49,7 +51,7 @@ class KeyIndex:
 
     @classmethod
     def build(cls, input_name: str | int, keys: Values, num_unknown: int = 1, missing_row: int = 0) -> "KeyIndex":
-        """Index distinct keys without missing values; the i-th key gets row `num_unknown + i`."""
+        """Build an index of distinct, non-missing keys, in which the i-th key maps to row `num_unknown + i`."""
         index = partial(cls, input=input_name, num_unknown=num_unknown, missing_row=missing_row)
         if isinstance(keys, pa.Array):
             seed, hashes = _hashes_apart(keys)
@@ -127,14 +129,16 @@ def positions_of(asked: NDArray[np.uint64], hashes: NDArray[np.uint64], starts: 
 
 
 def as_words(keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Convert keys of any shape to distinct 64-bit words; positive and negative zero are equal."""
+    """Convert numeric keys of any shape to 64-bit words, one distinct word per key. Positive and negative zero share a
+    word.
+    """
     if keys.dtype.kind == "f":
         return (keys.astype(np.float64) + 0.0).view(np.int64)
     return keys.astype(np.int64, copy=False)
 
 
 def _hashed(hashes: NDArray[np.uint64], num_unknown: int) -> dict[str, Any]:
-    """Return sorted hashes with their rows, and the start of each part."""
+    """Return the `hashes`, `rows` and `starts` fields of a hashed `KeyIndex`."""
     order = np.argsort(hashes)
     bits = max(len(hashes) - 1, 1).bit_length()
     parts = hashes[order] >> np.uint64(64 - bits)
@@ -144,7 +148,7 @@ def _hashed(hashes: NDArray[np.uint64], num_unknown: int) -> dict[str, Any]:
 
 
 def _hashes_apart(keys: pa.LargeBinaryArray) -> tuple[int, NDArray[np.uint64]]:
-    """Return the first seed without hash collisions, and the hashes."""
+    """Return the first seed that hashes the keys without collisions, and the hashes."""
     for seed in range(_MAX_SEEDS):
         hashes = hash_strings(keys, seed)
         if len(sorted_distinct(hashes)) == len(keys):

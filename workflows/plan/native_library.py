@@ -1,4 +1,4 @@
-"""The plan's C++ runtime in this process: the same results as `rankline.workflows.plan`, but much faster.
+"""An in-process C++ runtime for plans. Its results match `rankline.workflows.plan`, but it is much faster.
 
 It is used if `librankline_plan.so` is installed or was compiled before; otherwise plans run in Python.
 """
@@ -35,7 +35,7 @@ _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ct
 def call_of(
     plan: TransformPlan, directory: Path, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> Callable[[Tensors], dict[str, NDArray[Any]]]:
-    """Return the plan saved in a directory as a function of tensors, in C++ if possible; see `tensor_call`.
+    """Return a function that runs a saved plan on request tensors, in C++ if possible; see `tensor_call`.
 
     Raises:
         ArtifactError: the plan cannot be loaded.
@@ -49,7 +49,7 @@ def call_of(
 
 
 class NativePlan:
-    """A saved plan in C++; see `call_of` for arguments and errors. Thread-safe."""
+    """A thread-safe callable that runs a saved plan in C++; see `call_of` for arguments and errors."""
 
     def __init__(
         self, plan: TransformPlan, directory: Path, candidates: Collection[str] = (), max_list_length: int = 0

@@ -47,7 +47,7 @@ class ColumnSpec:
 
     @property
     def has_mask(self) -> bool:
-        """Whether requests mark missing values by a mask. Floats use NaN, and lists their lengths."""
+        """Whether requests mark missing values with a mask. Floats use NaN and lists use their lengths instead."""
         return self.width is None and self.numpy_dtype.kind != "f"
 
     @property
@@ -69,7 +69,7 @@ class ColumnSpec:
         return Padded(values[:, None], np.zeros(num_rows, dtype=np.int32))
 
     def missing(self, num_rows: int) -> dict[str, NDArray[Any]]:
-        """Return the tensors of rows in which this column is missing, as in a request."""
+        """Return request tensors for `num_rows` rows in which this column is missing."""
         empty = self.zeros(num_rows)
         if isinstance(empty, Padded):
             lengths = np.full((num_rows, 1), MISSING_LIST, np.int32)
@@ -141,7 +141,7 @@ class TransformColumn(Protocol):
 
 
 class Transform(Protocol):
-    """Transforms raw rows to model inputs: a `TransformPlan` or a substitute."""
+    """Interface of objects that transform raw rows to model inputs, such as `TransformPlan`."""
 
     @property
     def inputs(self) -> tuple[ColumnSpec, ...]: ...
@@ -159,7 +159,7 @@ class Transform(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TransformPlan:
-    """The transform of one serving graph."""
+    """A compiled transform of raw rows to model inputs for one serving graph."""
 
     inputs: tuple[ColumnSpec, ...]  # raw columns of a request
     indexes: tuple[KeyIndex, ...]  # the indexes on raw columns
@@ -178,7 +178,7 @@ class TransformPlan:
         return (*self.indexes, *self.steps)
 
     def _check_rows(self) -> None:
-        """Check that all rows of an index are in its table, because a plan's file may be wrong."""
+        """Check that every index refers only to existing table rows, because a plan file may be corrupt."""
         for column in self.columns:
             if isinstance(column, Column) and isinstance(index := self.calls[column.index], KeyIndex):
                 first, last = index.row_bounds
@@ -190,7 +190,7 @@ class TransformPlan:
 
     @cached_property
     def _schedule(self) -> tuple[list[int], ...]:
-        """For each output column, the calls that it needs and that no earlier column needs."""
+        """The calls to run for each output column, excluding calls already run for earlier columns."""
         first: dict[Reference, int] = {}
         for number, column in reversed([*enumerate(self.columns)]):
             first[column.source] = number
@@ -206,7 +206,7 @@ class TransformPlan:
     def run(
         self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None
     ) -> dict[str, NDArray[Any] | Padded]:
-        """Transform raw rows. Zero rows give zero rows.
+        """Transform raw rows to output columns. An empty input yields an empty output.
 
         `inputs` has arrays [num_rows] of the dtypes in the plan's inputs, strings maybe as Arrow arrays, and `Padded`
         for lists; `valid` is False where a value or a whole list is missing. NaN, None and lists of length
@@ -221,7 +221,9 @@ class TransformPlan:
         return self.made_of(inputs, valid)
 
     def made_of(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> dict[str, NDArray[Any] | Padded]:
-        """Transform like `run`, but without checks. Columns that no output combines may differ in length."""
+        """Transform raw rows like `run`, but without checking them. Inputs may differ in length unless an output
+        combines them.
+        """
         results: dict[Reference, AnyColumn] = {
             spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self.inputs
         }
@@ -330,7 +332,7 @@ def check_inputs(specs: Sequence[ColumnSpec], inputs: Inputs, valid: Mapping[str
         raise RequestError(f"valid contains {sorted(unknown)}, which are not inputs. Available: {sorted(lengths)}.")
     for name, mask in valid.items():
         if mask.dtype != np.bool_ or mask.ndim != 1 or len(mask) not in num_rows:
-            raise RequestError(f"valid of {name!r} is {mask.dtype} {list(mask.shape)}, expected bool {[*num_rows]}.")
+            raise RequestError(f"valid[{name!r}] is {mask.dtype} {list(mask.shape)}, expected bool {[*num_rows]}.")
 
 
 def _checked_length(spec: ColumnSpec, given: NDArray[Any] | pa.LargeBinaryArray | Padded) -> int:
@@ -367,7 +369,7 @@ def _shortest(name: str, lists: Padded) -> int:
     fits = lengths.shape == (num_rows,) and lengths.dtype.kind in "iu"
     shortest = int(lengths.min()) if fits and num_rows else 0
     if not fits or not MISSING_LIST <= shortest <= int(lengths.max(initial=0)) <= width:
-        raise RequestError(f"lengths of {name!r} do not fit its values {[num_rows, width]}: {lengths}.")
+        raise RequestError(f"lengths of {name!r} do not match the values of shape {[num_rows, width]}: {lengths}.")
     return shortest
 
 
@@ -376,8 +378,8 @@ def _finished(name: str, column: AnyColumn) -> NDArray[Any] | Padded:
     for part in (column, elements):
         if part.valid is not None and not part.valid.all():
             raise RequestError(
-                f"column {name!r} is missing, first in row {int(np.argmin(part.valid))}, and the workflow does "
-                "not fill it. Send a value, or add FillMissing or NullToEmptyList to the workflow."
+                f"column {name!r} has missing values, first in row {int(np.argmin(part.valid))}, and the workflow does "
+                "not fill them. Send a value, or add FillMissing or NullToEmptyList to the workflow."
             )
     values: NDArray[Any] = elements.values
     return padded_of(column) if isinstance(column, Lists) else values

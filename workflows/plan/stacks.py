@@ -1,4 +1,4 @@
-"""Support for plans with stacks: columns with the same steps, whose constants and tables share arrays.
+"""Support for plans with stacks, which are groups of columns with the same steps and shared arrays.
 
 Only earlier releases wrote such plans. A stack becomes a chain of steps for each column; the arrays stay memory-mapped.
 """
@@ -18,7 +18,9 @@ from rankline.workflows.plan.steps import Arithmetic, Bucket, Step
 
 @dataclass(frozen=True, kw_only=True)
 class StackedArithmetic:
-    """Applies a binary NumPy function to each column and its number in `operands`, [num_columns, 1]."""
+    """A step that applies a binary NumPy function to each column and its value in `operands`, of shape [num_columns,
+    1].
+    """
 
     function: str
     operands: NDArray[Any]
@@ -29,7 +31,7 @@ class StackedArithmetic:
 
 @dataclass(frozen=True, kw_only=True)
 class StackedBucket:
-    """Hash bucket of each value; `num_buckets` is [num_columns, 1]."""
+    """A step that hashes each value to a bucket. `num_buckets` has the shape [num_columns, 1]."""
 
     num_buckets: NDArray[np.uint64]
 
@@ -39,7 +41,7 @@ class StackedBucket:
 
 @dataclass(frozen=True, kw_only=True)
 class StackedLookup:
-    """Table lookup of numbers by hash. The arrays of all columns are concatenated."""
+    """A step that looks up numbers in a hash table. Its arrays are concatenated over all columns."""
 
     hashes: NDArray[np.uint64]  # see `KeyIndex`; positions restart at 0 in each column
     values: NDArray[Any]  # table value for each hash

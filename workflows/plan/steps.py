@@ -1,4 +1,4 @@
-"""The computations of a plan per request: small steps over columns, each a few NumPy calls.
+"""The steps that a plan runs for each request, each of which processes columns in a few NumPy calls.
 
 `rankline.workflows.compiler.operators` composes NVTabular's operators from these steps, and also runs the steps on
 tables to fold them. Arithmetic uses NumPy on the column's dtype, in NVTabular's order, so that floats are identical to
@@ -47,7 +47,9 @@ def check_function(name: str) -> None:
 
 
 class Step:
-    """Computes one column from one or more. An `elementwise` step treats list elements like single values."""
+    """Base class of steps, which compute one column from one or more input columns. An `elementwise` step treats list
+    elements as single values.
+    """
 
     elementwise: ClassVar[bool] = True
 
@@ -101,7 +103,7 @@ class Narrow(Step):
             is_changed &= column.valid
         if is_changed.any():
             value = int(column.values[is_changed][0])
-            raise UnfitError(f"column {self.column!r} is {value}, expected values that fit {self.dtype}.")
+            raise UnfitError(f"column {self.column!r} contains {value}, which is out of range for {self.dtype}.")
         return column._replace(values=narrow)
 
 
@@ -116,7 +118,7 @@ class HexToInt(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Finite(Step):
-    """Replaces infinities, and floats too large for float32, by NaN."""
+    """A step that replaces infinities and floats too large for float32 with NaN."""
 
     def _compute(self, column: Vector) -> Vector:
         values: Any = column.values
@@ -125,7 +127,9 @@ class Finite(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class DatePart(Step):
-    """Extracts a part of times (microseconds since 1970) as float64; missing values stay missing."""
+    """A step that extracts a date or time part as float64 from times in microseconds since 1970. Missing values stay
+    missing.
+    """
 
     part: str
 
@@ -174,7 +178,7 @@ class IsMissing(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(Step):
-    """Limits numbers to the range from `lowest` to `highest`; NaN stays."""
+    """A step that clips numbers to the range from `lowest` to `highest` and leaves NaN unchanged."""
 
     lowest: int | float | None
     highest: int | float | None
@@ -190,7 +194,9 @@ class Clip(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Digitize(Step):
-    """Returns the bin number, int32: the number of boundaries up to and including the value; NaN is above all."""
+    """A step that returns the int32 bin number of each value. A boundary belongs to the bin above it, and NaN is above
+    all boundaries.
+    """
 
     boundaries: NDArray[Any]
     descending: bool
@@ -202,7 +208,7 @@ class Digitize(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Combine(Step):
-    """Combines rows of several indexes to one int64 key, as digits of a number; the i-th digit is below `sizes[i]`."""
+    """A step that combines row numbers from several indexes into one int64 key, using `sizes` as a mixed radix."""
 
     sizes: tuple[int, ...]
 
@@ -265,7 +271,7 @@ class Pad(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Limit(Step):
-    """Sets the fixed list width that a model takes; raises `UnfitError` for longer lists."""
+    """A step that sets the fixed list width a model expects and raises `UnfitError` for longer lists."""
 
     elementwise: ClassVar[bool] = False
 
@@ -280,7 +286,7 @@ class Limit(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Element(Step):
-    """Takes one element of each list; missing if the list is empty."""
+    """A step that extracts one element of each list, or a missing value if the list is empty."""
 
     elementwise: ClassVar[bool] = False
 
@@ -299,7 +305,9 @@ class Element(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class SameLengths(Step):
-    """Truncates lists to their latest elements, or pads with leading zeros, to the lengths of another column."""
+    """A step that truncates lists to their latest elements or pads them with leading zeros, to match the lengths in
+    another column.
+    """
 
     elementwise: ClassVar[bool] = False
 
@@ -339,7 +347,7 @@ class WithoutEmpty(Step):
 
 
 def fitting(name: str, made: np.dtype[Any], dtype: str | None, width: int | None) -> Iterator[Step]:
-    """Yield the steps that convert a column to the model's dtype and fixed width, if it has them.
+    """Yield the steps that convert a column to `dtype` and to the fixed list width `width`, unless they are None.
 
     The steps reject integers and lists that are too large.
     """
@@ -354,7 +362,9 @@ def fitting(name: str, made: np.dtype[Any], dtype: str | None, width: int | None
 
 
 def numbers_of(column: Vector) -> NDArray[Any]:
-    """Return values for arithmetic: as in pandas, integers become float64 if a value is missing."""
+    """Return the values of a column for arithmetic. Integers with missing values become float64 with NaN, as in
+    pandas.
+    """
     values: NDArray[Any] = column.values
     return values if column.valid is None else np.where(column.valid, values.astype(np.float64), np.nan)
 

@@ -1,4 +1,4 @@
-"""Plans on disk: `plan.json`, and a memory-mapped Arrow IPC file for each array.
+"""Storage of plans as `plan.json` and one memory-mapped Arrow IPC file per array.
 
 The JSON contains the fields of dataclasses in `rankline.workflows.plan`. It refers to the classes by name, which must
 be in a fixed table, and contains no code.
@@ -56,7 +56,7 @@ def encode(value: Any, writer: ArrayWriter) -> Any:
 
 
 def decode(value: Any, kinds: Mapping[str, type], directory: Path) -> Any:
-    """Read the result of `encode`."""
+    """Restore a part of a plan from the JSON values returned by `encode`."""
     if isinstance(value, list):
         return tuple(decode(part, kinds, directory) for part in value)
     if not isinstance(value, dict):

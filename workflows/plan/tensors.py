@@ -1,4 +1,4 @@
-"""Plans as functions of tensors, as sent in requests and between the steps of an ensemble."""
+"""Adapters that run plans on tensors, as sent in requests and between the steps of an ensemble."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,13 +75,15 @@ class CandidatePlan:
         given = {len(column.values if isinstance(column, Padded) else column) for column in inputs.values()}
         if len(set(shapes.values())) > 1 or len(given) > 1:
             found = {name: list(shape) for name, shape in shapes.items()}
-            raise RequestError(f"numbers of candidates {found} do not match each other or the number of rows, {given}.")
+            raise RequestError(f"candidate shapes {found} do not match each other or the number of rows, {given}.")
         num_rows, count = next(iter(shapes.values()), (0, 1))
         return num_rows, count
 
 
 def _checked_outputs(plan: TransformPlan, candidates: frozenset[str]) -> list[str]:
-    """Return the outputs computed from candidates. Raise `LoweringError` if one also depends on other columns."""
+    """Return the names of the output columns computed from candidates. Raise `LoweringError` if an output also depends
+    on other columns.
+    """
     origins: dict[Reference, frozenset[str]] = {spec.name: frozenset([spec.name]) for spec in plan.inputs}
     for number, call in enumerate(plan.calls):
         origins[number] = frozenset().union(*(origins[reference] for reference in call.inputs))
@@ -109,7 +111,7 @@ Tensors: TypeAlias = Mapping[str, Any]
 def tensor_call(
     plan: Transform, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> Callable[[Tensors], dict[str, NDArray[Any]]]:
-    """Return a plan as a function from the tensors of a request to those of the outputs, see `padded_tensors`.
+    """Return a function that runs a plan on request tensors and returns the output tensors; see `padded_tensors`.
 
     Candidates are raw columns that may have several values per row, [num_rows, num_candidates]. Columns that the
     request omits are missing in all rows. Lists may be of any length if `max_list_length` is 0. The function raises
@@ -154,14 +156,16 @@ def _column(spec: ColumnSpec, tensors: Tensors, candidates: Collection[str]) -> 
 
 
 def unknown_columns(plan: TransformPlan, tensors: Tensors) -> list[str]:
-    """Return the looked-up columns that have values in these rows, but none that the plan knows."""
+    """Return the looked-up columns that contain values, all of which are unknown to the plan."""
     counted = tensor_call(_Counter(plan))(tensors)  # type: ignore[arg-type]  # nothing saves it
     return sorted(name for name, ((num_unknown, num_values),) in counted.items() if 0 < num_values == num_unknown)
 
 
 @dataclass(frozen=True)
 class _Counter:
-    """A `Transform` that counts unknown and total values of each raw column, by the index that knows the most."""
+    """A `Transform` that counts the unknown and total values in each raw column. If several lookups read a column, the
+    smallest counts apply.
+    """
 
     plan: TransformPlan
 
@@ -180,7 +184,9 @@ class _Counter:
     def _of_lookups(
         self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]
     ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Yield name → mask of unknown values, for each index or table that reads one raw column."""
+        """Yield each raw column's name and a mask of its unknown values, once per lookup that depends only on that
+        column.
+        """
         columns: dict[str | int, AnyColumn] = {
             spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self.inputs
         }

@@ -1,4 +1,4 @@
-"""Encodings, which convert raw rows of one kind of data to encoded splits. Each has a module and a config.
+"""Encodings that convert raw rows to encoded splits, one per kind of data, each with its own module and config.
 
 tabular     each raw row becomes one encoded row
 sequences   raw rows are interactions; an encoded row has an item to score and the items that the user chose before

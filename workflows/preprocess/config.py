@@ -1,4 +1,6 @@
-"""Options of `prepare` for every kind of data. Fast to import: the command line derives its options from them."""
+"""Options of `prepare` for every kind of data. This module imports quickly, because the command line derives its
+options from it.
+"""
 
 import math
 import re
@@ -10,7 +12,7 @@ from rankline.workflows.core.validation import MAX_BUCKETS, MAX_PADDED_LENGTH, M
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """How ids are encoded. The options for one kind of data are in `rankline.workflows.preprocess`.
+    """Options for encoding ids. Options for specific kinds of data are in `rankline.workflows.preprocess`.
 
     Attributes:
         frequency_threshold: treat ids that occur less often as unseen; 0 keeps all ids.
@@ -59,7 +61,7 @@ class DaskConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether the workers run on this machine and stop after the work."""
+        """Whether workers are started on this machine for the duration of the work."""
         return self.dask.startswith("local")
 
     @property
@@ -73,7 +75,7 @@ SPLITS = ("random", "time", "group")
 
 @dataclass(frozen=True, kw_only=True)
 class RowsConfig:
-    """How raw rows are split.
+    """Options for splitting raw rows into training and validation rows.
 
     Attributes:
         split: "random" permutes the rows with `split_seed`; "time" validates on the latest rows; "group" keeps the rows
@@ -101,7 +103,8 @@ _MAX_NEGATIVES = 10_000  # each adds one row per positive row
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig:
-    """How interactions are converted to rows with histories. The defaults are the corrected variant.
+    """Options for converting interactions to rows with histories. The defaults deliberately differ from the reference
+    implementation.
 
     The reference (NVIDIA's SIM for TensorFlow 2) uses `min_interactions` 20 and `own_items`: docs/reference/amazon.md.
 
@@ -137,7 +140,7 @@ class SequenceConfig:
         check_at_least(self, 1, "negatives", maximum=_MAX_NEGATIVES)
         check_at_least(self, 0, "negative_seed", maximum=MAX_SEED)
         if self.max_history < self.min_history:
-            raise ConfigError(f"max_history is {self.max_history}, below min_history, which is {self.min_history}.")
+            raise ConfigError(f"max_history is {self.max_history}, expected at least min_history ({self.min_history}).")
         if self.holdout not in HOLDOUTS:
             raise ConfigError(f"holdout is {self.holdout!r}. Available: {', '.join(HOLDOUTS)}.")
         if self.attributes not in ATTRIBUTES:

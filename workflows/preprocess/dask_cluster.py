@@ -1,4 +1,4 @@
-"""Run `prepare` on a Dask cluster: on the workers of a running scheduler, or on workers started on this machine.
+"""Execution of `prepare` on a Dask cluster, either a running one or one started on this machine.
 
 Only paths, statistics and the fitted workflow are sent over the network. The raw files and the output directory must be
 on a file system that all workers see under the same paths. Before the work starts, `open_pool` verifies this and that
@@ -52,7 +52,8 @@ _LOOK_S = 1.0  # interval between checks for running workers
 
 @contextmanager
 def open_pool(config: DaskConfig, shared: Path) -> Iterator[Pool]:
-    """Yield the workers of a cluster. Workers on this machine stop after the block.
+    """Connect to a Dask cluster or start a local one, and yield its workers as a `Pool`. Local workers stop when the
+    block exits.
 
     Raises:
         ClusterError: the scheduler does not respond or has no workers, or a worker runs other software or cannot see
@@ -128,7 +129,7 @@ def _connected(config: DaskConfig, address: str, security: Security | None) -> I
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Dask's log messages about connections; lost work shows in the results."""
+    """Silence Dask's log messages about connections, because failures are reported through the results."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in ("distributed", "tornado")]
     before = {name: logging.getLogger(name).level for name in names}
     for name in names:
@@ -191,7 +192,7 @@ class _Workers:
                     "this version of Rankline installed."
                 )
             others = [
-                f"{name} {there.get(name)}, here {value}" for name, value in here.items() if there.get(name) != value
+                f"{name} {there.get(name)}, not {value}" for name, value in here.items() if there.get(name) != value
             ]
             if others:
                 raise ClusterError(f"the Dask {who} has {'; '.join(others)}. Install the same versions everywhere.")
@@ -207,7 +208,7 @@ class _Workers:
                     )
 
     def forget(self) -> None:
-        """Release data that workers keep for this job, because they may outlive it."""
+        """Release the data that workers cache for this job, because the workers may outlive it."""
         with suppress(ClusterError, ValueError):  # ValueError: nothing was computed, so the plugin is not registered
             self._within(self._client._unregister_worker_plugin, _Upstream.name)
         with suppress(ClusterError):
@@ -236,7 +237,7 @@ class _Workers:
             raise self._lost() from None
 
     def _result_of(self, method: Any, *args: Any, **options: Any) -> Any:
-        """Return the result of a Dask client coroutine, without waiting for the timeout if the scheduler ends.
+        """Return the result of a Dask client coroutine, and stop waiting immediately if the scheduler exits.
 
         Besides errors of the coroutine, raises ClusterError if the scheduler ends, and TimeoutError.
         """
@@ -287,8 +288,8 @@ class _Workers:
             return self._result_of(future._result)
         except KilledWorker as error:
             raise ClusterError(
-                f"one task terminated {error.allowed_failures + 1} workers of the Dask cluster at {self._address} "
-                "in succession, usually by running out of memory. Give each worker more memory, or use fewer "
+                f"one task killed {error.allowed_failures + 1} workers of the Dask cluster at {self._address} "
+                "in a row, usually because they ran out of memory. Give each worker more memory, or use fewer "
                 "workers."
             ) from None
         except (CancelledError, CommClosedError):
@@ -318,7 +319,9 @@ class _Workers:
 
 
 class _Upstream(WorkerPlugin):
-    """Imports NVTabular's compatibility layer on all workers, including later ones, for NVTabular's own tasks."""
+    """A plugin that imports the NVTabular compatibility layer on all current and future workers, for NVTabular's own
+    tasks.
+    """
 
     name = "rankline-upstream"
     idempotent = True  # do not set up again on workers that already have the plugin
@@ -350,7 +353,7 @@ def _itself(function: Any) -> Any:
 
 
 def software() -> dict[str, str]:
-    """Return name → version of the software that must be the same everywhere to produce identical data."""
+    """Return the name and version of all software that must match across the cluster to produce identical data."""
     found = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):

@@ -19,24 +19,28 @@ if TYPE_CHECKING:
 
 
 class Generator(Protocol):
-    """Writes synthetic data with the schema of a dataset, so that everything runs without a download."""
+    """Interface of functions that write synthetic data with a dataset's schema, so that all stages run without a
+    download.
+    """
 
     def __call__(
         self, directory: Path, *, num_rows: int, seed: int, cardinality_scale: float, progress: Progress
     ) -> object:
-        """Write raw files into `directory`, and `truth.json` with the `best_auc` that any model can reach.
+        """Write raw files to `directory`, and `truth.json`, whose `best_auc` is the highest AUC that any model can
+        reach.
 
         `cardinality_scale` multiplies the number of distinct ids.
         """
 
 
 class Requests(Protocol):
-    """Reads rows to score in the same way as the training rows were read."""
+    """Interface for reading rows to score, in the same way as the training rows."""
 
     def of_file(
         self, path: Path, optional: Collection[str] = (), format_name: str | None = None
     ) -> Iterator[tuple[pa.Table, pa.Table, float]]:
-        """Yield rows of a file as read, the same rows as sent in a request, and the share of the file read so far.
+        """Yield the rows of each batch of a file as read and as sent in a request, with the share of the file read so
+        far.
 
         The file may omit the `optional` columns; without a `format_name`, `format_of` says the format.
 
@@ -48,10 +52,12 @@ class Requests(Protocol):
         """Return the format of a file: csv, parquet or jsonl."""
 
     def incompatible_changes(self, choices: Mapping[str, Any]) -> list[str]:
-        """Return the keys of earlier `Dataset.choices` that would read rows differently from the current ones."""
+        """Return the keys of `choices` whose earlier values would read rows differently than the current
+        `Dataset.choices`.
+        """
 
     def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:
-        """Convert one row of texts, as in a CSV file, to a row as sent in a request.
+        """Convert one row of strings, as in a CSV file, to a request row.
 
         Raises:
             DataError: a column is missing or unknown, or a value is invalid.
@@ -60,7 +66,7 @@ class Requests(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceColumns:
-    """Columns of a dataset whose raw rows are interactions; `prepare` converts them to rows with histories.
+    """Column names of a dataset whose raw rows are interactions, which `prepare` converts to rows with histories.
 
     The raw rows have `user` and `item`. They are grouped by user, and each user's items are in chronological order. The
     graph takes `user`, `item` and `history`, a list of the raw ids of the previous items. Its outputs are the columns

@@ -1,4 +1,5 @@
-"""How `prepare` runs: what an encoding does, and the executors: this process, or a Dask cluster (see `dask_cluster`).
+"""The interface of encodings, and the executors that run their tasks in this process or on a Dask cluster (see
+`dask_cluster`).
 
 Executors run the same tasks and return results in task order, so the output does not depend on the executor.
 """
@@ -66,7 +67,7 @@ STAGES = ("read", "fitted", "encoded")
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareContext:
-    """Where an encoding writes, and how it runs its work."""
+    """The directories, executor and progress callback of an encoding."""
 
     directory: Path  # directory of the artifact; contains only complete files
     scratch: Path  # directory for incomplete files and for files that only `prepare` reads
@@ -76,7 +77,8 @@ class PrepareContext:
 
 
 class Encoding(Protocol):
-    """Converts raw rows of one kind of data to encoded splits. Constructed from dataset, raw data and its own config.
+    """Interface of encodings, which convert raw rows of one kind of data to encoded splits. Implementations take a
+    dataset, raw data and their own config.
 
     Attributes:
         num_rows: split → rows; known once the training rows are written.
@@ -99,7 +101,7 @@ class Encoding(Protocol):
         """Return some raw rows, from which NVTabular infers the dtypes of the workflow's outputs."""
 
     def write_splits(self, workflow: "nvt.Workflow", job: PrepareContext) -> "FeatureSpec":
-        """Encode and write the splits and the held-out rows with the fitted workflow, which is saved in the artifact.
+        """Encode and write the splits and held-out rows with the fitted workflow, which must be saved in the artifact.
 
         The returned spec has the metadata that only this encoding knows.
 

@@ -1,4 +1,4 @@
-"""`Workflow.fit` for data larger than memory, with as little reading as possible.
+"""A version of `Workflow.fit` for data larger than memory, which reads as little data as possible.
 
 NVTabular's own implementation reads all columns for each operator, and transforms a whole partition just to infer
 dtypes.
@@ -47,13 +47,13 @@ def _check_means(operator: Any) -> None:
         none := [name for name, mean in operator.means.items() if mean != mean]
     ):
         raise DataError(
-            f"columns {none} have no mean: they are missing in every training row, or one value is infinite. "
+            f"columns {none} have no mean because all their training values are missing or one is infinite. "
             "Provide more rows, or leave the columns out."
         )
 
 
 def _statistics_of(workflow: nvt.Workflow, node: Any, rows: nvt.Dataset) -> Any:
-    """Return the lazy statistics to which a node's operator is fitted; see merlin-core's `DaskExecutor.fit_phase`."""
+    """Return the lazy statistics for fitting a node's operator; see merlin-core's `DaskExecutor.fit_phase`."""
     if node.op.is_subgraph:
         return node.op.fit(node.input_columns, rows)
     made = {name for parent in node.parents_with_dependencies for name in parent.output_columns.names}

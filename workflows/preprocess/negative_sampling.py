@@ -1,4 +1,4 @@
-"""Convert users' interactions to rows with histories: an item to score, and the items before it.
+"""Conversion of user interactions to rows, each of which has an item to score and a history of previous items.
 
 The steps follow NVIDIA's SIM for TensorFlow 2. Each user's last item is held out. Every earlier item gives a positive
 row, whose history is the items before it, followed by negative rows with items that the user did not choose. A held-out
@@ -49,7 +49,8 @@ class Rows:
 
 
 class Sequences:
-    """Generates rows from interactions; `num_rows`, `num_negatives` and `dropped` are known from the start.
+    """A generator of rows from interactions. `num_rows`, `num_negatives` and `dropped` are available before any rows
+    are generated.
 
     Raises:
         DataError: no rows are left for training or validation.
@@ -74,7 +75,7 @@ class Sequences:
         has_all = np.zeros_like(is_kept) if own is None else own.with_all(pool, len(lengths))
         if (has_all == is_kept).all():
             raise DataError(
-                f"each of {is_kept.sum():,} users chose every item, so no negatives can be drawn. Provide data "
+                f"all {is_kept.sum():,} users chose every item, so no negatives can be drawn. Provide data "
                 "with more items, or set own_items to draw from all items."
             )
         self._held_out = np.where(is_kept & ~has_all, lengths - 1 - num_unused, 0)
@@ -99,13 +100,13 @@ class Sequences:
         self.num_rows = {name: len(split) * (1 + self.num_negatives[name]) for name, split in self._positions.items()}
 
     def training_interactions(self) -> tuple[Codes, NDArray[np.int32]]:
-        """Return user and item of each interaction before the held-out one, from which vocabularies are built."""
+        """Return the users and items of all interactions before the held-out ones, for building vocabularies."""
         lengths = np.diff(self._offsets)
         before = np.arange(len(self._items)) < np.repeat(self._offsets[:-1] + self._held_out, lengths)
         return np.repeat(np.arange(len(lengths)), lengths)[before], self._items[before]
 
     def rows(self, split: str, max_values: int = 1 << 22) -> Iterator[Rows]:
-        """Yield the rows of a split by user and in chronological order, each positive before its negatives.
+        """Yield blocks of rows of a split, ordered by user and time, with each positive before its negatives.
 
         A block has at most `max_values` history items, unless a single positive has more.
         """
@@ -143,7 +144,7 @@ class Sequences:
 
 
 class _Positions:
-    """Consecutive positions, a number of them from a first one on in each user's sequence, numbered across users."""
+    """A numbering of consecutive positions across users. Each user has `counts` positions, starting at `first`."""
 
     def __init__(self, first: Codes, counts: Codes) -> None:
         self._ends = np.cumsum(counts)
@@ -181,13 +182,14 @@ class _Pairs:
 
 
 class _Negatives:
-    """Draws items of a pool, with probability proportional to their frequency, but none of the user's own pairs."""
+    """A sampler that selects pool items in proportion to their frequency, excluding items that the user chose."""
 
     def __init__(self, pool: NDArray[np.int32], own: _Pairs | None, seed: int) -> None:
         self._pool, self._own, self._seed = pool, own, seed
 
     def draw(self, stream: int, first: int, users: Codes) -> NDArray[np.int32]:
-        """Draw one item for each of the users, (N,), from draw `first` of a stream on; each must have an unchosen item.
+        """Sample one item for each user, shape (N,), starting at draw `first` of a random stream. Each user must have
+        an unchosen item.
 
         Items that the user chose are drawn again. After many failed attempts, the item is drawn from the user's
         unchosen items directly, which has the same distribution and always terminates.

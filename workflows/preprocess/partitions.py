@@ -1,4 +1,4 @@
-"""Files of rows: raw partitions that NVTabular is fitted to, and encoded files that loaders read.
+"""Reading and writing of row files, both raw partitions for fitting NVTabular and encoded files for loaders.
 
 Partitions are read once or twice and then deleted, so they are in Arrow's IPC format, which is nearly free to read.
 Encoded files are Parquet.
@@ -69,7 +69,7 @@ class RawSplit:
         return nvt.Dataset(rows, schema=_nvtabular_schema(self.schema, columns))
 
     def example(self) -> nvt.Dataset:
-        """Return some rows for NVTabular, which infers list columns and their types from the first row."""
+        """Return example rows without empty lists, because NVTabular infers list types from the first row."""
         rows = read_partition(self.partitions[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema)
         for number, field in enumerate(rows.schema):
             if pa.types.is_list(field.type):
@@ -78,7 +78,7 @@ class RawSplit:
         return nvtabular_dataset(rows)
 
     def _list_of(self, field: pa.Field) -> pa.Scalar:
-        """Return a non-empty list of a column; make one up if there is none."""
+        """Return the first non-empty list in a column, or a placeholder list if every list is empty."""
         for path in self.partitions:
             lists = read_partition(path, [field.name])[field.name]
             if len(filled := lists.filter(_has_values(lists))):
@@ -118,7 +118,9 @@ def _read_partition(path: Path, columns: list[str]) -> pd.DataFrame:
 
 
 def _nvtabular_schema(schema: pa.Schema, columns: Sequence[str]) -> Schema:
-    """Return an NVTabular schema for the rows. NVTabular itself infers float if an integer column starts with null."""
+    """Return the NVTabular schema of the columns, because NVTabular infers float for integer columns that start with
+    null.
+    """
     return Schema([_column_schema(schema.field(name)) for name in columns])
 
 
@@ -146,7 +148,7 @@ def feature_of(column: ColumnSchema, max_length: int | None = None) -> Feature:
 
 
 def layout_of_split(name: str, num_rows: int, max_file_rows: int, max_group_rows: int) -> tuple[int, int]:
-    """Return rows per file and rows per row group of an encoded split; see `FilesWriter.of_split`."""
+    """Return the numbers of rows per file and per row group for an encoded split; see `FilesWriter.of_split`."""
     rows_per_file = -(-num_rows // max(NUM_FILES[name], -(-num_rows // max_file_rows)))
     return rows_per_file, min(max(rows_per_file // 4, _MIN_GROUP_ROWS), max_group_rows)
 
@@ -156,7 +158,7 @@ def file_name(number: int, kind: str = "parquet") -> str:
 
 
 class FilesWriter:
-    """Writes tables as files `part-000.parquet`, or `part-000.arrow`, and so on.
+    """A writer that divides tables into numbered files `part-000.parquet` or `part-000.arrow`.
 
     The last file, and the last row group of a file, may have fewer rows. Partitions (`.arrow`) have columns to write
     dictionary-encoded, `dictionaries`; without these, the files are Parquet.
@@ -182,7 +184,9 @@ class FilesWriter:
     def of_split(
         cls, directory: Path, name: str, num_rows: int, *, max_file_rows: int, max_group_rows: int
     ) -> "FilesWriter":
-        """Return a writer for a split, with several files and row groups, so that loaders can read in parallel."""
+        """Return a writer that divides a split into several files and row groups, so that loaders can read in
+        parallel.
+        """
         rows_per_file, rows_per_group = layout_of_split(name, num_rows, max_file_rows, max_group_rows)
         return cls(directory / name, rows_per_file=rows_per_file, rows_per_group=rows_per_group)
 

@@ -1,4 +1,5 @@
-"""prepare: raw rows → fitted NVTabular workflow, encoded Parquet splits and the feature spec.
+"""The `prepare` stage, which turns raw rows into a fitted NVTabular workflow, encoded Parquet splits and a feature
+spec.
 
 This module has the steps that are the same for every kind of data: create the workflow, fit it to the training rows,
 save it, and publish the encoded rows. The encodings (`rankline.workflows.preprocess`) select, encode and write the
@@ -46,7 +47,7 @@ def prepare(
     progress: Progress = SILENT,
     pool: Pool = LOCAL,
 ) -> PreparedData:
-    """Split, fit, encode and publish.
+    """Split raw rows, fit the workflow, encode the splits and publish the prepared data.
 
     Needs disk space for the compressed raw rows in addition to the prepared data. The result is identical to the bit
     for every `pool`, whose processes must see `output` and the raw files under the same paths. `source` says where the

@@ -1,4 +1,4 @@
-"""Prepared data on disk. Fast to import: reading it needs no NVTabular.
+"""Prepared data on disk. This module imports quickly, because reading prepared data does not require NVTabular.
 
 A prepared-data artifact contains
 
@@ -35,7 +35,9 @@ CARDINALITIES = "metadata.json"
 
 
 def cardinalities_of(spec: FeatureSpec) -> dict[str, Any]:
-    """Return the contents of `metadata.json`: the largest id of each user and item feature; id 0 is padding."""
+    """Return the contents of `metadata.json`, which lists the maximum id of each user and item feature. Id 0 is
+    padding.
+    """
     return {
         "cardinalities": [
             {"name": feature.name.removesuffix(TARGET_SUFFIX), "value": feature.embedding_shape[0] - 1}
@@ -73,13 +75,13 @@ class PreparedData:
             ]
             raise ArtifactError(
                 f"{path} was prepared before the recipe changed {listed(changed, 5)}, or by another recipe of the "
-                f"same name: {remedy(KIND, path)}."
+                f"same name. To prepare it again, {remedy(KIND, path)}."
             )
         spec = FeatureSpec.read(path / spec_name)
         if spec.metadata.online:
             raise ArtifactError(
                 f"{path} contains raw rows, which an earlier version encoded during training. This version "
-                f"encodes rows when preparing them: {remedy(KIND, path)}."
+                f"encodes rows when preparing them. To prepare the data again, {remedy(KIND, path)}."
             )
         return cls(path=path, spec=spec, manifest=manifest)
 
@@ -102,11 +104,13 @@ class PreparedData:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Raw request columns that may have several values per row; the row's other columns apply to all of them."""
+        """Raw request columns that may have several values per row. All candidates in a row share its other columns."""
         return self.spec.metadata.candidates
 
     def workflow(self) -> "nvt.Workflow":
-        """Load the fitted NVTabular workflow, labels included. Imports NVTabular, which takes seconds."""
+        """Load the fitted NVTabular workflow, including its label columns. This imports NVTabular, which takes
+        seconds.
+        """
         from rankline.workflows.nvt.io.workflow import load_workflow
 
         return load_workflow(self.path / "workflow")
@@ -115,7 +119,7 @@ class PreparedData:
         return _read_table(self.path / HELDOUT)
 
     def encoded(self, max_rows: int) -> pa.Table | None:
-        """Return the first encoded validation rows; None if there are none, or if they are not stored as Parquet."""
+        """Return up to `max_rows` encoded validation rows, or None if the split is absent or not stored as Parquet."""
         if "valid" not in self.spec.sources or self.spec.source("valid").type != PARQUET:
             return None
         return open_files([self.path / name for name in self.spec.source("valid").files]).head(max_rows)
@@ -129,7 +133,7 @@ class PreparedData:
         return list(pq.read_schema(self.path / CATALOG).names) if CATALOG in self.manifest.files else []
 
     def histories(self) -> pa.Table | None:
-        """Return all raw users, each with a list of all their items; for rows with histories, the latest item is last.
+        """Return one row per raw user with a list of all their items, in chronological order for rows with histories.
 
         None if the rows have no item ids or do not fit in memory.
         """

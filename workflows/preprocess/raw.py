@@ -18,7 +18,7 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Consecutive rows that any process with access to the files can read without reading the rows before them."""
+    """Consecutive rows that any process can read from the files without reading the preceding rows."""
 
     num_rows: int
     batches: Batches  # opens the rows, see `StreamedRows`; picklable
@@ -26,7 +26,7 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamedRows:
-    """Rows of files that may be larger than memory, read on each use, oldest period first.
+    """Rows in files that may exceed memory. They are read again on each use, from the oldest period to the newest.
 
     The batches have bounded size, and none spans two periods. Opening them raises DataError, with file and line number,
     if a line is not a row.
@@ -43,7 +43,7 @@ class StreamedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class RawData:
-    """A dataset as found on disk."""
+    """A dataset as read from disk, before splitting and encoding."""
 
     rows: pa.Table | StreamedRows  # one row per interaction, in file order
     catalog: pa.Table | None = None  # one row per item; None if the rows have no item ids
@@ -63,7 +63,7 @@ def fingerprint_of(paths: Iterable[Path]) -> str:
 def latest_of_each_pair(
     first: pa.ChunkedArray, second: pa.ChunkedArray, timestamps: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask that keeps one row of each pair (first, second).
+    """Return a mask that keeps one row for each pair of ids in `first` and `second`.
 
     The latest row of a pair is kept; among equal timestamps, the last row. The ids are int64 without nulls. Duplicates
     are found by sorting one int64 per row; only the rows of duplicate pairs are examined further.

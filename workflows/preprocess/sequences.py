@@ -1,4 +1,4 @@
-"""Convert raw interactions to rows with histories, and encode them id by id.
+"""Conversion of raw interactions to rows with histories. Each distinct id is encoded separately.
 
 The workflow encodes each id independently, alone or in a list. It therefore runs once over the distinct users and
 items, and the rows are assembled from the encoded ids; `workflow.transform` of the raw rows gives the same result.
@@ -59,7 +59,7 @@ Codes = NDArray[np.integer[Any]]
 
 
 class HistoryEncoding:
-    """The `Encoding` for histories: each row has an item to score and the items before it."""
+    """The `Encoding` for rows with histories, each of which has an item to score and the user's previous items."""
 
     _ids: "_RawIds"
     _sequences: Sequences
@@ -81,7 +81,7 @@ class HistoryEncoding:
         return self._sequences.dropped
 
     def write_training_rows(self, workflow: nvt.Workflow, job: PrepareContext) -> RawSplit:  # noqa: ARG002  (any workflow's rows)
-        """Write a row without history for each interaction before the held-out one.
+        """Write one row without a history for each interaction before the user's held-out one.
 
         The frequency of an item then equals how often it was chosen, and items that occur only later count as unseen.
         """
@@ -113,7 +113,9 @@ class HistoryEncoding:
 
 
 class _RawIds:
-    """Distinct raw users and items, and interactions as codes in order of first appearance."""
+    """The distinct raw users and items, and the interactions as integer codes. Codes follow the order of first
+    appearance.
+    """
 
     def __init__(self, raw: RawData, columns: SequenceColumns, report: Report) -> None:
         self._columns = columns
@@ -140,7 +142,7 @@ class _RawIds:
         self.interactions = Interactions(items=items, offsets=offsets, num_items=len(self.items))
 
     def table(self, users: Codes, items: Codes, history: Codes, offsets: Codes) -> pa.Table:
-        """Return the raw inputs for codes; row i has the history from offsets[i] up to offsets[i + 1]."""
+        """Convert codes to rows of raw inputs. The history of row i is `history[offsets[i]:offsets[i + 1]]`."""
         return pa.table(
             {
                 self._columns.user: self.users.take(pa.array(users)),
@@ -154,7 +156,9 @@ class _RawIds:
         return max(len(self.users), len(self.items))
 
     def alone(self, start: int, num_rows: int) -> pa.Table:
-        """Return rows with user i and item i, also as the history. The shorter list repeats its last id."""
+        """Return rows that pair user i with item i, which is also the only history item. The shorter list of ids
+        repeats its last id.
+        """
         numbers = np.arange(start, min(start + num_rows, self.num_alone))
         users, items = (np.minimum(numbers, len(distinct) - 1) for distinct in (self.users, self.items))
         return self.table(users, items, items, np.arange(len(numbers) + 1))
@@ -179,7 +183,7 @@ def _codes(chunks: Sequence[pa.DictionaryArray]) -> tuple[NDArray[np.int32], pa.
 
 
 class _Columns:
-    """The outputs of a fitted workflow for users and items: label, user, item, history, negative history.
+    """The output columns of rows with histories, assembled from the encoded ids of users and items.
 
     Raises:
         SpecError: the workflow encodes an item in a history differently from the item to score.
@@ -193,7 +197,7 @@ class _Columns:
         histories = [name.removesuffix(TARGET_SUFFIX) + HISTORY_SUFFIX for name in targets]
         if missing := [name for name in histories if name not in columns]:
             raise SpecError(
-                f"the graph outputs {list(columns)} without {missing}, but a history needs each item feature."
+                f"the graph outputs {list(columns)} without {missing}, but a history requires every item feature."
             )
         users = [name for name in columns if name not in {*targets, *histories}]
         self._ids = ids

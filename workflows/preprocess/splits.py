@@ -41,7 +41,7 @@ class ByColumn:
 def split_by_column(
     rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None, group: str | None
 ) -> ByColumn | None:
-    """Return the column split for a config; None if rows are split by position.
+    """Return how to split rows by the value of a column, or None if the config splits them by position.
 
     A stream that is split by time is read once; without a column of times, it is in order already.
     """
@@ -57,7 +57,7 @@ def split_by_column(
 
 
 def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
-    """Return the time from which on a share of the rows lies, estimated from an even sample to bound memory."""
+    """Return the start time of the validation rows, estimated from an evenly spaced sample to bound memory."""
     kept, step, offset = np.zeros(0), 1, 0
     for batch in rows.batches():
         times = batch.column(time).cast(pa.float64(), safe=False).fill_null(-np.inf).to_numpy(zero_copy_only=False)
@@ -69,7 +69,7 @@ def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
     begin = float(kept[min(_num_train(len(kept), valid_share), len(kept) - 1)])
     if not kept[0] < begin:
         raise ConfigError(
-            f"{time!r} has the same time in {1 - valid_share:.0%} of the rows or more, so no time separates them. "
+            f"{time!r} has the same value in at least {1 - valid_share:.0%} of the rows, so no time can separate them. "
             "Split at random, or use another valid_share."
         )
     return begin
@@ -78,7 +78,7 @@ def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
 def split_rows(
     rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None, by: ByColumn | None = None
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Split raw rows according to a config: a table as a whole, a stream batch by batch.
+    """Split raw rows according to a config. Tables are split as a whole, streams batch by batch.
 
     Yields:
         "train" or "valid", and rows of that split.
@@ -110,7 +110,8 @@ def split_batches(
     first_row: int = 0,
     by: ByColumn | None = None,
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yield "train" or "valid", and the rows of that split, for a part of a stream that begins at `first_row`.
+    """Split the batches of a stream, starting at `first_row`, and yield the split name ("train" or "valid") and its
+    rows.
 
     `periods` are those of the whole stream.
     """
@@ -132,13 +133,13 @@ def _parts(table: pa.Table, valid: npt.NDArray[np.bool_]) -> Iterator[tuple[str,
 
 
 def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Rows]:
-    """Return the row numbers for training and validation: the end of a seeded NumPy permutation is for validation.
+    """Return the row numbers for training and validation. Validation rows are the end of a seeded NumPy permutation.
 
     The validation share is rounded up to whole rows.
     """
     num_train = _num_train(num_rows, valid_share)
     if seed < 0:
-        raise ConfigError(f"seed is {seed}, expected a whole number of at least 0.")
+        raise ConfigError(f"seed is {seed}, expected a nonnegative integer.")
     order = np.random.default_rng(seed).permutation(num_rows)
     return order[:num_train], order[num_train:]
 
@@ -156,7 +157,7 @@ def time_split(timestamps: npt.ArrayLike, valid_share: float) -> tuple[Rows, Row
 def split_of_stream(
     periods: Sequence[int], valid_share: float, *, by_time: bool, seed: int, first_row: int = 0
 ) -> Callable[[int], npt.NDArray[np.bool_]]:
-    """Return a function from the number of rows of the next batch of a stream to a mask of its validation rows.
+    """Return a function that maps the size of the next stream batch to a mask of its validation rows.
 
     By time, the validation split is the smallest number of last periods that contain at least the share. If there is
     only one period, it is the last rows of that period. Otherwise each row is drawn independently: a row is for
@@ -174,7 +175,7 @@ def split_of_stream(
         num_train = _rows_before_last_periods(periods, num_rows - num_train)
         if num_train == 0:
             raise ConfigError(
-                f"a validation share of {valid_share} needs all periods, which have {list(periods)} rows, so none "
+                f"a validation share of {valid_share} uses all periods, which have {list(periods)} rows, so none "
                 f"are left for training. Use a share of at most {periods[-1] / num_rows:.3f}, or split at random."
             )
     seen = first_row
@@ -188,7 +189,7 @@ def split_of_stream(
 
 
 def _rows_before_last_periods(periods: Sequence[int], num_wanted: int) -> int:
-    """Return the number of rows before the smallest number of last periods with at least `num_wanted` rows."""
+    """Return the number of rows before the fewest trailing periods that together have at least `num_wanted` rows."""
     num_before = sum(periods)
     for size in reversed(periods):
         num_before -= size

@@ -1,4 +1,4 @@
-"""Encoding of raw rows as rows: each is split, encoded and written.
+"""The encoding for tabular data, in which each raw row becomes one encoded row.
 
 Streamed rows may exceed memory. They are split, fitted, encoded and written partition by partition; apart from the
 largest partitions, only the vocabularies are in memory. Reading a shard, computing the statistics of a partition and
@@ -76,7 +76,9 @@ class TabularPreprocessor:
         return self._splits[0].example()
 
     def write_splits(self, workflow: nvt.Workflow, job: PrepareContext) -> FeatureSpec:
-        """Encode each split file by file. The held-out rows are the raw inputs and encoded labels of `valid`."""
+        """Encode and write each split file by file. Held-out rows contain the raw inputs and encoded labels of the
+        validation split.
+        """
         load = partial(load_workflow, job.directory / "workflow")
         saved = load()
         files = _EncodedFiles(
@@ -177,7 +179,7 @@ def _write_batches(
 
 
 def _histories(raw: RawData, dataset: Dataset) -> pa.Table | None:
-    """Return each raw user with all their items; None if rows have no item ids or are not in memory."""
+    """Return one row per raw user with a list of all their items, or None if rows have no item ids or are streamed."""
     user, item = dataset.group_by, dataset.item
     if raw.catalog is None or user is None or item is None or not isinstance(raw.rows, pa.Table):
         return None
@@ -236,13 +238,13 @@ def _arrow_type(name: str, dtype: np.dtype[Any]) -> pa.DataType:
         return pa.from_numpy_dtype(dtype)
     except pa.ArrowNotImplementedError:
         raise SpecError(
-            f"{name!r} contains text after the graph, expected numbers. Encode it with Categorify, or leave it "
+            f"the graph outputs text in column {name!r}, expected numbers. Encode it with Categorify, or leave it "
             "out; encode a class as its index in `classes`, starting at 0."
         ) from None
 
 
 def _put_together(node: Any) -> list[Any]:
-    """Return the nodes whose outputs a node only concatenates: NVTabular would copy all columns several times."""
+    """Return the nodes whose outputs `node` concatenates, to avoid NVTabular's repeated copies of all columns."""
     parents = node.parents_with_dependencies
     made = {name for parent in parents for name in parent.output_columns.names}
     if not isinstance(node.op, ConcatColumns) or made != set(node.output_columns.names):
@@ -293,7 +295,9 @@ def _encode(
 
 
 def _fitted(heads: Sequence[Head], labels: Sequence[Labels]) -> tuple[Head, ...]:
-    """Return the heads with the label statistics of the training rows; empty if they are the default heads."""
+    """Return the heads with label statistics from the training rows, or an empty tuple if they equal the default
+    heads.
+    """
     fitted = tuple(of_head.fitted(head) for head, of_head in zip(heads, labels, strict=True))
     return () if fitted == usual_heads([head.column for head in heads]) else fitted
 
@@ -352,7 +356,7 @@ def _labels(head: Head, encoded: pa.Table, may_lack: bool) -> Labels:
     column = encoded[head.column]
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(
-            f"the label {head.column!r} is {column.type} after the graph, expected {expected_labels(head)}. "
+            f"the graph outputs label {head.column!r} as {column.type}, expected {expected_labels(head)}. "
             "Convert it to numbers in the dataset's graph."
         )
     return Labels.of(head, column.cast(pa.float64()).to_numpy(), may_lack=may_lack)

@@ -34,7 +34,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def of_plain_type(column: pa.Array) -> pa.Array:
-    """Convert types that Arrow's functions do not support: views, half floats and run-end encoding. Takes no chunks."""
+    """Convert views, half floats and run-end encoded values, which Arrow's functions do not support. The column must
+    not be chunked.
+    """
     kind = column.type
     if pa.types.is_run_end_encoded(kind):
         return of_plain_type(pc.run_end_decode(column))
@@ -54,12 +56,12 @@ def of_plain_type(column: pa.Array) -> pa.Array:
 
 
 def _is_view(kind: pa.DataType, *names: str) -> bool:
-    """Whether the type is a view. Some versions of Arrow have no views."""
+    """Whether the type is one of the named view types, which some versions of Arrow lack."""
     return any(getattr(pa.types, f"is_{name}_view", lambda _: False)(kind) for name in names)
 
 
 def plain_values(column: pa.Array) -> pa.Array:
-    """Cast a column, which has no chunks, by the table above; return it unchanged if it has no plain form.
+    """Cast an unchunked column according to the module's table, or return it unchanged if its type is not in the table.
 
     Raises:
         pyarrow.ArrowException: a value is out of range.
@@ -92,7 +94,9 @@ def _lists_like(column: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def numbers_as_written(rows: pa.Table, columns: Collection[str]) -> pa.Table:
-    """Convert text columns to numbers if no text would change (00501 and 1.50 stay text). Empty text becomes null."""
+    """Convert string columns to numbers if the cast is lossless (00501 and 1.50 stay strings). Empty strings become
+    null.
+    """
     for place, name in enumerate(rows.column_names):  # names may be duplicated
         if name in columns:
             texts = rows.column(place).combine_chunks()
@@ -103,7 +107,7 @@ def numbers_as_written(rows: pa.Table, columns: Collection[str]) -> pa.Table:
 
 
 def _exact(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """Cast texts to numbers; None unless the cast back reproduces every text."""
+    """Cast strings to numbers, or return None unless casting back restores every string."""
     numbers = None
     for part in (texts.slice(0, 100), texts):  # try a few first: a failing cast still scans all texts
         try:

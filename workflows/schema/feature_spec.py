@@ -24,7 +24,7 @@ from rankline.workflows.schema.targets import Head, usual_heads
 
 @dataclass(frozen=True, kw_only=True)
 class SpecMetadata:
-    """How a dataset was prepared and how to use it."""
+    """Metadata on how a dataset was prepared and how to use it."""
 
     dataset: str | None = None  # name of the dataset
     inputs: tuple[str, ...] = ()  # raw columns of a serving request
@@ -48,7 +48,7 @@ class SpecMetadata:
         return replace(validated(cls, known, "metadata"), heads=tuple(map(Head.from_entry, heads)), others=others)
 
     def entries(self) -> dict[str, Any]:
-        """Return plain values for a file, without empty entries."""
+        """Return the metadata as built-in types for a YAML file, excluding empty entries."""
         given = {name: getattr(self, name) for name in _KNOWN if name != "heads"}
         known = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
         if self.heads:
@@ -90,7 +90,7 @@ class Part:
     of_each_group: bool  # fractions of each row group: every part has the same mix even if files are sorted
 
     def cut(self, group_rows: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the first and one past the last row to read from each row group."""
+        """Return the half-open range of rows to read from each row group."""
         ends = list(accumulate(group_rows))
         groups = [(end - rows, end) for end, rows in zip(ends, group_rows, strict=True)]
         if self.of_each_group:  # rounding cumulative ends keeps the total right even for small groups
@@ -131,7 +131,7 @@ class FeatureSpec:
     def __post_init__(self) -> None:
         names = [feature.name for feature in self.features]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise SpecError(f"feature_spec names {twice} more than once.")
+            raise SpecError(f"feature_spec lists {twice} more than once.")
         for channel, members in self.channels.items():
             if unknown := [name for name in members if name not in names]:
                 raise SpecError(
@@ -144,7 +144,7 @@ class FeatureSpec:
         if not self.channel(LABEL):
             raise SpecError("channel 'label' is empty, expected at least one label column.")
         if (named := [head.column for head in self.heads]) != list(self.channels[LABEL]):
-            raise SpecError(f"metadata.heads are for {named}, but channel 'label' lists {list(self.channels[LABEL])}.")
+            raise SpecError(f"metadata.heads lists {named}, but channel 'label' lists {list(self.channels[LABEL])}.")
 
     def __getitem__(self, name: str) -> Feature:
         for feature in self.features:
@@ -178,8 +178,8 @@ class FeatureSpec:
             sizes = [[feature.cardinality for feature in features] for features in (items, listed)]
             if sizes[0] != sizes[1]:
                 raise SpecError(
-                    f"channels {TARGET!r} and {channel!r} have features of {sizes[0]} and {sizes[1]} ids, expected the "
-                    "same features in the same order: they share embedding tables."
+                    f"channels {TARGET!r} and {channel!r} have features with {sizes[0]} and {sizes[1]} ids, expected "
+                    "the same features in the same order because they share embedding tables."
                 )
             stems = [[feature.name.rpartition("_")[0] for feature in features] for features in (items, listed)]
             if stems[0] != stems[1] and sorted(stems[0]) == sorted(stems[1]):
@@ -199,7 +199,7 @@ class FeatureSpec:
 
     @property
     def for_scoring(self) -> "FeatureSpec":
-        """Return the spec without negative histories, which only training uses."""
+        """The spec without negative histories, which only training uses."""
         if not self.channels.get(NEGATIVES):
             return self
         dropped = set(self.channels[NEGATIVES])
@@ -215,7 +215,7 @@ class FeatureSpec:
 
     @property
     def model_dtypes(self) -> dict[str, str]:
-        """Input column → NumPy dtype name of the values that models take, whatever dtype the files have."""
+        """The NumPy dtype name that models expect for each input column, regardless of the dtype in the files."""
         ids, numbers = ([feature.name for feature in features] for features in (self.categorical, self.continuous))
         return dict.fromkeys(ids, "int64") | dict.fromkeys(numbers, "float32")
 
@@ -292,6 +292,6 @@ def _source(split: str, chunks: tuple[Chunk, ...]) -> Source:
     else:
         return Source(files=chunk.files, num_rows=chunk.num_rows, type=chunk.type)
     raise SpecError(
-        f"{odd}, but loaders read one {' or '.join(SOURCE_TYPES)} chunk with num_rows. Convert it to prepared "
+        f"{odd}, but loaders read only one {' or '.join(SOURCE_TYPES)} chunk with num_rows. Convert it to prepared "
         "data: rankline import RECIPE DIRECTORY"
     )

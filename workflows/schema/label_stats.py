@@ -47,7 +47,9 @@ class Labels:
         )
 
     def __add__(self, other: "Labels") -> "Labels":
-        """Combine the statistics: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm"."""
+        """Combine the statistics of two sets of labels (Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise
+        algorithm").
+        """
         num_rows = self.num_rows + other.num_rows
         difference, share = other.mean - self.mean, other.num_rows / max(num_rows, 1)
         return Labels(
@@ -58,17 +60,17 @@ class Labels:
         )
 
     def check_split(self, head: Head, split: str) -> None:
-        """Raise `DataError` if the split's labels allow no training or evaluation."""
+        """Raise `DataError` if a model cannot be trained or evaluated on the split's labels."""
         remedy = "Provide more rows, or use another split or share."
         if not self.num_rows:
-            raise DataError(f"no {split} row has the label {head.column!r}. {remedy}")
+            raise DataError(f"no row of the {split} split has the label {head.column!r}. {remedy}")
         if head.task == REGRESSION:
             if not self.squares > 0:
-                raise DataError(f"every label of the {split} rows is {self.mean:g} in {head.column!r}. {remedy}")
+                raise DataError(f"label {head.column!r} is {self.mean:g} in the whole {split} split. {remedy}")
         elif len(self.classes) < 2:
             needed = "both classes" if head.task == BINARY else "several classes"
             raise DataError(
-                f"every label of the {split} rows is {next(iter(self.classes))}, but a model needs {needed}. {remedy}"
+                f"every label in the {split} split is {next(iter(self.classes))}, but a model needs {needed}. {remedy}"
             )
 
     def fitted(self, head: Head) -> Head:

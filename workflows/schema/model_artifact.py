@@ -30,7 +30,7 @@ OUTPUTS = "outputs.json"
 
 
 class ModelArtifact(Protocol):
-    """A model on disk that engines can serve, in the padded layout: trained by Rankline or converted to that layout."""
+    """A model on disk that engines can serve, either trained by Rankline or converted to the padded layout."""
 
     @property
     def format(self) -> str:
@@ -42,7 +42,7 @@ class ModelArtifact(Protocol):
 
     @property
     def dtypes(self) -> Mapping[str, str]:
-        """Column → NumPy dtype name of the model's inputs."""
+        """The NumPy dtype name of each input column."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class TrainedModel:
 
     @property
     def saved_model(self) -> Path:
-        """Return the SavedModel directory, for callers that support no other format."""
+        """The SavedModel directory, for callers that support no other format."""
         if self.format != SAVED_MODEL:
             raise ArtifactError(f"{self.path} contains {self.format}, expected {SAVED_MODEL}.")
         return self.model_path

@@ -27,7 +27,7 @@ class Ragged:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Any]) -> "Ragged":
-        """Concatenate one list or array per row; int64 if all are empty."""
+        """Build ragged lists from one list or array per row. The dtype is int64 if all are empty."""
         lists = list(rows)
         filled = [values for values in lists if len(values)]  # NumPy treats an empty Python list as float
         values = np.concatenate(filled) if filled else np.zeros(0, np.int64)
@@ -35,7 +35,9 @@ class Ragged:
 
     @classmethod
     def of_arrow(cls, array: pa.Array) -> "Ragged":
-        """Return views of an Arrow array of number lists without nulls."""
+        """Build ragged lists from an Arrow array of number lists, as views where possible. The array must not contain
+        nulls.
+        """
         offsets = array.offsets.to_numpy()
         first = offsets[0] if len(offsets) else 0
         return cls(values=flat_of_arrow(array.flatten()), offsets=offsets - first if first else offsets)
@@ -46,7 +48,7 @@ class Ragged:
         return np.subtract(self.offsets[1:], self.offsets[:-1], out=lengths, casting="same_kind")
 
     def padded(self, width: int | None = None) -> "Padded":
-        """Pad the lists to `width` values, or to the longest list if None."""
+        """Pad the lists to `width` values, or to the maximum length if `width` is None."""
         lengths = self.lengths
         return Padded(pad(self.values, lengths, int(lengths.max(initial=0)) if width is None else width), lengths)
 
@@ -59,7 +61,7 @@ class Padded:
     lengths: npt.NDArray[np.int32]  # int32 [num_rows]; in a request, `MISSING_LIST` marks a missing list
 
     def ragged(self) -> Ragged:
-        """Return the lists without padding: a view if possible, with int64 offsets. No list may be missing."""
+        """Convert to ragged lists with int64 offsets, without copying values if possible. No list may be missing."""
         width = self.values.shape[1]
         offsets = offsets_of(self.lengths)
         if offsets[-1] == self.values.size:
@@ -70,7 +72,7 @@ class Padded:
 
 
 def pad(values: Array, lengths: Array, width: int) -> Array:
-    """Pad concatenated lists, [M], to rows of equal width, [N, width], with zeros or empty strings; a view if possible.
+    """Pad concatenated lists [M] to [N, width] with zeros or empty strings, without copying if possible.
 
     Lengths are negative for missing lists. Raises ValueError if a list is longer than `width`.
     """
@@ -95,7 +97,7 @@ def offsets_of(lengths: Array) -> npt.NDArray[np.int64]:
 
 
 def arrow_lists(values: pa.Array | Array, offsets: Array) -> pa.ListArray:
-    """Return concatenated values [M] and offsets [N + 1] as an Arrow list array."""
+    """Build an Arrow list array from concatenated values [M] and offsets [N + 1]."""
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
@@ -146,7 +148,7 @@ def _column_of(series: Any) -> Array | Ragged:
 
 
 def flat_of_arrow(array: pa.Array) -> Array:
-    """Return an Arrow array of numbers without nulls as NumPy: a view if NumPy and Numba support the type."""
+    """Convert an Arrow array of non-null numbers to NumPy, as a view if NumPy and Numba support the type."""
     if pa.types.is_boolean(array.type):  # Arrow stores booleans as bits
         array = array.cast(pa.uint8())
     numbers: Array = array.to_numpy()
@@ -154,7 +156,9 @@ def flat_of_arrow(array: pa.Array) -> Array:
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """Allocate from Arrow's memory pool: aligned to 64 bytes, so TensorFlow needs no copy, and reused after release."""
+    """Allocate an array from Arrow's memory pool, which reuses memory and aligns it to 64 bytes so that TensorFlow need
+    not copy it.
+    """
     size = math.prod(shape)
     if not size:
         return np.empty(shape, dtype)

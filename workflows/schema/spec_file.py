@@ -1,4 +1,4 @@
-"""`feature_spec.yaml` in the layout of NVIDIA's DeepLearningExamples, which is independent of models.
+"""Reading and writing of `feature_spec.yaml` in the model-independent layout of NVIDIA's DeepLearningExamples.
 
     feature_spec:  feature → dtype, cardinality, embedding_dim, dimensions: [longest list], null_fill
     source_spec:   mapping (train, valid, …) → list of chunks {type, features, files, num_rows}
@@ -46,7 +46,7 @@ _TORCH_DTYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """One column."""
+    """A column described by a feature spec."""
 
     name: str
     dtype: str  # NumPy dtype name of a single value
@@ -64,7 +64,7 @@ class Feature:
         for name in ("cardinality", "embedding_dim", "max_length"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or not 1 <= value <= _MAX_ID):
-                raise SpecError(f"feature {self.name!r}: {name} is {value!r}, expected a whole number of at least 1.")
+                raise SpecError(f"feature {self.name!r}: {name} is {value!r}, expected a positive integer.")
         if self.is_list != (self.max_length is not None):
             raise SpecError(
                 f"feature {self.name!r}: max_length is required for list features and not allowed for others."
@@ -87,7 +87,7 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Files with some columns of all rows of a mapping."""
+    """A group of files that contain some of the columns for all rows of a mapping."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  (pydantic's interface)
 
@@ -113,7 +113,7 @@ class SpecFile:
     def __post_init__(self) -> None:
         names = [feature.name for feature in self.features]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise SpecError(f"feature_spec names {twice} more than once.")
+            raise SpecError(f"feature_spec lists {twice} more than once.")
         for channel, members in self.channels.items():
             for number, name in enumerate(members):
                 _check_known(name, names, f"channel_spec.{channel}[{number}]")
@@ -128,7 +128,7 @@ class SpecFile:
             if chunk.type not in FILE_TYPES:
                 raise SpecError(f"{place}[{number}].type is {chunk.type!r}. Available: {', '.join(FILE_TYPES)}.")
             if chunk.num_rows is not None and chunk.num_rows < 0:
-                raise SpecError(f"{place}[{number}].num_rows is {chunk.num_rows}, expected a whole number.")
+                raise SpecError(f"{place}[{number}].num_rows is {chunk.num_rows}, expected a nonnegative integer.")
             for part in ("features", "files"):
                 if not getattr(chunk, part):
                     raise SpecError(f"{place}[{number}].{part} is empty, expected at least one.")
@@ -176,9 +176,9 @@ class SpecFile:
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             where = f"line {mark.line + 1}: " if mark else ""
-            raise SpecError(f"{where}not YAML: {getattr(error, 'problem', None) or error}.") from None
+            raise SpecError(f"{where}invalid YAML: {getattr(error, 'problem', None) or error}.") from None
         except (ValueError, RecursionError) as error:  # invalid dates, or lists nested too deeply
-            raise SpecError(f"not YAML: {error}.") from None
+            raise SpecError(f"invalid YAML: {error}.") from None
         if not isinstance(document, dict):
             raise SpecError(f"the file contains {document!r:.80}, expected a mapping.")
         metadata = document.pop("metadata", None) or {}  # may contain dates, which JSON cannot
@@ -214,7 +214,7 @@ class SpecFile:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that rejects duplicate keys, where YAML would silently keep the last."""
+    """A YAML loader that rejects duplicate keys instead of silently using the last one."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -288,7 +288,7 @@ def _check_keys(value: Any, place: str) -> None:
 
 
 def _dtype_name(text: Any, place: str) -> str:
-    """Return NumPy's name of a dtype that was written in the notation of NumPy, PyTorch or TensorFlow."""
+    """Convert a dtype name in NumPy, PyTorch or TensorFlow notation to the NumPy name."""
     plain = _TORCH_DTYPES.get(str(text)) or re.sub(r"^(torch|tf|np|numpy)\.", "", str(text))
     try:
         name = np.dtype(plain).name

@@ -1,4 +1,4 @@
-"""Prediction targets: one head per label column, with a task that determines the valid labels."""
+"""Prediction targets, which consist of one head per label column. The task of a head determines its valid labels."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class Head:
         if expected != bool(self.classes) or len(self.classes) == 1 or len(self.classes) > _MAX_CLASSES:
             raise self._refused("classes", f"2 to {_MAX_CLASSES:,} names" if expected else f"none for {self.task}")
         if twice := sorted({name for name in self.classes if self.classes.count(name) > 1}):
-            raise SpecError(f"head {self.column!r}: classes name {twice} more than once.")
+            raise SpecError(f"head {self.column!r}: classes contains {twice} more than once.")
         for name in ("weight", "deviation"):
             if not 0 < getattr(self, name) < math.inf:
                 raise self._refused(name, "a finite number above 0")
@@ -51,7 +51,7 @@ class Head:
 
     @property
     def width(self) -> int:
-        """Number of output values per row: a probability per class, one probability, or one number."""
+        """The number of output values per row, which is the number of classes for `multiclass` and 1 otherwise."""
         return len(self.classes) or 1
 
     def _refused(self, name: str, expected: str) -> SpecError:
@@ -72,17 +72,17 @@ class Head:
 
 
 def usual_heads(columns: Sequence[str]) -> tuple[Head, ...]:
-    """Return the default heads: binary, where label 1 means that the item was chosen."""
+    """Return a default binary head for each label column."""
     return tuple(map(Head, columns))
 
 
 def output_names(heads: Sequence[Head]) -> tuple[str, ...]:
-    """Return the names of a model's outputs: `SCORE` for a single binary head, else the label columns."""
+    """Return a model's output names, which are the label columns, or `SCORE` for a single binary head."""
     return (SCORE,) if [head.task for head in heads] == [BINARY] else tuple(head.column for head in heads)
 
 
 def score_names(output: str, classes: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the columns for the scores of an output: `score_OUTPUT`, or `score_OUTPUT_CLASS` for each class.
+    """Return the score columns of an output, either `score_OUTPUT` or one column `score_OUTPUT_CLASS` per class.
 
     The output `SCORE` gets no second `score_` prefix.
     """

@@ -48,7 +48,8 @@ _HEX = re.compile(r"as_hex_((?:[0-9a-f]{2})*)")
 
 
 def argument_names(names: Iterable[str]) -> dict[str, str]:
-    """Return tensor name → argument: the name itself if Python, TensorFlow and TorchScript accept it, else hexadecimal.
+    """Map tensor names to argument names that Python, TensorFlow and TorchScript accept. Unsupported names are
+    hex-encoded.
 
     TensorFlow does not distinguish upper and lower case.
     """
@@ -62,13 +63,15 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def tensor_name(argument: str) -> str:
-    """Return the name of the tensor for an argument of `argument_names`."""
+    """Convert an argument name from `argument_names` back to the tensor name."""
     encoded = _HEX.fullmatch(argument)
     return bytes.fromhex(encoded[1]).decode() if encoded else argument
 
 
 class Signature:
-    """A signature of a loaded SavedModel, called with named tensors; `inputs` has the `tf.TensorSpec` of each."""
+    """A callable signature of a loaded SavedModel that accepts tensors by name. `inputs` maps each name to its
+    `tf.TensorSpec`.
+    """
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -82,7 +85,9 @@ class Signature:
 
 
 def name_inputs(directory: Path, message: Any) -> None:
-    """Rename the inputs of a SavedModel's signatures from arguments to tensors: a `SignatureDef` allows any name."""
+    """Rename the inputs of a SavedModel's signatures from argument names to tensor names, because a `SignatureDef`
+    allows any name.
+    """
     file = directory / "saved_model.pb"
     saved = message.FromString(file.read_bytes())
     for signature in (each for graph in saved.meta_graphs for each in graph.signature_def.values()):

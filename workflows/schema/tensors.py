@@ -1,4 +1,4 @@
-"""Describes a tensor, with its type as model configs, requests and NumPy spell it."""
+"""Tensor descriptions, which convert between the type names of model configs, requests and NumPy."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Tensor:
     def from_config(
         cls, name: str, data_type: str, dims: Iterable[Any], *, optional: bool = False, is_candidates: bool = False
     ) -> "Tensor":
-        """Return a tensor as declared in a model's config.
+        """Create a tensor description from its declaration in a model config.
 
         Raises:
             ValueError: NumPy has no such type.
@@ -67,7 +67,7 @@ class Tensor:
         return self.dims == (1,)
 
     def zeros(self, num_rows: int) -> npt.NDArray[Any]:
-        """Return zeros or empty strings; dimensions of any length become 1."""
+        """Return an array of zeros or empty strings, in which variable dimensions have size 1."""
         shape = (num_rows, *(max(dim, 1) for dim in self.dims))
         return np.full(shape, fill_value(self.numpy_dtype), self.numpy_dtype)
 
@@ -78,7 +78,7 @@ def concat_outputs(outputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def relative_error(scores: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return absolute differences of scores; relative ones where the expected score exceeds 1. NaN stays NaN."""
+    """Return the error of each score, absolute for expected magnitudes up to 1 and relative above. NaN stays NaN."""
     distance: npt.NDArray[Any] = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
     return distance
 

@@ -1,1 +1,1 @@
-"""Files: artifacts with manifests, atomic publishing, safe YAML parsing and downloads."""
+"""File storage, including artifacts with manifests, atomic publishing, safe YAML parsing and downloads."""

@@ -1,4 +1,4 @@
-"""Artifacts: directories with a manifest and checksums, published atomically.
+"""Artifacts, which are directories with a manifest and checksums that are published atomically.
 
 Every artifact (prepared data, trained model, exported ensemble) is one directory with a `manifest.json`: its kind, the
 artifacts it was made from, the package versions that made it, and the SHA-256 and size of each file. A stage writes to
@@ -82,8 +82,8 @@ class Manifest:
             format_version = document.pop("format_version")
             if format_version != FORMAT_VERSION:
                 raise ArtifactError(
-                    f"{path} has format version {format_version!r:.50}, but this Rankline reads {FORMAT_VERSION}. "
-                    "Create it again."
+                    f"{path} has format version {format_version!r:.50}, but this version of Rankline supports "
+                    f"only {FORMAT_VERSION}. Create the artifact again."
                 )
             files = {name: FileRecord(**record) for name, record in document.pop("files").items()}
             manifest = cls(files=files, **document)
@@ -112,7 +112,7 @@ class Manifest:
             raise TypeError(f"{odd[0]!r:.200} is not a single line of text")
         for name, record in self.files.items():
             if type(record.num_bytes) is not int or record.num_bytes < 0:
-                raise TypeError(f"{name} has {record.num_bytes!r} bytes")
+                raise TypeError(f"{name} has num_bytes {record.num_bytes!r}, expected a nonnegative integer")
             parts = Path(name).parts
             is_long = any(len(part.encode()) > _MAX_NAME_BYTES for part in parts)
             if Path(name).is_absolute() or ".." in parts or not name.isprintable() or is_long:
@@ -151,7 +151,7 @@ def refuse_foreign(target: Path, kind: str) -> None:
     except (ArtifactError, NotADirectoryError):
         found = "something that is not an artifact of Rankline"
     if found != kind:
-        raise ArtifactError(f"{target} contains {found}, which a {kind} would replace. Choose another path.")
+        raise ArtifactError(f"{target} contains {found}, which would be replaced by a {kind}. Choose another path.")
 
 
 def load_manifest(directory: Path, kind: str) -> Manifest:
@@ -161,7 +161,7 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
         ArtifactError: the artifact is missing or of another kind, or a file is missing, damaged or not listed.
     """
     if not directory.is_dir():
-        raise ArtifactError(f"{directory.absolute()} does not exist. Expected {kind}: {remedy(kind, directory)}.")
+        raise ArtifactError(f"{directory.absolute()} does not exist, expected {kind}; {remedy(kind, directory)}.")
     manifest = Manifest.read(directory)
     if manifest.kind != kind:
         raise ArtifactError(f"{directory} contains {manifest.kind}, expected {kind}. Pass the directory of the {kind}.")
@@ -190,7 +190,7 @@ def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> 
 
 
 def refuse_links(directory: Path, kind: str) -> None:
-    """Reject symbolic links in an artifact: their targets are outside of it and may change."""
+    """Reject symbolic links and special files in an artifact. The target of a link could change independently."""
     for path in sorted(directory.rglob("*")):
         if path.is_symlink():
             raise ArtifactError(
@@ -216,7 +216,9 @@ def remedy(kind: str, directory: Path) -> str:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a hidden sibling to write, which replaces `path` if the block succeeds. Creates missing directories."""
+    """Yield the path of a hidden temporary file that replaces `path` if the block succeeds. Missing directories are
+    created.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         staging = Path(file.name)
@@ -281,7 +283,7 @@ def files_below(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def code_fingerprint(*packages: Path) -> str:
-    """Return 12 characters of a SHA-256 over the Python sources of packages."""
+    """Return the first 12 hex digits of a SHA-256 hash over the Python sources of packages."""
     files = [
         f"{package.name}/{name} {sha256_of(path)}"
         for package in packages
@@ -307,7 +309,7 @@ def _replace(staging: Path, target: Path, exchange: Callable[[Path, Path], bool]
 
 
 def exchange_paths(first: Path, second: Path) -> bool:
-    """Swap two paths atomically with Linux's renameat2; False if the system does not support it."""
+    """Swap two paths atomically with Linux's renameat2. Return whether the swap succeeded."""
     at_fdcwd, rename_exchange = -100, 2
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:

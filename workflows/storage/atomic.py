@@ -1,4 +1,4 @@
-"""Crash-safe file operations: sync the contents of a file before the directory entry that refers to it.
+"""Crash-safe file operations, which sync a file's contents before the directory entry that refers to it.
 
 A rename may reach the disk before the contents of the renamed file. A replacement is therefore synced before the
 rename, and the replaced file is deleted only after the rename is on disk.
@@ -59,7 +59,7 @@ def remove(directory: Path) -> None:
 
 
 class DirectoryLock:
-    """Marks a directory as in use, see `is_in_use`, until `close` is called or the process ends.
+    """A lock that marks a directory as in use until `close` is called or the process ends; see `is_in_use`.
 
     The directory may be on a read-only file system. Raises OSError if it does not exist.
     """
@@ -80,7 +80,7 @@ class DirectoryLock:
 
 
 def is_in_use(directory: Path) -> bool:
-    """Whether a process on this machine holds a `DirectoryLock` of the directory."""
+    """Whether a process on this machine holds a `DirectoryLock` on the directory."""
     try:
         with _locked(directory, fcntl.LOCK_NB):
             return False
@@ -103,7 +103,7 @@ def _made(prefix: str, parent: Path, at_end: ExitStack) -> Path:
 
 @contextmanager
 def _locked(directory: Path, wait: int = 0) -> Iterator[None]:
-    """Hold the exclusive lock of a directory. The lock ends with this process at the latest.
+    """Hold an exclusive lock on a directory during the block. The lock is released at the latest when the process ends.
 
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is LOCK_NB.

@@ -32,8 +32,8 @@ class Archive:
 
 
 def download(archive: Archive, directory: Path, *, progress: Progress = SILENT, timeout_s: float = 30.0) -> Path:
-    """Download and unpack an archive to `directory / archive.name`, without a single top-level folder, unless it
-    exists.
+    """Download an archive and unpack it to `directory / archive.name`, unless that exists. A single top-level folder is
+    stripped.
 
     Raises:
         DownloadError: the server is unreachable or rejects the request, the transfer breaks off, the file is damaged,
@@ -116,7 +116,7 @@ def _published_md5(url: str, timeout_s: float) -> str | None:
         raise _refused(url, error) from None
     found = re.search(r"\b[0-9a-fA-F]{32}\b", text)
     if found is None:
-        raise DownloadError(f"{url} contains {text[:40]!r}, expected an MD5 checksum. Run the command again later.")
+        raise DownloadError(f"{url} contains {text[:40]!r}, expected an MD5 checksum. Try again later.")
     return found.group().lower()
 
 

@@ -1,4 +1,4 @@
-"""Parsing of untrusted YAML: only if it is quick to parse, and small after its aliases are expanded."""
+"""Safe parsing of untrusted YAML, which rejects documents that are slow to parse or whose aliases expand too much."""
 
 import yaml
 
@@ -10,7 +10,7 @@ _NUMBER = "tag:yaml.org,2002:int"
 
 
 def compose(text: str) -> yaml.Node | None:
-    """Parse a document into nodes; None if it is empty.
+    """Parse a YAML document into nodes, or return None if it is empty.
 
     Raises:
         yaml.YAMLError: the text is not YAML, it is too long, or its aliases expand to too many characters.

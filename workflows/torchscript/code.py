@@ -45,7 +45,8 @@ _COMPUTED = re.compile(
 
 
 def check_code(sources: Mapping[str, str]) -> None:
-    """Reject code (record → source) that does more than compute, or overflows the stack of PyTorch's compiler.
+    """Reject TorchScript code that does more than compute or would overflow the stack of PyTorch's compiler. `sources`
+    maps records to code.
 
     Raises:
         ArtifactError: the code is rejected; the message names the reason.
@@ -66,8 +67,8 @@ def check_code(sources: Mapping[str, str]) -> None:
                 loading |= set(_done_at_load(definition))
     if found:
         raise ArtifactError(
-            f"contains {sorted(found)}, which do more than compute. Remove them from the model, or rename your "
-            "own method or value of this name."
+            f"contains {sorted(found)}, which may have side effects. Remove them from the model, or rename your "
+            "own methods or values with these names."
         )
     if loading:
         raise ArtifactError(f"runs {sorted(loading)} in __setstate__ when loaded. Save the model without that method.")
@@ -100,8 +101,8 @@ def _tokens(definition: str, record: str) -> Iterator[tuple[str, str]]:
         if token is None:
             line = definition.count("\n", 0, position) + 1
             raise ArtifactError(
-                f"contains code that torch.jit.save does not write, {definition[position : position + 20]!r} "
-                f"in line {line} of a definition in {record}. Save it again."
+                f"contains code that torch.jit.save never writes: {definition[position : position + 20]!r} "
+                f"on line {line} of a definition in {record}. Save it again."
             )
         position = token.end()
         if token.lastgroup != "space":
@@ -150,7 +151,8 @@ def _reaching_outside(tokens: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _packages(tokens: Sequence[tuple[str, str]]) -> set[int]:
-    """Return the positions of package and module names in the paths of the file's own classes and functions.
+    """Return the token positions of package and module names in `__torch__` paths, which name the file's own classes
+    and functions.
 
     The last word of a path is excluded: it may be an operator on a value, such as a member of an enumeration.
     """
@@ -162,7 +164,7 @@ def _packages(tokens: Sequence[tuple[str, str]]) -> set[int]:
 
 
 def _is_defined(tokens: Sequence[tuple[str, str]], place: int) -> bool:
-    """Whether a word defines a class, a method, or a field, which is declared on its own line."""
+    """Whether the word at `place` is defined there as a class, a method or a field."""
     before, after = tokens[max(place - 1, 0)], tokens[place + 1 : place + 2]
     is_field = before == ("line", "\n  ") and after == [("sign", ":")]
     return before in (("word", "class"), ("word", "def")) or is_field
@@ -183,7 +185,7 @@ def _attribute(tokens: Sequence[tuple[str, str]], place: int) -> Iterator[str]:
 
 
 def _depth(tokens: Iterable[tuple[str, str]]) -> int:
-    """Return the nesting depth of code: indentation, brackets, and runs of tokens without a comma."""
+    """Estimate the nesting depth of code from its indentation, brackets and runs of tokens without a comma."""
     deepest = run = indentation = 0
     outer: list[int] = []
     for kind, text in tokens:
@@ -215,7 +217,7 @@ def _check_depth(needs: Mapping[str, set[str]], depths: Mapping[str, int]) -> No
 
 
 def _done_at_load(definition: str) -> Iterator[str]:
-    """Yield everything that a class runs on loading beyond packing the weights of a quantized layer."""
+    """Yield all operations that a class runs on loading, except packing the weights of a quantized layer."""
     _, *parts = _METHOD.split(definition)
     methods = dict(zip(parts[::2], parts[1::2], strict=True))
     pending, seen = ["__setstate__"], {"__setstate__"}

@@ -1,4 +1,4 @@
-"""Check the pickles of a TorchScript file, which contain its attributes, without creating the objects they describe.
+"""Safety checks for the pickled attributes of a TorchScript file, without creating the described objects.
 
 PyTorch reads them with its own unpickler for a subset of pickle's instructions. It does not check a tensor's size,
 reads a storage again for each reference, and destroys nested values recursively.
@@ -56,7 +56,8 @@ class _Made:
 
 
 def check_pickle(content: bytes, storages: Mapping[str, int]) -> None:
-    """Reject a pickle that PyTorch cannot load safely, given the bytes of each record that tensors may use.
+    """Reject a pickle that PyTorch cannot load safely. `storages` maps each record that tensors may use to its size in
+    bytes.
 
     Raises:
         ArtifactError: the pickle does more than compute, contains tensors without data, or is nested too deeply.
@@ -93,7 +94,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _counted(load: Callable[[Any], None]) -> Callable[["_Unpickler"], None]:
-    """Count an instruction that creates a container, which takes far more memory than the instruction."""
+    """Decorate an opcode handler to count containers, which take far more memory than the opcodes that create them."""
 
     def counted(self: "_Unpickler") -> None:
         self.num_containers += 1
@@ -105,7 +106,7 @@ def _counted(load: Callable[[Any], None]) -> Callable[["_Unpickler"], None]:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Accepts only the opcodes that PyTorch's unpickler accepts, and handles the stack as it does.
+    """An unpickler that accepts only the opcodes of PyTorch's unpickler and treats the stack in the same way.
 
     In PyTorch's unpickler, REDUCE and BUILD are the same instruction, and NEWOBJ does nothing.
     """
@@ -129,7 +130,7 @@ class _Unpickler(pickle._Unpickler):
             if not _CLASS.fullmatch(whole) or (whole.startswith("__torch__.torch.classes") and not library):
                 raise ArtifactError(f"contains {whole[:100]!r}, which is not a TorchScript class. Save it again.")
             if library and library[1] not in LIBRARIES:
-                raise ArtifactError(f"contains {whole!r}, which does more than compute. Remove it from the model.")
+                raise ArtifactError(f"contains {whole!r}, which may have side effects. Remove it from the model.")
         return _Name(module=module, name=name)
 
     def persistent_load(self, pid: Any) -> _Storage:
@@ -159,7 +160,7 @@ class _Unpickler(pickle._Unpickler):
     def _load_put(self, size: int) -> None:
         place = int.from_bytes(self.read(size), "little")
         if place > len(self.memo):  # PyTorch would allocate memory for the skipped entries
-            raise ArtifactError("has attributes numbered with gaps. Save it again.")
+            raise ArtifactError("has gaps in its pickle memo. Save it again.")
         self.memo[place] = self.stack[-1]
 
     def _refuse(self) -> None:
@@ -197,6 +198,6 @@ def _check_tensor(storage: Any, offset: Any, sizes: Any, strides: Any) -> None:
         raise ArtifactError("has a tensor with an invalid description. Save it again.")
     last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     if 0 not in sizes and last >= storage.num_items:
-        raise ArtifactError(f"has a tensor that extends to item {last:,} of {storage.num_items:,}. Save it again.")
+        raise ArtifactError(f"has a tensor reading item {last:,} of {storage.num_items:,} stored items. Save it again.")
     if prod(sizes) > max(_MAX_ELEMENTS, storage.num_items):
-        raise ArtifactError(f"has a tensor of {prod(sizes):,} items that repeat {storage.num_items:,}. Save it again.")
+        raise ArtifactError(f"has a tensor of {prod(sizes):,} items backed by {storage.num_items:,}. Save it again.")

@@ -1,4 +1,4 @@
-"""TorchScript files, which are loaded only if loading them cannot do more than compute.
+"""Safe loading of TorchScript files, which rejects files that could do more than compute.
 
 TorchScript is a program, and `torch.jit.load` trusts it: code can read and write files, a tensor can claim memory that
 is not in the file, and deep nesting overflows the stack. A zip archive can also be crafted so that two readers find
@@ -60,7 +60,8 @@ def is_torch_script(path: Path) -> bool:
 
 
 def load_torch_script(path: Path, torch: Any, device: Any = "cpu", *, remedy: str) -> tuple[Any, list[str]]:
-    """Check a TorchScript file and load it in evaluation mode, by the torch module, which this package does not import.
+    """Check a TorchScript file and load it in evaluation mode with the given `torch` module, which this package does
+    not import.
 
     Returns:
         The model and the names of its outputs, which are empty if the file does not contain them.
@@ -165,7 +166,7 @@ def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, z
 
 
 def _check_gap(num_bytes: int) -> None:
-    """Check that two records are adjacent, or have only a data descriptor between them, which repeats sizes."""
+    """Check that the gap between two records is empty or has the size of a data descriptor."""
     if num_bytes not in (0, 12, 16, 20, 24):
         raise ArtifactError("has records that overlap or have bytes between them. Save it again.")
 
@@ -179,7 +180,9 @@ def _is_large(name: str) -> bool:
 
 
 def _check_sizes(records: Mapping[str, zipfile.ZipInfo], size: int) -> None:
-    """Check the sizes of records: PyTorch compresses only code, so the others cannot exceed the file's size."""
+    """Check the total sizes of records by kind. PyTorch does not compress tensors, so they cannot exceed the file
+    size.
+    """
     sizes = {name: info.file_size for name, info in records.items()}
     for kind, found, limit in (
         ("tensors", sum(sizes[name] for name in sizes if _is_large(name)), size),
@@ -230,12 +233,14 @@ def _limited_memory(size: int, device: Any) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress PyTorch 2.13's deprecation warning for TorchScript: Triton's PyTorch backend requires the format."""
+    """Suppress PyTorch 2.13's deprecation warning for TorchScript, because Triton's PyTorch backend requires the
+    format.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.load` is deprecated", category=DeprecationWarning)
         yield
 
 
 def _line(error: Exception) -> str:
-    """Return the last line of an error message, which has the reason; the lines before it quote the code."""
+    """Return the last line of an error message, which states the reason. The preceding lines quote the code."""
     return str(error).strip().rpartition("\n")[2].rstrip(".")[:300]

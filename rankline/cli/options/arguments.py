@@ -18,7 +18,7 @@ _RECIPE = typer.Argument(
 )
 RecipeName = Annotated[str, _RECIPE]
 OptionalRecipeName = Annotated[str | None, _RECIPE]
-WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
+WorkDir = Annotated[Path, typer.Option("--work-dir", help="Directory for prepared data, models and the MLflow store.")]
 Repository = Annotated[Path, typer.Option("--repository", help="Directory of exported ensembles.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of models to train, with consecutive seeds.")]
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]
@@ -45,19 +45,21 @@ BenchUrl = Annotated[
     typer.Option(
         "--url",
         metavar="HOST:PORT",
-        help="gRPC address of a running server; without it, one is started for the command.",
+        help="gRPC address of a running server; if omitted, a server is started for this command.",
     ),
 ]
 ServedUrl = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="HOST:PORT", help="gRPC address of a running server; also shows which version it has loaded."
+        "--url",
+        metavar="HOST:PORT",
+        help="gRPC address of a running server; if passed, the version that it has loaded is also shown.",
     ),
 ]
 
 
 def _json_file(context: typer.Context, path: Path | None) -> Path | None:
-    """If JSON goes to standard output, send the command's text for people to standard error."""
+    """Send the command's human-readable output to standard error if the JSON goes to standard output."""
     if path == STDOUT:
         CONSOLE.stderr = True
         context.call_on_close(lambda: setattr(CONSOLE, "stderr", False))
@@ -82,7 +84,7 @@ def batch_sizes_of(text: str) -> tuple[int, ...]:
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse a path that cannot be written, before the work starts.
+    """Check that a path can be written, before the work starts.
 
     The directory is not created here, so a refused command leaves nothing behind.
     """

@@ -22,7 +22,7 @@ _NUM_RUNS = 50
 
 
 def _offer(found: Callable[[typer.Context, str], Offers]) -> Complete:
-    """Filter the offered words by the typed prefix; offer nothing on any error."""
+    """Decorate a completion function to filter suggestions by the typed prefix and suggest nothing on errors."""
 
     @wraps(found)
     def complete(ctx: typer.Context, incomplete: str) -> list[str | tuple[str, str]]:
@@ -37,7 +37,7 @@ def _offer(found: Callable[[typer.Context, str], Offers]) -> Complete:
 
 @_offer
 def recipes(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (typer's)
-    """Offer recipes. For commands with a repository, also offer ensembles exported under other names."""
+    """Suggest recipes and, for commands with a repository option, ensembles exported under other names."""
     names: list[str | tuple[str, str]] = [(name, recipe.summary) for name, recipe in available().recipes.items()]
     return [*names, *exported_only(_repository(ctx))] if "repository" in ctx.params else names
 
@@ -52,7 +52,7 @@ def versions(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (t
 
 @_offer
 def runs(ctx: typer.Context, incomplete: str) -> Offers:
-    """Offer the latest runs by short id (by full id once more characters are typed), and exported versions."""
+    """Suggest the latest runs and the exported versions. Runs appear by full id once more than a short id is typed."""
     from rankline.serving.repository.ensemble import version_numbers
 
     with suppress(ArtifactError):  # without a store, there may still be versions

@@ -1,4 +1,4 @@
-"""Commands with the options of their recipe."""
+"""Commands whose options depend on the recipe."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def with_recipe_options(*configs: type, of_recipe: Callable[[Recipe], tuple[Any,
 
 
 class RecipeCommand(TyperCommand):
-    """A command with the options of the recipe among its arguments; without a recipe, only the general options."""
+    """A command that adds the options of the recipe named in its arguments, if any, to the general options."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         try:
@@ -64,7 +64,7 @@ def _taken_by(flags: Sequence[str], group: Any) -> str:
 
 
 def _recipe_in(verb: TyperCommand, args: Sequence[str]) -> Recipe | None:
-    """Return the recipe in the arguments, with the model named by --model, if any."""
+    """Return the recipe named in the arguments, if any, with its model replaced if --model is given."""
     words = [token for token in _tokens(verb, args) if not token.startswith("-")]
     recipe = next((found for word in words if (found := _recipe(word))), None)
     if recipe is None and args and args[0] in words[:1]:

@@ -1,4 +1,4 @@
-"""The document's data loading: several passes per epoch, and rows cached in memory after the first pass."""
+"""Data loading as in NVIDIA's SIM: several passes per epoch, and rows cached in memory after the first pass."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _KEPT_SHARE = 0.25  # of the available memory
 
 
 class SplitOpener:
-    """Opens a split according to the parameters, in place of `Trainer.batches`."""
+    """A replacement for `Trainer.batches` that opens a split according to the parameters of `sim`."""
 
     def __init__(self, config: SimOptions) -> None:
         self._config = config
@@ -52,7 +52,7 @@ class SplitOpener:
 
 
 def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
-    """Return the spec with the files of a split repeated until it has at least `num_rows` rows."""
+    """Return a copy of `spec` that repeats the files of a split until the split has at least `num_rows` rows."""
     source = spec.source(split)
     times = max(1, math.ceil(num_rows / max(1, source.num_rows)))
     more = replace(source, files=source.files * times, num_rows=source.num_rows * times)
@@ -60,7 +60,7 @@ def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
 
 
 def repeated(batches: Batches, times: int) -> Batches:
-    """Return batches whose epoch is `times` passes over `batches`, each pass in the order of a separate epoch."""
+    """Return a loader that makes `times` passes over `batches` per epoch, each in the order of a new epoch."""
     if times == 1:
         return batches
     return _PositionedPasses(batches, times) if hasattr(batches, "load_state_dict") else _Passes(batches, times)
@@ -91,7 +91,7 @@ class _PositionedPasses(_Passes):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state.get("times") != self._times:
             raise ConfigError(
-                f"the saved position is for {state.get('times', 1)} passes per epoch, got {self._times}. Pass the "
+                f"the checkpoint was saved with {state.get('times', 1)} passes per epoch, got {self._times}. Pass the "
                 "same --repeat_count, or start a new run."
             )
         done, batch = divmod(state["batch"], len(self._batches))

@@ -1,4 +1,4 @@
-"""The command `sim`: the document's `main.py` with Rankline's training."""
+"""The command `sim`, which reimplements `main.py` of NVIDIA's SIM with Rankline's training code."""
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -87,7 +87,8 @@ def _prepared(config: SimOptions) -> "PreparedData":
     directory = config.dataset_dir
     if not directory.is_dir():
         raise ConfigError(
-            f"--dataset_dir: {directory} is not a directory. Pass one with prepared data or with a feature spec."
+            f"--dataset_dir: {directory} is not a directory. Pass a directory that contains prepared data or a "
+            "feature spec."
         )
     if _kind(directory) in (None, _TRANSCODED):
         return _imported(config, directory / config.feature_spec)
@@ -130,7 +131,7 @@ def _imported(config: SimOptions, path: Path) -> "PreparedData":
 
 
 def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path, columns: Iterable[Any]) -> None:
-    """Refuse a number of rows per record that differs from the files. It need not divide the batch size."""
+    """Check that TFRecord files have the expected number of rows per record, which need not divide the batch size."""
     name = "prebatch_train_size" if split == _TRAIN else "prebatch_test_size"
     expected = getattr(config, name)
     if not expected or (split == _TRAIN and config.mode != TRAIN):
@@ -155,7 +156,7 @@ def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path
 
 
 def _limit_threads(config: SimOptions) -> None:
-    """Set TensorFlow's numbers of threads, which cannot be changed after its first operation."""
+    """Set TensorFlow's thread counts, which cannot be changed after its first operation."""
     if not (config.inter_op_parallelism or config.intra_op_parallelism):
         return
     import tensorflow as tf
@@ -255,15 +256,13 @@ def _loaded(path: Path) -> "Checkpoint":
 
     if (kind := _kind(path)) != KIND:
         found = "does not exist" if not path.exists() else f"is {kind or 'no Rankline artifact'}"
-        raise ArtifactError(
-            f"{path} {found}, expected a {KIND} that an earlier run wrote to its --save_checkpoint_path."
-        )
+        raise ArtifactError(f"{path} {found}, expected a {KIND} written by an earlier run with --save_checkpoint_path.")
     return Checkpoint.load(path)
 
 
 @contextmanager
 def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | None") -> Iterator[Path | None]:
-    """Yield the path of the run's checkpoint, or None if it needs none.
+    """Yield the path of the run's checkpoint, or None if the run neither saves nor loads a checkpoint.
 
     The path is `save_checkpoint_path`, or temporary if it is not set. When resuming, it already holds `left`.
     """
@@ -300,7 +299,7 @@ def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | No
 def _check_alike(
     before: Mapping[str, Any], config: SimOptions, choices: TrainConfig, names: Iterable[str], where: str
 ) -> None:
-    """Refuse a checkpoint or model with other settings, naming them by the document's parameters."""
+    """Raise `ConfigError` if a checkpoint or model was trained with different settings, and list the differences."""
     from rankline.training.run.checkpoint import plain
 
     now = plain(choices)
@@ -316,7 +315,8 @@ def _check_alike(
         if now.get(n) != before.get(n)
     ]:
         raise ConfigError(
-            f"{where} has a different configuration: got {'; '.join(odd)}. Pass the original parameters, or another "
+            f"{where} was saved with different parameters: got {'; '.join(odd)}. Pass the original parameters, or "
+            "another "
             "path."
         )
 
@@ -351,7 +351,7 @@ def _benchmark_training(config: SimOptions, prepared: "PreparedData", progress: 
 
 
 def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
-    """Score the test rows once, or for as many steps as a benchmark requests, and measure the steps."""
+    """Score the test rows once, or for the number of steps of a benchmark, and report throughput and latency."""
     from rankline.compat.sim.batches import SplitOpener, with_rows
     from rankline.compat.sim.scorers import score_each_size
 
@@ -372,7 +372,7 @@ def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> 
 
 
 def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
-    """Return a scorer of the model that the parameters name. Use an untrained model only with --random_weights."""
+    """Return a scorer for the saved model that the parameters select, or an untrained one with --random_weights."""
     from rankline.compat.sim import scorers
     from rankline.training.run.checkpoint import KIND as CHECKPOINT
 
@@ -392,8 +392,8 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
         return scorers.from_checkpoint(checkpoint, prepared.spec, precision=choices.precision, xla=config.xla)
     if config.amp or config.xla:
         raise ConfigError(
-            f"{path} is scored as it is served: in float32 and not compiled. Remove --amp and --xla, or pass what "
-            "an earlier run wrote to its --save_checkpoint_path."
+            f"{path} is not a checkpoint, so it supports only float32 without XLA. Remove --amp and --xla, or pass a "
+            "checkpoint written by an earlier run with --save_checkpoint_path."
         )
     if kind == TRAINED:
         trained = TrainedModel.load(path)
@@ -404,7 +404,7 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
 
 
 def _measure(config: SimOptions, step: "Step", batches: "Batches", progress: Progress) -> str:
-    """Run the steps of a benchmark or of one pass, and log each step and the totals."""
+    """Time the steps of a benchmark or of one pass over the data, and log each step and the totals."""
     from rankline.compat.sim.log import SERIES, SimLog, time_steps
     from rankline.training.tracking import tracked_run
 

@@ -1,4 +1,4 @@
-"""The document's log lines (section "Log format" of its README), in a file and in MLflow.
+"""Log lines in the format of NVIDIA's SIM (section "Log format" of its README), written to a file and to MLflow.
 
 Each line is `DLLL` and a JSON object with timestamp, datetime, elapsedtime, type, step and data. `step` is the scope of
 the data: [epoch, step] for a step, [epoch] for an epoch, [] for the whole run. Epochs, and the steps within each epoch,
@@ -80,7 +80,7 @@ class StepTimes:
         self._since = self._clock()
 
     def add(self, num_rows: int) -> float:
-        """Record a step that has just ended, start timing the next, and return the recorded step's rows per second."""
+        """Record a step that has just ended, start timing the next step, and return the throughput in rows/s."""
         now = self._clock()
         self._seconds.append(now - self._since)
         self._rows.append(num_rows)
@@ -88,7 +88,7 @@ class StepTimes:
         return num_rows / self._seconds[-1]
 
     def figures(self) -> dict[str, float]:
-        """Return the totals, after at least one step.
+        """Return summary statistics of the steps. At least one step must have been recorded.
 
         They are `throughput` in rows per second, `time` of all steps in seconds, and `latency_mean`, `latency_p90`,
         `latency_p95` and `latency_p99` in milliseconds.
@@ -112,7 +112,7 @@ def time_steps(
     tell: Callable[[int, float], None] = lambda *_: None,
     clock: Clock = time.perf_counter,
 ) -> StepTimes:
-    """Run steps and time them."""
+    """Run `step` on one pass over `batches`, or on `warmup_steps + num_steps` batches, and time each call."""
     times = StepTimes(warmup_steps, clock)
     total = len(batches) if num_steps is None else warmup_steps + num_steps
     stream = chain.from_iterable(repeat(batches))
@@ -166,7 +166,7 @@ class TrainingLog(Observer):
         self._times, self._is_new = StepTimes(0, self._clock), True
 
     def end(self, metrics: Mapping[str, float]) -> None:
-        """Write the line of the whole run; `metrics` are the model's, for a run without any epochs left to train."""
+        """Write the final log line of the run. `metrics` are used only if no epoch was trained."""
         self._log.write([], {"time_to_train": self._clock() - self._began, **(self._quality or _quality(metrics))})
 
 

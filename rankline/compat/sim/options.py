@@ -39,7 +39,7 @@ PARAMETERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SimOptions:
-    """The document's parameters, with its names and defaults; the last three are additions.
+    """The parameters of NVIDIA's SIM, with their original names and defaults. The last three are Rankline's additions.
 
     Attributes:
         model_type: sim, dien or din; or another Rankline model, for data without histories.
@@ -146,14 +146,17 @@ class SimOptions:
         keeps_nothing = self.benchmark or self.mode == INFERENCE
         if self.save_checkpoint_path and keeps_nothing:
             raise ConfigError(
-                "--save_checkpoint_path can be used only for training without --benchmark. Remove one of them."
+                "--save_checkpoint_path cannot be combined with --benchmark or --mode inference. Remove one of these "
+                "options."
             )
         if self.load_checkpoint_path and self.benchmark and self.mode == TRAIN:
             raise ConfigError(
-                "--load_checkpoint_path cannot be combined with --benchmark in training. Remove one of them."
+                "--load_checkpoint_path cannot be combined with --benchmark when training. Remove one of them."
             )
         if self.random_weights and (self.mode != INFERENCE or self.load_checkpoint_path):
-            raise ConfigError("--random_weights requires --mode inference and no --load_checkpoint_path.")
+            raise ConfigError(
+                "--random_weights requires --mode inference and cannot be combined with --load_checkpoint_path."
+            )
 
     def _require(self, name: str, is_valid: bool, expected: str) -> None:
         check_choice(self, name, is_valid, expected, prefix="--")
@@ -163,7 +166,7 @@ class SimOptions:
         return self.results_dir / self.log_filename
 
     def train_config(self, spec: FeatureSpec, precision: str) -> TrainConfig:
-        """Convert these parameters to a training config. Features that the document lacks are switched off."""
+        """Convert these parameters to a training config. Features that NVIDIA's SIM lacks are disabled."""
         config = TrainConfig(model=model_named(self.model_type)(), weight_averaging=False, early_stopping_patience=0)
         taken = config.to_dict().keys() - {"model"}
         choices = {ours: getattr(self, theirs) for ours, theirs in PARAMETERS.items()}
@@ -198,5 +201,5 @@ def cpus_of(mode: str, cpus: Sequence[Cpu]) -> set[int]:
 
 
 def set_affinity(mode: str) -> None:
-    """Bind this thread and all threads that it starts later. Call this before a framework starts its own threads."""
+    """Set the CPU affinity of this thread and its future threads. Call this before a framework starts threads."""
     os.sched_setaffinity(0, cpus_of(mode, allowed_cpus()))

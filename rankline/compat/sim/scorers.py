@@ -32,13 +32,14 @@ def saved(path: Path, spec: FeatureSpec) -> Scorer:
     has = sorted(name + end for name in names for end in ((VALUES, OFFSETS) if spec[name].is_list else ("",)))
     if (takes := sorted(signature.inputs)) != has:
         raise ArtifactError(
-            f"{path} takes {takes}, but the data has {has}. Pass a model that was trained on this data."
+            f"{path} requires the inputs {takes}, but the data provides {has}. Pass a model that was trained on "
+            "this data."
         )
     return lambda inputs: _done(next(iter(signature(**_flat(spec, inputs)).values())))
 
 
 def from_checkpoint(checkpoint: Checkpoint, spec: FeatureSpec, *, precision: str, xla: bool) -> Scorer:
-    """Return a scorer of a checkpoint's model, computed in `precision` and compiled if `xla` is set."""
+    """Return a scorer for a checkpoint's model that computes in `precision`, and uses XLA if `xla` is set."""
     config = TrainConfig.from_dict(checkpoint.config)
     trained = _new_trainer(spec, config)
     trained.restore(checkpoint.state)

@@ -1,4 +1,4 @@
-"""ONNX Runtime, for ONNX models: tree ensembles, and models converted from any other format."""
+"""The ONNX Runtime engine, for tree ensembles in ONNX and models converted from other formats."""
 
 from rankline.serving.engines import Engine
 from rankline.workflows.schema.model_artifact import ONNX, SAVED_MODEL, TORCH_SCRIPT

@@ -1,4 +1,4 @@
-"""Convert trained models to ONNX, for the backend `onnxruntime`, both Rankline's and Triton's own.
+"""Convert trained models to ONNX for the `onnxruntime` backends of Rankline and Triton.
 
 The ONNX model uses the padded layout of all served models: inputs named as the tensors, one output per head, any number
 of rows and any length of lists.
@@ -25,7 +25,7 @@ _CONVERTERS = {
 
 
 def convert(trained: ModelArtifact, target: Path) -> None:
-    """Convert a model. `rankline.serving.export.parity` checks that the scores are equal."""
+    """Convert a trained model to ONNX. `rankline.serving.export.parity` later checks that the scores are equal."""
     path, instead = trained.model_path, f"Use the engine {engine_for(trained.format).name}."
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     if (num_bytes := sum(file.stat().st_size for file in files)) > _MAX_BYTES:
@@ -44,7 +44,7 @@ def convert(trained: ModelArtifact, target: Path) -> None:
 
 
 def _serialized(model: Any) -> bytes:
-    """Serialize and check the model, without the converter's notes about itself and this machine."""
+    """Check and serialize the model, excluding the converter's metadata about itself and this machine."""
     from onnx import checker, helper
 
     _clear_notes(model.graph)
@@ -60,7 +60,7 @@ def _serialized(model: Any) -> bytes:
 
 
 def _clear_notes(graph: Any) -> None:
-    """Remove the converter's notes from a graph and its parts, such as source lines on this machine."""
+    """Remove the converter's notes, such as source lines on this machine, from a graph and its subgraphs."""
     graph.ClearField("doc_string")
     for part in (*graph.node, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
         part.ClearField("doc_string")

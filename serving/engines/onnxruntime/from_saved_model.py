@@ -1,4 +1,4 @@
-"""Convert a SavedModel's padded signature to ONNX, by tf2onnx."""
+"""Convert a SavedModel's padded signature to ONNX with tf2onnx."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def to_onnx(trained: ModelArtifact, opset: int) -> ModelProto:
 
 
 def _combine_padded(graph: Any, nodes: Sequence[Any]) -> Any:
-    """Combine the embeddings of each list by a matrix product.
+    """Rewrite the nodes that combine the embeddings of a list as a matrix product.
 
     Our signatures take the values out of the padding and combine them per segment, which ONNX has no operator for.
     tf2onnx would sort the values into a padding again, and an adding `ScatterND`, the simplest solution, returns
@@ -58,7 +58,7 @@ def _combine_padded(graph: Any, nodes: Sequence[Any]) -> Any:
 
 
 def _lists_of(node: Any) -> tuple[str, str, str] | None:
-    """Return table, padded ids [N, W] and their mask, if a segment reduction takes its values and rows from them.
+    """Return the table, padded ids [N, W] and mask that a segment reduction reads, or None if it has other inputs.
 
     The reduction either looks the ids up itself, or takes all values in the order in which a gather looked them up.
     """
@@ -82,7 +82,9 @@ def _is_from_zero(counted: Any) -> bool:
 
 
 def _replace(graph: Any, node: Any, table: str, padded: str, mask: str) -> None:
-    """Multiply the table rows of all positions [N, W, dimension] by weights that are zero in the padding."""
+    """Replace a reduction by a product of the padded embeddings [N, W, dimension] and weights that are zero in the
+    padding.
+    """
 
     def add(kind: str, *inputs: str, **attributes: Any) -> str:
         return str(graph.make_node(kind, inputs, attr=attributes).output[0])

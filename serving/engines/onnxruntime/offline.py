@@ -12,7 +12,7 @@ from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 
 class Model(PaddedModel):
-    """An `OfflineModel`, if the model was trained to ONNX."""
+    """An ONNX model in this process, used as an `OfflineModel` if ONNX is the format written by training."""
 
     def __init__(self, path: Path) -> None:
         try:

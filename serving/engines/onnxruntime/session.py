@@ -1,4 +1,4 @@
-"""Session of an ONNX model, with the same options inside and outside Triton."""
+"""Check an ONNX file, and load it with the same session options inside and outside Triton."""
 
 import mmap
 import os
@@ -34,7 +34,7 @@ _NUMBERS = re.compile(rb"(?:\x3d.{4}|\x40[\x80-\xff]*[\0-\x7f]){1,4096}", re.DOT
 
 
 def check_file(path: Path) -> None:
-    """Raise ValueError unless a file has only content that Rankline writes.
+    """Raise ValueError if an ONNX file contains anything that Rankline does not write.
 
     The package onnx is not needed: a server may not have it. Rankline never writes functions, which can expand a small
     file without bound, or weights in external files. All occurrences of a field are checked, since protobuf merges
@@ -88,11 +88,11 @@ def _varint(content: mmap.mmap, place: int, max_bytes: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
             return value, place + shift + 1
-    raise ValueError("it has a number that is too long")
+    raise ValueError("it contains an integer that is too long")
 
 
 def open_model(path: Path, *, intra_op_threads: int = 0) -> onnxruntime.InferenceSession:
-    """Load a checked model; the calling thread runs operations sequentially.
+    """Check a model, and load it into a session that runs its operations sequentially in the calling thread.
 
     Idle threads sleep. Spinning, ONNX Runtime's default, would take cores from tritonserver and its clients. The
     default number of threads is that of the cores available to this process: ONNX Runtime counts all cores of the

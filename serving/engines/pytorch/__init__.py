@@ -1,4 +1,4 @@
-"""PyTorch, for TorchScript models."""
+"""The PyTorch engine, for TorchScript models."""
 
 from rankline.serving.engines import Engine
 from rankline.workflows.schema.model_artifact import TORCH_SCRIPT

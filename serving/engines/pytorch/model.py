@@ -47,7 +47,7 @@ class TritonPythonModel(BatchingModel):
         names = [tensor.name for tensor in model.inputs]
         if sorted(arguments) != sorted(names):
             raise pb_utils.TritonModelException(
-                f"{path} takes {sorted(arguments)}, but config.pbtxt declares {sorted(names)}."
+                f"{path} requires the inputs {sorted(arguments)}, but config.pbtxt declares {sorted(names)}."
             )
         order = [names.index(argument) for argument in arguments]
         places = [_place(tensor.name, number) for number, tensor in enumerate(model.outputs)]
@@ -57,14 +57,14 @@ class TritonPythonModel(BatchingModel):
                 returned = script(*(torch.from_numpy(arrays[place]) for place in order))
             results = returned if isinstance(returned, tuple) else (returned,)
             if len(results) <= max(places):
-                raise ValueError(f"it returns {len(results)} tensors, none at index {max(places)}")
+                raise ValueError(f"it returns {len(results)} tensors, but an output at index {max(places)} is required")
             return [results[place].numpy() for place in places]
 
         self._check(path, run, model)
         return run
 
     def explain(self, error: Exception) -> str:
-        """Return the last line; the lines before it are the position in the TorchScript code."""
+        """Return the last line of an error. The lines before it give the position in the TorchScript code."""
         return str(error).strip().rpartition("\n")[2]
 
     def _check(self, path: Path, run: Run, model: ServedModel) -> None:
@@ -91,6 +91,8 @@ def _import_torch() -> Any:
 
 
 def _place(name: str, number: int) -> int:
-    """Return an output's position in the result of `forward`, from its name or else its position in the config."""
+    """Return an output's index in the result of `forward`: the `__N` suffix of its name, or else its position in the
+    config.
+    """
     _, separator, index = name.rpartition("__")
     return int(index) if separator and index.isdecimal() else number

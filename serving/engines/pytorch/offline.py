@@ -15,7 +15,7 @@ from rankline.workflows.torchscript.program import input_names, load_torch_scrip
 
 
 class Model(PaddedModel):
-    """An `OfflineModel`; TorchScript does not declare dtypes."""
+    """An `OfflineModel` for TorchScript, which does not declare the dtypes of its inputs."""
 
     def __init__(self, path: Path) -> None:
         self._model, outputs = load_torch_script(path, torch, remedy="Train again.")
@@ -27,7 +27,9 @@ class Model(PaddedModel):
         return spec.model_dtypes
 
     def operator(self, encoded: Any) -> Any:
-        """Return the operator for a copy of the schema, since the operator modifies it."""
+        """Return merlin-systems' PyTorch operator, created with a copy of the schema because the operator modifies
+        it.
+        """
         from rankline.serving.engines.merlin_operators import (  # slow import, needed by exports only
             ColumnSchema,
             Schema,

@@ -1,4 +1,4 @@
-"""TensorFlow, for SavedModels."""
+"""The TensorFlow engine, for SavedModels."""
 
 from rankline.serving.engines import Engine
 from rankline.workflows.schema.model_artifact import SAVED_MODEL

@@ -48,18 +48,18 @@ def check_loaded(path: Path) -> None:
     saved = _read(path)
     if len(saved.meta_graphs) != 1 or not saved.meta_graphs[0].HasField("object_graph_def"):
         raise ArtifactError(
-            f"{path} is a TensorFlow 1 SavedModel, whose whole graph runs when it is loaded. Save it with TensorFlow "
+            f"{path} is a TensorFlow 1 SavedModel, and loading it would run its whole graph. Save it with TensorFlow "
             "2: tf.saved_model.save(model, path)."
         )
     found = set(_not_taken(saved.meta_graphs[0]))
     if unknown := sorted(name for name in found if _definition(name) is None):
         raise ArtifactError(
-            f"{path} contains the operations {unknown}, which this TensorFlow lacks: they are custom or from a newer "
-            "release. Build the model from TensorFlow's own operations."
+            f"{path} contains the operations {unknown}, which are either custom or from a newer TensorFlow "
+            "release. Use only built-in operations of the installed TensorFlow."
         )
     if found:
         raise ArtifactError(
-            f"{path} contains the operations {sorted(found)}, which do more than compute. Only operations that "
+            f"{path} contains the operations {sorted(found)}, which may have side effects. Only operations that "
             "compute, look up values or hold variables can be served."
         )
     is_with_onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() not in ("0", "false")
@@ -72,18 +72,20 @@ def check_loaded(path: Path) -> None:
 
 
 def check_served(path: Path) -> None:
-    """Raise ArtifactError if serving would do more than compute, keep variables and restore its own variables."""
+    """Raise ArtifactError if serving a SavedModel would do more than compute, hold state and restore its own
+    variables.
+    """
     _check_files(path, is_served=True)
     for graph in _read(path).meta_graphs:
         if "serve" in graph.meta_info_def.tags and (found := set(_refused(graph))):
             raise ArtifactError(
-                f"{path} runs the operations {sorted(found)}, which do more than compute. Only operations that "
+                f"{path} runs the operations {sorted(found)}, which may have side effects. Only operations that "
                 "compute, look up values or hold variables can be served."
             )
 
 
 def _check_files(path: Path, *, is_served: bool) -> None:
-    """Raise on files that TensorFlow could read in place of the checked ones, and on anything but regular files.
+    """Reject files that TensorFlow could read in place of the checked ones, and anything but regular files.
 
     A served SavedModel must contain nothing else. Others may contain links to files, as in model caches, and a README.
     """
@@ -126,8 +128,9 @@ def _read(path: Path) -> Any:
     saved.DiscardUnknownFields()
     if saved.ByteSize() != len(content):
         raise ArtifactError(
-            f"{path / 'saved_model.pb'} has duplicate fields, or fields unknown to this TensorFlow. Save the model "
-            "again with this release of TensorFlow or an older one."
+            f"{path / 'saved_model.pb'} has duplicate fields, or fields that the installed TensorFlow does not "
+            "know. Save the model "
+            "again with this release of TensorFlow or an older release."
         )
     for graph in saved.meta_graphs:
         _check_graph(path, graph.graph_def, len(content))
@@ -135,11 +138,11 @@ def _read(path: Path) -> Any:
 
 
 def _check_graph(path: Path, graph: Any, num_bytes: int) -> None:
-    """Raise on duplicate names, and on constants and calls that expand far beyond the size of the file."""
+    """Reject duplicate names, and constants and calls that expand far beyond the size of the file."""
     functions = graph.library.function
     names = Counter(node.name for node in graph.node), Counter(function.signature.name for function in functions)
     if twice := [name for counts in names for name, count in counts.items() if count > 1]:
-        raise ArtifactError(f"{path} contains {twice[0]!r} twice. Save the model again.")
+        raise ArtifactError(f"{path} has two nodes or functions named {twice[0]!r}. Save the model again.")
     tensors = (value.tensor for node in _nodes(graph) for value in node.attr.values() if value.HasField("tensor"))
     num_elements = sum(prod(max(0, dim.size) for dim in tensor.tensor_shape.dim) for tensor in tensors)
     if num_elements > _MAX_ELEMENTS + num_bytes:
@@ -151,7 +154,7 @@ def _check_graph(path: Path, graph: Any, num_bytes: int) -> None:
 
 
 def _check_calls(path: Path, nodes: Mapping[str, Sequence[Any]]) -> None:
-    """Raise on recursion and on excessive nesting of functions, since TensorFlow expands each call on loading."""
+    """Reject recursive and deeply nested functions, since TensorFlow expands each call on loading."""
     calls = {name: [called for node in own for called in _called(node)] for name, own in nodes.items()}
     num_nodes, depths = Counter[str](), Counter[str]()
     try:
@@ -165,11 +168,11 @@ def _check_calls(path: Path, nodes: Mapping[str, Sequence[Any]]) -> None:
                     f"at most {_MAX_DEPTH} and {_MAX_NODES}. Save a simpler model."
                 )
     except CycleError:
-        raise ArtifactError(f"{path} has recursive functions, expected none. Use a loop instead.") from None
+        raise ArtifactError(f"{path} has recursive functions, which are not supported. Use a loop instead.") from None
 
 
 def _check_variables(prefix: Path) -> None:
-    """Raise if the variables need more memory than the size of their files."""
+    """Raise ArtifactError if the variables need more bytes than their files contain."""
     import tensorflow as tf
 
     if not prefix.with_suffix(".index").is_file():
@@ -184,12 +187,13 @@ def _check_variables(prefix: Path) -> None:
     has = sum(file.stat().st_size for file in prefix.parent.glob("variables.data-*"))
     if num_bytes > has:
         raise ArtifactError(
-            f"{prefix}.index lists {num_bytes} bytes of variables, but their files have {has}. Save the model again."
+            f"{prefix}.index lists {num_bytes} bytes of variables, but the variable files contain only {has}. "
+            "Save the model again."
         )
 
 
 def is_allowed(name: str) -> bool:
-    """Whether an operation only computes, or keeps variables and tables."""
+    """Whether an operation only computes, or holds variables and lookup tables."""
     found = _definition(name)
     if found is None or name in _OUTSIDE:
         return False
@@ -205,7 +209,7 @@ def _definition(name: str) -> Any:
 
 
 def _called(node: Any) -> list[str]:
-    """Return the functions that a node may call, repeated as often as the node names them."""
+    """Return the names of the functions that a node may call, once for each reference."""
     values = node.attr.values()
     functions = [value.func for value in values if value.HasField("func")]
     return [node.op, *(function.name for function in (*functions, *(f for value in values for f in value.list.func)))]
@@ -218,7 +222,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _refused(graph: Any) -> Iterator[str]:
-    """Yield the forbidden operations of a served graph; a restore may also read the variables' files.
+    """Yield the forbidden operations of a served graph, whose restore operation may read the variables' files.
 
     The whole graph is checked, because TensorFlow runs stateless nodes during shape inference. Save and restore
     operations are stateful, and are accepted if no signature or initializer reaches them.
@@ -235,7 +239,7 @@ def _refused(graph: Any) -> Iterator[str]:
 
 
 def _not_taken(graph: Any) -> Iterator[str]:
-    """Yield the forbidden operations of a meta graph.
+    """Yield the forbidden operations of a meta graph that is loaded rather than served.
 
     Loading runs only library functions: the functions of the model's objects, including initializers, and their
     callees. The graph outside the library writes and restores checkpoints, and is never run.
@@ -260,7 +264,7 @@ def _not_taken(graph: Any) -> Iterator[str]:
 
 
 def _run_by(graph: Any, roots: Iterable[str]) -> set[str]:
-    """Return the operations that tensors and nodes of a graph depend on, including those in called functions."""
+    """Return the operations that the tensors and nodes in `roots` depend on, including those in called functions."""
     nodes = {node.name: node for node in graph.graph_def.node}
     functions = {function.signature.name: function.node_def for function in graph.graph_def.library.function}
     found, entered = set[str](), set[str]()
@@ -280,7 +284,7 @@ def _run_by(graph: Any, roots: Iterable[str]) -> set[str]:
 
 
 def _crashing_products(graph: Any) -> Iterator[str]:
-    """Yield shapes of batch matrix products in which oneDNN reads past the end of a factor with fewer dimensions.
+    """Yield the shapes of batch matrix products that make oneDNN read past the end of the factor with fewer dimensions.
 
     This was observed for four or more dimensions if a dimension other than the first and the last two is 1, or possibly
     1 because it is unknown. TensorFlow's pull request 120199 fixes it.
@@ -299,7 +303,7 @@ def _crashing_products(graph: Any) -> Iterator[str]:
 
 
 def _shape_of(tensor: str, shapes: Mapping[str, Sequence[Any]]) -> Any:
-    """Return the recorded shape of a function's tensor, `node:output:number` or an argument; None if there is none."""
+    """Return the recorded shape of a function's argument or tensor (`node:output:number`), or None if it is unknown."""
     name, _, place = tensor.partition(":")
     number = int(place.rpartition(":")[2] or 0)
     known = shapes.get(name, ())

@@ -39,7 +39,7 @@ class TritonPythonModel(BatchingModel):
         name = model.parameters.get("TF_SIGNATURE_DEF", "serving_default")
         if not (directory / "saved_model.pb").is_file():
             raise pb_utils.TritonModelException(
-                f"{directory} contains no SavedModel (no saved_model.pb). Export it again."
+                f"{directory} does not contain a SavedModel (no saved_model.pb). Export the model again."
             )
         intra_op_threads = whole_number(model.parameters, "INTRA_OP_THREADS", 0)
         try:

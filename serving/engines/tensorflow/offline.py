@@ -38,7 +38,7 @@ class Model:
         return {name.removesuffix(VALUES): tensor.dtype.name for name, tensor in inputs if not name.endswith(NNZS)}
 
     def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (stated by the SavedModel)
-        """Return a stand-in, since merlin-systems' own operator uses the names of arguments instead of tensors."""
+        """Return a placeholder, since merlin-systems' own operator uses argument names in place of tensor names."""
         from rankline.serving.engines.merlin_operators import Predict  # slow import, needed by exports only
 
         return Predict(sorted(self._signatures[PADDED_SIGNATURE].function.structured_outputs))
@@ -51,13 +51,13 @@ class Model:
         return self._score(PADDED_SIGNATURE, padded_tensors(columns))
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
-        """Return the function of a separate session, as in the Triton backend."""
+        """Return a function that scores rows in a separate session, as the Triton backend does."""
         session, signatures = open_saved_model(self._path)
         signature = signatures[PADDED_SIGNATURE]
         return make_callable(session, signature, names, sorted(signature.outputs))
 
     def _score(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """Run a signature on arrays, cast to the dtypes of the inputs, since models take int32 or int64."""
+        """Cast the arrays to the dtypes of a signature's inputs, such as int32 or int64, and run the signature."""
         signature = self._signatures[name]
         expected = signature.inputs
         if set(expected) != set(arrays):

@@ -1,4 +1,4 @@
-"""A SavedModel in a session, with one signature as a function of arrays, as it is served.
+"""Load a SavedModel into a session, and call one of its signatures with arrays, as in serving.
 
 Imported inside and outside Triton. TensorFlow is imported on first use.
 """
@@ -15,7 +15,7 @@ from rankline.serving.engines.tensorflow.allowed_operations import check_served
 
 
 def open_saved_model(directory: Path, *, intra_op_threads: int = 0) -> tuple[Any, Mapping[str, Any]]:
-    """Load a checked graph and its variables; return the session, and signature name → `SignatureDef`.
+    """Check and load a SavedModel. Return its session and a mapping from signature names to `SignatureDef`.
 
     The calling thread runs operations sequentially; 0 threads are one per core.
 

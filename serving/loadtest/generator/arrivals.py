@@ -34,7 +34,7 @@ class ConstantArrivals:
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonArrivals:
-    """Independent requests, such as those of many users, with exponentially distributed gaps.
+    """A Poisson process: independent requests, as from many users, with exponentially distributed gaps.
 
     The same seed produces the same times.
     """
@@ -54,7 +54,7 @@ class PoissonArrivals:
 
 @dataclass(frozen=True, kw_only=True)
 class TraceArrivals:
-    """Recorded times: at least one, in order; the run begins at the first."""
+    """Recorded arrival times, sorted and not empty. The run begins at the first arrival."""
 
     times_s: tuple[float, ...]
 
@@ -62,12 +62,13 @@ class TraceArrivals:
         times = np.asarray(self.times_s, np.float64)
         if not times.size or not np.isfinite(times).all():
             raise DataError(
-                "the arrival times are empty or not all finite, expected a finite number of seconds for each."
+                "the arrival times are empty or not all finite, expected a finite number of seconds per arrival."
             )
         if (wrong := np.flatnonzero(np.diff(times) < 0)).size:
             before, after = times[wrong[0]], times[wrong[0] + 1]
             raise DataError(
-                f"arrival {wrong[0] + 2} is at {after:g} s, before the one at {before:g} s. Sort the trace by time."
+                f"arrival {wrong[0] + 2} ({after:g} s) is earlier than its predecessor ({before:g} s). Sort the trace "
+                "by time."
             )
 
     @property
@@ -76,7 +77,7 @@ class TraceArrivals:
 
     @property
     def rate_per_s(self) -> float:
-        """Mean number of requests per second; a trace shorter than a second counts as one second."""
+        """Mean number of requests per second, where traces shorter than one second count as one second."""
         return len(self.times_s) / max(self.duration_s, 1.0)
 
     def times_ns(self, duration_s: float) -> Times:
@@ -113,7 +114,7 @@ Arrivals: TypeAlias = ConstantArrivals | PoissonArrivals | TraceArrivals
 
 
 def share(times_ns: Times, number: int, of: int) -> Times:
-    """Return the arrivals for one of several processes: every `of`-th, so that all have the same load at any time."""
+    """Return every `of`-th arrival for one of `of` processes, so that all have the same load at any time."""
     part: Times = times_ns[number::of]
     return part
 
@@ -126,4 +127,4 @@ def _whole(times_s: npt.NDArray[np.float64], duration_s: float) -> Times:
 
 def _check_rate(rate_per_s: float) -> None:
     if not 0 < rate_per_s < np.inf:
-        raise ConfigError(f"a rate of {rate_per_s:g} requests/s sends nothing, expected more than 0.")
+        raise ConfigError(f"rate is {rate_per_s:g} requests/s, expected a finite number greater than 0.")

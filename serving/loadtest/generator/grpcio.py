@@ -1,4 +1,4 @@
-"""The Python client's transport, grpcio, which needs about ten times the CPU time of `http2`."""
+"""The transport `grpcio`, as in the Python client, which needs about ten times the CPU time of `http2`."""
 
 import queue
 import time
@@ -22,7 +22,7 @@ _OPTIONS = [
 
 
 class GrpcioConnection:
-    """Implements `Transport` with unary calls over a grpcio channel, whose threads put responses into a queue."""
+    """A `Transport` with unary calls over a grpcio channel, whose threads put responses into a queue."""
 
     capacity = 1 << 31
 
@@ -45,7 +45,7 @@ class GrpcioConnection:
         return ""
 
     def send(self, key: int, message: bytes) -> None:
-        """Start a call; one of grpcio's threads will put the response into the queue."""
+        """Start a call whose response one of grpcio's threads will put into the queue."""
         self._calls[key] = call = self._method.future(message)
         call.add_done_callback(partial(self._done, key))
 

@@ -42,7 +42,7 @@ class _Call:
 
 
 class Http2Connection:
-    """Implements `Transport` on a TCP connection without TLS; raises ServerError if no server listens at HOST:PORT."""
+    """A `Transport` over a TCP connection without TLS. Raises ServerError if no server listens at HOST:PORT."""
 
     def __init__(self, url: str, path: str) -> None:
         host, _, port = url.rpartition(":")
@@ -88,7 +88,9 @@ class Http2Connection:
             self._fail(f"the connection broke: {error}")
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait until data arrives, and process it. After a connection failure, all calls return the failure."""
+        """Wait for data, and return finished calls. After a connection failure, all pending calls return the
+        failure.
+        """
         self.flush()
         answers: list[Answer] = []
         if not self.failure:
@@ -207,7 +209,9 @@ class Http2Connection:
         answers.append(Answer(call.key, at_ns, status, body))
 
     def _decode(self, block: bytes) -> dict[str, str]:
-        """Decode headers; equal blocks have equal headers, since there is no table."""
+        """Decode a header block, or return it from a cache, since equal blocks have equal headers without a dynamic
+        table.
+        """
         found = self._blocks.get(block)
         if found is None:
             try:
@@ -247,7 +251,7 @@ class Http2Connection:
 
 
 def _request_headers(url: str, path: str) -> bytes:
-    """Return a header block without compression: each name and value as a literal that is not indexed."""
+    """Encode the request headers without compression, as literals that are not indexed."""
     headers = {
         ":method": "POST", ":scheme": "http", ":path": path, ":authority": url,
         "te": "trailers", "content-type": "application/grpc", "user-agent": "rankline-bench",

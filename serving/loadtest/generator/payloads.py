@@ -1,4 +1,4 @@
-"""Requests serialized before a run, from rows drawn from a table, or generated from the known values of each column.
+"""Serialize requests before a run, from rows sampled from a table or generated from the known values of each column.
 
 Held-out rows repeat known combinations; generated rows contain combinations that no cache can have stored. Columns are
 drawn independently of each other. A column's values are ranked by their frequency in the known rows, and drawn from a
@@ -34,7 +34,8 @@ MISSING_SHARE = 0.01
 def generate(
     known: pa.Table, schema: ModelSchema, num_rows: int, exponent: float, rng: np.random.Generator
 ) -> pa.Table:
-    """Generate rows from the values of known rows: at least one, in one chunk, with only columns that the model takes.
+    """Generate rows from the column values in `known`, which has at least one row, one chunk and only the model's
+    columns.
 
     The model's schema determines the columns that may have missing values. An exponent of 0 is a uniform distribution.
     """
@@ -48,7 +49,7 @@ def generate(
 
 
 def zipf(rng: np.random.Generator, num_ranks: int, shape: int | tuple[int, ...], exponent: float) -> Any:
-    """Draw Zipf-distributed ranks from 0, as an int64 array of the given shape."""
+    """Sample Zipf-distributed ranks, starting at 0, as an int64 array of the given shape."""
     shares = np.cumsum(np.arange(1, num_ranks + 1) ** -exponent)
     ranks = np.searchsorted(shares, rng.random(shape) * shares[-1], side="right")
     return np.minimum(ranks, num_ranks - 1)
@@ -86,7 +87,7 @@ def _values(
 
 
 def _unseen(distinct: pa.Array, count: int, rng: np.random.Generator) -> pa.Array | None:
-    """Return values above the highest or longer than the longest known value; None for other types such as floats."""
+    """Return integers above the known maximum or strings longer than all known ones. Return None for other types."""
     kind, numbers = distinct.type, rng.integers(0, 1 << 31, count)
     if pa.types.is_integer(kind) and distinct.null_count < len(distinct):
         dtype, highest = np.dtype(kind.to_pandas_dtype()), pc.max(distinct).as_py()
@@ -100,7 +101,7 @@ def _unseen(distinct: pa.Array, count: int, rng: np.random.Generator) -> pa.Arra
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """Messages whose ids are their positions, and `draws` [num_requests, batch_size], their row numbers."""
+    """Serialized requests whose ids are their positions, and `draws` [num_requests, batch_size], their row numbers."""
 
     messages: list[bytes]
     draws: npt.NDArray[np.int64]
@@ -116,7 +117,8 @@ def lay_out(
     *,
     num_takers: int = 1,
 ) -> Requests:
-    """Draw rows from a table in one chunk, with only columns that the model takes, and serialize them.
+    """Sample and serialize requests from the rows of a table, which has one chunk and only columns that the model
+    takes.
 
     Args:
         count: desired number of requests, which is reduced if they would need too much memory or time.
@@ -148,12 +150,12 @@ def _check_layout(client: Client, rows: pa.Table, requests: Requests) -> None:
         found.id = alone.id
         if found != alone:
             raise ServingError(
-                f"request {number} of the load generator differs from the client's encoding. Report this bug."
+                f"the load generator encoded request {number} differently from the client. Please report this bug."
             )
 
 
 def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: float = 0.0) -> npt.NDArray[np.int64]:
-    """Draw row numbers.
+    """Sample row numbers, optionally with a skew.
 
     A skew of 0 draws every row once before any row is repeated. With a positive value, rows are ranked at random, and
     the frequency of a row falls with its rank to this power, as popularity does.
@@ -169,12 +171,16 @@ def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: 
 
 
 def can_be_cut(schema: ModelSchema) -> bool:
-    """Whether requests can be cut out of a larger one, because no row is padded to the longest in its batch."""
+    """Whether a large request can be split into smaller ones, because no list is padded to the maximum length in its
+    batch.
+    """
     return all(-1 not in tensor.dims for tensor in (*schema.inputs, *schema.optional_inputs))
 
 
 def _parts(entry: Any, content: bytes, count: int) -> list[bytes]:
-    """Split a tensor's content into `count` equal parts; strings follow their length in four bytes."""
+    """Split a tensor's bytes into `count` parts with the same number of elements. Strings have a four-byte size
+    prefix.
+    """
     if entry.datatype != "BYTES":
         size = len(content) // count
         return [content[number * size : (number + 1) * size] for number in range(count)]
@@ -187,7 +193,7 @@ def _parts(entry: Any, content: bytes, count: int) -> list[bytes]:
 
 
 def _cut(message: Any, first: int, count: int, batch_size: int, masks: Container[str]) -> Iterator[bytes]:
-    """Cut `count` requests of `batch_size` rows, numbered from `first`, out of a request with all their rows.
+    """Split a request into `count` requests of `batch_size` rows, numbered from `first`.
 
     As in the client, requests without missing values have no mask.
     """

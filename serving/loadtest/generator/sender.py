@@ -48,7 +48,8 @@ class Job:
 
 
 class Engine:
-    """Runs a job, with clocks in nanoseconds: `clock` is shared by all processes and the transport, `cpu_clock` ours.
+    """The loop that runs a job. `clock` (shared by all processes and the transport) and `cpu_clock` (of this process)
+    are in nanoseconds.
 
     `report` is called with the counts since the last call, and the number of the first unfinished slice. `last_slice`
     returns the number of the last slice to run, once it is known.
@@ -78,7 +79,8 @@ class Engine:
         self._full_since_ns: int | None = None  # since when requests are due but too many are in flight
 
     def run(self, begin_ns: int) -> str:
-        """Send until told to stop, the time is up or nothing is left to send, then wait for the responses.
+        """Send requests until the time limit, the last slice to run or a connection failure, then wait for the
+        responses.
 
         Return why the connection failed before that; empty if it did not.
         """

@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 10
 
 
 class Answer(NamedTuple):
-    """A response: name of gRPC's status, and the serialized message if the status is OK, else the error message."""
+    """A response. `body` is the serialized message if the gRPC status is OK, and the error message otherwise."""
 
     key: int
     at_ns: int
@@ -41,13 +41,15 @@ class Transport(Protocol):
         """Number of requests that the server accepts in flight."""
 
     def send(self, key: int, message: bytes) -> None:
-        """Start a call, which is sent with the next `poll` at the latest; `key` is unique among the calls in flight."""
+        """Start a call, which is sent by the next `poll` at the latest. `key` must be unique among the calls in
+        flight.
+        """
 
     def flush(self) -> None:
-        """Pass as much data to the operating system as it accepts now."""
+        """Send as much buffered data as the operating system accepts without blocking."""
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait until data arrives, at most `timeout_s`, and return the responses."""
+        """Wait up to `timeout_s` for data, and return the responses that have arrived."""
 
     def cancel(self, key: int) -> None:
         """Give up a call; its response will never be returned."""

@@ -89,7 +89,7 @@ class Workers:
         is_enough: Callable[[Sequence[SliceRecord]], bool] = lambda _: False,
         on_end: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """Run one job on each of the first processes.
+        """Run one job on each of the first `len(jobs)` processes, and return their counts.
 
         Ctrl-C also ends the run: finished slices are returned if there are any, and the processes accept no further
         jobs.
@@ -266,7 +266,7 @@ def _run_job(pipe: Connection, job: Job) -> None:
 
 
 def _orders(pipe: Connection) -> Iterator[int | None]:
-    """Yield the last slice to run, once the parent has sent it, for each question."""
+    """Yield the number of the last slice to run, or None until the parent has sent it."""
     next_ns, last_slice = 0, None
     while True:
         now = time.perf_counter_ns()

@@ -1,4 +1,4 @@
-"""The report as a self-contained HTML page."""
+"""Render a benchmark report as a self-contained HTML page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -36,13 +36,13 @@ details{margin:.3rem 0}summary{cursor:pointer}
 
 
 class Markup(str):
-    """Text that is already markup; any other text is escaped, so that a report never becomes markup."""
+    """A string of trusted HTML. All other strings are escaped, so that text in a report never becomes markup."""
 
     __slots__ = ()
 
 
 def tag(name: str, *content: str, **attributes: object) -> Markup:
-    """Render an element; the attribute `class_` is class."""
+    """Render an HTML element. Trailing underscores are removed from attribute names, as in `class_`."""
     given = "".join(f' {key.rstrip("_")}="{escape(str(value))}"' for key, value in attributes.items())
     return Markup(f"<{name}{given}>{joined(*content)}</{name}>")
 

@@ -30,7 +30,7 @@ _Item = TypeVar("_Item")
 
 
 def write_plot(report: BenchmarkReport, path: Path) -> None:
-    """Draw a report; a chart without data has a note instead. The suffix of the file determines its format."""
+    """Draw the charts of a report to a file, whose suffix determines the format. Charts without data show a note."""
     with rc_context(_PLAIN):
         figure = Figure(figsize=(15, 4.2), layout="constrained")
         for axes, draw in zip(figure.subplots(1, len(_PICTURES)), _PICTURES, strict=True):
@@ -63,7 +63,9 @@ def _draw_throughput(axes: Axes, results: Sequence[LoadResult]) -> None:
 
 
 def _draw_over_load(axes: Axes, results: Sequence[LoadResult], names: Sequence[str], *, title: str, unit: str) -> None:
-    """Draw metrics over the load; for several batch sizes, only the last metric of each."""
+    """Plot metrics against the load. With several batch sizes, plot only the last metric, with one line for each
+    size.
+    """
     key = _varying(results)
     groups = _series(results, key)
     for group_name, group in groups.items():
@@ -109,7 +111,9 @@ def _series(results: Sequence[LoadResult], key: str) -> Mapping[str, Sequence[Lo
 
 
 def _curves(results: Sequence[LoadResult]) -> dict[str, tuple[list[float], list[float]]]:
-    """Return load name → 1 / (1 - share), and milliseconds. Loads without reported latency have no curve."""
+    """Return the latency curve of each load: 1 / (1 - share), and milliseconds. Loads without reported latency are
+    omitted.
+    """
     found = {}
     for result in _some(results):
         values, counts = result.latencies().counts()
@@ -145,7 +149,7 @@ def _scale_heights(axes: Axes) -> None:
 
 
 def _apart(values: Sequence[float]) -> list[float]:
-    """Return the ascending values whose tick labels do not overlap."""
+    """Thin out ascending `values` so that their tick labels do not overlap on a log axis."""
     if not values:
         return []
     least = math.log(values[-1] / values[0]) / (_MAX_SHOWN + 1)

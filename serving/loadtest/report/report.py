@@ -21,7 +21,7 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class LoadResult:
-    """The result of one load.
+    """The benchmark result for one load.
 
     Attributes:
         batch_size, concurrency, rate_per_s, arrivals: see `Load`.
@@ -78,7 +78,9 @@ class LoadResult:
         is_refused: bool = False,
         is_cut_short: bool = False,
     ) -> "LoadResult":
-        """Summarize a run. If it `is_refused`, latency is not reported because of `problem`."""
+        """Create the result of a run. If `is_refused`, latencies are withheld and `problem` is recorded as the
+        reason.
+        """
         whole, cost = run.whole, run.client_cost
         return cls(
             **asdict(run.load),
@@ -120,7 +122,9 @@ class LoadResult:
         return LatencyHistogram.decode(self.histogram.encode())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: each metric by name, and all intervals and reasons of latencies together."""
+        """Convert to built-in types, with metrics as top-level keys, and with latency intervals and withheld reasons
+        grouped.
+        """
         plain = asdict(self)
         del plain["metrics"]
         found = [(METRICS[name], estimate) for name, estimate in self.metrics.items()]
@@ -188,7 +192,9 @@ class BenchmarkReport:
         return (*found, *([self.problem] if self.problem else []))
 
     def _has_problem(self, result: LoadResult) -> bool:
-        """Whether a problem counts. A search tries rates that are too high, so only its lowest failed rate counts."""
+        """Whether a result's problem counts as a failure. A search tries rates that are too high, so only its lowest
+        failed rate counts.
+        """
         if not result.problem or self.slo is None or result.is_cut_short:
             return bool(result.problem)
         search = (self.searches or {}).get(result.batch_size)
@@ -200,7 +206,8 @@ class BenchmarkReport:
 
     @classmethod
     def from_dict(cls, document: Any, source: str) -> "BenchmarkReport":
-        """Read the result of `to_dict`. Other keys are ignored, so the JSON of `rankline run` is accepted, too.
+        """Create a report from the output of `to_dict`. Extra keys are ignored, so the JSON of `rankline run` also
+        works.
 
         `source` is the origin of the document, for messages.
 
@@ -208,10 +215,10 @@ class BenchmarkReport:
             ArtifactError: the document is not a report, or has another format version.
         """
         if not isinstance(document, Mapping) or "format_version" not in document or "bench" not in document:
-            raise ArtifactError(f"{source} is not a benchmark report. `rankline bench --json FILE` writes one.")
+            raise ArtifactError(f"{source} is not a benchmark report. Write one with `rankline bench --json FILE`.")
         if (found := document["format_version"]) != FORMAT_VERSION:
             raise ArtifactError(
-                f"{source} has format version {found}, but this Rankline reads {FORMAT_VERSION}. Measure it again."
+                f"{source} has format version {found}, expected {FORMAT_VERSION}. Run the benchmark again."
             )
         from pydantic import TypeAdapter, ValidationError  # import takes half a second
 
@@ -228,11 +235,11 @@ class BenchmarkReport:
             reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"{type(error).__name__}: {error}"
-        raise ArtifactError(f"{source} is a damaged report ({reason}). Measure it again.")
+        raise ArtifactError(f"{source} is a damaged report ({reason}). Run the benchmark again.")
 
     @classmethod
     def read(cls, path: Path) -> "BenchmarkReport":
-        """Read a file written by `to_json`; errors are those of `from_dict`."""
+        """Read a report file written by `to_json`, raising the same errors as `from_dict`."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -240,14 +247,14 @@ class BenchmarkReport:
                 f"{path} does not exist. Pass a file written by `rankline bench --json FILE`."
             ) from None
         except ValueError as error:  # not JSON, or not text
-            raise ArtifactError(f"{path} is not a benchmark report, nor valid JSON: {error}") from None
+            raise ArtifactError(f"{path} is not a benchmark report because it is not valid JSON: {error}") from None
         return cls.from_dict(document, str(path))
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_csv(self) -> str:
-        """Return one line per load under a header: all single figures, and the bounds of each percentile."""
+        """Return CSV with a header and one row per load, including the bounds of each confidence interval."""
         text = io.StringIO()
         lines = [_flat(result) for result in self.bench]
         writer = csv.DictWriter(text, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")
@@ -256,7 +263,9 @@ class BenchmarkReport:
         return text.getvalue()
 
     def histograms(self) -> dict[str, str]:
-        """Return file name → text for HdrHistogram's tools. A rate that was measured repeatedly gets numbered names."""
+        """Return one HdrHistogram log per measurement, keyed by file name. Repeated measurements of a load get numbered
+        names.
+        """
         files: dict[str, str] = {}
         times: Counter[str] = Counter()
         for result in self.bench:

@@ -1,4 +1,4 @@
-"""Counts and latencies of the client processes, per slice of a run, and whether a run is stable.
+"""Per-slice counts and latencies of the client processes, and the check for whether a run is stable.
 
 The rule of stability is that of perf_analyzer, except that earlier windows stay in the result, so that slow phases are
 not discarded.
@@ -23,7 +23,7 @@ _STEP_BITS = 10  # 1,024 buckets per power of two, the first power of two above 
 
 
 class LatencyHistogram:
-    """An HDR histogram of nanoseconds: three significant digits up to an hour.
+    """An HDR histogram of latencies in nanoseconds, with three significant digits up to one hour.
 
     Buckets and files are those of HdrHistogram (hdrhistogram.org), so the files open in its plotter and in other load
     generators. Only nonempty buckets are stored, since a run has a histogram for every quarter of a second. Values read
@@ -36,7 +36,7 @@ class LatencyHistogram:
         """Number of recorded values."""
 
     def record(self, value_ns: int, count: int = 1) -> None:
-        """Count a value; negative values count as 0, and values above an hour as an hour."""
+        """Record `value_ns` `count` times, clipped to the range from 0 to one hour."""
         value_ns = min(max(value_ns, 0), _MAX_NS)
         octave = max(value_ns.bit_length() - _STEP_BITS - 1, 0)
         bucket = (octave << _STEP_BITS) + (value_ns >> octave)
@@ -50,12 +50,12 @@ class LatencyHistogram:
 
     @property
     def max_ns(self) -> int:
-        """The largest value; 0 if there are none."""
+        """The maximum value, or 0 if the histogram is empty."""
         return self.at_rank(self.total) if self.total else 0
 
     @property
     def mean_ns(self) -> float:
-        """The mean; 0 if there are no values."""
+        """The mean value, or 0 if the histogram is empty."""
         if not self.total:
             return 0.0
         lows, highs, counts = self._buckets()
@@ -67,7 +67,7 @@ class LatencyHistogram:
         return int(values[np.searchsorted(np.cumsum(counts), rank)])
 
     def above(self, value_ns: int) -> int:
-        """Return the number of values above a value that was read from a histogram."""
+        """Return the number of samples above `value_ns`, which must be a value read from a histogram."""
         values, counts = self.counts()
         return int(counts[values > value_ns].sum())
 
@@ -77,7 +77,7 @@ class LatencyHistogram:
         return highs, counts
 
     def encode(self) -> bytes:
-        """Return HdrHistogram's compressed V2 format in base64."""
+        """Encode the histogram in HdrHistogram's compressed V2 format, as base64."""
         whole = HdrHistogram(1, _MAX_NS, _SIGNIFICANT_DIGITS)
         for value, count in zip(*(column.tolist() for column in self.counts()), strict=True):
             whole.record_value(value, count)
@@ -111,7 +111,7 @@ class LatencyHistogram:
     __hash__ = None  # type: ignore[assignment]
 
     def _buckets(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return lowest value, highest value and count of each nonempty bucket, in ascending order."""
+        """Return the lowest values, highest values and counts of the nonempty buckets, in ascending order."""
         numbers = np.asarray(sorted(self._counts), np.int64)
         octaves = np.maximum((numbers >> _STEP_BITS) - 1, 0)
         steps = numbers - (octaves << _STEP_BITS)
@@ -121,7 +121,8 @@ class LatencyHistogram:
 
 @dataclass(kw_only=True)
 class SliceRecord:
-    """One slice of a run. Requests are counted in the slice in which they are due, responses when they arrive.
+    """Counts of one slice of a run. Requests are counted in the slice in which they are due, responses in the slice in
+    which they arrive.
 
     Attributes:
         latency: latencies of due requests answered without an error, from the scheduled time in an open loop and from
@@ -176,7 +177,7 @@ _MIN_ANSWERS = 50  # minimum per window for a meaningful median
 
 
 class Windows:
-    """Splits a running measurement into windows, at a cost that does not grow with its length.
+    """Windows of a running measurement, updated at a cost that does not grow with its length.
 
     Latencies are counted in the slice in which a request was due, so late responses still change earlier slices. The
     last windows are therefore read again whenever another window ends. Windows with too few responses are longer than
@@ -194,7 +195,7 @@ class Windows:
         """Whether the last three windows agreed when the last window ended."""
 
     def follow(self, slices: Sequence[SliceRecord]) -> None:
-        """Process the slices that ended since the last call; `slices` are all slices since the beginning of the run."""
+        """Process the slices completed since the last call. `slices` contains all slices since the start of the run."""
         self.num_answered += sum(record.num_answered for record in slices[self._num_seen :])
         self._num_seen = len(slices)
         num_windows, begin, num_latencies = len(self.bounds), self.bounds[-1][1] if self.bounds else 0, 0
@@ -209,7 +210,9 @@ class Windows:
 
 
 def _agree(windows: Sequence[Sequence[SliceRecord]], tolerance: float) -> bool:
-    """Whether throughput and median latency differ by at most `tolerance`, relative to the smaller figure."""
+    """Whether the throughput and median latency of all windows differ by at most `tolerance`, relative to the
+    lowest.
+    """
     wholes = [SliceRecord.merged(slices) for slices in windows]
     rates_per_s = [whole.num_answered / (len(slices) * SLICE_S) for whole, slices in zip(wholes, windows, strict=True)]
     medians_ns = [whole.latency.at_rank(math.ceil(whole.latency.total / 2)) for whole in wholes]

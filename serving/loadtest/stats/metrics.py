@@ -1,4 +1,4 @@
-"""The metrics of a load, one line each in `METRICS`.
+"""The metrics of a load, all defined in the table `METRICS`.
 
 JSON, CSV, page, terminal, charts, comparison, latency targets and MLflow all use this table, and contain no metric
 names of their own.
@@ -46,17 +46,17 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """Name among the latencies in the JSON: p50."""
+        """Name without the unit, used as a key in JSON, such as p50."""
         return self.name.removesuffix("_ms")
 
     @property
     def label(self) -> str:
-        """Display name without the unit: p99.9."""
+        """Display name without the unit, such as p99.9."""
         return self.title.removesuffix(" ms") or self.key
 
     @property
     def bound_names(self) -> tuple[str, str]:
-        """CSV columns of the bounds: p50_low_ms and p50_high_ms."""
+        """CSV column names for the lower and upper bounds, such as p50_low_ms and p50_high_ms."""
         stem, _, unit = self.name.partition("_")
         return f"{stem}_low_{unit}", f"{stem}_high_{unit}"
 
@@ -115,7 +115,9 @@ METRICS = {
 
 
 def measure_all(run: Run, refusal: str = "") -> dict[str, Estimate]:
-    """Return all metrics of a run by name; with a `refusal`, latencies have it as their reason instead of a value."""
+    """Compute all metrics of a run by name. If `refusal` is set, latencies have it as their reason instead of a
+    value.
+    """
     return {
         name: Estimate(reason=refusal) if refusal and metric.is_latency else metric.measure(run)
         for name, metric in METRICS.items()

@@ -27,7 +27,7 @@ _MIN_INDEPENDENT = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A figure estimated from a run.
+    """A value estimated from a run, with its confidence bounds.
 
     Attributes:
         value: the figure; None if the run does not determine it.
@@ -42,7 +42,7 @@ class Estimate:
 
 
 def percentile(slices: Sequence[LatencyHistogram], level: float) -> Estimate:
-    """Estimate a percentile of all samples of a run, in nanoseconds, from those of its consecutive parts."""
+    """Estimate a latency percentile of a run, in nanoseconds, from the histograms of its slices."""
     whole = LatencyHistogram.merged(slices)
     if whole.total < (needed := samples_needed(level)):
         return Estimate(reason=f"{whole.total:,} samples, at least {needed:,} required")
@@ -60,12 +60,12 @@ def percentile(slices: Sequence[LatencyHistogram], level: float) -> Estimate:
 
 
 def samples_needed(level: float) -> int:
-    """Return the minimum number of samples that bound the percentile on both sides with enough confidence."""
+    """Return the minimum number of samples for which the percentile has a two-sided confidence interval."""
     return math.ceil(math.log(_TAIL) / math.log(max(level, 1 - level)))
 
 
 def interval_ranks(num_samples: int, level: float) -> tuple[int, int]:
-    """Return the ranks of the samples that bound a percentile, from 1; 0 and `num_samples` + 1 mean no bound."""
+    """Return the 1-based ranks of the samples that bound a percentile. Ranks 0 and `num_samples` + 1 mean no bound."""
     from scipy.stats import binom  # takes a second
 
     # B samples are below the percentile. Sample r is above it if B < r, below it if B >= r.
@@ -74,7 +74,8 @@ def interval_ranks(num_samples: int, level: float) -> tuple[int, int]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the bounds of the mean of a chronological series of rates, by Student's t; None for fewer than four.
+    """Return the Student's t confidence interval of the mean of a time series of rates, or None for fewer than four
+    values.
 
     The number of independent values is reduced by the autocorrelation of neighbors (first-order autoregression).
     """
@@ -88,7 +89,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _num_independent(off: npt.NDArray[np.float64]) -> float:
-    """Return the number of independent values that determine their mean as well as this series of deviations."""
+    """Return the effective sample size of a series of deviations from the mean, given its lag-1 autocorrelation."""
     squares = float(off @ off)
     alike = max(float(off[1:] @ off[:-1]) / squares, 0.0) if squares else 0.0
     return max(len(off) * (1 - alike) / (1 + alike), min(_MIN_INDEPENDENT, len(off)))
@@ -101,7 +102,7 @@ def _student_t(freedom: float) -> float:
 
 
 def _overdispersion(slices: Sequence[LatencyHistogram], value_ns: int, level: float) -> float:
-    """Return the variance of the number of samples above the percentile, relative to a binomial's; at least 1."""
+    """Return the variance of the counts above the percentile relative to a binomial distribution, at least 1."""
     totals = np.asarray([histogram.total for histogram in slices])
     above = np.asarray([histogram.above(value_ns) for histogram in slices])
     totals, above = totals[totals > 0], above[totals > 0]

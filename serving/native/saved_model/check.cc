@@ -322,7 +322,7 @@ void CheckServed(const std::string& directory, const Operations& known) {
   if (refused.empty()) return;
   throw ArtifactError(
       directory + " runs the operations " + Listed(refused) +
-      ", which do more than compute. Only operations that compute, look up values or hold variables can be served.");
+      ", which may have side effects. Only operations that compute, look up values or hold variables can be served.");
 }
 
 }  // namespace rankline

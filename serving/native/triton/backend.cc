@@ -568,7 +568,7 @@ int64_t ModelInfo::WholeNumber(const std::string& name, int64_t otherwise) const
   const char *begin = found->second.data(), *end = begin + found->second.size();
   const auto read = std::from_chars(begin, end, number);
   if (read.ec != std::errc() || read.ptr != end) {
-    throw ArtifactError("parameter " + name + " is '" + found->second + "', expected a whole number.");
+    throw ArtifactError("parameter " + name + " is '" + found->second + "', expected an integer.");
   }
   return number;
 }

@@ -1,1 +1,1 @@
-"""Triton backend `nvtabular`."""
+"""Triton backend `nvtabular`, which transforms raw columns with a fitted workflow."""

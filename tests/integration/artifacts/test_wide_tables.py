@@ -98,7 +98,7 @@ def test_wide_row_without_a_column_names_it_and_few_others(server: EmbeddedServe
     del columns[NAMES[0]]
     with (
         Client(server.endpoints.grpc, "wide") as client,
-        pytest.raises(RequestError, match=r"missing \['x0'\]") as caught,
+        pytest.raises(RequestError, match=r"missing columns \['x0'\]") as caught,
     ):
         client.predict(columns)
     assert len(str(caught.value)) < 400

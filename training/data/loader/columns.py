@@ -1,4 +1,6 @@
-"""Operations on columns of numbers as NumPy arrays: conversion from Arrow without a copy, join, gather, slice."""
+"""Operations on numeric columns as NumPy arrays: zero-copy conversion from Arrow, concatenation, gathering and
+slicing.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -34,7 +36,7 @@ def is_numeric(kind: pa.DataType) -> bool:
 
 
 def num_nulls(column: pa.ChunkedArray) -> int:
-    """Number of null rows plus null list elements."""
+    """Return the number of null rows plus null list elements."""
     count = int(column.null_count)
     if _is_list(column.type) or pa.types.is_fixed_size_list(column.type):
         count += sum(int(chunk.flatten().null_count) for chunk in column.iterchunks())
@@ -42,11 +44,11 @@ def num_nulls(column: pa.ChunkedArray) -> int:
 
 
 def fill_nulls(column: pa.ChunkedArray, value: float) -> pa.ChunkedArray:
-    """Replace nulls, including those inside lists, with `value`, and null lists with empty ones."""
+    """Replace null values and null list elements with `value`, and null lists with empty lists."""
     kind = column.type
     if pa.types.is_fixed_size_list(kind):
         if column.null_count:
-            raise pa.ArrowInvalid("a list of fixed length is missing and cannot be replaced by an empty one")
+            raise pa.ArrowInvalid("a null in a fixed-size list column cannot be replaced by an empty list")
         filled = pc.fill_null(column.combine_chunks().flatten(), pa.scalar(value).cast(kind.value_type))
         return pa.chunked_array([pa.FixedSizeListArray.from_arrays(filled, kind.list_size)])
     if not _is_list(kind):
@@ -58,7 +60,7 @@ def fill_nulls(column: pa.ChunkedArray, value: float) -> pa.ChunkedArray:
 
 
 def from_arrow(column: pa.ChunkedArray) -> Column:
-    """Convert a column without nulls. It is copied only if it has several chunks."""
+    """Convert an Arrow column without nulls to arrays, copying it only if it has several chunks."""
     return concatenate([_from_array(chunk) for chunk in column.iterchunks()])
 
 
@@ -67,7 +69,7 @@ def num_rows(column: Column) -> int:
 
 
 def lengths(column: Column) -> npt.NDArray[np.int32]:
-    """Number of values per row, shape (N,)."""
+    """Return the number of values per row, shape (N,)."""
     if isinstance(column, Ragged):
         return column.lengths
     return np.full(len(column), math.prod(column.shape[1:]), np.int32)
@@ -100,7 +102,7 @@ def concatenate(columns: Sequence[Column], dtype: np.dtype[Any] | None = None) -
 
 
 def take(column: Column, rows: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Column:
-    """Copy the rows at `rows`, shape (N,), as values of type `dtype`. Rows must be in range."""
+    """Gather the rows at the indices `rows`, shape (N,), as a copy of type `dtype`. Indices must be in range."""
     if not isinstance(column, Ragged):
         out = empty((len(rows), *column.shape[1:]), dtype)
         if dtype == column.dtype:  # with "clip" NumPy writes to `out` directly; with "raise" it uses a buffer
@@ -114,7 +116,7 @@ def take(column: Column, rows: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Co
 
 
 def narrow_dtype(dtype: np.dtype[Any], low: int, high: int) -> np.dtype[Any]:
-    """Return the smallest signed integer type for `low` to `high`, or `dtype` if that is not larger.
+    """Return the smallest signed integer type for the range from `low` to `high`, or `dtype` if none is smaller.
 
     Shuffling reads rows at random, so its speed depends on how much of the data fits into the CPU caches: one-byte ids
     are a third faster than eight-byte ids.
@@ -137,7 +139,7 @@ def slice_rows(column: Column, start: int, stop: int) -> Column:
 
 
 def cast(column: Column, dtype: np.dtype[Any]) -> Column:
-    """Convert the values to `dtype`; a column that already has it is returned as is."""
+    """Convert the values to `dtype`, or return the column unchanged if it already has that type."""
     values = column.values if isinstance(column, Ragged) else column
     if values.dtype == dtype:
         return column
@@ -147,7 +149,7 @@ def cast(column: Column, dtype: np.dtype[Any]) -> Column:
 
 
 def lost_by_cast(column: Column, dtype: np.dtype[Any]) -> Any:
-    """Return a value that `cast` to the integer type `dtype` would change, or None."""
+    """Return a value that would change if cast to the integer type `dtype`, or None if there is no such value."""
     values = column.values if isinstance(column, Ragged) else column
     if values.dtype.kind not in "fu" or values.dtype.itemsize < 4:
         return None
@@ -169,7 +171,7 @@ def value_dtype(column: Column) -> np.dtype[Any]:
 
 
 def min_max(column: Column) -> tuple[Any, Any]:
-    """Smallest and largest value; (0, 0) for an empty column."""
+    """Return the minimum and maximum values, or (0, 0) for an empty column."""
     values = column.values if isinstance(column, Ragged) else column.reshape(-1)
     found = pc.min_max(pa.array(values)).as_py()
     return (found["min"], found["max"]) if found["min"] is not None else (0, 0)

@@ -1,4 +1,4 @@
-"""Epochs of a loader, with a position that can be saved and restored, and the base class of the frameworks' loaders."""
+"""Epochs of a loader with a position that can be saved and restored, and the base class of all Parquet loaders."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -20,7 +20,7 @@ _OPTIONS = tuple(StreamOptions.__annotations__)
 
 
 class Epochs(Generic[T]):
-    """Passes over a stream, each in its own order."""
+    """An iterable over a stream's batches, where each pass is an epoch in its own order."""
 
     def __init__(self, stream: BatchStream, make: Callable[[Batch], T]) -> None:
         self.stream, self._make = stream, make
@@ -37,7 +37,7 @@ class Epochs(Generic[T]):
         return self._next[1] > 0
 
     def __iter__(self) -> Iterator[T]:
-        """Start the next pass. The one after it is a new epoch, even if this one is not read to the end."""
+        """Start the next pass, and advance to the following epoch even if this pass is not read to the end."""
         passing = self.again()
         self.skip()
         return passing
@@ -69,7 +69,7 @@ class Epochs(Generic[T]):
 
 
 class ParquetLoader(Generic[T]):
-    """Base class of the loaders of Parquet files; subclasses convert batches to tensors or arrays.
+    """Base class of the Parquet loaders. Subclasses convert batches to tensors or arrays.
 
     The files are opened at once. Columns are checked at first use, because `map` may create them.
     """
@@ -90,10 +90,10 @@ class ParquetLoader(Generic[T]):
         if both := sorted(set(cats) & set(conts)):
             raise ConfigError(
                 f"columns {both} are listed both as ids (int64) and as numbers (float32), but a batch has one "
-                "tensor per name. List each once, or store the column under two names."
+                "tensor per name. List each column once, or store the column under two names."
             )
         if stack_labels and (ids := sorted(set(cats) & set(labels))):
-            raise ConfigError(f"labels {ids} are int64 ids, which cannot be stacked. Leave out stack_labels.")
+            raise ConfigError(f"labels {ids} are int64 ids, which cannot be stacked. Omit stack_labels.")
         # A label that is also an id stays int64, because float32 cannot represent all integers above 2**24.
         self._dtypes: dict[str, npt.DTypeLike] = {
             **dict.fromkeys(cats, np.int64),
@@ -106,7 +106,7 @@ class ParquetLoader(Generic[T]):
         self._transform: Transform | None = None
 
     def _tensors(self, batch: Batch) -> T:
-        """Convert a batch for the framework; called in background threads."""
+        """Convert a batch to the framework's tensors. Called in background threads."""
         raise NotImplementedError
 
     def map(self, workflow: Any) -> "Self":
@@ -132,7 +132,7 @@ class ParquetLoader(Generic[T]):
         return len(self._epochs.stream)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last batch returned, as plain values.
+        """Return the position after the last returned batch, as built-in types.
 
         It is the model's position only if you iterate over the loader yourself: Keras's `fit` reads a few batches
         ahead, and worker processes have their own positions.
@@ -140,7 +140,7 @@ class ParquetLoader(Generic[T]):
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved position: the next pass has exactly the remaining batches of the epoch."""
+        """Restore a saved position. The next pass yields exactly the remaining batches of the epoch."""
         self._epochs.load_state_dict(state)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Parquet files as row groups: finding files, checking them by their footers alone, and reading row groups."""
+"""Access to Parquet files by row group: finding files, checking them by their footers alone, and reading row groups."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ class _File:
 
 
 class ParquetFiles:
-    """Parquet files of one schema, local or on any fsspec file system. Opening them reads only their footers.
+    """Parquet files with the same schema, local or on any fsspec file system. Opening them reads only their footers.
 
     Args:
         paths: one or several files, glob patterns or directories, local or remote ("s3://…"). A list keeps its order.
@@ -86,8 +86,8 @@ class ParquetFiles:
         for name in missing:
             if any(f"/{name}=" in unquote(file.name) for file in self._files):
                 raise DataError(
-                    f"{self._files[0]} has {name!r} only in its directory name. Write {name!r} as a column of the "
-                    "files, not as a partition."
+                    f"{self._files[0]}: {name!r} is a partition key, not a column of the file. Write {name!r} as a "
+                    "regular column instead of partitioning by it."
                 )
         if missing:
             raise DataError(f"{self._files[0]} lacks the columns {missing}. Available: {self.schema.names}.")
@@ -102,7 +102,7 @@ class ParquetFiles:
                 )
 
     def decoded_bytes(self, group: RowGroup, columns: Sequence[str]) -> int:
-        """Estimate from the footer how much memory some columns of a row group take as arrays."""
+        """Estimate from the footer how many bytes the decoded `columns` of a row group take in memory."""
         footer = self._files[group.file].metadata.row_group(group.number)
         total = 0
         for name in columns:
@@ -172,7 +172,7 @@ def expand(paths: Any) -> list[str]:
     engine = getattr(paths, "engine", None)
     if filters := getattr(engine, "filters", None):
         raise ConfigError(
-            f"the dataset has filters, {filters}, which loaders do not apply. Write the filtered rows with "
+            f"the dataset has filters {filters}, which loaders do not support. Write the filtered rows with "
             "dataset.to_parquet(directory), and load that directory."
         )
     paths = getattr(engine, "paths", paths)
@@ -180,7 +180,7 @@ def expand(paths: Any) -> list[str]:
     found = [file for path in given for file in _expand_one(os.fspath(path))]
     if not found:
         raise DataError(
-            f"no Parquet files found in {given}. Pass files, a glob pattern, or a directory that contains some."
+            f"no Parquet files found in {given}. Pass Parquet files, a directory that contains them, or a glob pattern."
         )
     return found
 
@@ -196,13 +196,13 @@ def _expand_one(path: str) -> list[str]:
     found = sorted(files, key=natural_order)
     if not found:
         raise DataError(
-            f"no Parquet files found at {path}. Pass files, a glob pattern, or a directory that contains some."
+            f"no Parquet files found at {path}. Pass Parquet files, a directory that contains them, or a glob pattern."
         )
     return found if _is_local(path) else [str(system.unstrip_protocol(file)) for file in found]
 
 
 def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
-    """Return the files of a directory and of its Hive subdirectories `key=value`, except hidden files."""
+    """Return the Parquet files in a directory and its Hive subdirectories `key=value`, excluding hidden files."""
     files: list[str] = []
     for entry in system.ls(directory, detail=True):
         name = PurePosixPath(entry["name"]).name
@@ -216,14 +216,14 @@ def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
 
 
 def check_fixed_lists(path: str, schema: pa.Schema, error: Exception) -> None:
-    """Raise a `DataError` that names the columns if fixed-size lists with nulls, which Arrow cannot read, caused
-    `error`.
+    """Raise a `DataError` that names the columns if `error` was caused by nulls in fixed-size lists, which Arrow cannot
+    read.
     """
     fixed = [field.name for field in schema if pa.types.is_fixed_size_list(field.type)]
     if fixed and "Expected all lists to be of size" in str(error):
         raise DataError(
-            f"{path}: a list is missing in one of the fixed-length columns {fixed}. Fill it, or write the column "
-            "as lists of variable length."
+            f"{path}: one of the fixed-size list columns {fixed} contains nulls. Fill them, or write the column "
+            "as variable-size lists."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Gathering of lists by row number, compiled because NumPy is slow at it.
+"""Gather lists by row index, compiled with Numba because NumPy is slow at this.
 
 NumPy would first compute the index of every value, which reads and writes eight bytes several times per value. This
 loop copies lists in chunks of eight values even if a list is shorter; the next list overwrites the excess. The copy
@@ -37,7 +37,7 @@ def num_values(offsets: Array, rows: npt.NDArray[np.intp]) -> int:
 def gather_lists(
     values: Array, offsets: Array, rows: npt.NDArray[np.intp], out_values: Array, out_offsets: Array
 ) -> None:
-    """Copy the lists at `rows` one after another.
+    """Copy the lists at the indices `rows` into contiguous output arrays.
 
     Args:
         values: shape (M,).

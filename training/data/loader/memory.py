@@ -11,8 +11,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def buffer_bytes(size: float | str) -> int:
-    """Convert a `buffer_size` to bytes: a fraction of the available memory if below 1, a number, or text such as
-    "512MB".
+    """Convert `buffer_size` to bytes. It is a fraction of the available memory if below 1, a number of bytes, or a
+    string such as "512MB".
     """
     try:
         number = float(size) if _is_number(size) else float(parse_bytes(size))
@@ -20,13 +20,13 @@ def buffer_bytes(size: float | str) -> int:
         number = 0.0
     if not 0 < number < float("inf"):
         raise ConfigError(
-            f'buffer_size is {size!r}, expected a share below 1, a number of bytes, or a size such as "512MB".'
+            f'buffer_size is {size!r}, expected a fraction below 1, a number of bytes, or a size such as "512MB".'
         )
     return max(1, int(number if number >= 1 else number * available_bytes()))
 
 
 def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """Return the memory that this process can still allocate: the machine's, or the container's if that is less.
+    """Return how many bytes this process can still allocate, as limited by the machine and its container.
 
     Args:
         cgroup: directory of the process's cgroup, version 2. Its page cache can be reclaimed and counts as available.

@@ -1,4 +1,4 @@
-"""The order of rows in an epoch, divided into shares, shuffle blocks and batches. Pure arithmetic; reads no files.
+"""The order of rows in an epoch, divided into shares, shuffle blocks and batches, computed without reading files.
 
 An epoch consists of all row groups in an order derived from (seed, epoch). Each worker (rank) takes a share of the rows
 and divides it into shuffle blocks, each with rows of several row groups. The rows of a group are shuffled within the
@@ -46,7 +46,7 @@ class GroupRows(NamedTuple):
 
 
 class ShuffleBlock(NamedTuple):
-    """Rows of several row groups that are in memory and mixed together."""
+    """Rows of several row groups that are held in memory and shuffled together."""
 
     rows: tuple[GroupRows, ...]
 
@@ -62,7 +62,7 @@ class BlockRows(NamedTuple):
 
 
 class BatchRun(NamedTuple):
-    """Batches that are gathered together. Their rows come from one block, or from several if a batch crosses blocks.
+    """Batches that are gathered together from one shuffle block, or from several blocks if a batch crosses them.
 
     Attributes:
         batch: number of the first batch.
@@ -100,13 +100,13 @@ class Schedule:
         check_at_least(self, 0, "seed", maximum=MAX_SEED)
         if not 0 <= self.global_rank < self.global_size:
             raise ConfigError(
-                f"global_rank is {self.global_rank}, expected a whole number below global_size, {self.global_size}."
+                f"global_rank is {self.global_rank}, expected at least 0 and below global_size, {self.global_size}."
             )
         fewest = self.total_rows if self.pad else self.total_rows // self.global_size
         if self.total_rows and fewest < max(1, self.num_batches):
             raise ConfigError(
-                f"{self.total_rows} rows cannot be divided into the same number of batches of up to "
-                f"{self.batch_size} rows for each of {self.global_size} workers. Set pad=True, or use fewer "
+                f"{self.total_rows} rows cannot be split into the same number of batches per worker (batch_size is "
+                f"{self.batch_size}, global_size is {self.global_size}). Set pad=True, or use fewer "
                 "workers."
             )
 
@@ -128,7 +128,7 @@ class Schedule:
         return self.num_batches * self.batch_size if self.drop_last else stop - start
 
     def first_row(self, batch: int) -> int:
-        """Return the number of a batch's first row in this worker's epoch, or `num_rows` after the last batch."""
+        """Return the index of a batch's first row in this worker's epoch, or `num_rows` after the last batch."""
         return min(batch * self.batch_size, self.num_rows - (self.num_batches - batch))
 
     def blocks(self, epoch: int) -> Iterator[ShuffleBlock]:
@@ -150,7 +150,7 @@ class Schedule:
         return rows._replace(rows_at_once=rows.num_rows) if are_some and is_too_large else rows
 
     def _share(self) -> tuple[int, int]:
-        """Range (start, stop) of this worker's rows in the epoch."""
+        """Return this worker's range of rows in the epoch as (start, stop)."""
         if not self.pad:
             rank, size = self.global_rank, self.global_size
             return self.total_rows * rank // size, self.total_rows * (rank + 1) // size
@@ -178,7 +178,7 @@ class Epoch:
         self._batches_at_once = max(1, _ROWS_AT_ONCE // schedule.batch_size)
 
     def runs(self, start: int) -> Iterator[BatchRun]:
-        """Yield the runs from batch `start` on. The first run may start with earlier batches."""
+        """Yield the runs from batch `start` on. The first run may also contain batches before `start`."""
         first_row, num_batches = self._schedule.first_row, self._schedule.num_batches
         batch = start // self._batches_at_once * self._batches_at_once
         while batch < num_batches:
@@ -193,11 +193,13 @@ class Epoch:
             batch = stop
 
     def group_order(self, block: int, number: int) -> npt.NDArray[np.intp] | None:
-        """Return the order of the rows of a row group in a block, or None to keep the order of the file."""
+        """Return the shuffled order of a row group's rows in a block, or None to keep the order of the file."""
         return self._order(self._first_group[block] + number, self.blocks[block].rows[number].num_rows)
 
     def run_order(self, run: BatchRun) -> npt.NDArray[np.intp] | None:
-        """Return the order of the rows of a run of several batches, or None to keep the order of the groups."""
+        """Return the shuffled order of the rows in a run of several batches, or None to keep the order of the row
+        groups.
+        """
         if len(run.cuts) == 2:
             return None
         return self._order(self._first_group[-1] + run.batch, run.num_rows)
@@ -227,7 +229,7 @@ class Epoch:
         )
 
     def _order(self, number: int, num_rows: int) -> npt.NDArray[np.intp] | None:
-        """Return a random order.
+        """Return a random order of `num_rows` rows, or None if shuffling is disabled.
 
         Drawing a permutation costs a fifth as much as decoding the rows. Therefore one is drawn per epoch and rotated
         by a random offset each time.
@@ -247,14 +249,17 @@ class Epoch:
 
     @cached_property
     def _largest_order(self) -> npt.NDArray[np.intp]:
-        """A permutation of the largest number of rows to shuffle, twice in a row; each half-length slice is one too."""
+        """A permutation of the maximum number of rows to shuffle, repeated twice so that each half-length slice is also
+        a permutation.
+        """
         sizes = [rows.num_rows for block in self.blocks for rows in block.rows]
         several = self._batches_at_once * self._schedule.batch_size if self._batches_at_once > 1 else 0
         return np.tile(np.random.default_rng(self._seed).permutation(max(several, *sizes, 0)), 2)
 
 
 def rows_from_each_group(sizes: Sequence[int], num_rows: int) -> list[int]:
-    """Return how many of the first `num_rows` rows of a block come from each row group if all are spread evenly.
+    """Return how many of the first `num_rows` rows of a block come from each row group if the groups are interleaved
+    evenly.
 
     Row i of a group with n rows is at position (i + 1/2) / n of the block, so each additional row of the block is one
     additional row of one group.

@@ -39,33 +39,33 @@ _ORDER = (
 
 
 def check_reading(prefetch: int | None, num_threads: int | None) -> None:
-    """Raise `ConfigError` if an option is out of range; None is always valid."""
+    """Raise `ConfigError` if `prefetch` or `num_threads` is out of range. None is always valid."""
     for name, number, least in (("prefetch", prefetch, 0), ("num_threads", num_threads, 1)):
         if number is not None and number < least:
-            raise ConfigError(f"{name} is {number}, expected a whole number of at least {least}.")
+            raise ConfigError(f"{name} is {number}, expected an integer of at least {least}.")
 
 
 def check_any_batch(num_rows: int, batch_size: int, *, all_rows: int) -> None:
-    """Raise `ConfigError` if `drop_last` drops every row; `num_rows` is the number of rows in full batches."""
+    """Raise `ConfigError` if `drop_last` drops all rows. `num_rows` is the number of rows in full batches."""
     if all_rows and not num_rows:
         raise ConfigError(
-            f"drop_last leaves no rows: the data has {all_rows:,} rows, but a batch has {batch_size:,}. Use "
-            "smaller batches, or leave out drop_last."
+            f"drop_last drops all rows because the data has {all_rows:,} rows and batch_size is {batch_size:,}. Use "
+            "a smaller batch_size, or omit drop_last."
         )
 
 
 class Transform(Protocol):
-    """Computes columns from the columns in the files, row by row, such as an NVTabular workflow."""
+    """A row-wise function that computes columns from the columns in the files, such as an NVTabular workflow."""
 
     @property
     def columns(self) -> Sequence[str]: ...
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the same rows with other columns. Called by one thread at a time."""
+        """Return a table with the same rows and the computed columns. Called by one thread at a time."""
 
 
 class StreamOptions(TypedDict, total=False):
-    """Options of `BatchStream` that every loader accepts; see there for their meaning and defaults."""
+    """Options of `BatchStream` that every loader accepts. See `BatchStream` for their meanings and defaults."""
 
     shuffle: bool
     seed: int
@@ -168,7 +168,7 @@ class BatchStream:
         check_any_batch(self._schedule.num_rows, batch_size, all_rows=self._schedule.total_rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drop the lock, so that a data loader can send the stream to worker processes."""
+        """Drop the lock, so that the stream can be pickled and sent to worker processes."""
         return {name: value for name, value in self.__dict__.items() if name != "_one_at_a_time"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -184,11 +184,11 @@ class BatchStream:
         return self._schedule.shuffle
 
     def __len__(self) -> int:
-        """Batches per epoch, from the files' footers alone."""
+        """Return the number of batches per epoch, computed from the files' footers alone."""
         return self._schedule.num_batches
 
     def identity(self) -> dict[str, Any]:
-        """Return the parameters that determine the order of the rows, as plain values."""
+        """Return the parameters that determine the order of the rows, as built-in types."""
         schedule = self._schedule
         return {
             "data": self._files.digest(),
@@ -197,7 +197,7 @@ class BatchStream:
         }
 
     def take_up(self, identity: Mapping[str, Any]) -> None:
-        """Use the row order of another stream of the same data with the same options.
+        """Adopt the row order of another stream with the same data and options.
 
         The block size is copied, because it may come from a fraction of the memory available at the time.
 
@@ -209,12 +209,14 @@ class BatchStream:
             if identity.get(name) != mine[name] and (name != "block_bytes" or name not in identity):
                 raise ConfigError(
                     f"the saved position has {name} {identity.get(name)!r}, but this loader has {mine[name]!r}. "
-                    "Use the data and options from when it was saved, or start over."
+                    "Use the same data and options as when the position was saved, or start over."
                 )
         self._schedule = replace(self._schedule, block_bytes=int(identity["block_bytes"]))
 
     def batches(self, epoch: int = 0, start: int = 0) -> Generator[Batch, None, None]:
-        """Yield one epoch as arrays: column name → (N,), (N, W), or `Ragged` for lists of any length. See `made`."""
+        """Yield the batches of one epoch as arrays by column name: (N,), (N, W), or `Ragged` for lists of any length.
+        See `made`.
+        """
         return self.made(lambda batch: batch, epoch, start)
 
     def made(self, make: Callable[[Batch], T], epoch: int = 0, start: int = 0) -> Generator[T, None, None]:
@@ -248,7 +250,7 @@ class BatchStream:
     def _read(
         self, rows: GroupRows, order: npt.NDArray[np.intp] | None, streams: Streams, use_threads: bool
     ) -> Decoded:
-        """Decode rows of a row group, and shuffle them while they are in the CPU caches; called by the workers."""
+        """Decode rows of a row group, and shuffle them while they are in the CPU caches. Called by the workers."""
         group = self._files.row_groups[rows.group]
         if rows.rows_at_once:
             if rows.group not in streams:
@@ -281,8 +283,8 @@ class BatchStream:
         where = f"{self._files.name(group)}: the workflow"
         if len(made) != len(table):
             raise DataError(
-                f"{where} returned {len(made)} rows for {len(table)}. Rows cannot be added or dropped while "
-                "loading; filter when preparing the data."
+                f"{where} returned {len(made)} rows for {len(table)} input rows. It must not add or drop rows while "
+                "loading. Filter the rows when preparing the data."
             )
         for name in self._columns:
             if name not in made.column_names:
@@ -292,7 +294,7 @@ class BatchStream:
         return made
 
     def _column(self, group: RowGroup, name: str, column: pa.ChunkedArray) -> tuple[Column, tuple[Any, Any] | None]:
-        """Return a column as checked arrays, and its smallest and largest value if it can be narrowed for shuffling."""
+        """Return a checked column as arrays, and its minimum and maximum if it can be narrowed for shuffling."""
         missing = arrays.num_nulls(column)
         if missing:
             column = self._filled(group, name, column, missing)
@@ -305,8 +307,8 @@ class BatchStream:
         wanted = self._dtypes.get(name)
         if wanted is not None and wanted.kind == "i" and (lost := arrays.lost_by_cast(numbers, wanted)) is not None:
             raise DataError(
-                f"{self._files.name(group)}: column {name!r} contains {lost}, expected ids (whole numbers below "
-                "2**63). Encode it when preparing the data, or load it as a number column."
+                f"{self._files.name(group)}: column {name!r} contains {lost}, expected ids (integers below "
+                "2**63). Encode it when preparing the data, or load it as a continuous column."
             )
         cardinality = self._cardinalities.get(name)
         if cardinality is None and not (self.is_shuffled and arrays.value_dtype(numbers).kind == "i"):

@@ -27,7 +27,8 @@ _given: dict[str, tuple[str, int]] = {}  # GPU → value of the variable, and th
 
 
 def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
-    """Limit TensorFlow's memory on each visible GPU if the variable is set. Call it before TensorFlow uses a GPU.
+    """Limit TensorFlow's memory on each visible GPU if `TF_MEMORY_ALLOCATION` is set. Call it before TensorFlow uses a
+    GPU.
 
     Args:
         environment: where to look up the variable: MB if at least 1, otherwise a fraction of the free memory.
@@ -51,7 +52,7 @@ def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict
             except RuntimeError:
                 raise ConfigError(
                     f"{VARIABLE} is {text!r}, but TensorFlow has already allocated its memory. Create the first "
-                    "loader, or call limit_tensorflow_memory, before any tensor."
+                    "loader or call limit_tensorflow_memory before creating any tensors."
                 ) from None
             _given[gpu.name] = text, limit
         limits[gpu.name] = _given[gpu.name][1]
@@ -59,7 +60,7 @@ def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict
 
 
 def limit_mb(amount: float, free_mb: int) -> int:
-    """Convert `amount` to MB: it is MB if at least 1, otherwise a fraction of the free memory."""
+    """Convert a memory amount to MB. Amounts below 1 are fractions of the free memory."""
     return int(amount if amount >= 1 else amount * free_mb)
 
 
@@ -72,7 +73,6 @@ def _parse(text: str) -> float:
 
 
 def _nvml_index(number: int, environment: Mapping[str, str]) -> int | str:
-    """Return the driver's index or UUID of TensorFlow's GPU `number`."""
     visible = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     name = visible[number] if number < len(visible) else str(number)
     return int(name) if name.isdigit() else name
@@ -168,7 +168,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
             cat_names, cont_names, cardinalities = _described_by(feature_columns)
             options["cardinalities"] = {**cardinalities, **(options.get("cardinalities") or {})}
         if not label_names or not (cat_names or cont_names):
-            raise ConfigError("the loader needs label_names, and feature_columns, cat_names or cont_names.")
+            raise ConfigError("label_names and at least one of feature_columns, cat_names and cont_names are required.")
         limit_tensorflow_memory()
         self._set_up(
             paths_or_dataset, batch_size, cat_names, cont_names, label_names, options, stack_labels=stack_labels
@@ -184,7 +184,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         return iter(self._epochs)
 
     def as_dataset(self) -> Any:
-        """Return the loader as a `tf.data.Dataset`. Each pass over it is a pass over the loader, one batch ahead.
+        """Return the loader as a `tf.data.Dataset`. Each pass over the dataset is an epoch, with one batch prefetched.
 
         It works with `fit` and with the transformations of `tf.data`. The position of `state_dict` includes batches
         that are read ahead of the model.
@@ -211,12 +211,12 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
                 in the middle of the epoch.
         """
         if not 0 <= index < len(self):
-            raise IndexError(f"batch {index} of {len(self)}")
+            raise IndexError(f"batch index {index} is out of range for {len(self)} batches")
         if os.getpid() != self._process:
-            raise ConfigError("the loader has its own threads. Leave out use_multiprocessing.")
+            raise ConfigError("the loader uses threads and cannot run in another process. Omit use_multiprocessing.")
         if self._epochs.is_resuming:
             raise ConfigError(
-                "after load_state_dict the epoch has fewer batches. Iterate over the loader, or fit on as_dataset()."
+                "batches cannot be indexed after load_state_dict. Iterate over the loader, or pass as_dataset() to fit."
             )
         epoch = self._epochs.epoch
         with self._turn:
@@ -238,7 +238,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
             self._turn.notify_all()
 
     def close(self) -> None:
-        """End an unfinished pass of Keras and its threads. The loader can be used again.
+        """End an unfinished pass started by Keras, and stop its threads. The loader can be used again.
 
         Your own passes end when their iterator is dropped, but Keras keeps a reference to a loader whose `fit` failed.
         """
@@ -265,7 +265,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         self._first, self._rest, self._next = None, None, 1
 
     def _wait_for(self, index: int, epoch: int) -> None:
-        """Wait until batch `index` is next, as long as other workers make progress."""
+        """Wait until batch `index` is next, and raise ConfigError if other workers make no progress."""
         while (now := (self._epochs.epoch, self._next)) != (epoch, index):
             is_early = self._epochs.epoch == epoch and self._next < index
             if not is_early or not (self._turn.wait(_TURN_TIMEOUT_S) or (self._epochs.epoch, self._next) != now):
@@ -298,7 +298,9 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
 
 
 class KerasSequenceValidater(keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
-    """Evaluate on a loader after each epoch, and add `val_loss` and the other `val_` metrics to the logs."""
+    """Callback that evaluates on a loader after each epoch, and adds `val_loss` and the other `val_` metrics to the
+    logs.
+    """
 
     def __init__(self, loader: KerasSequenceLoader) -> None:
         super().__init__()

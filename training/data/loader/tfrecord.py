@@ -1,4 +1,4 @@
-"""TFRecord files of `tf.train.Example`: writing them, reading them with tf.data, and converting them back to Parquet.
+"""TFRecord files of `tf.train.Example`: writing, reading with tf.data, and conversion back to Parquet.
 
 A record has one of two layouts:
 
@@ -48,7 +48,7 @@ _FRAME_BYTES = 16  # length and checksums of each record
 def tensor_dtype(feature: Feature) -> Any:
     kind = np.dtype(feature.dtype).kind
     if kind not in "fiub":
-        raise DataError(f"feature {feature.name!r} is {feature.dtype}, expected whole or float numbers.")
+        raise DataError(f"feature {feature.name!r} is {feature.dtype}, expected an integer, float or bool dtype.")
     return tf.float32 if kind == "f" else tf.int64
 
 
@@ -60,7 +60,7 @@ def write_tfrecords(
 ) -> list[Path]:
     """Write each Parquet file as a TFRecord file with the same rows in the same order."""
     if prebatch < 1:
-        raise ConfigError(f"prebatch is {prebatch}, expected a whole number of at least 1.")
+        raise ConfigError(f"prebatch is {prebatch}, expected a positive integer.")
     targets = _targets(files, directory, SUFFIX)
     names = [feature.name for feature in spec.features]
     batch_size = max(1, _BLOCK_ROWS // prebatch) * prebatch
@@ -83,7 +83,7 @@ def write_tfrecords(
 
 
 def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path: Path) -> Iterator[bytes]:
-    """Yield serialized Examples of a batch; with `prebatch` above 1, in the block layout.
+    """Yield the serialized Examples of a batch, in the block layout if `prebatch` is above 1.
 
     TensorFlow encodes whole columns at once. `tf.train.Example` creates an object per value and is twenty times slower.
     """
@@ -116,7 +116,7 @@ def _value_lists(column: Any, feature: Feature, prebatch: int, path: Path) -> di
 
 
 def _entries(name: str, lists: Ragged, start: int, stop: int) -> Any:
-    """Serialize a feature of the records from `start` to `stop`, as entries of their feature maps."""
+    """Serialize one feature of the records from `start` to `stop` as feature map entries."""
     kind, message = _LISTS[tf.as_dtype(lists.values.dtype)]
     bounds = lists.offsets[start : stop + 1]
     values = tf.RaggedTensor.from_row_splits(lists.values[bounds[0] : bounds[-1]], bounds - bounds[0])
@@ -128,7 +128,7 @@ def _entries(name: str, lists: Ragged, start: int, stop: int) -> Any:
 
 
 def _messages(kind: str, **fields: Any) -> Any:
-    """Serialize protobuf messages from one encoded value per field and record; returns shape (R,)."""
+    """Serialize one protobuf message per record from its encoded fields, returning strings of shape (R,)."""
     (num_records,) = next(iter(fields.values())).shape
     sizes = tf.ones((num_records, len(fields)), tf.int32)
     return tf.io.encode_proto(sizes, [text[:, None] for text in fields.values()], list(fields), f"tensorflow.{kind}")
@@ -158,7 +158,7 @@ def parquet_from_tfrecords(
 def tfrecord_tables(
     path: Path, features: Sequence[Feature], *, counted: Feature, block_rows: int, files: Sequence[Path]
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yield (size in bytes, rows) of consecutive parts of a TFRecord file.
+    """Yield consecutive parts of a TFRecord file as (size in bytes, table).
 
     Args:
         path: an uncompressed file, in either layout.
@@ -181,7 +181,7 @@ def _arrow_column(parsed: Mapping[str, Any], feature: Feature, path: Path) -> pa
     try:
         array = pa.array(values).cast(arrow_type(feature))
     except pa.ArrowInvalid as error:
-        raise DataError(f"{path}: feature {feature.name!r} does not fit {feature.dtype}: {error}") from None
+        raise DataError(f"{path}: feature {feature.name!r} cannot be converted to {feature.dtype}: {error}") from None
     if not feature.is_list:
         return array
     return arrow_lists(array, offsets_of(parsed[feature.name + NNZS].numpy()[:, 0]))
@@ -190,7 +190,7 @@ def _arrow_column(parsed: Mapping[str, Any], feature: Feature, path: Path) -> pa
 def _targets(files: Sequence[Path], directory: Path, suffix: str) -> list[Path]:
     targets = [directory / (path.stem + suffix) for path in files]
     if len(set(targets)) < len(targets):
-        raise ConfigError(f"two of the files would be written to the same name in {directory}. Rename one of them.")
+        raise ConfigError(f"two of the input files would get the same name in {directory}. Rename one of them.")
     return targets
 
 
@@ -199,7 +199,7 @@ def _targets(files: Sequence[Path], directory: Path, suffix: str) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How to parse records.
+    """The layout of records, which determines how to parse them.
 
     Attributes:
         counted: a single-value column, whose values give the number of rows of a record.
@@ -217,7 +217,7 @@ class Layout:
             fill = self._fill(feature)
             if fill is not None and tensor_dtype(feature) == tf.int64 and not float(fill).is_integer():
                 raise DataError(
-                    f"feature {feature.name!r} is {feature.dtype}, which cannot hold its null_fill, {fill}."
+                    f"feature {feature.name!r} is {feature.dtype}, but its null_fill is {fill}, expected an integer."
                 )
 
     @property
@@ -228,7 +228,7 @@ class Layout:
         return max(1, num_rows // self.block_rows)
 
     def parse(self, serialized: Any) -> dict[str, Any]:
-        """Parse many records, strings of shape (R,), in a graph or eagerly.
+        """Parse serialized records, strings of shape (R,), either in a graph or eagerly.
 
         Returns:
             `name` of shape (N, 1); for a list column `name__values` (M, 1) and `name__nnzs` (N, 1), int32. Integers are
@@ -317,7 +317,7 @@ def _layout_of(
     if len(set(with_nnzs.values())) > 1:
         odd = next(path for path, is_block in with_nnzs.items() if not is_block)
         raise DataError(
-            f"{odd} has one row per record, but other files have blocks of rows. Convert all files again together."
+            f"{odd} has one row per record, but other files have blocks of rows. Convert all files again in one run."
         )
     kind = _LISTS[tensor_dtype(counted)][0]
     layout = Layout(
@@ -334,7 +334,9 @@ def _layout_of(
 
 
 def _check_lists(lists: Sequence[str], files: Sequence[Path]) -> None:
-    """Raise if a list column is in no file. Records, and therefore whole files, may omit empty lists."""
+    """Raise DataError if a list column is missing from all files. Records, and thus whole files, may omit empty
+    lists.
+    """
     missing, found = set(lists), set[str]()
     for path in files:
         for record in islice(_decoded(path), _MAX_SEARCHED_RECORDS if missing else 0):
@@ -354,7 +356,7 @@ def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
             yield tf.train.Example.FromString(record).features.feature
         except DecodeError:
             raise DataError(
-                f"{path}, record {number:,} is not a tf.train.Example. Provide files of Examples."
+                f"{path}, record {number:,} is not a tf.train.Example. Write each record as an Example."
             ) from None
 
 
@@ -368,7 +370,9 @@ def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterat
 
 
 def _parse(path: Path, records: Sequence[bytes], layout: Layout, before: int = 0) -> dict[str, Any]:
-    """Parse records, or raise an error for the first invalid one. The file has `before` records before these."""
+    """Parse records, or raise DataError for the first invalid one. `before` is the number of preceding records in the
+    file.
+    """
     try:
         return layout.parse(tf.constant(records))
     except tf.errors.InvalidArgumentError as error:
@@ -403,8 +407,8 @@ def _reason(error: Any) -> str:
 
 
 class TFRecordLoader:
-    """Batches of TFRecord files, equivalent to the batches of
-    `rankline.training.data.loader.tensorflow.KerasSequenceLoader` for Parquet files.
+    """Batches from TFRecord files, equivalent to the Parquet batches of
+    `rankline.training.data.loader.tensorflow.KerasSequenceLoader`.
 
     A batch is `(inputs, labels)` with the same names, shapes and types; lists are always `name__values` and
     `name__nnzs`. A column missing from a record has its `null_fill`. `TF_MEMORY_ALLOCATION` applies here too. Each pass
@@ -443,7 +447,7 @@ class TFRecordLoader:
         check_reading(prefetch, num_threads)
         for name, number in (("batch_size", batch_size), ("shuffle_rows", shuffle_rows)):
             if number < 1:
-                raise ConfigError(f"{name} is {number}, expected a whole number of at least 1.")
+                raise ConfigError(f"{name} is {number}, expected a positive integer.")
         if not files:
             raise DataError("the loader got no TFRecord files. Pass at least one.")
         limit_tensorflow_memory()
@@ -477,7 +481,7 @@ class TFRecordLoader:
             counted = "rows in whole batches" if self._drop_last else "rows"
             raise DataError(
                 f"{self._files[0].parent}: the files contain {done:,} {counted}, but the feature spec says "
-                f"{self._spec_rows:,}. Fix its num_rows, or convert the data again."
+                f"{self._spec_rows:,}. Fix num_rows in the spec, or convert the data again."
             )
 
     def as_dataset(self) -> Any:
@@ -496,7 +500,7 @@ class TFRecordLoader:
         return epochs.flat_map(self._shuffled_epoch)
 
     def _shuffled_epoch(self, epoch: Any) -> Any:
-        """Return batches of serialized records in a random order.
+        """Return a dataset of batches of serialized records in random order.
 
         Dataset.shuffle moves one record at a time; shuffling many at once is several times faster.
         """
@@ -547,7 +551,7 @@ class TFRecordLoader:
         return tf.constant([str(path) for path in self._files])
 
     def _explained(self, error: Any) -> DataError:
-        """Find the file and feature of an error, which the pipeline does not know because it mixes files."""
+        """Find the file and feature that caused an error, which the pipeline cannot report because it mixes files."""
         try:
             for path in self._files:
                 for _ in _parsed(path, self._layout):
@@ -562,7 +566,7 @@ def _num_rows(labels: Any) -> Any:
 
 
 def _rebatched(dataset: Any, batch_size: int, layout: Layout) -> Any:
-    """Return the same rows in batches of exactly `batch_size`, whatever number of rows an element has."""
+    """Return a dataset of the same rows in batches of `batch_size`, regardless of how many rows each element has."""
     nothing = {name: tf.zeros((0, 1), spec.dtype) for name, spec in dataset.element_spec.items()}
     lists = [feature.name for feature in layout.features if feature.is_list]
 

@@ -1,4 +1,4 @@
-"""PyTorch loader with the classes and arguments of NVTabular's.
+"""PyTorch loader with the same classes and arguments as NVTabular's loader.
 
 A dataset over Parquet files creates the batches, and a data loader returns them:
 
@@ -76,7 +76,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
     ) -> None:
         self.cat_names, self.cont_names, self.label_names = list(cats or ()), list(conts or ()), list(labels or ())
         if not self.label_names or not (self.cat_names or self.cont_names):
-            raise ConfigError("the loader needs labels, and cats or conts.")
+            raise ConfigError("the loader requires labels and at least one column in cats or conts.")
         self.device = existing_device(device)
         self.num_rows_processed = 0
         self._is_counted = False
@@ -91,7 +91,9 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         )
 
     def num_batches(self, num_workers: int) -> int:
-        """Batches per epoch with `num_workers` worker processes of a data loader; 0 for none."""
+        """Return the number of batches per epoch when a data loader uses `num_workers` worker processes (0 for
+        none).
+        """
         return len(self._share(0, max(1, num_workers))) * max(1, num_workers)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Labels]]:
@@ -101,7 +103,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
             if self._epochs.is_resuming:
                 raise ConfigError(
                     "worker processes cannot resume from a saved position. Set num_workers=0, which is also the "
-                    "fastest."
+                    "fastest setting."
                 )
             share, epoch = self._share(worker.id, worker.num_workers), self._epochs.epoch
             if not self._is_counted:  # PyTorch's own loader copies the same state each epoch, with another seed
@@ -112,7 +114,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Let worker processes that start in the block read the next epoch, and count it as done."""
+        """Let worker processes that start inside the `with` block read the next epoch, and count that epoch as done."""
         self._is_counted = True
         try:
             yield
@@ -147,7 +149,8 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
 
 
 class DLDataLoader(torch.utils.data.DataLoader[tuple[Inputs, Labels]]):
-    """Iterate over the batches of a `TorchAsyncItr`, using worker processes or else the dataset's threads.
+    """Data loader over the batches of a `TorchAsyncItr`, using worker processes or, without them, the dataset's
+    threads.
 
     Threads decode as fast as processes do and need not transfer the batches, so `num_workers=0` is the fastest.
 
@@ -208,7 +211,7 @@ class DLDataLoader(torch.utils.data.DataLoader[tuple[Inputs, Labels]]):
 
 
 class _Counted:
-    """Applies a function to a batch and returns the number of rows with the result."""
+    """A callable that applies a function to a batch, and returns the number of rows together with the result."""
 
     def __init__(self, function: Callable[[Any], Any] | None) -> None:
         self._function = function
@@ -220,7 +223,7 @@ class _Counted:
 
 
 def existing_device(device: torch.device | str | int | None) -> torch.device:
-    """Return the device with this name; None is the CPU.
+    """Return the PyTorch device for a name, or the CPU for None.
 
     Raises:
         ConfigError: PyTorch does not know the name, or there is no GPU.
@@ -230,7 +233,7 @@ def existing_device(device: torch.device | str | int | None) -> torch.device:
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"device is {device!r}, expected a device of PyTorch, such as cpu or cuda: {reason}"
+            f"device is {device!r}, expected a PyTorch device such as 'cpu' or 'cuda': {reason}"
         ) from None
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU. Omit it, or pass 'cpu'.")
@@ -250,7 +253,7 @@ def _tensor(array: Any) -> torch.Tensor:
 
 
 class _Writable:
-    """Exposes the memory of a read-only array as writable.
+    """A wrapper that exposes the memory of a read-only array as writable.
 
     Arrow's arrays are read-only; PyTorch has no read-only tensors and would warn. The memory belongs to one batch of
     one epoch, so writing to it changes nothing else.
@@ -263,7 +266,6 @@ class _Writable:
 
 
 def _moved(batch: T, device: torch.device) -> T:
-    """Move a batch to a device; a batch that is already there is returned unchanged."""
     moved: Any = batch
     if isinstance(batch, torch.Tensor):
         moved = batch.to(device, non_blocking=True)

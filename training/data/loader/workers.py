@@ -38,7 +38,7 @@ class Decoded:
 
 
 class Workers(Generic[T]):
-    """Threads for one epoch.
+    """Threads that decode rows and gather batches for one epoch.
 
     Tasks are submitted in the order in which their results are needed, with the decoding of the next block interleaved
     with the gathering of the current one. A task therefore only waits for tasks that have already started.
@@ -60,7 +60,9 @@ class Workers(Generic[T]):
         self._before: dict[int, Future[Decoded]] = {}  # unfinished streamed row group → its latest task
 
     def gather(self, run: BatchRun, *, skip: int) -> "Future[list[T]]":
-        """Start gathering the batches of a run except the first `skip`. Runs must come in the order of the epoch."""
+        """Start gathering the batches of a run, except for the first `skip` batches. Runs must be passed in epoch
+        order.
+        """
         for number in [number for number in self._decoded if number < run.rows[0].block]:
             del self._decoded[number]  # tasks that still need it have a reference
         sources = []
@@ -123,7 +125,7 @@ def _of_batches(
     cuts: Sequence[tuple[int, int]],
     dtype: np.dtype[Any],
 ) -> list[Column]:
-    """Return a column of a run, batch by batch.
+    """Split a column of a run into batches.
 
     Shuffled lists are copied into separate memory for each batch: slices of one array would not be aligned, and
     TensorFlow copies unaligned memory.

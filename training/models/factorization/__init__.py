@@ -44,7 +44,7 @@ class BayesianFMConfig(TablesConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EASEConfig(TablesConfig):
-    """Recommends the next items to a user, among all items, by the other items that the user liked.
+    """Config of a linear model that recommends items to a user based on the items the user liked.
 
     It uses only the rows with a label of 1 and has a closed-form solution, so one epoch is enough. Its score ranks
     items; it is not the probability that the user likes an item, which `bayesian_fm` predicts.
@@ -71,6 +71,6 @@ class EASEConfig(TablesConfig):
         check_not_negative(self, "recency")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """Include the square matrix of the items or the users, whichever are fewer, in double precision."""
+        """Also count the square float64 matrix of the items or the users, whichever are fewer."""
         num_ids = [feature.embedding_shape[0] for feature in spec.categorical if not feature.is_list]
         return {**super().num_weights(spec), "max_items": 2 * min(self.max_items, *num_ids) ** 2}

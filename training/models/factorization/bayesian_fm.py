@@ -19,7 +19,7 @@ _DRAW_EVERY = 2
 
 
 class Posterior:
-    """The mean of many draws of a factorization machine as a single machine with few dimensions, in constant memory.
+    """The posterior mean of a factorization machine, accumulated in constant memory as one machine with few dimensions.
 
     The mean of the dot products of two ids' vectors, over S draws of K dimensions, is the dot product of their S·K
     concatenated values divided by S. The first principal axes of these values preserve the dot products (Eckart & Young
@@ -35,7 +35,7 @@ class Posterior:
         self._squares: Array = np.zeros(1)
 
     def add(self, weights: Array, offset: float, scores: Array) -> None:
-        """Add a draw.
+        """Add a posterior sample.
 
         Args:
             weights: weights of each id, (factors + 1, ids); the last row is linear.
@@ -50,14 +50,16 @@ class Posterior:
         self._scores, self._squares = self._scores + scores, self._squares + scores**2
 
     def mean(self) -> tuple[Array, float]:
-        """Return the mean machine: weights of each id, (ids, dimensions + 1), the last one linear; and the offset."""
+        """Return the mean machine: a weight matrix (ids, dimensions + 1), whose last column is linear, and the
+        offset.
+        """
         vectors = self._principal(self._dimensions) / np.sqrt(self.num_draws)
         narrow = self._dimensions - vectors.shape[1]
         linear = self._linear[:, None] / self.num_draws
         return np.concatenate([np.pad(vectors, ((0, 0), (0, narrow))), linear], axis=1), self._offset / self.num_draws
 
     def variance(self) -> float:
-        """Return the variance of a row's score over the draws, averaged over the training rows."""
+        """Return the posterior variance of the score, averaged over the training rows."""
         mean = self._scores / self.num_draws
         return float(np.mean(self._squares / self.num_draws - mean**2))
 
@@ -116,7 +118,9 @@ class _Sampler:
                 self._keep(self._posterior)
 
     def tables(self, num_ids: Sequence[int]) -> list[Array]:
-        """Return a table per column, float32 (ids, dimensions + 1). An id without rows gets the mean of the others."""
+        """Return a float32 table (ids, dimensions + 1) per column. Ids without training rows get the column's mean
+        weights.
+        """
         posterior = self._posterior
         if not posterior.num_draws:  # during burn-in: use the current draw
             posterior = self._nothing()

@@ -1,4 +1,4 @@
-"""A linear autoencoder of items in closed form, as one vector per user and per item.
+"""A linear autoencoder over items, solved in closed form and exported as one vector per user and per item.
 
 Let X be the items that users like, (users, items), and P the inverse of XᵀX + λ. The item-to-item weights are the least
 squares solution in which the weight of an item on itself is zero (Steck 2019, equation 8):
@@ -77,7 +77,7 @@ class Liked:
 
 
 def singular_vectors(liked: Liked, model: EASEConfig, seed: int) -> tuple[Array, Array]:
-    """Return vectors of users and of items, (users, K) and (items, K), whose dot products are the scores W B."""
+    """Return user vectors (users, K) and item vectors (items, K) whose dot products approximate the scores W B."""
     weighted = liked.chosen.copy()
     weighted.data = np.exp(-model.recency * liked.ages.data)
     inverse, diagonal = _inverse(liked.chosen, model.regularization)
@@ -101,7 +101,9 @@ def singular_vectors(liked: Liked, model: EASEConfig, seed: int) -> tuple[Array,
 
 
 def _inverse(chosen: csr_matrix, regularization: float) -> tuple[Callable[[Array], Array], Array]:
-    """Return a function that multiplies by P = (XᵀX + λ)⁻¹, and the diagonal of P. Inverts the smaller side only."""
+    """Return a function that multiplies by P = (XᵀX + λ)⁻¹, and P's diagonal. Only the smaller Gram matrix is
+    inverted.
+    """
     num_users, num_items = chosen.shape
     if num_items <= num_users:
         inverted = np.linalg.inv((chosen.T @ chosen).toarray() + regularization * np.eye(num_items))

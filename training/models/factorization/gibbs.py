@@ -32,7 +32,7 @@ _START = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """The features of groups as a sparse matrix, stored feature by feature.
+    """A sparse matrix that maps features to groups of rows, with weights, stored feature by feature.
 
     Attributes:
         starts: start of the entries of each feature, and the end; (features + 1,).
@@ -52,7 +52,7 @@ class Block:
 
     @classmethod
     def identity(cls, num_groups: int) -> "Block":
-        """Build the matrix of groups that are their own features."""
+        """Build the identity matrix, in which each group has itself as its only feature."""
         return cls.of_entries(np.arange(num_groups), np.arange(num_groups), np.ones(num_groups), num_groups)
 
     def __len__(self) -> int:
@@ -61,7 +61,9 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedColumn:
-    """A per-row column: `groups`, int32 (N,), has each row's group, and `blocks` the features of each group."""
+    """A column of grouped rows: `groups`, int32 (N,), maps rows to groups, and `blocks` contain the groups'
+    features.
+    """
 
     groups: Array
     num_groups: int
@@ -69,7 +71,7 @@ class GroupedColumn:
 
 
 class Chain:
-    """The current draw of all weights, and the step to the next draw. Draws are reproducible with the same seed.
+    """A Gibbs sampler: the current sample of all weights, and the step to the next one. Reproducible for a given seed.
 
     Attributes:
         groups: for each column the weights of its groups, (factors + 1, groups); the last row is linear.
@@ -110,7 +112,7 @@ class Chain:
                 self._draw_column(place, dimension, sums, is_linear=is_linear)
 
     def scores(self) -> Array:
-        """Return f of each row, (N,)."""
+        """Return the model's raw score f of each row, shape (N,)."""
         scores: Array = self._latent - self._errors
         return scores
 
@@ -135,7 +137,7 @@ class Chain:
         weights += change
 
     def _of_rows(self, of_groups: Sequence[Array]) -> Array:
-        """Sum what the groups of each row have in `of_groups`, over the columns; (…, N)."""
+        """Sum the values of each row's groups over all columns; returns (…, N)."""
         pairs = zip(of_groups, self._columns, strict=True)
         total: Array = np.sum([numbers[..., column.groups] for numbers, column in pairs], axis=0)
         return total
@@ -153,7 +155,7 @@ def _drawn(random: np.random.Generator, factors: int, num_features: int) -> Arra
 
 
 def _of_groups(block: Block, features: Array, num_groups: int) -> Array:
-    """Sum the weighted features of each group, (…, groups)."""
+    """Sum the weighted features of each group; returns (…, groups)."""
     of_entry = np.repeat(np.arange(len(block)), np.diff(block.starts))
     sums = np.zeros((len(features), num_groups))
     for of_dimension, weights in zip(sums, features, strict=True):
@@ -181,7 +183,7 @@ def _gamma(shape: float, rate: float) -> float:
 
 @compiled
 def _above(bound: float) -> float:
-    """Draw a standard normal number above a bound (Robert 1995, "Simulation of truncated normal variables")."""
+    """Sample a standard normal number above `bound` (Robert 1995, "Simulation of truncated normal variables")."""
     if bound < 0.5:
         while True:
             number = np.random.standard_normal()
@@ -196,7 +198,7 @@ def _above(bound: float) -> float:
 
 @compiled
 def _draw_latent(labels: Array, latent: Array, errors: Array) -> None:
-    """Draw latent variables, positive for a label of 1 and negative for 0."""
+    """Sample latent variables, positive for label 1 and negative for label 0."""
     for row in range(len(labels)):
         score = latent[row] - errors[row]
         side = 1.0 if labels[row] > 0.5 else -1.0
@@ -208,7 +210,7 @@ def _draw_latent(labels: Array, latent: Array, errors: Array) -> None:
 def _add_up(
     groups: Array, sums: Array, weights: Array, errors: Array, slopes: Array, squares: Array, is_linear: bool
 ) -> None:
-    """Sum the statistics of the rows of each group. The derivative of f with respect to a group's weight is h."""
+    """Add each row's statistics to its group. `h` is the derivative of f with respect to the group's weight."""
     for row in range(len(groups)):
         group = groups[row]
         h = 1.0 if is_linear else sums[row] - weights[group]
@@ -229,7 +231,7 @@ def _apply(groups: Array, sums: Array, weights: Array, errors: Array, change: Ar
 
 @compiled
 def _draw_prior(weights: Array, prior: Array) -> None:
-    """Draw the mean and precision of a block's weights under a normal-gamma prior of unit strength."""
+    """Sample the mean and precision of a block's weights under a normal-gamma prior of unit strength."""
     mean, squares = prior[0], prior[0] ** 2
     for weight in weights:
         squares += (weight - mean) ** 2
@@ -250,7 +252,7 @@ def _draw_features(
     prior: Array,
     noise_precision: float,
 ) -> None:
-    """Draw the weights of a block one after another, and keep `slopes` and `change` up to date."""
+    """Sample the weights of a block one by one, updating `slopes` and `change` after each."""
     mean, precision = prior
     for feature in range(len(weights)):
         slope, square = 0.0, 0.0
@@ -270,7 +272,7 @@ def _draw_features(
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A column of the rows with groups numbered from 0.
+    """A column whose rows are mapped to groups numbered from 0.
 
     Attributes:
         ids: distinct ids, sorted.
@@ -288,7 +290,7 @@ class Encoded:
 
     @classmethod
     def of(cls, ids: Array) -> "Encoded":
-        """Encode single ids; each id is a group."""
+        """Encode a column of single ids, where each distinct id is a group."""
         distinct, groups, counts = np.unique(ids, return_inverse=True, return_counts=True)
         return cls(
             ids=distinct,
@@ -301,8 +303,8 @@ class Encoded:
 
     @classmethod
     def of_lists(cls, ids: Array) -> "Encoded":
-        """Encode lists of ids (N, W), padded with zeros. Each distinct list is a group, and its ids have equal
-        weights.
+        """Encode lists of ids, (N, W), padded with zeros. Each distinct list is a group in which all ids have equal
+        weight.
         """
         lists, groups, counts = np.unique(ids, axis=0, return_inverse=True, return_counts=True)
         of_entry, place = np.nonzero(lists)
@@ -322,7 +324,7 @@ class Encoded:
 
 
 def partners(side: Encoded, other: Encoded) -> Block:
-    """Return features for one side's groups: the other side's groups in the same rows, weighted 1/√(their number)."""
+    """Return features of `side`'s groups: the k groups of `other` that occur in the same rows, each weighted 1/√k."""
     pairs = sorted_distinct(side.groups.astype(np.int64) * other.num_groups + other.groups)
     groups, features = np.divmod(pairs, other.num_groups)
     weights = 1 / np.sqrt(np.bincount(groups, minlength=side.num_groups))[groups]

@@ -15,7 +15,7 @@ from rankline.workflows.schema.targets import BINARY
 
 
 def served_model(spec: FeatureSpec, tables: Mapping[str, Any]) -> Any:
-    """Return a model that sums the dot products of all pairs of columns and their linear weights.
+    """Return a Keras model that sums the dot products of all pairs of columns and the columns' linear weights.
 
     Args:
         spec: the features, which must be ids or lists of ids, and one head.

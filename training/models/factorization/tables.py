@@ -45,7 +45,9 @@ class Ids:
         return rows[:, self.first : self.last] if self.feature.is_list else rows[:, self.first]
 
     def looked_up(self, table: Array, rows: Array) -> Array:
-        """Look up each row in a table, (N, dimensions): the mean for a list, zeros for an empty list."""
+        """Look up the table rows for each input row, (N, dimensions). Lists are averaged, and empty lists give
+        zeros.
+        """
         ids = self.of_rows(rows)
         if not self.feature.is_list:
             return table[ids]
@@ -58,7 +60,7 @@ class Ids:
 
 
 class TablesModel(ABC):
-    """Base class of models that consist of tables.
+    """Base class of models that consist only of tables with a row per id.
 
     Attributes:
         sides: indices of the user and the item column.
@@ -82,18 +84,18 @@ class TablesModel(ABC):
 
     @abstractmethod
     def begin(self, rows: Array, labels: Array, seed: int) -> None:
-        """Start fitting rows of `matrix`, in the order of the files, with labels (N,)."""
+        """Start fitting to `rows`, in the format of `matrix` and in file order, with labels of shape (N,)."""
 
     @abstractmethod
     def learn(self, share: float) -> None:
-        """Continue until this share of the model is fitted, and update `tables`."""
+        """Continue fitting until the fraction `share` of the training is done, and update `tables`."""
 
     def matrix(self, inputs: Mapping[str, Any]) -> Array:
-        """Convert columns by name to the ids of N rows, int32 (N, `width`)."""
+        """Convert a mapping of columns to a matrix of ids, int32 (N, `width`)."""
         return np.concatenate([ids.of_inputs(inputs[ids.feature.name]) for ids in self.columns], axis=1)
 
     def scores(self, rows: Array) -> Array:
-        """Return the output of the head for rows of `matrix`, float32 (N, 1)."""
+        """Return the scores of rows in the format of `matrix`, float32 (N, 1)."""
         found = np.stack([ids.looked_up(table, rows) for ids, table in zip(self.columns, self.tables, strict=True)])
         vectors, linear = found[..., :-1], found[..., -1:].sum(axis=0)
         squares = (vectors**2).sum(axis=(0, 2))
@@ -103,7 +105,7 @@ class TablesModel(ABC):
         return said.astype(np.float32)
 
     def keras_model(self) -> Any:
-        """Return an equivalent Keras model, whose single output (N, 1) is the output of the head."""
+        """Return an equivalent Keras model with a single output, the scores of shape (N, 1)."""
         from rankline.training.models.factorization.served_tables import served_model
 
         named = {ids.feature.name: table for ids, table in zip(self.columns, self.tables, strict=True)}
@@ -114,15 +116,15 @@ def users_and_items(spec: FeatureSpec, model: TablesConfig) -> tuple[int, int]:
     """Return the indices of the user and the item column among the categorical features."""
     if numbers := [feature.name for feature in spec.continuous]:
         raise SpecError(
-            f"model {model.name!r} takes only ids and lists of ids, but {numbers} are numbers. Bucketize them."
+            f"model {model.name!r} supports only ids and lists of ids, but {numbers} are numeric. Bucketize them."
         )
     if endless := [feature.name for feature in spec.categorical if feature.is_list and feature.max_length is None]:
-        raise SpecError(f"model {model.name!r} takes only lists with a max_length, but {endless} have none.")
+        raise SpecError(f"model {model.name!r} supports only lists with a max_length, but {endless} have none.")
     user = _place(spec, model, "user", model.user_column or spec.metadata.group_by)
     item = _place(spec, model, "item", model.item_column or spec.metadata.item)
     if user == item:
         name = spec.categorical[user].name
-        raise SpecError(f"model {model.name!r} got {name!r} for users and items, expected two columns.")
+        raise SpecError(f"model {model.name!r} got {name!r} for both users and items, expected two columns.")
     return user, item
 
 

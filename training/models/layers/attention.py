@@ -17,12 +17,12 @@ _UNITS = (80, 40)  # as in the activation unit of NVIDIA's SIM
 
 
 def per_candidate(present: Any) -> Any:
-    """Return `present` with an axis for candidates, (N, C or 1, T)."""
+    """Return `present` with an axis for candidates, as (N, C, T) or (N, 1, T)."""
     return present if present.shape.rank == 3 else present[:, None]
 
 
 def masked_softmax(scores: Any, present: Any) -> Any:
-    """Softmax over the items on the last axis; padding gets 0.
+    """Compute a softmax over the last axis, the items, in which padding gets 0.
 
     Returns:
         float32 (N, C, T), because small weights would vanish in half precision.
@@ -33,7 +33,7 @@ def masked_softmax(scores: Any, present: Any) -> Any:
 
 
 class DotAttention(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """The items of the history, weighted by the softmax of their dot products with the candidate.
+    """Dot-product attention: the history's items, weighted by the softmax of their dot products with the candidate.
 
     Call with `[targets, history, present]`: (N, C, D), (N, T, D), and (N, T) or (N, C, T). An optional fourth tensor,
     such as the output of `Recency`, is added to the scores. Returns the weighted sum (N, C, D) and the scores before
@@ -52,7 +52,7 @@ class DotAttention(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
 
 
 class DinAttention(DotAttention):
-    """`DotAttention` with the scores of a `DinUnit`."""
+    """`DotAttention` that computes the scores with a `DinUnit` instead of dot products."""
 
     def __init__(self, units: Sequence[int] = _UNITS, **kwargs: Any) -> None:
         super().__init__(**kwargs)

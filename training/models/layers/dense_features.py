@@ -1,4 +1,4 @@
-"""Embedding tables by `tf.feature_column`s, and a layer that concatenates features, including lists.
+"""Embedding tables defined by `tf.feature_column`s, and a layer that concatenates features, including lists.
 
 The columns are `embedding_column` and `indicator_column` over `categorical_column_with_identity`, and `numeric_column`.
 """
@@ -25,7 +25,7 @@ def key_of(column: Any) -> str:
 
 
 def kind_of(column: Any) -> str:
-    """Return "numeric", "embedding" or "indicator"."""
+    """Return the kind of a feature column: "numeric", "embedding" or "indicator"."""
     categorical = getattr(column, "categorical_column", None)
     if categorical is None and hasattr(column, "normalizer_fn"):
         return "numeric"
@@ -38,12 +38,12 @@ def kind_of(column: Any) -> str:
 
 
 def num_ids(column: Any) -> int:
-    """Number of ids of an embedding or indicator column; each id is in [0, this)."""
+    """Return the number of ids of an embedding or indicator column. Ids are in [0, number)."""
     return int(column.categorical_column.num_buckets)
 
 
 def width_of(column: Any) -> int:
-    """Number of output columns in a feature layer."""
+    """Return the number of columns that a feature column contributes to a layer's output."""
     kind = kind_of(column)
     if kind == "numeric":
         return int(column.shape[0])
@@ -51,7 +51,7 @@ def width_of(column: Any) -> int:
 
 
 def initializer_of(column: Any) -> Any:
-    """Return the initializer of an embedding column as a Keras initializer; the default one is TensorFlow 1's."""
+    """Return the initializer of an embedding column as a Keras initializer. The default is TensorFlow 1's."""
     initializer = column.initializer
     if isinstance(initializer, keras.initializers.Initializer):
         return initializer
@@ -119,7 +119,7 @@ class Lists(NamedTuple):
 
 @keras.utils.register_keras_serializable("rankline")
 class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Converts a dict of feature tensors to one dense matrix, column by column in the order of their names.
+    """Converts a dict of feature tensors to one dense matrix, with the columns ordered by name.
 
     Supports `tf.feature_column`s: `embedding_column` and `indicator_column` over `categorical_column_with_identity`,
     and `numeric_column`. Unlike `keras.layers.DenseFeatures` it accepts lists as two flat tensors, as the loader
@@ -168,7 +168,7 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         return self.lookup({key: _lists(key, inputs) if key not in inputs else inputs[key] for key in self.keys})
 
     def lookup(self, columns: Mapping[str, "Any | Lists"]) -> Any:
-        """Compute the output from lists as `Lists`.
+        """Compute the output of the layer, with each list passed as `Lists`.
 
         Args:
             columns: key → tensor of shape (N, 1), or `Lists`.

@@ -1,4 +1,4 @@
-"""Recency of the items of a history, search in it, and the similarity of the candidate to a summary of it.
+"""Layers over histories: recency weights, search, and the similarity between candidates and a summary of the history.
 
 Shapes as in `rankline.training.models.layers.attention`. A search (SIM, Pi et al. 2020, arXiv:2006.05639) returns a
 mask over the history instead of a list of items. Attention and means do not depend on the order, so they give the same
@@ -20,7 +20,7 @@ from rankline.workflows.core.errors import ConfigError
 
 
 class Recency(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """A learned number per position of a history, by the number of items chosen since.
+    """A learned number for each position in a history, counted from the latest item.
 
     Call with a tensor (N, T, …), T at most `max_items`; returns float32 (1, 1, T). The numbers are initially zero.
     """
@@ -30,7 +30,7 @@ class Recency(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no ty
         self.max_items = max_items
 
     def build(self, input_shape: Any) -> None:
-        """Create the numbers, oldest position first."""
+        """Create the weights, ordered from the oldest position to the latest."""
         self._numbers = self.add_weight("numbers", (self.max_items,), initializer="zeros")
         super().build(input_shape)
 
@@ -42,7 +42,7 @@ class Recency(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no ty
 
 
 class RecencyMean(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """The items of the history, weighted by the softmax of `Recency`, independent of the candidate.
+    """A mean of the history's items, weighted by the softmax of `Recency` and independent of the candidate.
 
     Call with `[history, present]`: (N, T, D) and (N, T). Returns (N, D); zeros for a row without items.
     """
@@ -66,7 +66,8 @@ class RecencyMean(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has n
 
 
 class DotProductFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """The sum over features of the dot product of the candidate and a summary of the history, times a learned factor.
+    """Dot products of the candidate's features with a summary of the history, each scaled by a learned factor and
+    summed.
 
     Call with `[targets, summary]`: (N, C, D), and (N, C, D) or (N, D). Returns float32 (N, C), to add to a logit.
     """
@@ -114,7 +115,7 @@ class NegativeSamplingCorrection(keras.layers.Layer):  # type: ignore[misc]  # t
 
 
 class SoftSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Keeps the items with the highest attention scores, the latest among equal scores.
+    """Keeps the items with the highest attention scores. Ties go to the latest items.
 
     Call with `[scores, present]`: scores float32 (N, C, T), of which only the order matters, and present (N, T), 1 at
     items. Returns float32 (N, C, T), 1 at the items to keep: exactly `num_searched`, or all items if there are fewer.
@@ -143,7 +144,7 @@ class SoftSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
 
 
 class HardSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Keeps the latest items that have something in common with the candidate, such as the category.
+    """Keeps the latest items that share a feature with the candidate, such as the category.
 
     Call with `same`, (N, C, T), 1 at the items that do; returns float32 (N, C, T), 1 at the items to keep. It has no
     gradient.
@@ -167,5 +168,5 @@ def _latest(marks: Any, num_kept: Any) -> Any:
 
 def _checked(num_searched: int) -> int:
     if num_searched < 1:
-        raise ConfigError(f"num_searched is {num_searched}, expected a whole number of at least 1.")
+        raise ConfigError(f"num_searched is {num_searched}, expected a positive integer.")
     return num_searched

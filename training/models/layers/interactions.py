@@ -1,4 +1,4 @@
-"""Layers that combine features, or make vectors of numbers."""
+"""Layers that combine features or map numbers to vectors."""
 
 import math
 from typing import Any
@@ -28,7 +28,7 @@ class DotProductInteraction(keras.layers.Layer):  # type: ignore[misc]  # tensor
     def __init__(self, self_interaction: bool = False, pad_to: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if pad_to < 1:
-            raise ConfigError(f"pad_to is {pad_to}, expected a whole number of at least 1.")
+            raise ConfigError(f"pad_to is {pad_to}, expected a positive integer.")
         self.self_interaction, self.pad_to = self_interaction, pad_to
 
     def call(self, inputs: Any, beside: Any = None) -> Any:
@@ -85,7 +85,7 @@ class Cross(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no type
 
 @keras.utils.register_keras_serializable("rankline")
 class PeriodicNumbers(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """A vector per number: a dense layer with ReLU on its sines and cosines at learned frequencies.
+    """Embeds each number: a dense layer with ReLU on the number's sines and cosines at learned frequencies.
 
     Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep Learning" (arXiv:2203.05556), the
     variant PLR; each number has its own weights. Computes in float32 under any policy, because half precision is too

@@ -23,7 +23,7 @@ class Dense(keras.layers.Dense):  # type: ignore[misc]  # tensorflow has no type
 
 
 def add_bias(x: Any, bias: Any) -> Any:
-    """Return `x`, (N, D), plus `bias`, (D,), whose gradient is accumulated in float32."""
+    """Add `bias`, (D,), to `x`, (N, D), accumulating the gradient of the bias in float32."""
     bias = tf.convert_to_tensor(bias)
     if x.dtype == tf.float32:
         return tf.nn.bias_add(x, bias)
@@ -43,7 +43,7 @@ ACTIVATIONS = (PRELU, SIGMOID)
 
 
 class Prelu(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """x if positive, otherwise x times a learned factor (He et al. 2015, arXiv:1502.01852).
+    """A PReLU activation: x if positive, otherwise x times a learned factor (He et al. 2015, arXiv:1502.01852).
 
     There is one factor per unit for inputs of any rank. Keras' own layer would also have one per candidate, and it
     accumulates the gradient of the factors in half precision. Call with (…, D); returns the same shape.
@@ -112,7 +112,7 @@ class Mlp(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
 
 
 def with_leading_axes_of(like: Any, rows: Any) -> Any:
-    """Reshape `rows`, (product of the leading axes, U), to (leading axes of `like`, U)."""
+    """Reshape `rows`, (M, U), so that it has the leading axes of `like`, whose product is M."""
     return tf.reshape(rows, tf.concat([tf.shape(like)[:-1], [rows.shape[-1]]], axis=0))
 
 

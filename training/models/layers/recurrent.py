@@ -164,7 +164,7 @@ def _open_gates(shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
 
 
 def auxiliary_loss(clicked: Any, not_clicked: Any, present: Any, *, over_all: bool = False) -> Any:
-    """Binary cross-entropy of the logits of chosen and not chosen items, finite for all logits.
+    """Return the binary cross-entropy of the logits of chosen and not chosen items. It is finite for all finite logits.
 
     Args:
         clicked: logits (N, T) of chosen items.

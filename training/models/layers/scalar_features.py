@@ -1,4 +1,4 @@
-"""A layer for features of one value per row, which are looked up together."""
+"""A layer for features with one value per row, which looks up several features together."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ class ScalarDenseFeatures(DenseFeatures):
         raise KeyError(key)
 
     def for_serving(self) -> "ScalarDenseFeatures":
-        """Return an equivalent layer with fused tables, which are a copy if this layer's tables are not fused."""
+        """Return an equivalent layer with fused tables. If this layer's tables are not fused, they are copied."""
         if self.fused:
             return self
         zeros = keras.initializers.Zeros()  # avoids random initial values, which would be overwritten

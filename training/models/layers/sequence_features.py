@@ -201,7 +201,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
 
 
 class _Runs(NamedTuple):
-    """A list column: row i is the `nnzs[i]` items of `values` that end with the latest one, at index `last[i]`."""
+    """A list column. Row i consists of the `nnzs[i]` items of `values` that end at index `last[i]`, its latest item."""
 
     values: Any
     last: Any
@@ -221,7 +221,7 @@ def _as_runs(column: Any) -> Any:
 
 
 class _Places:
-    """Positions of the latest values of a list column when all rows are aligned at the end.
+    """Positions of a list column's latest values in a matrix whose rows are aligned at the end.
 
     Attributes:
         is_item: bool (N, T).
@@ -240,7 +240,7 @@ class _Places:
         return tf.gather(runs.values, self._sources)
 
     def spread(self, rows: Any) -> Any:
-        """Put `rows`, (number of values, D), at their positions: (N, T, D), zeros elsewhere.
+        """Scatter `rows`, (number of values, D), to their positions in a tensor (N, T, D) that is zero elsewhere.
 
         This is a scatter because its gradient is a gather; the gradient of a gather would be a sum.
         """

@@ -21,7 +21,7 @@ OBJECTIVES = {BINARY: "binary", REGRESSION: "regression", MULTICLASS: "multiclas
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """The matrix columns of one feature: its value, or the number of occurrences of each of its first ids in a list."""
+    """The columns of one feature in the matrix: its value or, for lists, the counts of its most frequent ids."""
 
     feature: Feature
     width: int
@@ -37,7 +37,7 @@ class Block:
 
 
 class Forests:
-    """LightGBM forests for all heads, one booster per head. There are no boosters before `begin`."""
+    """LightGBM forests, one booster per head. Boosters are created by `begin` or `load`."""
 
     def __init__(self, spec: FeatureSpec, model: LightGBMConfig, _: StepConfig | None = None) -> None:
         if lists := [feature.name for feature in spec.continuous if feature.is_list]:
@@ -51,7 +51,7 @@ class Forests:
         self.boosters: list[lightgbm.Booster] = []
 
     def matrix(self, inputs: Mapping[str, Any]) -> NDArray[np.float32]:
-        """Convert columns by name to the features of N rows, (N, features); ids are exact up to 2**24."""
+        """Convert a mapping of columns to a feature matrix (N, features). Ids are exact up to 2**24."""
         return np.concatenate([block.columns(inputs[block.feature.name]) for block in self.blocks], axis=1)
 
     def begin(self, rows: NDArray[np.float32], labels: NDArray[np.float32], seed: int) -> None:
@@ -62,7 +62,7 @@ class Forests:
             self.boosters.append(lightgbm.Booster(self._parameters(head, seed), data))
 
     def learn(self, share: float) -> None:
-        """Grow the forests to this share of the trees, or fewer if no more splits are found."""
+        """Grow each forest to the fraction `share` of its trees, or until no more splits are found."""
         trees = round(share * self._model.trees)
         for booster in self.boosters:
             while booster.current_iteration() < trees and not booster.update():
@@ -76,7 +76,7 @@ class Forests:
         return [booster.model_to_string(num_iteration=-1) for booster in self.boosters]
 
     def load(self, texts: Sequence[str]) -> None:
-        """Load forests from `texts`. They cannot be grown further."""
+        """Load forests from strings in LightGBM's format. Loaded forests cannot be grown further."""
         self.boosters = [lightgbm.Booster(model_str=text) for text in texts]
 
     def num_leaves(self) -> int:

@@ -1,4 +1,4 @@
-"""Conversion of forests to an ONNX model with the padded inputs of all served models.
+"""Conversion of forests to an ONNX model that has the padded inputs common to all served models.
 
 Rows take exactly LightGBM's branches: a float32 value is at most a float64 threshold exactly if it is at most the
 largest float32 value below or equal to the threshold. Missing values take LightGBM's branch too.

@@ -13,7 +13,7 @@ SOFT, HARD = SEARCHES = ("soft", "hard")
 
 @dataclass(frozen=True, kw_only=True)
 class DINConfig(SequentialConfig):
-    """Attention of the candidate over the whole history."""
+    """Config of DIN: attention of the candidate over the whole history."""
 
     name: ClassVar[str] = "din"
     network: ClassVar[str] = "rankline.training.models.sequential.network:build_din"
@@ -21,7 +21,7 @@ class DINConfig(SequentialConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionConfig(SequentialConfig):
-    """A model of interests that evolve over the latest items, as in DIEN.
+    """Base config of models whose interests evolve over the latest items, as in DIEN.
 
     Attributes:
         short_history: number of latest items in the short history; earlier items are the long history.
@@ -42,7 +42,7 @@ class EvolutionConfig(SequentialConfig):
         check_not_negative(self, "aux_weight")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """Include the recurrent layers: two layers with three gates each."""
+        """Also count the two recurrent layers, which have three gates each."""
         return {**super().num_weights(spec), "gru_units": 6 * self.gru_units**2}
 
     @property
@@ -52,7 +52,7 @@ class EvolutionConfig(SequentialConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DIENConfig(EvolutionConfig):
-    """Interests that evolve over the latest items; earlier items are ignored."""
+    """Config of DIEN: interests that evolve over the latest items. Earlier items are ignored."""
 
     name: ClassVar[str] = "dien"
     network: ClassVar[str] = "rankline.training.models.sequential.network:build_dien"
@@ -60,7 +60,7 @@ class DIENConfig(EvolutionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SIMConfig(EvolutionConfig):
-    """A search in the long history, attention over its results, and DIEN over the short history.
+    """Config of SIM: search in the long history, attention over its results, and DIEN over the short history.
 
     Attributes:
         search: "soft" keeps the items with the highest attention, "hard" the latest items that share the candidate's

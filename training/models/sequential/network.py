@@ -1,4 +1,4 @@
-"""DIN, DIEN and SIM.
+"""Networks of DIN, DIEN and SIM.
 
 Shapes as in `rankline.training.models.layers.attention`: N rows, C candidates per row (1 in training), T items in a
 history, D values per item. All scores of a row share one history, so that ranking many candidates costs little more
@@ -38,8 +38,8 @@ def check(spec: FeatureSpec, model: SequentialConfig) -> None:
     check_rows(spec, model)
     if others := [feature.name for feature in (*spec.channel(CATEGORICAL), *spec.continuous)]:
         raise SpecError(
-            f"model {model.name!r} takes only ids of users, items and histories, got {others} in other channels. "
-            "Leave them out, or move ids to channel 'user_features'."
+            f"model {model.name!r} supports only ids of users, items and histories, got {others} in other channels. "
+            "Omit these features, or move ids to channel 'user_features'."
         )
 
 
@@ -52,7 +52,7 @@ def longest_history(spec: FeatureSpec) -> int:
 
 
 def look_up(inputs: Any, spec: FeatureSpec, model: SequentialConfig, **options: Any) -> dict[str, Any]:
-    """Look up users, candidates and histories as embeddings, with penalties and dropout."""
+    """Return the embeddings of users, candidates and histories, with dropout and L2 penalties."""
     layer = SequenceFeatures(
         spec,
         dimension=model.embedding_dim,
@@ -74,12 +74,12 @@ def look_up(inputs: Any, spec: FeatureSpec, model: SequentialConfig, **options: 
 
 
 def hidden(parts: Any, units: Any, model: SequentialConfig) -> Any:
-    """Apply dense layers to `parts` side by side, see `BroadcastConcat`; returns (N, C, units[-1])."""
+    """Concatenate `parts`, excluding None, and apply dense layers; returns (N, C, units[-1])."""
     return Mlp(units, dropout=model.dropout)(BroadcastConcat()([part for part in parts if part is not None]))
 
 
 def recent(found: dict[str, Any], max_items: int, model: SequentialConfig) -> tuple[Any | None, Any | None]:
-    """Summarize the history by recency, and multiply the summary by the candidates.
+    """Summarize the history by recency, and multiply each candidate element-wise by the summary.
 
     Returns:
         (N, D) and (N, C, D); None for both without `recency`.
@@ -91,7 +91,7 @@ def recent(found: dict[str, Any], max_items: int, model: SequentialConfig) -> tu
 
 
 def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: FeatureSpec, model: SequentialConfig) -> Any:
-    """Return the probabilities "output", (N, C).
+    """Return the output layer "output": probabilities (N, C).
 
     With `linear_terms` the weights of the candidate's ids are added to the logit, with `dot_product_features` the dot
     products of the candidate and the summaries.
@@ -113,7 +113,7 @@ def probability(logits: Any, name: str, spec: FeatureSpec) -> Any:
 
 
 class BroadcastConcat(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Concatenates tensors (N, C, D), and (N, D), which are repeated for all candidates.
+    """Concatenates tensors (N, C, D) and (N, D) along the last axis, repeating the latter for all candidates.
 
     Call with a list whose first tensor is (N, C, D); returns (N, C, sum of all D).
     """
@@ -215,7 +215,7 @@ def build_dien(
 
 
 def evolved(target: Any, latest: Any, present: Any, negatives: Any, model: EvolutionConfig) -> Any:
-    """Return the state of the interests after the latest items, for each candidate: (N, C, `gru_units`).
+    """Return the evolved interest state of each candidate after the latest items, (N, C, `gru_units`).
 
     Args:
         target: candidates, (N, C, D).

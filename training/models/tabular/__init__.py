@@ -1,4 +1,4 @@
-"""Configs of the models of tabular rows, without histories."""
+"""Configs of models for tabular rows, without histories."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _MAX_LAYERS, _MAX_EXPERTS = 100, 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class MLPConfig(TabularConfig):
-    """Embeddings and numbers side by side, then dense layers.
+    """Config of a multilayer perceptron: dense layers on the concatenated embeddings and numbers.
 
     Attributes:
         number_dim: width of a vector added for each number, computed from waves with learned frequencies; 0 adds none.
@@ -39,7 +39,7 @@ class MLPConfig(TabularConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DLRMConfig(NetworkConfig):
-    """Dot products of all pairs of vectors: the embeddings, and one vector computed from the numbers.
+    """Config of DLRM: dot products between all embeddings and one vector computed from the numbers.
 
     Attributes:
         embedding_dim: columns of every embedding table, and width of the vector computed from the numbers.
@@ -60,7 +60,7 @@ class DLRMConfig(NetworkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DCNv2Config(TabularConfig):
-    """Cross layers over embeddings and numbers, then dense layers.
+    """Config of DCN-V2: cross layers over embeddings and numbers, followed by dense layers.
 
     Attributes:
         cross_layers: number of cross layers.
@@ -86,7 +86,7 @@ class DCNv2Config(TabularConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DeepFMConfig(NetworkConfig):
-    """A factorization machine in parallel to dense layers, on the same embeddings.
+    """Config of DeepFM: a factorization machine in parallel with dense layers, on shared embeddings.
 
     Attributes:
         embedding_dim: columns of every embedding table, and width of the vector of each number.
@@ -106,7 +106,7 @@ class DeepFMConfig(NetworkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class MMoEConfig(TabularConfig):
-    """All labels share the same experts, and each has its own gate and tower.
+    """Config of MMoE: all labels share the same experts, and each has its own gate and tower.
 
     Attributes:
         hidden: units of the dense layers of each expert.
@@ -133,7 +133,7 @@ class MMoEConfig(TabularConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchMLPConfig(TabularConfig):
-    """Embeddings (lists summed) and numbers side by side, then dense layers with batch normalization."""
+    """Config of a PyTorch MLP: embeddings (lists summed) and numbers, then dense layers with batch normalization."""
 
     name: ClassVar[str] = "torch_mlp"
     network: ClassVar[str] = "rankline.training.models.tabular.torch_mlp:TorchMLP"

@@ -67,7 +67,7 @@ def build_dlrm(spec: FeatureSpec, model: DLRMConfig, step: StepConfig) -> Any:
 
 
 def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> Any:
-    """Build the part between the lookups and the logits.
+    """Build the part of DLRM between the embedding lookups and the logits.
 
     In half precision the input of the first layer of `top_mlp` is padded with zeros to a multiple of
     `HALF_PRECISION_MULTIPLE`: 27 vectors of width 8 give a width of 368 instead of 359. The weights of the padding stay
@@ -86,7 +86,7 @@ def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> 
 
 @keras.utils.register_keras_serializable("rankline")
 class ZerosForPadding(keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
-    """Initializes a kernel with Keras' default initializer, and its rows for padding inputs with zeros."""
+    """A Glorot uniform initializer for kernels, which sets the last `padding` rows to zero."""
 
     def __init__(self, padding: int) -> None:
         self.padding = padding
@@ -101,11 +101,11 @@ class ZerosForPadding(keras.initializers.Initializer):  # type: ignore[misc]  # 
 
 def _check(spec: FeatureSpec) -> None:
     if lists := [feature.name for feature in (*spec.categorical, *spec.continuous) if feature.is_list]:
-        raise SpecError(f"model 'dlrm' takes one value per row, but {lists} are lists. Use model 'mlp' or 'dcnv2'.")
+        raise SpecError(f"model 'dlrm' requires one value per row, but {lists} are lists. Use model 'mlp' or 'dcnv2'.")
     if not spec.categorical or not spec.continuous:
         raise SpecError(
-            f"model 'dlrm' needs categories and numbers, got {len(spec.categorical)} and {len(spec.continuous)} "
-            "of them. Use model 'mlp' or 'dcnv2'."
+            f"model 'dlrm' requires categorical and continuous features, got {len(spec.categorical)} and "
+            f"{len(spec.continuous)}. Use model 'mlp' or 'dcnv2'."
         )
 
 
@@ -124,7 +124,7 @@ def build_dcnv2(spec: FeatureSpec, model: DCNv2Config, step: StepConfig) -> Any:
 
 
 def build_deepfm(spec: FeatureSpec, model: DeepFMConfig, step: StepConfig) -> Any:
-    """Build DeepFM (Guo et al. 2017, arXiv:1703.04247): a factorization machine and dense layers on equal embeddings.
+    """Build DeepFM (Guo et al. 2017, arXiv:1703.04247): a factorization machine and dense layers on shared embeddings.
 
     ids ─▶ embeddings ────────┬─▶ sum of the products of all pairs ─┐
     numbers ─▶ vector × value ┴─▶ concatenated ─▶ hidden ───────────┴─▶ heads

@@ -102,7 +102,7 @@ def _table(feature: Feature, dim: int) -> nn.Module:
 
 
 def _rows(table: nn.Module, ids: Any) -> torch.Tensor:
-    """Look up ids (N, 1), lists of a fixed length (N, W), or all values and the start of each list."""
+    """Look up the embeddings of ids (N, 1), fixed-length lists (N, W), or a tuple of list values and offsets."""
     if isinstance(ids, tuple):
         values, offsets = ids
         return cast(torch.Tensor, table(values, offsets.reshape(-1)))
@@ -122,8 +122,7 @@ def _mean_squared_norm(rows: torch.Tensor) -> torch.Tensor:
 
 
 def loss_of(heads: Sequence[Head], labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """Return the weighted mean of the losses of all heads, a scalar; see
-    `rankline.training.trainers.keras.loss_of`.
+    """Return the weighted mean loss of all heads as a scalar; see `rankline.training.trainers.keras.loss_of`.
 
     Args:
         heads: in the order of labels and logits.

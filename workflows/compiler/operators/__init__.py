@@ -1,4 +1,4 @@
-"""The lowerings of NVTabular operators to a `TransformPlan`: one function and one line in LOWERINGS each.
+"""Lowerings of NVTabular operators to a `TransformPlan`, each with one function and one entry in `LOWERINGS`.
 
 A lowering takes the operator, the selected columns and their expressions, and returns expressions of the output
 columns. It calls `apply` with steps of `rankline.workflows.plan.steps`, or `find` and `look_up` for keys, and folds as

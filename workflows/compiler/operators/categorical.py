@@ -1,4 +1,4 @@
-"""Categories: vocabulary lookups, hash buckets and hexadecimal ids."""
+"""Lowerings of categorical operators: vocabulary lookups, hash buckets and hexadecimal ids."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def lower_categorify(op: ops.Categorify, selector: nvt.ColumnSelector, columns: 
         raise unsupported(
             op,
             "num_buckets=…",
-            "hashes the row's position along with the value on a CPU, so ids at serving cannot match those from "
+            "includes the row position in the hash on a CPU, so ids at serving time cannot match those from "
             "training. Use rankline.workflows.nvt.operators.HashedCategorify.",
         )
     if op.single_table:
@@ -112,7 +112,7 @@ def lower_stable_hashed_cross(op: StableHashedCross, selector: nvt.ColumnSelecto
 
 
 def lower_known_ids(op: KnownIds, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Replace missing, negative and too large ids by 0."""
+    """Replace missing, negative and out-of-range ids with 0."""
     lowered = {}
     for name in selector.names:
         check_numbers(op, name, columns[name], lists=True)

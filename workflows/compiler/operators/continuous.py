@@ -1,4 +1,4 @@
-"""Numbers: NVTabular's arithmetic in the same order and dtypes, so that results are identical to the bit.
+"""Lowerings of continuous operators that keep NVTabular's order of operations and dtypes, so results are bit-identical.
 
 There is one difference: a column keeps its dtype. pandas converts a whole batch to float64 if it contains a missing
 integer, or if a float32 column is filled or clipped with a number that float32 cannot represent. A served tensor always
@@ -41,7 +41,7 @@ def _filled(op: Any, columns: Columns, values: dict[str, Any]) -> Columns:
 
 
 def _fitting(op: Any, name: str, column: Expression, value: Any) -> Any:
-    """Return the value as a Python value that the column's dtype can hold; floats may round it."""
+    """Return `value` as a Python scalar. Raise if it does not fit the column's dtype, apart from float rounding."""
     value = _number(value)
     dtype = column.dtype
     if column.is_string == isinstance(value, str):
@@ -51,7 +51,7 @@ def _fitting(op: Any, name: str, column: Expression, value: Any) -> Any:
         if float(value).is_integer() and limits[0] <= value <= limits[1]:
             return value
     raise LoweringError(
-        f"{type(op).__name__} on {name!r}: {value!r} does not fit {'strings' if column.is_string else dtype}. "
+        f"{type(op).__name__} on {name!r}: cannot fill {'strings' if column.is_string else dtype} with {value!r}. "
         "Fill with a value of the column's type, or convert the column to float64 in the data."
     )
 
@@ -136,7 +136,7 @@ def lower_bucketize(op: ops.Bucketize, selector: nvt.ColumnSelector, columns: Co
 
 
 def lower_reduce_dtype_size(op: ops.ReduceDtypeSize, _selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Cast to the smallest dtype that could hold the column during the fit."""
+    """Cast each column to the dtype chosen during the fit, the smallest that could represent its values."""
     lowered = dict(columns)
     for name, dtype in op.dtypes.items():
         if np.dtype(dtype.to_numpy) != object:

@@ -1,4 +1,4 @@
-"""Joins: left joins and group statistics as table lookups."""
+"""Lowerings of left joins and group statistics to table lookups."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ from rankline.workflows.plan.steps import Fill
 
 
 def lower_join_external(op: ops.JoinExternal, _selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Compile a left join on unique keys; unknown keys give missing values."""
+    """Compile a left join on unique keys. Unknown keys yield missing values."""
     on, on_ext = _as_list(op.on), _as_list(op.on_ext)
     if op.how != "left":
         raise unsupported(
@@ -40,7 +40,7 @@ def lower_join_external(op: ops.JoinExternal, _selector: nvt.ColumnSelector, col
 
 
 def lower_join_groupby(op: ops.JoinGroupby, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Look up group statistics. An unknown group has count 0, whereas NVTabular fails on a CPU."""
+    """Look up group statistics. Unknown groups get a count of 0, whereas NVTabular raises an error on a CPU."""
     lowered: dict[str, Any] = {}
     for group in _groups(selector):
         name = op.name_sep.join(group)
@@ -56,7 +56,7 @@ def lower_join_groupby(op: ops.JoinGroupby, selector: nvt.ColumnSelector, column
 
 
 def lower_target_encoding(op: ops.TargetEncoding, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Look up the smoothed target mean of a group over all folds; the global mean for unknown groups.
+    """Look up the smoothed target mean of each group over all folds, or the global mean for unknown groups.
 
     NVTabular's `transform` always uses the statistics of a random fold, by the row's position, even where there is no
     target to leak. Its own documentation requires global statistics for serving, so this lowering uses them.
@@ -80,12 +80,12 @@ def lower_target_encoding(op: ops.TargetEncoding, selector: nvt.ColumnSelector, 
 
 
 def _check_are_sums(op: ops.TargetEncoding, group: list[str], key: str, stats: pd.DataFrame) -> None:
-    """Check a statistics file: a `JoinGroupby` on the same columns may have overwritten it."""
+    """Check that no `JoinGroupby` on the same columns has overwritten the statistics file."""
     names = ["count", *(f"{target}{op.name_sep}sum" for target in op.means)]
     if list(stats.columns[len(group) :][: len(names)]) != [f"{key}{op.name_sep}{name}" for name in names]:
         raise LoweringError(
             f"TargetEncoding on {', '.join(map(repr, group))} reads the statistics of another operator, because "
-            "both write to a file of the same name. Rename the column before one of them."
+            "both write to the same file. Rename the column before one of these operators."
         )
 
 
@@ -107,7 +107,7 @@ def _as_list(names: Any) -> list[str]:
 
 
 def lower_item_attributes(op: ItemAttributes, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Look up each item once, whatever the number of attributes.
+    """Look up each item only once, regardless of the number of attributes.
 
     Raises:
         LoweringError: items are strings and known items are numbers, or vice versa.

@@ -13,7 +13,7 @@ def lower_null_to_empty_list(op: NullToEmptyList, selector: nvt.ColumnSelector, 
 
 
 def lower_list_slice(op: ops.ListSlice, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Slice each list as Python does.
+    """Slice each list with Python's slicing semantics.
 
     Raises:
         LoweringError: the operator pads, which NVTabular skips on a CPU if lists are NumPy arrays.
@@ -38,7 +38,7 @@ def lower_padded_list_slice(op: PaddedListSlice, selector: nvt.ColumnSelector, c
     for name in selector.names:
         if columns[name].is_string != isinstance(op.pad_value, str):
             raise LoweringError(
-                f"PaddedListSlice on {name!r}: pad_value {op.pad_value!r} does not fit the type of the lists."
+                f"PaddedListSlice on {name!r}: pad_value {op.pad_value!r} does not match the element type of the lists."
             )
         lowered[name] = apply(Pad(width=op.max_elements, value=op.pad_value), apply(slice_, columns[name]))
     return lowered

@@ -1,4 +1,4 @@
-"""Amazon reviews: the reviewed items of each user in chronological order, and attributes of the items.
+"""The Amazon reviews dataset: each user's reviewed items in chronological order, and item attributes.
 
 As in NVIDIA's SIM for TensorFlow 2, an item is represented by its id and category, and a history is the latest items
 before it. Items and histories share their vocabularies.
@@ -23,7 +23,9 @@ _TARGET_ITEM, _HISTORY_ITEMS = ITEM_ID + TARGET_SUFFIX, ITEM_ID + HISTORY_SUFFIX
 
 
 def amazon_graph(raw: RawData, config: PrepareConfig, sequence: SequenceConfig) -> "nvt.Workflow":
-    """Build the workflow that encodes user, item and history. An item's last feature is its category, if used."""
+    """Build the workflow that encodes user, item and history. If used, the category is the last feature of each
+    item.
+    """
     from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
     from rankline.workflows.nvt.operators import ItemAttributes, NullToEmptyList, SharedCategorify
 

@@ -1,4 +1,4 @@
-"""Synthetic data in Amazon's format, with users whose interests drift. The best attainable AUC is known.
+"""Generator of synthetic data in Amazon's format, with drifting user interests and a known best possible AUC.
 
 Each item that a user chooses comes from one of three sources:
     recent    an item in the category of the latest choice or of the one before
@@ -53,7 +53,9 @@ _FIRST_SECOND, _LAST_SECOND, _DAY_S, _DAYS_BETWEEN = 946_684_800, 1_136_073_600,
 
 @dataclass(frozen=True, kw_only=True)
 class AmazonTruth:
-    """Known properties of generated data. Choices are ranked by their true probability divided by that of the draw."""
+    """Known properties of generated data. The best AUC ranks items by their true probability divided by their sampling
+    probability as negatives.
+    """
 
     best_auc: float  # of each user's last choice against unchosen items drawn by their number of reviews
     num_users: int  # users, each with at least 5 reviews
@@ -81,7 +83,7 @@ class _Items:
 def generate_amazon(
     directory: Path, *, num_rows: int, seed: int, cardinality_scale: float = 1.0, progress: Progress = SILENT
 ) -> AmazonTruth:
-    """Write reviews.json and meta.json.gz, JSON lines in Amazon's format, then truth.json.
+    """Write `reviews.json` and `meta.json.gz` as JSON lines in Amazon's format, then `truth.json`.
 
     The same arguments give the same bytes. Users have about 125 reviews on average, most more than 100; there are at
     least four times as many items as the longest history has. The reviews are ordered by item, as in Amazon's files.
@@ -113,7 +115,7 @@ def generate_amazon(
 
 
 def _draw_lengths(num_rows: int, rng: np.random.Generator) -> Ints:
-    """Draw a review count for each user, in descending order, summing to `num_rows`."""
+    """Sample review counts per user that sum to `num_rows`, in descending order."""
     lengths = long_tailed_counts(
         num_rows,
         round(num_rows / _MEAN_LENGTH),
@@ -141,7 +143,7 @@ def _make_items(num_rows: int, longest: int, cardinality_scale: float, rng: np.r
 
 
 def _draw_histories(lengths: Ints, items: _Items, rng: np.random.Generator) -> Ints:
-    """Draw the choices of each user in order, padded with -1; shape (num_users, longest)."""
+    """Sample each user's choices in order, padded with -1, as an array of shape (num_users, maximum length)."""
     histories = np.full((len(lengths), int(lengths[0])), -1)
     for step in range(histories.shape[1]):
         left = np.arange(np.count_nonzero(lengths > step))
@@ -168,7 +170,9 @@ def _draw_choices(before: Ints, items: _Items, rng: np.random.Generator) -> Ints
 
 
 def _shares_at(step: int) -> tuple[float, float]:
-    """Return the probabilities of repeating a recent and an older choice after `step` choices, 0 if none exists."""
+    """Return the probabilities of copying the category of a recent and of an older choice after `step` choices, 0 where
+    none exists.
+    """
     return (_RECENT if step else 0.0), (_LONG_AGO if step >= _FIRST_LAG else 0.0)
 
 
@@ -196,13 +200,13 @@ def _draw_negatives(histories: Ints, draw: Floats, rng: np.random.Generator) -> 
 
 
 def _left(histories: Ints, weights: Floats) -> Floats:
-    """Return the total weight of all items that are not in each history, shape (num_users,)."""
+    """Return the total weight of the items missing from each history, of shape (num_users,)."""
     left: Floats = 1 - np.where(histories >= 0, weights[histories], 0).sum(axis=1)
     return left
 
 
 def _probabilities(before: Ints, steps: Ints, candidates: Ints, items: _Items) -> Floats:
-    """Return the probability that each candidate, none of them in the history, is chosen next.
+    """Return the probability that each candidate, which must not be in the history, is chosen next.
 
     The choices before are in order, padded with -1: (num_users, longest).
     """
@@ -213,7 +217,7 @@ def _probabilities(before: Ints, steps: Ints, candidates: Ints, items: _Items) -
 
 
 def _weights(before: Ints, steps: Ints, candidates: Ints, items: _Items) -> Floats:
-    """Return the probability of each candidate before repeated items are drawn again."""
+    """Return the probability of sampling each candidate, before repeated items are resampled."""
     rows, of_candidates = np.arange(len(before)), items.categories[candidates]
     alike = np.zeros(candidates.shape)
     shares = np.array([_shares_at(step) for step in steps.tolist()])
@@ -229,7 +233,7 @@ def _weights(before: Ints, steps: Ints, candidates: Ints, items: _Items) -> Floa
 
 
 def _lag_weights(shares: Floats, num_long: Ints) -> Iterator[tuple[int, Floats]]:
-    """Yield each lag from which a choice can take its category, with its probability for each user."""
+    """Yield each lag with the per-user probabilities that a choice copies the category of the choice at that lag."""
     for lag, weight in enumerate(_RECENT_WEIGHTS, start=1):
         yield lag, shares[:, 0] * weight
     for lag in range(_FIRST_LAG, _LAST_LAG + 1):

@@ -1,4 +1,4 @@
-"""Reader for the layouts of Amazon reviews on disk.
+"""Reader for the supported file layouts of Amazon reviews.
 
     reviews              reviews*.json, or any *.json, *.jsonl      one review per line; optional meta*.json files with
                                                                     one item per line
@@ -55,7 +55,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def read_amazon(path: Path, *, max_malformed_share: float = 0.01) -> RawData:
-    """Read a directory in any of the layouts, or one file of reviews.
+    """Read Amazon reviews from a directory in any supported layout, or from a single file.
 
     Malformed lines are dropped and counted, and the first ones are reported; a file may have 100 of them, or the given
     share. Reviews without a time count as the user's oldest. Repeated items are kept. Users are in order of first
@@ -102,8 +102,8 @@ def _find(path: Path) -> _Files:
     reviews = [file for file in others if file.name.lower().startswith("review")] or others
     if not reviews:
         raise DataError(
-            f"{path} contains no Amazon reviews. Expected {_SEQUENCES} with {_ATTRIBUTES}, or reviews*.json with "
-            "meta*.json, and any *.json, *.jsonl, each optionally as .gz. Pass the directory that contains these "
+            f"{path} contains no Amazon reviews. Expected {_SEQUENCES} with {_ATTRIBUTES}, reviews*.json with "
+            "meta*.json, or any *.json or *.jsonl files, optionally gzipped. Pass the directory that contains these "
             "files."
         )
     for file in (*reviews, *items):
@@ -132,8 +132,8 @@ class _Lines:
             raise DataError(f"{path} is empty, expected one review, item or user per line. Download or write it again.")
         if num_malformed > max(_FEW_MALFORMED, self.max_malformed_share * num_lines):
             raise DataError(
-                f"{path}: {num_malformed:,} of {num_lines:,} lines are malformed, more than {_FEW_MALFORMED} and "
-                f"{self.max_malformed_share:.1%} of them. The first are: {'; '.join(self.first)}. Fix the file."
+                f"{path}: {num_malformed:,} of {num_lines:,} lines are malformed, more than {_FEW_MALFORMED} lines "
+                f"and {self.max_malformed_share:.1%} of the file. The first are: {'; '.join(self.first)}. Fix the file."
             )
 
 
@@ -142,7 +142,7 @@ def _read_reviews(paths: Sequence[Path], lines: _Lines) -> _Read:
     reviews = _concat([_read_lines(path, _REVIEWS, lines) for path in paths if not is_of_items[path]], _REVIEWS)
     if not len(reviews):
         fault = f" {lines.first[0]}." if lines.first else ""
-        raise DataError(f"{paths[0]} contains no review.{fault} Expected {_USER}, {_ITEM} and {_TIME} in each line.")
+        raise DataError(f"{paths[0]} contains no reviews.{fault} Expected {_USER}, {_ITEM} and {_TIME} on each line.")
     times = reviews[_TIME]
     if times.null_count == len(times):
         raise DataError(
@@ -185,7 +185,7 @@ def _read_sequences(paths: Sequence[Path], lines: _Lines) -> _Read:
     lines.check(paths[0], num_lines, lines.num_malformed)
     if not items:
         raise DataError(
-            f"{paths[0]} contains no user with items. Expected a user followed by the user's items on each line."
+            f"{paths[0]} contains no users with items. Expected a user followed by the user's items on each line."
         )
     rows = _in_order(_column(users), _column(items), np.arange(len(items)))
     names = rows[ITEM_ID].unique()
@@ -220,7 +220,7 @@ def _read_attributes(path: Path) -> dict[int, list[str]]:
         is_number = re.fullmatch(r"-?[0-9]{1,18}", item)
         if not is_number or not isinstance(values, list) or not all(isinstance(value, int | str) for value in values):
             raise DataError(
-                f"{path}: item {item!r} has {_shown(str(values))}, expected a mapping from whole numbers to "
+                f"{path}: item {item!r} has {_shown(str(values))}, expected a mapping from integers to "
                 "lists of attributes, brand first. Fix the file."
             )
         attributes[int(item)] = [str(value) for value in values]
@@ -239,7 +239,7 @@ def _in_order(users: pa.ChunkedArray, items: pa.ChunkedArray, times: Ints) -> pa
 
 
 def _catalog(items: pa.Array, brands: pa.Array | None, paths: pa.ListArray) -> pa.Table:
-    """Return one row per item, without empty columns except the category."""
+    """Return one row per item, dropping columns other than the category if all their values are missing."""
     lengths = pc.list_value_length(paths).fill_null(0).to_numpy().astype(np.int64)
     columns = {} if brands is None else {BRAND: _without_blanks(brands)}
     columns[PARENT] = _without_blanks(_element(paths, lengths - 2))
@@ -249,7 +249,7 @@ def _catalog(items: pa.Array, brands: pa.Array | None, paths: pa.ListArray) -> p
 
 
 def _element(lists: pa.ListArray, places: Ints) -> pa.Array:
-    """Return the element of each list at a position; missing if the list is too short or the position is negative."""
+    """Return the element at the given position of each list, or null if the position is out of range."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
     is_there = (places >= 0) & (places < lengths)
     return lists.values.take(pa.array(lists.offsets.to_numpy()[:-1] + places, mask=~is_there))
@@ -270,7 +270,7 @@ def _concat(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
 
 
 def _read_lines(path: Path, schema: pa.Schema, lines: _Lines) -> pa.Table:
-    """Parse one row per line with Arrow; blocks that Arrow rejects are parsed again line by line."""
+    """Parse one row per line with Arrow, falling back to line-by-line parsing for blocks that Arrow rejects."""
     tables, num_lines, before = [], 0, lines.num_malformed
     for first, block in _blocks(path):
         table = _by_arrow(block, schema)
@@ -283,7 +283,7 @@ def _read_lines(path: Path, schema: pa.Schema, lines: _Lines) -> pa.Table:
 
 
 def _by_arrow(block: bytes, schema: pa.Schema) -> pa.Table | None:
-    """Parse the block; None unless each line is JSON of the schema's types and has a user and an item."""
+    """Parse a block with Arrow. Return None unless every line is valid JSON for the schema with a user and an item."""
     if block.startswith(b"{'"):
         return None  # Python literals, like the whole file
     options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -362,7 +362,9 @@ def _parsed(line: bytes) -> Any:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether the text has no unpaired surrogates, which JSON escapes can produce."""
+    """Whether the text can be encoded as UTF-8, which excludes the unpaired surrogates that JSON escapes can
+    produce.
+    """
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -1,4 +1,4 @@
-"""Guess the type and role of each column, the label and its task from a profile, with reasons.
+"""Guess each column's type and role, the label and its task from a profile, and explain every guess.
 
 Limits on distinct values are absolute: with limits relative to the number of rows, an age would become a category in a
 large table.
@@ -86,7 +86,7 @@ class Guesses:
 
 
 def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
-    """Return the columns to predict, and why each was chosen.
+    """Return the label columns, each with the reason for choosing it.
 
     Raises:
         DataError: a label is not a column.
@@ -102,7 +102,7 @@ def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
 
 
 def guess(found: Profile, labels: Mapping[str, str]) -> Guesses:
-    """Guess all columns.
+    """Guess the config of every column and label from a profile.
 
     Raises:
         DataError: a label cannot be learned from.
@@ -185,14 +185,14 @@ def _too_many(column: Column, num_texts: int) -> DataError:
 def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tuple[LabelConfig, str]:
     names = sorted(counts, key=lambda name: (float(name), name) if is_number else (0.0, name))
     if len(names) < 2:
-        value = f"{names[0]!r} in all rows" if names else "nothing"
+        value = f"{names[0]!r} in all rows" if names else "missing in all rows"
         raise DataError(
             f"label {column.name!r} is {value}, so there is nothing to learn. Pass another column with --label."
         )
     if {name.lower() for name in names} <= {*TRUE, *FALSE}:
         if len({name.lower() in TRUE for name in names}) < 2:
             raise DataError(
-                f"label {column.name!r} is {names} in all rows, and these mean the same. Pass another column with "
+                f"label {column.name!r} contains only {names}, which all mean the same. Pass another column with "
                 "--label."
             )
         positive = next(name for name in names if name.lower() in TRUE)
@@ -218,7 +218,9 @@ def _name(value: Any) -> str:
 
 
 def _are_classes(name: str, counts: Mapping[str, int]) -> bool:
-    """Whether numbers are class labels: few, integral, close together, uniformly written, and not named an amount."""
+    """Whether numbers are class labels: few, integral, close together, uniformly formatted, and in a column not named
+    like an amount.
+    """
     numbers = {float(number) for number in counts}
     is_close = max(numbers) - min(numbers) < 2 * len(numbers)
     is_few = len(numbers) <= min(_MAX_NUMBERED_CLASSES, 0.05 * sum(counts.values()) + 5)
@@ -253,7 +255,9 @@ def guess_column(column: Column) -> Guess:
 
 
 def _is_coded(column: Column) -> bool:
-    """Whether the texts of a typed file only look like numbers. Both readings give a category, so they stay texts."""
+    """Whether the strings of a non-CSV column are category codes that only look like integers and should stay
+    strings.
+    """
     is_int = column.elements.type == "int"
     return column.is_text and column.format != "csv" and is_int and column.num_distinct <= FEW_NUMBERS
 
@@ -348,7 +352,7 @@ def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
 
 
 def _id(column: Column, why: str, kind: Type) -> Guess:
-    """Guess an id; the more distinct ids there are, the more rare ones share an id."""
+    """Guess the config of an id column, merging more of the rare ids the more distinct ids there are."""
     config = ColumnConfig(type=kind, role="id")
     rows_each = column.num_present / max(column.num_distinct, 1)
     if column.num_distinct > MANY_IDS:
@@ -365,7 +369,7 @@ def _id(column: Column, why: str, kind: Type) -> Guess:
 
 
 def _separator(texts: pa.Array, counts: NDArray[np.int64]) -> str | None:
-    """Return a separator that splits many of the texts into pieces that repeat; None if there is none."""
+    """Return a separator that splits many of the strings into repeating parts, or None if there is none."""
     for sign, least in _SEPARATORS.items():
         has_sign = pc.match_substring(texts, sign).to_numpy(zero_copy_only=False)
         if counts[has_sign].sum() < least * counts.sum() or (sign == "," and len(texts) > MAX_DISTINCT):

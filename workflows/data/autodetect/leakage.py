@@ -1,4 +1,4 @@
-"""Detection of columns that leak the label: single columns, and numeric columns that add up to it."""
+"""Detection of label leakage by single columns, or by numeric columns that sum to the label."""
 
 from collections.abc import Mapping
 
@@ -54,7 +54,7 @@ def _bins(values: Floats) -> Floats:
 
 
 def _score(groups: Floats, target: Floats, config: LabelConfig) -> float:
-    """Return how well groups predict the label, fitted on a random half of the rows and scored on the other."""
+    """Return how well `groups` predicts the label, fitted on a random half of the rows and scored on the other half."""
     _, places = np.unique(groups, return_inverse=True)
     fit = np.random.default_rng(0).random(len(target)) < 0.5
     held = ~fit

@@ -1,4 +1,4 @@
-"""Profile unknown files: a single pass over all rows samples them and counts the values of labels.
+"""Profile unknown files in a single pass that samples rows and counts label values.
 
 The sample is read with the functions that later read the columns, so an inferred type fits the data as read later.
 """
@@ -93,12 +93,12 @@ class Column:
 
     @property
     def num_present(self) -> int:
-        """Number of rows in all files that have a value; an estimate if the sample does not contain all rows."""
+        """Number of rows in all files that have a value, estimated if the sample is incomplete."""
         return round(self.num_rows * (1 - self.missing_share))
 
     @cached_property
     def distinct(self) -> tuple[pa.Array, NDArray[np.int64]]:
-        """The distinct values, or list elements, in the sample with their counts."""
+        """The distinct values in the sample, or list elements for a list column, and their counts."""
         found, counts = self.elements.values.drop_null().value_counts().flatten()
         return found, counts.to_numpy()
 
@@ -108,7 +108,7 @@ class Column:
 
     @cached_property
     def num_distinct(self) -> int:
-        """Number of distinct values in all files, estimated by Chao (1984) if the sample is not complete."""
+        """Number of distinct values in all files, estimated as in Chao (1984) if the sample is incomplete."""
         values, counts = self.distinct
         if self.is_whole:
             return len(values)
@@ -189,7 +189,7 @@ class _Builder:
 
 
 def _joined(parts: Sequence[pa.Array]) -> pa.Array | None:
-    """Join parts as values of one type, or as texts if types differ; None if they cannot be joined."""
+    """Concatenate arrays as one type, or as strings if their types differ. Return None if that is impossible."""
     try:
         tables = [pa.table({"values": part}) for part in parts]
         return pa.concat_tables(tables, promote_options="permissive")["values"].combine_chunks()
@@ -242,7 +242,7 @@ def _infer_number(values: pa.Array) -> Inferred:
 
 
 def _is_rounded(values: pa.Array) -> bool:
-    """Whether values are integral decimals that float64 cannot represent."""
+    """Whether a decimal column contains integers that exceed the exact range of float64."""
     if not pa.types.is_decimal(values.type) or values.type.scale > 0 or values.null_count == len(values):
         return False
     extremes = pc.min_max(values).as_py()
@@ -282,7 +282,7 @@ def _span(micros: pa.Array) -> int:
 
 
 def _are_codes(numbers: pa.Array) -> bool:
-    """Whether numbers should stay texts: integers with leading zeros, or beyond 64 bits."""
+    """Whether numeric strings should stay strings because they are integers with leading zeros or beyond 64 bits."""
     if not pc.all(pc.match_substring_regex(numbers, r"^-?\d+$")).as_py():
         return False
     return bool(pc.any(pc.match_substring_regex(numbers, r"^-?0\d")).as_py()) or _read_as(numbers, "int") is None

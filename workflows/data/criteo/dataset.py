@@ -1,4 +1,4 @@
-"""Criteo: clicks on advertisements, each with 13 counts and 26 categories.
+"""The Criteo dataset of ad clicks, with 13 counts and 26 categories per row.
 
 Missing and negative counts become 0, and counts are then transformed by log(1 + x) and standardized. Categories are
 encoded by vocabularies.

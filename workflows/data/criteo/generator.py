@@ -1,4 +1,4 @@
-"""Synthetic data in Criteo's format with planted effects. The best attainable AUC is known.
+"""Synthetic data in Criteo's format with planted effects and a known best attainable AUC.
 
 Clicks are drawn with P(click) = sigmoid(logit), so no model can rank them better than the logit does. The logit is the
 sum of three terms:
@@ -47,7 +47,7 @@ _MAX_AUC_ROWS = 1 << 22
 
 
 class _Number(NamedTuple):
-    """Distribution of a count, as measured on 8,000 rows of Criteo."""
+    """Distribution of a count column, estimated from 8,000 rows of Criteo."""
 
     missing: float  # share of rows without a value
     negative: float  # share of values that are -1
@@ -126,7 +126,7 @@ def generate_criteo(
     """
     check_size(num_rows, seed)
     if not 0 < cardinality_scale <= _MAX_SCALE:
-        raise ConfigError(f"cardinality_scale is {cardinality_scale}, expected a number above 0, at most {_MAX_SCALE}.")
+        raise ConfigError(f"cardinality_scale is {cardinality_scale}, expected above 0 and at most {_MAX_SCALE}.")
     clear_truth(directory)
     rng = np.random.default_rng(seed)
     world = _make_world(cardinality_scale, rng)
@@ -152,7 +152,7 @@ def generate_criteo(
 
 
 def _days(num_rows: int) -> list[int]:
-    """Return the number of rows of each day; sizes differ by at most one, and the last is among the largest."""
+    """Return the number of rows per day. Sizes differ by at most one, and the last day is among the largest."""
     num_days = max(_MIN_DAYS, -(-num_rows // _MAX_ROWS_PER_DAY))
     edges = [num_rows * day // num_days for day in range(num_days + 1)]
     return [end - start for start, end in pairwise(edges)]
@@ -193,14 +193,16 @@ def _draw_missing(shares: Sequence[float], num_rows: int, rng: np.random.Generat
 
 
 def _draw_ids(count: int, num_rows: int, rng: np.random.Generator) -> Ints:
-    """Draw ids in [0, count) by Zipf's law: (count + 1)^u for uniform u, rounded down, is k with probability ~ 1/k."""
+    """Sample ids in [0, count) by Zipf's law, since floor((count + 1)^u) for uniform u equals k with probability ~
+    1/k.
+    """
     places = np.exp(rng.random(num_rows) * math.log(count + 1)).astype(np.int64)
     ids: Ints = np.minimum(places, count) - 1  # rounding may reach count + 1
     return ids
 
 
 def _terms(world: _World, block: _Block) -> Floats:
-    """Return effects, interactions and counts before scaling and centering, shape (3, num_rows)."""
+    """Return the effect, interaction and count terms before centering and scaling, of shape (3, num_rows)."""
     num_rows = len(block.ids[0])
     effects = np.zeros(num_rows, dtype=np.float32)
     for column, effects_of in world.effects.items():
@@ -231,7 +233,7 @@ def _norms(vectors: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class _Calibration:
-    """Converts terms to logits: means and scales, shape (3, 1), and an intercept."""
+    """A conversion of terms to logits with means and scales of shape (3, 1) and an intercept."""
 
     means: Floats
     scales: Floats
@@ -243,7 +245,9 @@ class _Calibration:
 
 
 def _calibrate(terms: Floats) -> _Calibration:
-    """Scale each term to its standard deviation over a sample, and set the intercept for the positive rate."""
+    """Fit a calibration to sampled terms that equalizes their standard deviations and matches the target positive
+    rate.
+    """
     means = terms.mean(axis=1, keepdims=True)
     scales = _TERM_SD / terms.std(axis=1, keepdims=True)
     centred: Floats = ((terms - means) * scales).sum(axis=0)
@@ -269,7 +273,7 @@ def _table(block: _Block, labels: Mask) -> pa.Table:
 
 
 def _hex_column(ids: npt.NDArray[np.uint32], present: Mask) -> pa.StringArray:
-    """Return eight hexadecimal digits for each id that is present, else an empty string."""
+    """Format present ids as eight hexadecimal digits and missing ids as empty strings."""
     digits = ids[present].astype(">u4").tobytes().hex().encode()
     ends = np.cumsum(present, dtype=np.int32) * np.int32(8)
     offsets = np.concatenate((np.zeros(1, dtype=np.int32), ends))

@@ -45,7 +45,7 @@ _WHOLE_NUMBER = ColumnConfig(type="int", role="numeric")
 
 
 def read_criteo(directory: Path, *, shard_bytes: int = SHARD_BYTES) -> RawData:
-    """Find and scan the files of a directory; the rows are read on demand, one period per file.
+    """Find and scan the Criteo files in a directory. Rows are read on demand, with one period per file.
 
     Raises:
         DataError: there are no such files, a file is empty, truncated or not gzip, or its first line is not a row.
@@ -67,7 +67,7 @@ def read_criteo(directory: Path, *, shard_bytes: int = SHARD_BYTES) -> RawData:
 
 
 def _find(directory: Path) -> list[Path]:
-    """Return the files of the first layout that is present, oldest first."""
+    """Return the files of the first matching layout, in natural order of their names."""
     if not directory.is_dir():
         raise DataError(f"{directory} is not a directory. Pass the directory that contains the Criteo files.")
     files = [path for path in directory.iterdir() if path.is_file()]
@@ -78,8 +78,8 @@ def _find(directory: Path) -> list[Path]:
             break
     else:
         raise DataError(
-            f"{directory} contains no Criteo data. Expected train.txt; day_0, day_1, …; *.tsv or *.txt, each "
-            "optionally as .gz. Pass the directory that contains these files."
+            f"{directory} contains no Criteo data. Expected train.txt, or day_0, day_1, …, or *.tsv or *.txt files, "
+            "optionally gzipped. Pass the directory that contains these files."
         )
     for path in paths:
         if (packed := path.with_name(f"{path.name}.gz")) in paths:
@@ -137,7 +137,7 @@ def _label(numbers: pa.Int64Array) -> pa.Int64Array:
 
 
 def _category(texts: pa.StringArray) -> pa.StringArray:
-    """Check that texts are hexadecimal, and make empty ones missing; faster than Arrow's functions."""
+    """Check that strings are hexadecimal and replace empty strings with null, faster than Arrow's own functions."""
     _, offset_buffer, data = texts.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     lengths = np.diff(offsets)

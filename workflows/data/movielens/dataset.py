@@ -1,4 +1,4 @@
-"""MovieLens: ratings of movies, and the genres of each movie as a multi-hot column.
+"""The MovieLens dataset of movie ratings, with the genres of each movie as a multi-hot column.
 
 The graph follows NVIDIA's "Getting Started MovieLens" notebooks: genres are joined from the movies table, ids and
 genres are encoded by `Categorify`, and ratings above 3 are positive. `MOVIELENS_HISTORY` is for models of each user's
@@ -84,7 +84,7 @@ def movielens_history_graph(raw: RawData, config: PrepareConfig, rows: RowsConfi
 
 
 def _years(catalog: "pa.Table") -> "pa.ChunkedArray":
-    """Return years of release in groups of four, as texts; "" if the title has none."""
+    """Return release years rounded down to multiples of four as strings, or "" for titles without a year."""
     found = pc.struct_field(pc.extract_regex(catalog[TITLE], r"\((?P<year>[0-9]{4})\)\s*$"), "year").cast("int64")
     together = pc.multiply(pc.divide(found, _YEARS_TOGETHER), _YEARS_TOGETHER)
     return pc.fill_null(together.cast("string"), "")

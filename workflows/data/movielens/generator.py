@@ -1,4 +1,4 @@
-"""Synthetic data in MovieLens format with planted tastes. The best attainable AUC is known.
+"""Synthetic data in MovieLens format with planted tastes and a known best attainable AUC.
 
 Ratings are drawn from an ordered logit model. For a user u and a movie m with genres G,
     logit(u, m) = bias(u) + quality(m) + sum of taste(u, g) for g in G / sqrt(|G|)
@@ -159,13 +159,15 @@ def _make_world(num_rows: int, cardinality_scale: float, rng: np.random.Generato
 
 
 def _between(num_rows: int, column: int) -> int:
-    """Return the number of users (column 1) or movies (2) by the power law through the two real datasets."""
+    """Return the number of users (column 1) or movies (column 2) for `num_rows`, by a power law through the two real
+    datasets.
+    """
     exponent = math.log(_LARGE[column] / _SMALL[column]) / math.log(_LARGE[0] / _SMALL[0])
     return round(_SMALL[column] * math.pow(num_rows / _SMALL[0], exponent))
 
 
 def _draw_genres(num_movies: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Draw 1 to 6 distinct genres for each movie, by weight: the largest of log weight + Gumbel noise."""
+    """Sample 1 to 6 distinct genres per movie in proportion to their weights, with the Gumbel top-k trick."""
     keys = np.log(list(_GENRES.values())) + rng.gumbel(size=(num_movies, len(_GENRES)))
     places = np.argsort(np.argsort(-keys, axis=1), axis=1)
     counts = 1 + rng.choice(len(_GENRES_PER_MOVIE), size=num_movies, p=_GENRES_PER_MOVIE)
@@ -191,7 +193,7 @@ def _draw_pairs(world: _World, rng: np.random.Generator) -> Iterator[tuple[Ints,
 
 
 def _draw_distinct(counts: Ints, popularity: Floats, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Draw `counts[u]` distinct movies for each user u by popularity.
+    """Sample `counts[u]` distinct movies for each user u, weighted by popularity.
 
     Duplicates are drawn again with increasingly flat popularities: a user who has seen the hits continues with the
     rest. This limits the number of rounds for users who rate thousands of movies.

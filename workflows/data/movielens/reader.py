@@ -1,4 +1,4 @@
-"""Reader for the three layouts of MovieLens, and the archives to download.
+"""Reader for the three MovieLens file layouts, and the archives available for download.
 
     ml-latest, ml-25m   ratings.csv, movies.csv                 CSV with a header, UTF-8
     ml-1m               ratings.dat, movies.dat                 fields separated by `::`, no header, Latin-1
@@ -59,7 +59,7 @@ class _Layout:
 
 
 def read_movielens(directory: Path) -> RawData:
-    """Read a directory in any of the three layouts.
+    """Read ratings and movies from a directory in any of the three MovieLens layouts.
 
     Rows without user, movie or rating are dropped ("missing value"), and of several ratings of a movie by the same user
     only the latest is kept ("duplicate"). Ratings of movies that are not in the catalog and rows without a timestamp,
@@ -189,7 +189,7 @@ def _split_genres(movies: pa.Table) -> pa.Table:
 
 
 def _gather_flags(movies: pa.Table, names: list[str]) -> pa.Table:
-    """Convert one column of flags per genre to a list of the genres that are set."""
+    """Combine the flag columns of all genres into one list column."""
     flags = np.column_stack([movies[name].fill_null(False).to_numpy() for name in names])
     values = pa.array(names, pa.string()).take(pa.array(np.nonzero(flags)[1]))
     lists = arrow_lists(values, offsets_of(flags.sum(axis=1)))
@@ -243,7 +243,7 @@ def _read_csv(file: _TextFile, *, use_threads: bool) -> pa.Table:
 
 
 def _single_character_delimited(file: _TextFile) -> str | pa.BufferReader:
-    """Return an input for Arrow, whose delimiters are single characters, with the contents of `file`."""
+    """Return the contents of `file` as an input for Arrow, which requires a single-character delimiter."""
     if len(file.delimiter) == 1:
         return str(file.path)
     content = file.path.read_bytes().replace(file.delimiter.encode(), _UNIT_SEPARATOR.encode())

@@ -1,1 +1,1 @@
-"""Tables of any schema: files of rows whose columns a `TableConfig` describes, the data half of a recipe file."""
+"""Tables of any schema, read from files described by a `TableConfig`, the data half of a recipe file."""

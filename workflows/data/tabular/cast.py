@@ -29,7 +29,7 @@ _MAX_DIGITS = 20
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 _EXPECTED = {
     "string": "text",
-    "int": "a whole number of 64 bits, as type int requires",
+    "int": "a 64-bit integer, as type int requires",
     "float": "a number",
     "bool": "true or false",
 }
@@ -72,7 +72,7 @@ def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
 
 
 def _vectors(vectors: pa.Array, values: pa.Array, length: int) -> pa.Array:
-    """Check that all vectors have the given length, except empty ones, which are missing."""
+    """Check that all non-empty vectors have the given length. Empty vectors count as missing."""
     lengths = pc.list_value_length(vectors)
     misfit = pc.and_(pc.greater(pc.list_value_length(values), 0), pc.not_equal(lengths, length))
     if pc.any(misfit).as_py():
@@ -82,7 +82,7 @@ def _vectors(vectors: pa.Array, values: pa.Array, length: int) -> pa.Array:
 
 
 def _lists(lists: pa.Array, elements: pa.Array) -> pa.Array:
-    """Return the lists with other elements. Missing elements are removed; missing lists stay missing."""
+    """Rebuild lists with new elements, dropping missing elements and preserving missing lists."""
     parents = pc.list_parent_indices(lists)
     present = elements.is_valid()
     kept = parents.filter(present).to_numpy(zero_copy_only=False)
@@ -141,7 +141,7 @@ def _cast(values: pa.Array, target: pa.DataType, expected: str) -> pa.Array:
 
 
 def _whole_numbers(texts: pa.Array) -> pa.Array:
-    """Normalize integers: 36.0, +36, 3.6e1 and 36. become 36."""
+    """Normalize integer strings, so that 36.0, +36, 3.6e1 and 36. become 36."""
     is_other = pc.match_substring_regex(texts, f"^{NUMBER}$")
     is_other = pc.and_(is_other, pc.invert(pc.match_substring_regex(texts, r"^-?\d+$")))
     changed = {text: _whole_number(text) for text in texts.filter(is_other).unique().to_pylist()}
@@ -215,7 +215,9 @@ _YEAR_1000 = -30_610_224_000_000_000
 
 
 def times_of(texts: pa.Array, form: str) -> pa.Array:
-    """Parse texts of a format as microseconds, in UTC unless they contain a zone; null if the format does not fit."""
+    """Parse strings in the given format as microseconds, assuming UTC if they contain no time zone. Mismatches become
+    null.
+    """
     if form == ISO:
         return iso_times(texts)
     parsed = pc.strptime(texts, format=form, unit="us", error_is_null=True).cast(pa.int64())
@@ -227,7 +229,9 @@ _ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
 
 
 def iso_times(texts: pa.Array) -> pa.Array:
-    """Parse ISO 8601 texts as microseconds; null if invalid. Times without a zone are in UTC."""
+    """Parse ISO 8601 strings as microseconds, assuming UTC if they contain no time zone. Invalid strings become
+    null.
+    """
     is_time = pc.match_substring_regex(texts, f"{_ISO}({_ZONE})?$")
     zoned = pc.and_(is_time, pc.match_substring_regex(texts, f"[T ].*{_ZONE}"))
     plain = _parsed(pc.if_else(pc.and_(is_time, pc.invert(zoned)), texts, None), None)

@@ -1,4 +1,4 @@
-"""The data part of a recipe file. Fast to import; the JSON schema for editors is generated from these classes."""
+"""The data section of a recipe file, as classes that also define the JSON schema for editors. Fast to import."""
 
 import json
 from collections.abc import Mapping
@@ -104,8 +104,8 @@ class ColumnConfig:
             )
         if (self.role == "vector") != (self.length > 0):
             raise ConfigError(
-                f"role {self.role} has length {self.length}. Set 'length', the number of values per vector, for "
-                "role vector only."
+                f"role {self.role} has length {self.length}. Role vector requires a 'length', the number of values, "
+                "and other roles must omit it."
             )
         if (self.role == "timestamp") != (self.type == "timestamp") and self.role not in ("ignored", "group"):
             raise ConfigError(
@@ -113,10 +113,10 @@ class ColumnConfig:
             )
         if self.role == "timestamp" and not self.parts:
             raise ConfigError(
-                "role timestamp has no parts, so the model gets no input from it. List some parts, or set role ignored."
+                "role timestamp has no parts, so the model gets no input. List at least one part, or set role ignored."
             )
         if (self.role == "history") != (self.of is not None):
-            raise ConfigError("role history needs 'of', the column whose ids it lists, and no other role has 'of'.")
+            raise ConfigError("role history requires 'of', the column whose ids it lists; other roles must omit 'of'.")
 
     @property
     def is_list(self) -> bool:
@@ -161,7 +161,7 @@ class LabelConfig:
 
 
 def not_in_requests(name: str) -> str | None:
-    """Return why a request cannot have a column of this name; None if it can."""
+    """Return why a column name is reserved in requests, or None if it is allowed."""
     if (end := next((end for end in (VALUES, NNZS, VALID) if name.endswith(end)), None)) is None:
         return None
     return f"names ending in {end} are reserved in requests for data that belongs to column {name.removesuffix(end)!r}"
@@ -190,7 +190,7 @@ class TableConfig:
         if not self.labels:
             raise ConfigError("labels is empty, expected the column to predict.")
         if both := sorted(name for name in self.labels if name in self.columns and self.columns[name].is_feature):
-            raise ConfigError(f"{both} are both labels and features. Remove them from columns, or set them to ignored.")
+            raise ConfigError(f"{both} are both labels and features. Remove them from columns, or set role ignored.")
         if not self.features:
             raise ConfigError("no column is a feature. Set a role other than ignored for at least one.")
         for name in self.features:
@@ -224,7 +224,7 @@ class TableConfig:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """All options that affect the prepared data, by key, as JSON values."""
+        """All options that affect the prepared data, as a mapping from keys to JSON values."""
         data = {f"data.{name}": value for name, value in asdict(self.data).items()}
         if self.data.quote == FilesConfig.quote:
             del data["data.quote"]  # absent in data prepared by earlier versions

@@ -1,4 +1,4 @@
-"""Open text files, possibly compressed or in another encoding, and parse CSV as text, for header and first faulty line.
+"""Open text files in any encoding or compression, and parse CSV text to find its header and first faulty line.
 
 Arrow parses the rows, but it reads everything up to the next quote as one cell and reports neither line nor column. It
 does not notice an unclosed quote, and the rows between two unclosed quotes would be lost.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DigestedFile(io.FileIO):
-    """A file that hashes everything read from it, in a single pass from start to end."""
+    """A file that hashes all bytes as they are read. It must be read once, from start to end."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -65,13 +65,13 @@ class _AsUtf8(io.RawIOBase):
 
 
 def opened(path: Path, file: io.FileIO, encoding: str | None) -> "io.BufferedReader[Any] | gzip.GzipFile":
-    """Open the text in a file, decompressed, and converted to UTF-8 if `encoding` is given."""
+    """Open a text file, decompressing it if necessary and converting it to UTF-8 if `encoding` is given."""
     text = unpacked(path, file)
     return text if encoding is None else io.BufferedReader(_AsUtf8(text, encoding))
 
 
 def wide_encoding(path: Path, encoding: str) -> str | None:
-    """Return the encoding of a file whose bytes cannot be split at line ends, such as UTF-16; None for others.
+    """Return a file's encoding if its bytes cannot be split at line ends, as in UTF-16, or None otherwise.
 
     A byte order mark takes precedence over the encoding in the config. Raises LookupError for an unknown one.
     """
@@ -90,7 +90,7 @@ _MARKS = {  # UTF-32 first: one of its marks begins with a mark of UTF-16
 
 
 def arrow_input(path: Path, offset: int, num_bytes: int | None) -> pa.NativeFile:
-    """Open a part of a text file for Arrow's readers, or all of it if it is compressed."""
+    """Open part of a text file for Arrow's readers, or the whole file if it is compressed."""
     if path.suffix == ".gz":
         return pa.input_stream(str(path), compression="gzip")
     file = pa.OSFile(str(path))
@@ -112,7 +112,7 @@ class Header:
 
 
 def read_header(path: Path, config: FilesConfig) -> Header:
-    """Read the column names. Columns without a name are called column_N by position.
+    """Read the column names. Unnamed columns are called column_N, where N is their position.
 
     Raises:
         DataError: the file is empty, or its first lines are not a header.
@@ -138,7 +138,9 @@ def read_header(path: Path, config: FilesConfig) -> Header:
 
 
 def first_fault(path: Path, config: FilesConfig) -> DataError | None:
-    """Return an error for the first line that is not a row or opens a cell that swallows rows; None without one."""
+    """Return an error for the first line that is malformed or opens a cell that swallows other rows, or None if there
+    is no such line.
+    """
     names = read_header(path, config).names
     some = islice((row for row in _rows(path, config) if len(row.lines) == 1), 1, _ROWS_LOOKED_AT)
     numeric = _numeric([row.cells for row in some], len(names))
@@ -174,7 +176,9 @@ def _fault(row: _Row, names: Sequence[str], numeric: set[int], config: FilesConf
 
 
 def _swallows(row: _Row, num_cells: int, numeric: set[int], config: FilesConfig) -> bool:
-    """Whether a row's lines look like rows themselves: as many cells, and numbers in the same columns as other rows."""
+    """Whether the lines of a row look like separate rows, with the expected number of cells and numbers in the numeric
+    columns.
+    """
     if not _is_well_quoted(row.lines, config):
         return True
     parts = [line.rstrip("\r\n").split(config.delimiter) for line in row.lines if line.strip()]

@@ -1,4 +1,4 @@
-"""The `Dataset` of a table, defined by its config.
+"""The `Dataset` for a table, built from a `TableConfig`.
 
 Categories become ids of a vocabulary or hash buckets, numbers are scaled and their missing values become the mean, and
 times are split into parts. Outputs have `safe_names`, because frameworks reject spaces and question marks; requests use
@@ -60,7 +60,7 @@ def _check_score_names(heads: Sequence[Head]) -> None:
 
 
 def table_graph(config: TableConfig, _raw: RawData, prepare: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":
-    """Build the workflow that encodes the rows; its inputs are features and labels."""
+    """Build the workflow that encodes the features and labels of a table."""
     from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
 
     with quiet_nvtabular():
@@ -176,7 +176,7 @@ def _encoder(threshold: int, buckets: int, are_numbers: bool = False) -> Any:
 
 
 def _scaled(columns: Any, scale: str) -> Any:
-    """Scale numbers for the model. Missing and infinite values become the mean, or 0 without scaling."""
+    """Scale numeric columns. Missing and infinite values become the mean, or 0 if `scale` is none."""
     from rankline.workflows.nvt.compat import ops
     from rankline.workflows.nvt.operators import Finite
 

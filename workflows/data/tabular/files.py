@@ -1,4 +1,4 @@
-"""Files of rows: CSV, Parquet or JSON lines, found by names and patterns, and read in batches.
+"""CSV, Parquet and JSON Lines files, found by name or pattern and read in batches.
 
 JSON lines, and CSV without cells that span lines, can be split at any line end, and Parquet between row groups. Other
 CSV files, compressed files and files in UTF-16 are read as a whole.
@@ -75,7 +75,7 @@ class Scanned:
 
 
 def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
-    """Return the files named by a config without duplicates, sorted within each pattern or directory.
+    """Return the distinct files named by a config, sorted within each pattern or directory.
 
     A directory stands for all files below it in the config's format, or in any known format if the config has none.
     Hidden files and directories, whose names begin with "." or "_", and outputs of Rankline, MLflow and Triton are
@@ -102,7 +102,7 @@ def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
 
 
 def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
-    """Return the config with its file format filled in.
+    """Return the config with its file format, inferred from the file names if it is not set.
 
     Raises:
         ConfigError: the file names have no known ending, or different ones.
@@ -120,7 +120,7 @@ def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
 
 
 def names_in(path: Path, config: FilesConfig) -> list[str]:
-    """Return the columns of a file's partition directories, then those of the file in order."""
+    """Return the names of a file's partition columns, followed by the names of its own columns in order."""
     names = _own_names(path, config)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{path} has more than one column named {', '.join(map(repr, twice))}. Rename all but one.")
@@ -140,7 +140,7 @@ def _own_names(path: Path, config: FilesConfig) -> Sequence[str]:
 
 
 def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = SHARD_BYTES) -> Scanned:
-    """Scan files once, for a fingerprint and for extents that can be read independently."""
+    """Scan files once to compute a fingerprint and the extents that can be read independently."""
     digest, extents = hashlib.sha256(), list[Extent]()
     for path in paths:
         try:
@@ -160,7 +160,7 @@ def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = SHARD
 
 
 def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an extent in batches of some megabytes. Columns that the file lacks are null.
+    """Yield the rows of an extent in batches of a few megabytes. Columns missing from the file are null.
 
     Arrow's CSV reader rejects 36.0 as an integer without reporting the row. From the batch with the rejected value on,
     numeric columns are read as text. Raises DataError if the file cannot be read in its format, or has changed.
@@ -185,7 +185,7 @@ def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.Recor
     if done != extent.num_rows:
         raise DataError(
             f"{extent.path} now has {done} rows but had {extent.num_rows} when first read. Do not change files "
-            "during a run; run this again."
+            "during a run. Run the command again."
         )
 
 
@@ -300,7 +300,7 @@ def _is_artifact(directory: Path) -> bool:
 
 
 def _partitions(path: Path) -> dict[str, str | None]:
-    """Return KEY → VALUE for the directories KEY=VALUE directly above a file, outermost first."""
+    """Return the keys and values of the `KEY=VALUE` directories directly above a file, outermost first."""
     found: dict[str, str | None] = {}
     for directory in path.absolute().parents:
         key, sign, value = directory.name.partition("=")
@@ -312,7 +312,7 @@ def _partitions(path: Path) -> dict[str, str | None]:
 
 @lru_cache(maxsize=4096)
 def _keys_of(path: Path, num_bytes: int, changed_ns: int) -> tuple[str, ...]:  # noqa: ARG001  (part of the cache's key)
-    """Return all keys in a JSON Lines file. Reads all lines, because writers may omit keys whose value is null."""
+    """Return all keys in a JSON Lines file. All lines are read, because writers may omit keys with null values."""
     names: dict[str, None] = {}
     number = 0
     for lines in _lines(Extent(path=path, first_row=0, num_rows=0)):
@@ -338,9 +338,9 @@ def json_object(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}, line {number}: not JSON ({error}). Write one JSON object per line.") from None
+        raise DataError(f"{path}, line {number} is not JSON ({error}). Write one JSON object per line.") from None
     if not isinstance(row, dict):
-        raise DataError(f"{path}, line {number}: a JSON {type(row).__name__}, expected one object per line, {{…}}.")
+        raise DataError(f"{path}, line {number} is a JSON {type(row).__name__}, expected one object ({{…}}) per line.")
     return row
 
 
@@ -400,7 +400,7 @@ def _scan_text(path: Path, config: FilesConfig, shard_bytes: int) -> tuple[str, 
 
 
 def _rows_in(lines: bytes) -> int:
-    """Return the number of complete lines that are not blank."""
+    """Count the complete lines that are not blank."""
     if b"\r" in lines:
         lines = lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n"))

@@ -1,4 +1,4 @@
-"""The rows of a table for training and requests: read, cast and checked batch by batch."""
+"""Reading of table rows for training and requests, with casts and checks applied batch by batch."""
 
 import functools
 import re
@@ -38,7 +38,7 @@ _READING_FILES = ("data.delimiter", "data.quote", "data.encoding", "data.missing
 
 
 def safe_names(names: Sequence[str]) -> dict[str, str]:
-    """Return column → unique name of letters, digits and underscores, which every framework accepts."""
+    """Map each column to a unique name of letters, digits and underscores, which every framework accepts."""
     taken: dict[str, str] = {}
     for name in names:
         stem = re.sub(r"_{2,}", "_", re.sub(r"[^0-9A-Za-z]", "_", name)).strip("_") or "column"
@@ -111,7 +111,7 @@ class _Reading:
         return table
 
     def _present(self, values: pa.Array, classes: Sequence[str] = ()) -> pa.Array:
-        """Replace texts that mark a missing value by null, ignoring surrounding whitespace."""
+        """Replace missing-value markers with null, ignoring surrounding whitespace."""
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         if not is_text(values.type):
@@ -141,7 +141,7 @@ def _labelled(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
 
 
 def read_table(config: TableConfig, base: Path, path: Path | None = None) -> RawData:
-    """Find and scan the files and check their columns; the rows are read on demand.
+    """Find and scan the files of a table, and check their columns. Rows are read on demand.
 
     Raises:
         DataError: files or columns are missing.
@@ -177,14 +177,16 @@ def read_table(config: TableConfig, base: Path, path: Path | None = None) -> Raw
 
 @dataclass(frozen=True)
 class TableRequests:
-    """Reads rows to score; see `rankline.workflows.preprocess.dataset.Requests`."""
+    """Reader for rows to score; see `rankline.workflows.preprocess.dataset.Requests`."""
 
     config: TableConfig
 
     def of_file(
         self, path: Path, optional: Collection[str] = (), format_name: str | None = None
     ) -> Iterator[tuple[pa.Table, pa.Table, float]]:
-        """Yield rows of a file that is read like the training files; it may lack labels and have other columns."""
+        """Yield batches of rows to score, read like the training files. The file may lack labels and contain extra
+        columns.
+        """
         files = replace(self.config.data, format=cast("Format | None", format_name) or self.format_of(path))
         reading = self._reading(files, set(optional).difference(names_in(path, files)))
         _check_columns([path], reading)
@@ -203,7 +205,7 @@ class TableRequests:
                 yield rows, pa.Table.from_batches([sent]), done / total
 
     def format_of(self, path: Path) -> Format:
-        """Return the format by the file name, else the format of the training files."""
+        """Return the format implied by the file name, or else the format of the training files."""
         if not path.is_file():
             raise DataError(f"{path} does not exist. Pass a file with rows to score.")
         return format_of(path) or self.config.data.format or "csv"
@@ -220,7 +222,7 @@ class TableRequests:
         if unknown:
             raise DataError(f"{unknown} are not features. Expected {list(features)}.{hint}")
         if missing:
-            raise DataError(f"the row lacks {missing}. Expected {list(features)}; an empty string is a missing value.")
+            raise DataError(f"the row lacks {missing}. Expected {list(features)}; pass an empty string if missing.")
         for name, text in texts.items():
             separator = features[name].separator
             is_other = re.match(r"\[.*\]$", text) or (separator not in text and re.search("[|;,]", text))
@@ -239,14 +241,16 @@ class TableRequests:
 
 
 def _reading_of(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a table that determine how texts in requests are read."""
+    """Return the table options that determine how strings in requests are parsed."""
     columns = {key: column for key, column in choices.items() if key.startswith("columns.")}
     of_columns = {key: [column[name] for name in _READING] for key, column in columns.items()}
     return of_columns | {key: choices.get(key) for key in _READING_FILES}
 
 
 def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[Path]]:
-    """Return a remark for each column that only some files have, with the files whose rows it applies to."""
+    """Return a remark for each column that some files lack, with the list of these files. Raise if all files lack a
+    column.
+    """
     wanted = [*reading.columns, *reading.labels]
     lacking: dict[str, list[Path]] = {name: [] for name in wanted}
     for path in paths:
@@ -256,8 +260,8 @@ def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[P
     if missing := [name for name in wanted if len(lacking[name]) == len(paths)]:
         shown = listed(list(map(repr, missing)), 5)
         raise DataError(
-            f"{path} has no column {shown}. It has {', '.join(names[:12])}{', …' if len(names) > 12 else ''}. Fix "
-            f"the file, or the recipe file.{did_you_mean(missing[:3], names)}"
+            f"{path} has no column {shown}. It has {', '.join(names[:12])}{', …' if len(names) > 12 else ''}. Fix this "
+            f"file or the recipe file.{did_you_mean(missing[:3], names)}"
         )
     return {f"from files without column {name!r}": of for name, of in lacking.items() if of}
 

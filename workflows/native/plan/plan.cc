@@ -62,8 +62,8 @@ void RefuseMissing(const std::string& name, const uint8_t* valid, int64_t size) 
   if (MaskOf(valid, size) == nullptr) return;
   const auto* gap = static_cast<const uint8_t*>(std::memchr(valid, 0, static_cast<size_t>(size)));
   throw RequestError(
-      "column " + Quoted(name) + " is missing, first in row " + std::to_string(gap - valid) +
-      ", and the workflow does not fill it. Send a value, or add FillMissing or NullToEmptyList to the workflow.");
+      "column " + Quoted(name) + " has missing values, first in row " + std::to_string(gap - valid) +
+      ", and the workflow does not fill them. Send a value, or add FillMissing or NullToEmptyList to the workflow.");
 }
 
 // Returns placeholders for missing values: NaN, zeros or empty strings.

@@ -111,8 +111,8 @@ class Narrow : public Elementwise {
         for (int64_t i = 0; i < column.size; ++i) {
           if (column.valid != nullptr && !column.valid[i]) continue;
           if (static_cast<__int128>(before[i]) != static_cast<__int128>(after[i])) {
-            throw RequestError("column '" + column_ + "' is " + std::to_string(before[i]) +
-                               ", expected values that fit " + NameOf(dtype_) + ".");
+            throw RequestError("column '" + column_ + "' contains " + std::to_string(before[i]) +
+                               ", which is out of range for " + NameOf(dtype_) + ".");
           }
         }
       });

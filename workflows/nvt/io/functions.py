@@ -1,4 +1,4 @@
-"""Functions in saved workflows, which are not imported or run just because a file refers to them.
+"""Safe handling of functions in saved workflows, which are never imported or run only because a file refers to them.
 
 A `LambdaOp` with a lambda stores the code in the file; one with a named function stores its name. Such functions may be
 in parts that serving does not need, such as a label. The workflow loads anyway, with a stand-in that raises an error
@@ -79,7 +79,7 @@ def _loaded(entry: Any) -> Callable[..., Any]:
 
 
 def label_unloaded_functions(node: Any) -> None:
-    """Set the operator and columns that unloaded functions of a node mention in their error message."""
+    """Record a node's operator and columns in its unloaded functions, for use in their error messages."""
     for name in {name for names in HELD_BY.values() for name in names}:
         function = vars(node.op).get(name)
         if isinstance(function, UnloadedFunction):

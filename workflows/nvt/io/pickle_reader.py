@@ -20,7 +20,7 @@ from rankline.workflows.core.old_names import NEW_NAMES
 
 
 class PickledObject:
-    """An object that the pickle requests. The class represents the name, and the instance the call.
+    """An object named in a pickle. A subclass represents the name, and an instance represents a call of that name.
 
     Attributes:
         module: module of the callable.
@@ -45,7 +45,7 @@ class PickledObject:
         self.state = state
 
     def __call__(self, *arguments: Any) -> "PickledObject":
-        """Represent a call of a call's result, as in pickled code of functions."""
+        """Represent a call to the result of another call, as found in pickled functions."""
         return _Unnamed(self, *arguments)
 
 
@@ -54,12 +54,14 @@ class _Unnamed(PickledObject):
 
 
 def parse_pickle(stream: IO[bytes]) -> Any:
-    """Read a pickle as a tree of plain values and `PickledObject`s, whose subclasses stand for names used as values."""
+    """Parse a pickle into a tree of built-in values and `PickledObject`s. Names used as values become `PickledObject`
+    subclasses.
+    """
     return _InertUnpickler(stream).load()
 
 
 def is_name(part: Any) -> bool:
-    """Whether a part of the tree is a name used as a value."""
+    """Whether a part of the tree is a class or function referenced by name, rather than a call."""
     return type(part) is type and issubclass(part, PickledObject)
 
 
@@ -162,7 +164,7 @@ class _InertUnpickler(pickle._Unpickler):
 
 
 def _flat(key: Any) -> Any:
-    """Check a key before it is hashed, because hashing nested tuples may recurse too deeply."""
+    """Return a dictionary key. Raise if it contains nested tuples, because hashing them may recurse too deeply."""
     if isinstance(key, tuple | frozenset) and any(isinstance(part, tuple | frozenset) for part in key):
-        raise ArtifactError("it has a dictionary key of nested tuples")
+        raise ArtifactError("it has a nested tuple as a dictionary key")
     return key

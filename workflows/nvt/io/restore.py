@@ -98,7 +98,7 @@ _MAX_EMPTY_LENGTH = 1 << 16  # rows or columns of an array without values
 
 
 def check_extent(tree: Any, num_bytes: int) -> None:
-    """Reject a tree whose repeated parts expand to much more than the size of its file.
+    """Reject a tree whose expanded size far exceeds the file size because of repeated references.
 
     Raises:
         ArtifactError: the tree expands too much, or it contains itself other than through the nodes of a graph.
@@ -144,7 +144,7 @@ def make_parts(tree: Any) -> Any:
 
 
 def _check_names(tree: Any) -> None:
-    """Reject a tree with names that have no rule, before anything is built. Functions of operators are not checked."""
+    """Check that every name in the tree has a rule before building anything. Functions of operators are exempt."""
     seen: set[int] = set()
     left = [tree]
     while left:
@@ -158,7 +158,7 @@ def _check_names(tree: Any) -> None:
 
 
 def _parts_of(part: Any) -> list[Any]:
-    """Return the components of a part in file order, without functions of operators."""
+    """Return the components of a part in file order, excluding operator functions."""
     if isinstance(part, PickledObject):
         held = _functions_of(part)
         if not held:
@@ -172,7 +172,7 @@ def _parts_of(part: Any) -> list[Any]:
 
 
 def has_rule(module: str, name: str) -> bool:
-    """Whether a class can be restored: by a rule, or as an operator of a known package."""
+    """Whether a class can be restored, either by a rule or as an operator of a known package."""
     return f"{module}.{name}" in _RULES or _is_operator_name(module, name)
 
 
@@ -189,7 +189,7 @@ def _functions_of(call: PickledObject) -> dict[str, Any]:
 
 
 class _Maker:
-    """Builds each part once, even if it is referenced several times."""
+    """Builds the objects of a parsed pickle, each only once even if it is referenced several times."""
 
     def __init__(self) -> None:
         self._made: dict[int, Any] = {}
@@ -249,7 +249,7 @@ class _Maker:
 
 
 def _is_no_object(module: str, name: str) -> bool:
-    """Whether a name may occur only as a value or as a component of another part."""
+    """Whether a name is allowed only as a value or inside another part, not as an object of its own."""
     return any(name in names.get(module, ()) for names in (_TYPES, _INNER)) and f"{module}.{name}" not in _RULES
 
 
@@ -379,7 +379,7 @@ def _make_scalar(maker: _Maker, call: PickledObject) -> Any:
 
 
 def _make_index(maker: _Maker, call: PickledObject) -> Any:
-    """Build an index; its name may be the name of a column."""
+    """Build a pandas index, which may be named after a column."""
     match call.arguments, call.state:
         case (kind, {"data": PickledObject() as data, "name": name, **rest}), None if not rest:
             values = maker.make(data)
@@ -417,7 +417,7 @@ def _frame_of(maker: _Maker, call: PickledObject, blocks: Any, columns: pd.Index
 
 
 def _block_of(maker: _Maker, call: PickledObject, block: Any) -> tuple[NDArray[Any], Any]:
-    """Return the columns of one dtype in a frame, as rows of an array, and their positions in the frame."""
+    """Return a frame's columns of one dtype as the rows of an array, with their positions in the frame."""
     match block:
         case PickledObject(name="pandas._libs.internals._unpickle_block", arguments=(values, placement, 2)):
             rows = maker.make(values)
@@ -457,7 +457,7 @@ def _make_matrix(maker: _Maker, call: PickledObject) -> Any:
 
 
 def _make_dataset(maker: _Maker, call: PickledObject) -> Any:
-    """Create a Dataset of the single frame in the Dataset that `JoinExternal` saved."""
+    """Create a Dataset from the single frame of the one saved by `JoinExternal`."""
     match call.arguments, call.state:
         case (), {
             "schema": schema,

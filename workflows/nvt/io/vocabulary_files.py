@@ -1,4 +1,4 @@
-"""Size checks of the Parquet files in saved workflows: vocabularies and statistics.
+"""Size checks for the Parquet files of saved workflows, which contain vocabularies and statistics.
 
 A few bytes of Parquet can describe any number of rows, and a dictionary any number of long texts. NVTabular reads these
 files completely, so their size in memory must be in proportion to their size on disk.
@@ -28,7 +28,7 @@ _MAX_ENTRIES = 100_000  # per list in the footer, which is allocated before its 
 
 
 def check_vocabulary(path: Path) -> None:
-    """Reject a file, or a directory of files, that expands to much more than its size.
+    """Reject a Parquet file, or a directory of Parquet files, that expands to much more than its size on disk.
 
     Raises:
         ArtifactError: a file is not Parquet as NVTabular writes it, or it expands too much.
@@ -66,7 +66,7 @@ def _opened(stream: Any, **options: Any) -> pq.ParquetFile:
 
 
 def _check_footer(path: Path, footer: pq.FileMetaData, num_bytes: int) -> list[str]:
-    """Check the sizes in the footer, which limits how many values are read.
+    """Check the sizes declared in a Parquet footer, which limit how many values are read.
 
     Returns:
         Names of the text columns, whose sizes are not in the footer.

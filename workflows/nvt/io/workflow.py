@@ -62,7 +62,7 @@ def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
 
 
 def _name_files_alike(operator: Any, directory: str) -> None:
-    """Let an operator refer to its files as if they were in `_SAVED_IN`; loading replaces that directory."""
+    """Make an operator refer to its files as if they were in `_SAVED_IN`, a placeholder that loading replaces."""
     for kind, attribute in _FILES.items():
         if isinstance(operator, kind):
             files = getattr(operator, attribute)
@@ -73,7 +73,7 @@ def _name_files_alike(operator: Any, directory: str) -> None:
 
 
 def _name_vocabularies_alike(workflow: nvt.Workflow) -> None:
-    """Do the same in the schemas, where Categorify records the files of the fit. Nothing reads these entries."""
+    """Point the vocabulary paths that Categorify records in schemas to `_SAVED_IN`. Nothing reads these paths."""
     for node in _nodes(workflow.graph):
         for schema in (node.input_schema, node.output_schema):
             for column in schema or ():
@@ -82,7 +82,7 @@ def _name_vocabularies_alike(workflow: nvt.Workflow) -> None:
 
 
 def check_loadable(workflow: nvt.Workflow) -> None:
-    """Reject a workflow before the fit if `load_workflow` could not load it later."""
+    """Check before fitting that `load_workflow` can restore every operator of a workflow."""
     for kind in {type(node.op) for node in _nodes(workflow.graph)}:
         if not has_rule(kind.__module__, kind.__qualname__):
             raise ConfigError(
@@ -111,7 +111,7 @@ def load_workflow(directory: Path) -> nvt.Workflow:
 
 
 def _check_sizes(workflow: nvt.Workflow) -> None:
-    """Reject a workflow that would take much more memory in use than its files take on disk."""
+    """Reject a workflow that would use much more memory than its files occupy on disk."""
     operators = [node.op for node in _nodes(workflow.graph)]
     for operator in operators:
         if isinstance(operator, ops.ListSlice) and operator.pad and operator.max_elements > MAX_PADDED_LENGTH:
@@ -158,7 +158,9 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
 
 
 def _too_old(directory: Path) -> str:
-    """Return a sentence if the workflow was saved by unsupported old versions of packages, else an empty string."""
+    """Return an error message if the workflow was saved by unsupported old package versions, or an empty string
+    otherwise.
+    """
     try:
         saved_by = json.loads(read_regular(directory / _METADATA, _MAX_METADATA_BYTES))["versions"]
         is_old = any(_numbers(saved_by[name]) < _numbers(oldest) for name, oldest in _OLDEST.items())
@@ -188,7 +190,7 @@ def _sources(node: Any) -> list[Any]:
 
 
 def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[Any]:
-    """Return the reachable nodes, each after the nodes that `following` returns for it."""
+    """Return the reachable nodes in topological order, each after the nodes that `following` returns for it."""
     walked: list[Any] = []
     num_paths: dict[int, int] = {}  # paths from each node; 0 while the node is being visited
 
@@ -237,7 +239,7 @@ def _moved(file: str, saved_in: str, directory: Path) -> str:
 
 
 def for_inference(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> nvt.Workflow:
-    """Return a workflow for serving, which encodes targets by the statistics of all rows.
+    """Return a workflow for serving, with target encodings based on the statistics of all rows.
 
     NVTabular's `TargetEncoding` excludes the statistics of a random fold, so that a training row's encoding does not
     depend on its own target. It does the same with rows that it was not fitted to, and it requires the target columns
@@ -252,11 +254,13 @@ def for_inference(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> n
 
 
 def reject_kfold(workflow: nvt.Workflow) -> None:
-    """Raise `ConfigError` if the workflow's result depends on the row order of the fit."""
+    """Raise `ConfigError` if a workflow uses target encoding with several folds, which depends on the row order of the
+    fit.
+    """
     if any(operator.kfold > 1 for operator in _target_encodings(workflow)):
         raise ConfigError(
-            "TargetEncoding with several folds needs each row's position in the fitted data, which a loader does "
-            "not know. Pass kfold=1, or encode when preparing."
+            "TargetEncoding with several folds requires each row's position in the fitted data, which a loader does "
+            "not know. Pass kfold=1, or apply the operator when preparing the data."
         )
 
 
@@ -265,7 +269,7 @@ def _target_encodings(workflow: nvt.Workflow) -> list[Any]:
 
 
 def keep_vocabularies_in(workflow: nvt.Workflow, directory: Path) -> None:
-    """Set the directory of the vocabulary files; before a fit, the directory to write them to.
+    """Set the directory of the vocabulary files, to which a later fit also writes them.
 
     Without this call, NVTabular writes `categories/` to the current directory.
     """

@@ -1,4 +1,4 @@
-"""NVTabular operators that NVTabular 23.8 lacks or that are wrong on a CPU.
+"""Operators that are missing from NVTabular 23.8 or incorrect on a CPU.
 
 Saved workflows refer to them by this package, so classes may move between its modules. Operators that are supported in
 served graphs have a lowering in `workflows/compiler/operators`.

@@ -1,4 +1,4 @@
-"""Raw text columns passed to operators as Arrow arrays, which avoids a Python object per value."""
+"""Pass raw string columns to operators as Arrow arrays, to avoid creating a Python object per value."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ def arrow_columns(workflow: nvt.Workflow) -> list[str]:
 
 
 def _readers(node: Any, nodes: Sequence[Any]) -> set[type]:
-    """Return the operator class of a node, or those of its successors if it only passes Arrow data through."""
+    """Return a node's operator class, or the classes of its successors if it only passes Arrow data through."""
     if type(node.op) not in _PASS_ON:
         return {type(node.op)}
     behind = [other for other in nodes if any(parent is node for parent in other.parents_with_dependencies)]

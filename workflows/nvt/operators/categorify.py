@@ -1,4 +1,6 @@
-"""Variants of `Categorify`: faster than NVTabular 23.8, ordered by value, or with stable ids for unseen values."""
+"""Variants of `Categorify` that are faster than NVTabular 23.8, order ids by value, or assign stable ids to unseen
+values.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +27,7 @@ from nvtabular.ops.categorify import _write_uniques  # isort: skip
 
 
 class Categorify(ops.Categorify):  # type: ignore[misc]
-    """`Categorify` that counts and encodes faster, and accepts columns with a partition of only missing values.
+    """A faster `Categorify` that also accepts partitions in which all values of a column are missing.
 
     NVTabular 23.8 groups each partition by each column, merges partitions with the vocabulary, and converts nullable
     numbers to Python objects. It also fails on partitions without any value, because it inspects the first one. The
@@ -78,7 +80,7 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return not self.single_table and self.split_out == 1 and not is_grouped
 
     def _ids_of(self, name: str, column: "pd.Series[Any]") -> NDArray[Any] | None:
-        """Return the ids of a column of numbers, Arrow data or only missing values; None for other columns."""
+        """Return the ids of a numeric, Arrow or all-missing column, or None for other columns."""
         if isinstance(column.dtype, pd.ArrowDtype):
             return self._ids_of_arrow(name, column)
         present = column.notna().to_numpy()
@@ -100,7 +102,7 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return ids
 
     def _ids_of_arrow(self, name: str, column: "pd.Series[Any]") -> NDArray[Any] | None:
-        """Look up each distinct value once."""
+        """Encode an Arrow column, looking up each distinct value only once."""
         encoded = dictionary_of(column)
         distinct = encoded.dictionary
         ids = (
@@ -118,7 +120,7 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return ids
 
     def _vocabulary(self, name: str) -> "pd.Series[Any]":
-        """Return value → id. Uses NVTabular's own cache, which is cleared when vocabularies change."""
+        """Return the ids indexed by value. Uses NVTabular's own cache, which is cleared when vocabularies change."""
         path = self.categories[name]
         with get_worker_cache("vocabularies") as cache:
             if path not in cache:
@@ -129,7 +131,9 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
 
 
 def ids_of_rows(vocabulary: pd.DataFrame, num_unseen: int) -> NDArray[np.int64]:
-    """Return the ids of a vocabulary's rows: its index, or numbers from the first free id if it was not saved."""
+    """Return the ids of a vocabulary's rows: its index, or consecutive numbers from the first free id if the index was
+    not saved.
+    """
     first = FIRST_UNSEEN_ID + num_unseen
     ids: NDArray[np.int64] = vocabulary.index.to_numpy()
     return ids + first if len(ids) and ids[0] < first else ids
@@ -139,7 +143,7 @@ _PARTS_AT_ONCE = 8
 
 
 def _counts(df: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Count each value of each column, including missing ones, in columns named as in NVTabular."""
+    """Count each distinct value of each column, including missing values, under NVTabular's column names."""
     counts = {}
     for name in names:
         values, _ = flattened(df[name])
@@ -153,7 +157,7 @@ def _counts(df: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
 
 
 def _counts_of_dictionary(values: pa.DictionaryArray) -> tuple[pa.Array, pa.Array]:
-    """Return each value that occurs, including null, and its count."""
+    """Return the values that occur in a dictionary array, including null, and their counts."""
     codes = values.indices.fill_null(len(values.dictionary)).to_numpy()
     sizes = np.bincount(codes, minlength=len(values.dictionary) + 1)
     occur = np.flatnonzero(sizes)
@@ -169,7 +173,7 @@ def _summed(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFra
 
 
 def _frame(columns: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
-    """Return columns as a frame. Arrays of one dtype become one block, so that pandas need not consolidate them."""
+    """Build a frame, stacking arrays of one dtype into a single block so that pandas need not consolidate them."""
     arrays = list(columns.values())
     if arrays and all(isinstance(array, np.ndarray) and array.dtype == arrays[0].dtype for array in arrays):
         return pd.DataFrame(np.stack(arrays).T, columns=list(columns), index=index)
@@ -177,13 +181,13 @@ def _frame(columns: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
 
 
 class OrderedCategorify(Categorify):
-    """`Categorify` of numbers with ids in ascending order of the values, so that a tree can split numbers by their ids.
+    """`Categorify` for numbers that assigns ids in ascending order of value, so that a tree can split by value ranges.
 
     With NVTabular's order by frequency, a decision tree would need a leaf per hour to split a day into two parts.
     """
 
     def fit_finalize(self, categories: Any) -> None:
-        """Write the vocabularies from the counts; raises the same errors as `Categorify`."""
+        """Write the vocabularies in ascending order of values. Raises the same errors as `Categorify`."""
         super().fit_finalize(categories)
         for name, path in self.categories.items():
             counted = pd.read_parquet(path)
@@ -191,7 +195,7 @@ class OrderedCategorify(Categorify):
 
 
 class HashedCategorify(Categorify):
-    """`Categorify` that assigns unseen values to `num_buckets` buckets by their own hash.
+    """A `Categorify` that hashes each unseen value to one of `num_buckets` buckets, regardless of its row.
 
     On a CPU, NVTabular 23.8 hashes the row's position together with the value (dask's `hash_object_dispatch` includes
     the index). The same unseen value gets a different id in every row, so serving cannot match training. Ids: 0
@@ -223,7 +227,7 @@ class HashedCategorify(Categorify):
         return super().fit(col_selector, ddf)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Encode, then replace the ids of unseen values."""
+        """Encode the selected columns and assign unseen values to hash buckets."""
         result = df.copy(deep=False)
         for name in col_selector.names:
             flat, rebuild = flattened(df[name])
@@ -236,7 +240,8 @@ class HashedCategorify(Categorify):
 
 
 class KnownIds(ops.Operator):  # type: ignore[misc]
-    """Passes ids that are already encoded, as int64; missing and out-of-range ids become 0, as padding.
+    """An operator that passes encoded ids through as int64 and replaces missing or out-of-range ids with 0, the padding
+    id.
 
     Args:
         sizes: column → number of ids; valid ids are in [0, size).
@@ -247,7 +252,7 @@ class KnownIds(ops.Operator):  # type: ignore[misc]
         self.sizes = dict(sizes)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply to each selected column of numbers or lists of numbers."""
+        """Clean each selected column, which contains numbers or lists of numbers."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             size, column = self.sizes[name], df[name]

@@ -1,4 +1,4 @@
-"""Operators that convert single values to numbers or to missing values."""
+"""Operators that clean values or convert them to numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from merlin.schema import Tags  # isort: skip
 
 
 class GreaterThan(ops.Operator):  # type: ignore[misc]
-    """Converts numbers to 1.0 above `threshold`, else 0.0, e.g. to make a graded label binary.
+    """An operator that maps numbers above `threshold` to 1.0 and others to 0.0, for example to binarize a graded label.
 
     Args:
         threshold: the largest value that counts as negative.
@@ -29,7 +29,7 @@ class GreaterThan(ops.Operator):  # type: ignore[misc]
         self.threshold = threshold
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply to each selected column."""
+        """Binarize each selected column."""
         return (df[col_selector.names] > self.threshold).astype("float32")
 
     @property
@@ -44,7 +44,7 @@ class GreaterThan(ops.Operator):  # type: ignore[misc]
 
 
 class Bucketize(ops.Bucketize):  # type: ignore[misc]
-    """`Bucketize` that can be saved as data; NVTabular's own stores its boundaries in a function.
+    """A `Bucketize` that can be serialized as data; NVTabular's version stores its boundaries in a closure.
 
     Args:
         boundaries: sorted numbers for all columns, or column → sorted numbers.
@@ -63,7 +63,7 @@ class Finite(ops.Operator):  # type: ignore[misc]
     """Replaces infinities and values too large for float32 with NaN, because models cannot process them."""
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply to each selected column; integers stay unchanged."""
+        """Replace non-finite values in each selected column, leaving integers unchanged."""
         columns = df[col_selector.names]
         with np.errstate(over="ignore"):
             return columns.where(np.isfinite(columns.astype(np.float32)))
@@ -81,7 +81,7 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
     """
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply to each selected column of strings, lists of strings or categories."""
+        """Convert each selected column of strings, lists of strings or categories."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             flat, rebuild = flattened(df[name])
@@ -111,7 +111,7 @@ def _numbers_of_hex(series: "pd.Series[Any]") -> NDArray[np.float64]:
 
 
 def _dictionary_of_hex(strings: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Convert hexadecimal strings to numbers, null for invalid strings. Merges equal numbers (0a and A)."""
+    """Convert hexadecimal strings to numbers, merging equal ones such as 0a and A. Invalid strings become null."""
     numbers = numbers_of_hex(strings.dictionary.cast(pa.large_binary()).fill_null(b""))
     distinct = pa.array(numbers, from_pandas=True).dictionary_encode()
     is_same = len(distinct.dictionary) == len(numbers)
@@ -123,7 +123,7 @@ class EmptyToNull(ops.Operator):  # type: ignore[misc]
     """Converts empty strings to missing values, and removes empty and missing strings from lists."""
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply to each selected column of strings or lists of strings."""
+        """Clean each selected column of strings or lists of strings."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             column = df[name]
@@ -142,7 +142,7 @@ class EmptyToNull(ops.Operator):  # type: ignore[misc]
 
 
 class DateParts(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations
-    """Extracts date and time parts: column → COLUMN_PART, float64, NaN for missing times.
+    """An operator that extracts date and time parts into float64 columns COLUMN_PART, with NaN for missing times.
 
     The input is microseconds since 1970 in UTC.
 

@@ -1,4 +1,4 @@
-"""Replacements for NVTabular's hashing operators, which on a CPU include the row's position in the hash."""
+"""Replacements for NVTabular's hashing operators, whose hashes depend on the row position on a CPU."""
 
 import copy
 from typing import Any
@@ -15,7 +15,7 @@ from merlin.dag import iter_nodes  # isort: skip
 
 
 class StableHashBucket(ops.HashBucket):  # type: ignore[misc]
-    """`HashBucket` that hashes only the value; see `HashedCategorify` for the reason. Missing values hash to 0."""
+    """A `HashBucket` whose hash depends only on the value (see `HashedCategorify`). Missing values hash to 0."""
 
     def buckets_of(self, name: str) -> int:
         """Return the number of buckets of a column."""
@@ -36,7 +36,7 @@ class HashShare(StableHashBucket):
 
 
 class StableHashedCross(ops.HashedCross):  # type: ignore[misc]
-    """`HashedCross` that hashes only the values; see `HashedCategorify` for the reason. Missing values hash to 0."""
+    """A `HashedCross` whose hash depends only on the values (see `HashedCategorify`). Missing values hash to 0."""
 
     def crosses(self, selector: nvt.ColumnSelector) -> list[tuple[str, ...]]:
         """Return the groups of columns that are hashed together."""
@@ -68,7 +68,7 @@ _STABLE: dict[type, type] = {
 
 
 def with_stable_hashes(workflow: nvt.Workflow) -> nvt.Workflow:
-    """Return a workflow in which equal values get equal ids in every row; see `HashedCategorify`.
+    """Return a workflow whose ids do not depend on row positions; see `HashedCategorify`.
 
     Args:
         workflow: fitted or not; it is not modified.
@@ -86,8 +86,8 @@ def with_stable_hashes(workflow: nvt.Workflow) -> nvt.Workflow:
         if _depends_on_position(node.op):
             if isinstance(node.op, ops.Categorify) and (groups := _groups(node)):
                 raise ConfigError(
-                    f"Categorify with num_buckets got column groups {groups}, for which NVTabular hashes unseen "
-                    "combinations with the row's position. Leave out num_buckets, or encode each column alone."
+                    f"Categorify with num_buckets got column groups {groups}, for which NVTabular includes the "
+                    "row position in the hash of unseen combinations. Omit num_buckets, or encode each column alone."
                 )
             node.op = _stable(node.op)
     return stable

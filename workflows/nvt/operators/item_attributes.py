@@ -1,4 +1,4 @@
-"""NVTabular operators for items and lists of items: attribute lookup, and vocabularies shared by both.
+"""NVTabular operators that look up item attributes and share vocabularies between item columns and lists of items.
 
 NVTabular 23.8 joins only single values, and counts list elements too when a column and a list share a vocabulary. The
 operators here are importable by name, so saved workflows refer to them without containing code.
@@ -20,7 +20,7 @@ Fill = int | float | str
 
 
 class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations
-    """Looks up attributes of single items and of items in lists: column KEY + SUFFIX → ATTRIBUTE + SUFFIX.
+    """An operator that maps each column KEY + SUFFIX of items or item lists to attribute columns ATTRIBUTE + SUFFIX.
 
     Args:
         items: one row per item.
@@ -47,7 +47,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         return type(self), (self.items, self.key, self.fill)
 
     def outputs(self, name: str) -> dict[str, str]:
-        """Return attribute → output column, for a column of items."""
+        """Return the output column for each attribute of the items in column `name`."""
         if not name.startswith(self.key):
             raise ConfigError(f"ItemAttributes got column {name!r}, expected a name starting with {self.key!r}.")
         return {attribute: attribute + name.removeprefix(self.key) for attribute in self.fill}
@@ -65,7 +65,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         return pd.DataFrame(made, index=df.index)
 
     def _rows_of(self, items: "pd.Series[Any]") -> NDArray[np.int64]:
-        """Return the row of each item; missing and unknown items get the row after the last."""
+        """Return the row number of each item, or `len(self._index)` for missing and unknown items."""
         rows = np.full(len(items), len(self._index))
         present = items.notna().to_numpy()
         if present.any():
@@ -84,7 +84,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
 
 
 def _filled(column: "pd.Series[Any]", fill: Fill) -> NDArray[Any]:
-    """Return the column with missing values replaced by `fill`, plus `fill` at the end."""
+    """Return the column with missing values replaced by `fill`, and one more `fill` appended for unknown items."""
     values = column.to_numpy()
     filled = np.empty(len(values) + 1, dtype=values.dtype)
     filled[:-1] = np.where(column.isna(), values.dtype.type(fill) if values.dtype != object else fill, values)
@@ -93,7 +93,7 @@ def _filled(column: "pd.Series[Any]", fill: Fill) -> NDArray[Any]:
 
 
 class SharedCategorify(HashedCategorify):
-    """`HashedCategorify` that encodes some columns, single values or lists, with the vocabularies of others.
+    """A `HashedCategorify` in which columns of values or lists can share the vocabulary of another column.
 
     Only columns with their own vocabulary are counted, so lists that repeat the values of other rows do not change it.
 

@@ -18,13 +18,13 @@ MAX_SLICE_LENGTH = 1 << 31
 
 
 class NullToEmptyList(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations
-    """Replaces missing lists by empty lists.
+    """An operator that replaces missing lists with empty lists.
 
     A left join returns null for unknown keys, and `Categorify` cannot encode a null list.
     """
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply to each selected list column."""
+        """Replace the missing lists in each selected column."""
         result = df[col_selector.names].copy()
         for name in col_selector.names:
             result[name] = pd.Series(
@@ -36,7 +36,7 @@ class NullToEmptyList(ops.Operator):  # type: ignore[misc]  # NVTabular has no a
 
 
 class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
-    """`ListSlice` that pads all kinds of lists on a CPU.
+    """A `ListSlice` that pads both Python lists and arrays on a CPU.
 
     NVTabular 23.8 pads only Python lists, but not the arrays that `Categorify` and Parquet files produce.
 
@@ -50,12 +50,12 @@ class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
         super().__init__(start, end, pad=True, pad_value=pad_value)
         if not 0 < self.max_elements <= MAX_PADDED_LENGTH:
             raise ConfigError(
-                f"PaddedListSlice({start}, {end}) has no maximum length, expected 1 to {MAX_PADDED_LENGTH} values. "
+                f"PaddedListSlice({start}, {end}) needs a maximum length of 1 to {MAX_PADDED_LENGTH} values. "
                 "Pass both start and end."
             )
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply to each selected list column."""
+        """Slice and pad each selected list column."""
         result = df[col_selector.names].copy()
         for name in col_selector.names:
             result[name] = pd.Series([self._slice(row) for row in df[name]], index=df.index, dtype=object)
@@ -68,7 +68,7 @@ class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
 
 
 class SameLengths(ops.Operator):  # type: ignore[misc]
-    """Truncates or pads lists to the length of the lists in one column.
+    """An operator that truncates or pads lists to match the lengths of the lists in another column.
 
     The latest values are kept, and shorter lists are padded with zeros at the front. Requests may contain lists of
     different lengths, and a model that uses the lengths of one column would read values of other rows in the others.
@@ -82,7 +82,7 @@ class SameLengths(ops.Operator):  # type: ignore[misc]
         self.like = like
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Apply the operator to each selected list column, which must have no missing lists."""
+        """Truncate or pad the lists in each selected column, which must not contain missing lists."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             pairs = zip(df[name], df[self.like], strict=True)
@@ -96,7 +96,7 @@ def _latest(row: Any, num_values: int) -> NDArray[Any]:
 
 
 class VectorElements(ops.Operator):  # type: ignore[misc]
-    """Splits vectors into columns COLUMN_0, COLUMN_1 and so on, float64, with NaN for an empty list.
+    """An operator that splits vectors into float64 columns COLUMN_0, COLUMN_1 and so on, with NaN for empty lists.
 
     Args:
         lengths: column → length of its lists; lists may also be empty.

@@ -13,12 +13,14 @@ from rankline.workflows.schema.arrow_types import is_text
 
 
 def holds_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is string, or a dictionary of strings."""
+    """Whether an Arrow type is a string type or a dictionary of strings."""
     return is_text(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def flattened(series: "pd.Series[Any]") -> "tuple[pd.Series[Any], Callable[[NDArray[Any]], Any]]":
-    """Return a list column's elements, and a function that restores the lists. Other columns stay unchanged."""
+    """Flatten a list column and return its elements with a function that restores the lists. Other columns keep their
+    values.
+    """
     if not len(series) or not isinstance(series.iloc[0], list | np.ndarray):
         return series.reset_index(drop=True), lambda values: values
     ends = np.cumsum([len(row) for row in series])
@@ -36,7 +38,7 @@ def dictionary_of(series: "pd.Series[Any]") -> pa.DictionaryArray:
 
 
 def arrow_dictionary(series: "pd.Series[Any]") -> pa.DictionaryArray | None:
-    """Return a column as an Arrow dictionary array if it already is one; None for other columns."""
+    """Return a dictionary-encoded Arrow column as a dictionary array, or None for other columns."""
     kind = series.dtype
     return (
         dictionary_of(series)
@@ -54,7 +56,9 @@ def hashes_of(series: "pd.Series[Any]") -> NDArray[np.uint64]:
 
 
 def plain_values(series: "pd.Series[Any]") -> Any:
-    """Return a column without missing values as NumPy numbers or as Arrow UTF-8 binary."""
+    """Convert a column to a NumPy array of numbers or an Arrow array of UTF-8 bytes. It must not contain missing
+    values.
+    """
     if isinstance(series.dtype, pd.ArrowDtype):
         values = decoded(whole(pa.array(series)))
         return values.cast(pa.large_binary()) if is_text(values.type) else values.to_numpy()

@@ -1,4 +1,4 @@
-"""Triton backend `identity`: returns its input, so that latency is the cost of Triton and gRPC alone."""
+"""Triton backend `identity`: returns its input, so that its latency is only the overhead of Triton and gRPC."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -103,8 +103,8 @@ def test_name_that_yaml_takes_for_something_else_stays_a_name() -> None:
 
 
 BAD_ROWS: dict[str, tuple[Any, dict[str, Any], type[RanklineError], str]] = {
-    "no frame": ({"a": [1]}, {}, DataError, "rows are dict, expected a pandas DataFrame"),
-    "a list of no files": ([1], {}, DataError, "the list of rows contains int, expected file names only"),
+    "no frame": ({"a": [1]}, {}, DataError, "rows has type dict, expected a pandas DataFrame"),
+    "a list of no files": ([1], {}, DataError, r"the list of files contains a int, expected only file names\."),
     "several types": (pd.DataFrame({"a": [1, "b"]}), {}, DataError, "column a .*Use a single type per column"),
     "one name twice": (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, DataError, "Duplicate column names"),
     "no rows": (FRAME.head(0), {}, DataError, "no rows"),
@@ -143,8 +143,8 @@ def test_call_that_cannot_be_done_says_what_to_give(case: str) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (SourceConfig(), "rows of movielens cannot be generated. Pass --data-dir"),
-        (SourceConfig(data_dir=Path("data"), rows=9), "--rows can be used only with generated rows"),
+        (SourceConfig(), r"rows for movielens\. Pass --data-dir"),
+        (SourceConfig(data_dir=Path("data"), rows=9), "options can be used only with generated rows"),
         (SourceConfig(download="ml-0m"), "movielens has no archive 'ml-0m'"),
     ],
 )
@@ -182,8 +182,8 @@ def test_records_rows_and_columns_are_scored_as_a_frame_is(ensemble: ExportedEns
 
 BAD_TO_SCORE: dict[str, tuple[Any, str]] = {
     "a column of that name": (FRAME.assign(score=1.0), r"already contain the columns \['score'\].*Rename"),
-    "a column too few": (FRAME[["city"]].rename(columns={"city": "aeg"}), r"lack \['age'\]"),
-    "no rows": (3, "rows are int"),
+    "a column too few": (FRAME[["city"]].rename(columns={"city": "aeg"}), r"columns \['age'\]"),
+    "no rows": (3, "rows has type int"),
 }
 
 

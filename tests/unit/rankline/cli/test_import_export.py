@@ -73,7 +73,7 @@ REFUSED = {
     "export": "Pass a recipe, such as movielens, or a model with a sample and a name",
     "export movielens --sample rows.csv": "sample can be used only with a model that was trained elsewhere",
     "export movielens --model model --sample rows.csv --name mine": "a recipe and a model were both passed",
-    "export --model model --sample rows.csv --name mine --missing 0": "--missing 0 applies to XGBoost",
+    "export --model model --sample rows.csv --name mine --missing 0": "--missing 0 is supported only for XGBoost",
     "export --model model --sample rows.csv --name movielens": "not the name of a recipe",
     "export --model none --sample rows.csv --name mine": "none does not exist. Expected a model: SavedModel",
     "export --model model --sample rows.csv --name mine --uncompiled LambdaOp": "that cannot be compiled: none",
@@ -209,10 +209,10 @@ def test_import_tells_channels_of_any_name_by_what_they_hold(tmp_path: Path, doc
 @pytest.mark.parametrize(
     ("channels", "message"),
     [
-        ("{all: [user_age, user_id], label: [label]}", "'all', an unknown channel that contains both ids and numbers"),
+        ("{all: [user_age, user_id], label: [label]}", "unknown channel 'all', which contains both ids and numbers"),
         (
             "{user_features: [user_id], more: [item_id], label: [label]}",
-            r"'more', an unknown channel that cannot be combined with",
+            r"unknown channel 'more', which cannot be combined with",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_run_refuses_more_candidates_than_are_ranked_at_once_before_it_begins(tm
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--slo", "p99=10", "slo is 'p99=10', expected one of p50"),
+        ("--slo", "p99=10", "slo is 'p99=10', expected a percentile (p50"),
         ("--batch-sizes", "1,x", "--batch-sizes is '1,x'"),
         ("--arrivals", "missing.txt", "the trace missing.txt cannot be read"),
     ],

@@ -150,14 +150,14 @@ def test_long_history_that_leaves_no_short_one_is_refused() -> None:
     ("arguments", "message"),
     [
         (["--mode", "predict"], "--mode is 'predict', expected train or inference"),
-        (["--global-batch-size", "0"], "--global_batch_size is 0, expected a whole number of at least 1"),
-        (["--aux_mlp_dims", "8,0"], r"--aux_mlp_dims is \(8, 0\), expected whole numbers of at least 1"),
+        (["--global-batch-size", "0"], "--global_batch_size is 0, expected an integer of at least 1"),
+        (["--aux_mlp_dims", "8,0"], r"--aux_mlp_dims is \(8, 0\), expected integers of at least 1"),
         (["--affinity", "best"], "--affinity is 'best'. Available: disabled, socket, "),
         (["--model_type", "torch_mlp"], "'torch_mlp', expected a TensorFlow model"),
         ([], "--dataset_dir is missing"),
         (
             ["--benchmark", "--save_checkpoint_path", "x"],
-            "--save_checkpoint_path can be used only for training without --bench",
+            "--save_checkpoint_path cannot be combined with --benchmark",
         ),
         (["--intra_op_parallelism", "1"], "the thread counts can no longer be changed.*Start a new process"),
     ],
@@ -296,7 +296,11 @@ def test_inference_takes_random_weights_if_told_to(prepared: Path, tmp_path: Pat
 
 def test_saved_model_is_not_scored_otherwise_than_it_is_served(prepared: Path, straight: Path) -> None:
     arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", straight, "--mode", "inference", "--amp"]
-    with pytest.raises(ConfigError, match=r"model is scored as it is served: in float32 and not compiled\. Remove"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model is not a checkpoint, so it supports only float32 without XLA\. "
+        r"Remove",
+    ):
         sim(*arguments)
     with pytest.raises(ConfigError, match="nix does not exist, so there is no model to score with"):
         sim(*arguments, "--load_checkpoint_path", "nix")
@@ -395,7 +399,13 @@ def test_spec_without_split_or_label_is_refused(theirs: Path, tmp_path: Path, ol
 @pytest.mark.parametrize(
     ("place", "arguments", "kind", "message"),
     [
-        ("nowhere", SMALL, ConfigError, "nowhere is not a directory. Pass one with prepared data or with"),
+        (
+            "nowhere",
+            SMALL,
+            ConfigError,
+            r"nowhere is not a directory\. Pass a directory that contains prepared data or a "
+            r"feature",
+        ),
         ("empty", SMALL, ConfigError, r"neither prepared data nor feature_spec\.yaml.*--feature_spec"),
         ("records", [*SMALL, "--prebatch_train_size", 64], ConfigError, "is 64, but the train data has 48 rows per"),
         ("prepared", [*SMALL, "--prebatch_test_size", 48], ConfigError, "is 48, but the valid data is parquet"),

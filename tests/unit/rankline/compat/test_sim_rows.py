@@ -148,7 +148,7 @@ def test_saved_model_that_is_missing_or_of_other_features_is_refused(tmp_path: P
     with pytest.raises(ArtifactError, match="cannot be loaded as a SavedModel"):
         saved(tmp_path / "absent", make_spec())
     trained("din").export(tmp_path / "din")
-    with pytest.raises(ArtifactError, match=r"takes \['category_id_pos__offsets', .*the data has \['age'"):
+    with pytest.raises(ArtifactError, match=r"inputs \['category_id_pos__offsets',.*the data provides \['age'"):
         saved(tmp_path / "din", ratings.make_spec())
 
 
@@ -228,7 +228,7 @@ def test_position_that_was_saved_while_reading_is_the_one_to_go_on_at(rated: Pat
     resumed: Any = repeated(loader(rated), 3)
     resumed.load_state_dict(state)
     assert ages(resumed) == left
-    with pytest.raises(ConfigError, match="the saved position is for 3 passes per epoch, got 2"):
+    with pytest.raises(ConfigError, match="was saved with 3 passes per epoch, got 2"):
         repeated(loader(rated), 2).load_state_dict(state)  # type: ignore[attr-defined]
 
 

@@ -109,7 +109,7 @@ def test_init_names_a_row_that_contradicts_its_guesses(tmp_path: Path, monkeypat
     done = CliRunner().invoke(app, ["init", str(tmp_path / "rows.csv"), "--output", str(recipe)])
     assert done.exit_code == 1
     said = " ".join(done.output.split())
-    assert "rankline.yaml was written, but some rows do not fit it" in said
+    assert "rankline.yaml was written, but some rows do not match it" in said
     assert "rows.csv, row 300: column 'fee' is 'many', expected a number" in said
     assert read_recipe(recipe).dataset.inputs == ("fee", "user")
 

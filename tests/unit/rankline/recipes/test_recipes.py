@@ -63,7 +63,7 @@ def test_choices_of_another_model_are_listed() -> None:
 
 def test_encoding_of_another_kind_of_data_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="'mine' has the encoding RowsConfig, but its dataset amazon requires Sequence"
+        ConfigError, match="'mine' uses encoding RowsConfig, but its dataset amazon requires SequenceConfig"
     ):
         Recipe(name="mine", summary="", dataset=AMAZON)
 
@@ -163,7 +163,7 @@ def test_options_reach_the_config_that_a_config_holds(values: dict[str, Any], ex
 def test_option_that_is_no_list_of_numbers_is_refused() -> None:
     result = CliRunner().invoke(app([]), ["--sizes", "3,four"])
     assert result.exit_code == 2
-    assert "expected whole numbers" in " ".join(result.output.split())
+    assert "expected integers" in " ".join(result.output.split())
 
 
 def test_config_field_without_documentation_is_refused() -> None:
@@ -241,7 +241,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a text for a number": (_replaced("epochs: 2", "epochs: two"), "line 16: training.epochs is 'two', expected a"),
     "one for a list": (_replaced("[rows.csv, more/*.csv]", "rows.csv"), "line 3: data.files is 'rows.csv', expected"),
     "out of range": (_replaced("valid_share: 0.1", "valid_share: 2"), "line 13: rows: valid_share is 2.0, expected a"),
-    "twice": (WHOLE + "name: again\n", "line 18: 'name' is already defined in line 1"),
+    "twice": (WHOLE + "name: again\n", "line 18: 'name' is already defined on line 1"),
     "something missing": (
         _replaced("labels:\n  bought: {classes: [no, yes]}\n", ""),
         "line 1: the file is missing labels",

@@ -153,7 +153,7 @@ def test_follower_refuses_a_model_of_another_name(followed: Followed) -> None:
         followed.follower.step()
     assert followed.active == 1
     (trouble,) = (event for event in followed.events if "cannot be followed" in event)
-    assert "is not an ensemble of that name. Choose a version" in trouble
+    assert "is not an ensemble with that name. Choose a version" in trouble
 
 
 def test_follower_does_not_replace_a_version_of_its_own(followed: Followed) -> None:

@@ -224,14 +224,16 @@ def test_name_of_another_project_is_not_taken_over(store: Store, tmp_path: Path)
 @pytest.mark.parametrize("status", ["FAILED", "KILLED", "RUNNING"])
 def test_model_of_an_unfinished_run_is_refused(store: Store, tmp_path: Path, status: str) -> None:
     ensemble = exported(store, tmp_path, status=status)
-    with pytest.raises(ArtifactError, match=rf"which trained it, is {status} instead of FINISHED\. Train and export"):
+    with pytest.raises(
+        ArtifactError, match=rf"which trained the model, is {status}, expected FINISHED\. Train and export"
+    ):
         Registry(store.client).register(ensemble)
 
 
 def test_deleted_runs_lost_artifacts_and_damaged_files_are_refused(store: Store, tmp_path: Path) -> None:
     ensemble = exported(store, tmp_path)
     store.client.delete_run(ensemble.run_id)
-    with pytest.raises(ArtifactError, match="which trained it, was deleted"):
+    with pytest.raises(ArtifactError, match="which trained the model, was deleted"):
         Registry(store.client).register(ensemble)
     store.client.restore_run(ensemble.run_id)
     shutil.rmtree(store.client.get_run(ensemble.run_id).info.artifact_uri.removeprefix("file://"))

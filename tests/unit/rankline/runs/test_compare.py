@@ -188,7 +188,7 @@ def test_run_without_a_report_and_no_run_are_told(store: Store, tmp_path: Path) 
     run_id = store.run()
     (tmp_path / "bench.json").write_text('{"format_version": 1, "bench": []}')
     store.client.log_artifact(run_id, str(tmp_path / "bench.json"), "bench")
-    with pytest.raises(ArtifactError, match=f"run {run_id} has format version 1, but this Rankline reads 2"):
+    with pytest.raises(ArtifactError, match=f"run {run_id} has format version 1, expected 2"):
         read_report(store.reader, run_id)
 
 
@@ -196,7 +196,7 @@ def test_report_is_found_by_its_file_or_its_run(store: Store, report: BenchmarkR
     run_id = store.run()
     log_report(report, store.uri, run_id, tmp_path)
     assert find_report(str(tmp_path / "bench.json"), store.uri) == find_report(run_id, store.uri) == report
-    with pytest.raises(ArtifactError, match=f"{run_id[:8]} is neither an existing file nor the id of an MLflow run"):
+    with pytest.raises(ArtifactError, match=f"{run_id[:8]} is neither an existing file nor an MLflow run ID"):
         find_report(run_id[:8], store.uri)
 
 

@@ -50,8 +50,8 @@ def predict(repository: Path, *arguments: object) -> Result:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (["--X", "3"], r"missing ['x'] for model 'tiny'. Expected ['x'], got ['X']. Did you mean 'x' by 'X'?"),
-        (["--x", "3", "--y", "4"], "unknown ['y'] for model 'tiny'. Expected ['x'] and nothing else."),
+        (["--X", "3"], r"missing columns ['x'] for model 'tiny'. Expected ['x'], got ['X']. Did you mean 'x' by 'X'?"),
+        (["--x", "3", "--y", "4"], "unknown columns ['y'] for model 'tiny'. Expected only ['x']."),
         (["--x", "three"], "'x' has values of type string, expected INT64"),
     ],
 )
@@ -64,9 +64,9 @@ def test_row_that_does_not_fit_is_refused_before_loading(repository: Path, row: 
 def test_file_that_does_not_fit_is_refused_before_the_model_is_loaded(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("X,label\n1,0\n")
     output = predict(repository, "--input", tmp_path / "rows.csv").output
-    assert "the rows lack ['x']. Expected ['x'], got ['X', 'label']. Did you mean 'x' by 'X'?" in output
+    assert "the rows are missing columns ['x']. Expected ['x'], got ['X', 'label']. Did you mean 'x' by 'X'?" in output
     (tmp_path / "rows.csv").write_text("x\n1.5\n")
-    assert "'x' does not fit INT64" in predict(repository, "--input", tmp_path / "rows.csv").output
+    assert "'x' cannot be converted to INT64" in predict(repository, "--input", tmp_path / "rows.csv").output
 
 
 def test_bytes_of_a_file_do_not_reach_the_terminal(repository: Path, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_late_rows_that_do_not_fit_leave_no_file(
     (tmp_path / "rows.csv").write_text("x\n" + "1\n" * 50 + "1.5\n")
     done = predict(repository, "--input", tmp_path / "rows.csv", "--output", tmp_path / "scored.csv")
     assert done.exit_code == 1
-    assert "'x' does not fit INT64" in done.output
+    assert "'x' cannot be converted to INT64" in done.output
     assert not (tmp_path / "scored.csv").exists()
 
 
@@ -189,7 +189,7 @@ def schema(dtype: str) -> ModelSchema:
 )
 def test_users_are_numbers_or_texts_as_the_ensemble_says(user: int | str, dtype: str, expected: int | str) -> None:
     assert typed_user(user, schema(dtype), "user") == expected
-    with pytest.raises(ConfigError, match="user is 'A2IB', but users of this ensemble are integers"):
+    with pytest.raises(ConfigError, match="user is 'A2IB', but this ensemble requires integer user"):
         typed_user("A2IB", schema("int64"), "user")
 
 
@@ -293,7 +293,11 @@ def test_known_items_are_recommended_on_demand_only(tmp_path: Path) -> None:
 
 def test_missing_context_is_asked_for(tmp_path: Path) -> None:
     prepared, (client, _) = prepared_at(tmp_path / "prepared", CATALOGUE), client_of(INPUTS)
-    with pytest.raises(ConfigError, match=r"also takes \['country', 'hour'\].*Pass --context country=… --context hour"):
+    with pytest.raises(
+        ConfigError,
+        match=r"also requires \['country', 'hour'\].*Pass --context country=… --context "
+        r"hour",
+    ):
         best_items(client, prepared, 7, 1)
     with pytest.raises(ConfigError, match=r"contains \['contry'\], expected .*Did you mean 'country' by 'contry'"):
         check_context(prepared, client.schema, ["contry", "hour"])

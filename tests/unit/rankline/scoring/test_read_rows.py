@@ -82,7 +82,7 @@ def test_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        *((given, "not a column with a value") for given in (["userId", "1"], ["--userId"], ["--", "1"])),
+        *((given, "not a column option with a value") for given in (["userId", "1"], ["--userId"], ["--", "1"])),
         (["--item", "1", "--item=2"], "--item is passed twice: '1' and '2'"),
     ],
 )
@@ -192,7 +192,7 @@ def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:
     rows = ROWS.append_column("rating", pa.array([4.0, 2.0]))
     assert select(rows, schema_of("movieId", "userId")).column_names == ["userId", "movieId"]
     assert select(rows, schema_of("movieId", optional=("rating", "age"))).column_names == ["movieId", "rating"]
-    with pytest.raises(DataError, match=r"lack \['age'\]. Expected \['userId', 'age'\]"):
+    with pytest.raises(DataError, match=r"columns \['age'\]\. Expected \['userId', 'age'\]"):
         select(rows, schema_of("userId", "age"))
 
 
@@ -201,16 +201,22 @@ def test_column_that_may_be_missing_is_not_missed_in_silence() -> None:
     assert missing_columns(["user"], ["age"], ["user"]) == "scored as missing because the rows have no 'age'"
     some = missing_columns([], [f"I{n}" for n in range(1, 9)], ["label"])
     assert some == "scored as missing because the rows have no 'I1', 'I2', 'I3', 'I4', 'I5' and 3 more"
-    with pytest.raises(DataError, match=r"the exported model takes 'age', which the recipe no longer reads\. Use the"):
+    with pytest.raises(
+        DataError,
+        match=r"the exported model requires 'age', which the recipe no longer reads\. Use "
+        r"the",
+    ):
         missing_columns(["user"], ["age"], ["user", "age"])
-    with pytest.raises(DataError, match=r"the rows have no 'minutes'\. Did you mean 'minutes' by 'minuts'\? Rename"):
+    with pytest.raises(
+        DataError, match=r"the rows have no column 'minutes'\. Did you mean 'minutes' by 'minuts'\? Rename"
+    ):
         missing_columns(["user"], ["minutes"], ["user", "minuts"])
 
 
 def test_lists_do_not_go_into_csv(tmp_path: Path) -> None:
     rows = pa.table({"userId": [1], "tags": [[1, 2]]})
     with pytest.raises(
-        ConfigError, match=r"CSV cannot represent \['tags'\], which are lists. Pass --output FILE.jsonl"
+        ConfigError, match=r"CSV cannot represent the list columns \['tags'\]\. Pass --output FILE\.jsonl"
     ):
         check_columns(rows, ["score"], "csv")
     check_columns(rows, ["score"], "jsonl")

@@ -66,7 +66,7 @@ def test_integers_of_any_width_are_taken_unchanged_or_refused(given: str, taken:
             assert to_tensor(column, tensor).dtype == taken
             assert to_tensor(column, tensor)[:, 0].tolist() == values.tolist()
         else:
-            with pytest.raises(RequestError, match="'userId' does not fit"):
+            with pytest.raises(RequestError, match="'userId' cannot be converted to"):
                 to_tensor(column, tensor)
 
 
@@ -75,7 +75,7 @@ def test_floats_are_rounded_and_stay_finite(values: list[float]) -> None:
     with np.errstate(over="ignore"):
         expected = np.array(values).astype(np.float32)
     if np.any(np.isinf(expected) & np.isfinite(values)):
-        with pytest.raises(RequestError, match="'price' does not fit FP32: .* would become infinite"):
+        with pytest.raises(RequestError, match="'price' cannot be converted to FP32: .* would become infinite"):
             to_tensor(values, FP32)
     else:
         np.testing.assert_array_equal(to_tensor(values, FP32)[:, 0], expected)
@@ -87,13 +87,13 @@ def test_floats_are_rounded_and_stay_finite(values: list[float]) -> None:
         (["1"], INT64, "'userId' has values of type string, expected INT64. Convert strings such as '1' to numbers"),
         ([None, "2024-01-02"], INT64, r"If '2024-01-02' is a time, .*parse_dates=\['userId'\]"),
         ([1], TEXT, "'title' has values of type int64, expected BYTES"),
-        ([1.5], INT64, "'userId' does not fit INT64: .*1.5"),
-        ([2**40], INT32, "'userId' does not fit INT32: .*1099511627776"),
-        ([2**70], INT64, "'userId' is not a column of INT64: .*too large"),
-        ([1, -(2**63) - 1], INT64, "'userId' is not a column of INT64: .*too large"),
-        (np.array([[1, "a"]], dtype=object), PAIRS, "'pair' is not a column of INT64: .*'a'"),
-        ([1.0, -1e39], FP32, "'price' does not fit FP32: -1e[+]39 would become infinite"),
-        (5, INT64, "'userId' is not a column of INT64"),
+        ([1.5], INT64, "'userId' cannot be converted to INT64: Float.*1.5"),
+        ([2**40], INT32, "'userId' cannot be converted to INT32: Integer.*1099511627776"),
+        ([2**70], INT64, "'userId' cannot be read as a column of INT64 values.*too large"),
+        ([1, -(2**63) - 1], INT64, "'userId' cannot be read as a column of INT64 values.*too large"),
+        (np.array([[1, "a"]], dtype=object), PAIRS, "'pair' cannot be read as a column of INT64 values.*'a'"),
+        ([1.0, -1e39], FP32, r"'price' cannot be converted to FP32: -1e\+39 would become infinite"),
+        (5, INT64, "'userId' cannot be read as a column of INT64"),
         ("5", INT64, "'userId' is the single value '5', expected a column"),
         ([1, None, None], INT64, "'userId' has 2 nulls, which INT64 cannot represent"),
         ([[1], [1, 2]], LISTS, r"'genres' has ragged lists \(1 to 2 values, 0 nulls\)"),
@@ -179,11 +179,11 @@ def test_lists_are_padded_to_a_fixed_width() -> None:
     [
         ([1, 2], "'genres' has values of type int64, expected lists of INT64"),
         (["1|2|3"], r"'genres' has values of type string, expected lists of INT64: \[1, 2, 3\]\."),
-        ([[1, None]], "'genres' has lists with missing values, expected lists of INT64 without any. Remove missing"),
+        ([[1, None]], r"'genres' has lists with missing values, which INT64 cannot represent\. Remove the missing"),
         ([[[1]]], "'genres' has nested lists"),
         ([["a"]], "'genres__values' has values of type string, expected INT64"),
-        ([[1.5]], "'genres__values' does not fit INT64"),
-        ([[1], 2], "'genres__values' is not a column of INT64"),
+        ([[1.5]], "'genres__values' cannot be converted to INT64"),
+        ([[1], 2], "'genres__values' cannot be read as a column of INT64"),
     ],
 )
 def test_lists_that_do_not_fit_are_refused(values: Any, message: str) -> None:

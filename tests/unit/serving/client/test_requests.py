@@ -182,17 +182,23 @@ def test_ranking_takes_a_single_column_without_its_name(candidates: Any) -> None
     ("row", "candidates", "of", "error"),
     [
         (ROW, [], ITEM, "there are no candidates, expected at least one"),
-        (ROW, ["a"], schema(), "model 'm' takes one candidate per row. Predict one row per candidate"),
+        (
+            ROW,
+            ["a"],
+            schema(),
+            r"model 'm' accepts only one candidate per row\. Call predict with one row per "
+            r"candidate",
+        ),
         (ROW, ["a"], BOTH, r"candidates are a list, expected a mapping from \['item', 'price'\] to columns"),
         (ROW, {"item": ["a", "b"], "price": [1.0]}, BOTH, r"columns differ in length: {'item': 2, 'price': 1}"),
         (ROW | {"item": "a"}, ["a"], ITEM, r"the row contains \['item'\], which belong to the candidates"),
         ([1], ["a"], ITEM, "the row is a list, expected a mapping from names to values"),
-        (ROW, {"item": ["a"], "age": [3]}, ITEM, r"unknown \['age'\]"),
+        (ROW, {"item": ["a"], "age": [3]}, ITEM, r"unknown columns \['age'\]"),
         (
             ROW,
             {"item": ["a", "b"], "user": [3, 4]},
             ITEM,
-            r"\['user'\] have one value per candidate, expected a single value in the row",
+            r"\['user'\], expected a single value shared by all",
         ),
         (ROW, [["a", "b"]], ITEM, r"candidates contain lists, expected one value per candidate for \['item'\]"),
     ],
@@ -231,7 +237,7 @@ def test_rows_of_candidates_are_cut_to_the_batch_size() -> None:
 def test_rows_of_candidates_that_do_not_fit_are_refused(items: Any, error: str) -> None:
     with pytest.raises(RequestError, match=error):
         prepare(columns(items, 2), ITEM, tensors)
-    with pytest.raises(RequestError, match="{'item': 2, 'price': 1} candidates, expected the same number of each"):
+    with pytest.raises(RequestError, match=r"\{'item': 2, 'price': 1\}\. Pass the same number in each"):
         prepare(columns([["a", "b"]], 1) | {"price": [1.0]}, BOTH, tensors)
 
 
@@ -302,13 +308,13 @@ def test_lists_and_masks_may_be_given_as_tensors() -> None:
 @pytest.mark.parametrize(
     ("columns", "error"),
     [
-        ({"n": [1]}, r"missing \['tags'\] for model 'm'. Expected \['n', 'tags', 'note'\], got \['n'\]"),
-        ({"n": [1], "tags__values": [[1]]}, r"missing \['tags__nnzs'\]"),
+        ({"n": [1]}, r"missing columns \['tags'\] for model 'm'\. Expected \['n', 'tags', 'note'\], got \['n'\]"),
+        ({"n": [1], "tags__values": [[1]]}, r"missing columns \['tags__nnzs'\]"),
         ({"n": [1], "tags": [[1], []]}, r"columns differ in length: {'n': 1, 'tags': 2}"),
         ({"n": [None], "n__valid": [True], "tags": [[1]]}, "'n' has 1 nulls, which INT64 cannot represent"),
         ([1], "rows have type list, expected a table, a mapping from names to columns or values, or a list"),
         ({"n": [1, 2], "tags": [[], []], "note": "é"}, "'note' is the single value 'é', expected a column"),
-        ([{"n": 1}, {"tags": [1], "m": 3}], r"unknown \['m'\]"),
+        ([{"n": 1}, {"tags": [1], "m": 3}], r"unknown columns \['m'\]"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(columns: Any, error: str) -> None:

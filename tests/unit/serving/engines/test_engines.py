@@ -45,22 +45,22 @@ def test_engine_is_that_of_the_trained_format_or_onnx(trained_format: str, name:
 @pytest.mark.parametrize(
     ("trained_format", "name", "expected"),
     [
-        (SAVED_MODEL, "pytorch", "runs model.savedmodel: tensorflow, onnx"),
-        (TORCH_SCRIPT, "tensorflow", "runs model.pt: pytorch, onnx"),
-        (TORCH_SCRIPT, "jax", "runs model.pt: pytorch, onnx"),
+        (SAVED_MODEL, "pytorch", "supports model.savedmodel: tensorflow, onnx"),
+        (TORCH_SCRIPT, "tensorflow", "supports model.pt: pytorch, onnx"),
+        (TORCH_SCRIPT, "jax", "supports model.pt: pytorch, onnx"),
     ],
 )
 def test_engine_of_another_format_is_refused(trained_format: str, name: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match=f"engine is '{name}', expected one that {expected}"):
+    with pytest.raises(ConfigError, match=f"engine is '{name}', expected an engine that {expected}"):
         engine_for(trained_format, name)
 
 
 def test_format_without_an_engine_is_refused() -> None:
     with pytest.raises(
-        ArtifactError, match="no engine runs model.jax without conversion. Available: .*model.savedmodel"
+        ArtifactError, match=r"no engine runs model\.jax without conversion\. Supported formats.*model.savedmodel"
     ):
         engine_for("model.jax")
-    with pytest.raises(ConfigError, match="no engine uses the backend 'jax', expected one of onnxruntime, pytorch"):
+    with pytest.raises(ConfigError, match="unknown engine backend 'jax', expected one of onnxruntime, pytorch"):
         engine_of_backend("jax")
 
 

@@ -48,8 +48,8 @@ ANSWERS = "[ $1 != version ] || { echo 26.1.5 amd64; exit 0; }"
 @pytest.mark.parametrize(
     ("docker", "message"),
     [
-        ("echo 20.10.24 amd64", r"the engine is 20.10.24, expected 25 or later\. Upgrade it"),
-        ("echo 26.1.5 arm64", r"the engine runs on arm64, but the server requires amd64\. Set DOCKER_HOST"),
+        ("echo 20.10.24 amd64", r"Docker Engine is version 20\.10\.24, expected 25 or later\. Upgrade it"),
+        ("echo 26.1.5 arm64", r"Docker Engine runs on arm64, but the server requires amd64\. Set DOCKER_HOST"),
         ("echo Cannot connect to the Docker daemon. >&2; exit 1", r"Cannot connect .*\. Start Docker Engine 25"),
         (f"{ANSWERS}; echo 'write /x: no space left on device' >&2; exit 1", r"docker build: .*docker builder prune"),
     ],

@@ -174,7 +174,7 @@ def test_column_left_out_is_missing_in_every_row() -> None:
 
 def test_float_left_out_is_nan_and_list_is_missing() -> None:
     call = tensor_call(plan_of())
-    with pytest.raises(RequestError, match="'tags' is missing, first in row 0"):
+    with pytest.raises(RequestError, match="'tags' has missing values, first in row 0"):
         call({"price": np.ones((1, 1), np.float32)})
     lists = {"tags__values": np.array([[3]]), "tags__nnzs": np.ones((1, 1), np.int32)}
     assert np.isnan(call(lists)["price"]).all()
@@ -191,7 +191,7 @@ def test_config_and_client_know_optional_columns(tmp_path: Path) -> None:
     assert tags.lengths is not None
     check({"key": [1], "price": [1.0]}, schema)
     check({"key": [1], "price": [1.0], "word": [None], "tags": [[1, 2]]}, schema)
-    with pytest.raises(RequestError, match=r"missing \['price'\]"):
+    with pytest.raises(RequestError, match=r"missing columns \['price'\]"):
         check({"key": [1], "word": ["a"]}, schema)
 
 

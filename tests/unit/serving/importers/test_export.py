@@ -135,7 +135,9 @@ def test_raw_lists_may_begin_with_an_empty_one(export: Callable[..., ExportedEns
     path = model_of(tmp_path / "lists", total, tf.TensorSpec((None, None), tf.int64, "tags"))
     with pytest.raises(DataError, match="'tags' of the sample has only empty lists"):
         export(path, sample([], []), workflow=None)
-    with pytest.raises(DataError, match="'tags' is missing in row 1 of the sample, and would reach the model"):
+    with pytest.raises(
+        DataError, match="'tags' has a missing list in row 1 of the sample, which would reach the model"
+    ):
         export(path, sample([1], None), workflow=None)
     ensemble = export(path, sample([], [1, 2], [3]), workflow=None)
     with open_ensemble(ensemble) as client:
@@ -170,7 +172,7 @@ BAD_MODELS: dict[str, tuple[Callable[..., Any], type[RanklineError], str]] = {
     "an id that is not in its table": (
         lambda tf, user: {"out": tf.gather(tf.constant([1.0]), user + 1)},
         ExportError,
-        r"cannot run the sample: indices\[\d+,0\] = \d+ is not in \[0, 1\)",
+        r"the SavedModel failed on the sample: indices\[\d+,0\] = \d+ is not in \[0, 1\)",
     ),
     "Python": (
         lambda tf, user: {
@@ -291,7 +293,7 @@ def test_integer_that_an_input_does_not_hold_is_refused(
     dtype: str, largest: int, refused: int, export: Callable[..., ExportedEnsemble], tmp_path: Path
 ) -> None:
     path = onnx_of(f"g ({dtype}[N, 1] user) => (float[N, 1] out) {{ out = Cast <to = 1> (user) }}", tmp_path / "m.onnx")
-    message = f"column 'user' is {refused}, expected values that fit {dtype}"
+    message = f"column 'user' contains {refused}, which is out of range for {dtype}"
     with pytest.raises(DataError, match=message):
         export(path, pa.table({"user": [1, refused]}), workflow=None)
     with open_ensemble(export(path, pa.table({"user": [1, largest]}), workflow=None)) as client:
@@ -354,7 +356,7 @@ def test_matrix_without_names_is_filled_by_position_with_a_note(
     (said,) = export(path, pa.table({"b": [1.0], "a": [2]}), workflow=None).manifest.details["assumed"]
     assert said.startswith("The model does not name its features, so they are matched by position, as in the sample")
     assert ": b, a. " in said
-    with pytest.raises(ConfigError, match="--missing 0 applies to XGBoost"):
+    with pytest.raises(ConfigError, match="--missing 0 is supported only for XGBoost"):
         export(path, pa.table({"b": [1.0], "a": [2]}), workflow=None, missing=0.0)
     with pytest.raises(ExportError, match=r"2 columns, but the sample has 3: \['b', 'a', 'c'\]"):
         export(path, pa.table({"b": [1.0], "a": [2], "c": [3]}), workflow=None)

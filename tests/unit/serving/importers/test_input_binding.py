@@ -51,7 +51,7 @@ BAD_SAMPLES: dict[str, tuple[Input, pd.DataFrame, str]] = {
     "an id that wraps around": (
         Input(name="user", dtype="int32", shape=(None, 1)),
         ROWS.assign(user=[0, 2**32 + 5, 7, 1, 9]),
-        r"column 'user' is 4294967301, expected values that fit int32\. Drop such rows",
+        r"column 'user' contains 4294967301, which is out of range for int32\. Drop such rows",
     ),
     "a list that is too long": (
         Input(name="tags", dtype="int64", shape=(None, 3)),
@@ -61,12 +61,12 @@ BAD_SAMPLES: dict[str, tuple[Input, pd.DataFrame, str]] = {
     "a value of a list that wraps around": (
         Input(name="tags" + VALUES, dtype="uint8", shape=(None,)),
         ROWS.assign(tags=[[1], [], [300], [2], [3]]),
-        r"column 'tags' is 300, expected values that fit uint8\.",
+        r"column 'tags' contains 300, which is out of range for uint8\.",
     ),
     "a missing list": (
         Input(name="tags", dtype="int64", shape=(None, None)),
         ROWS.assign(tags=[[1], None, [3], [2], [3]]),
-        "'tags' is missing in row 1 of the sample",
+        "'tags' has a missing list in row 1 of the sample",
     ),
 }
 

@@ -261,7 +261,7 @@ def test_custom_layer_is_refused_by_name(keras: Any, tmp_path: Path) -> None:
     price = keras.Input((1,), name="price")
     path = saved(keras.Model(price, Twice()(price)), tmp_path)
     with pytest.raises(
-        ArtifactError, match=r"Twice.*, expected only parts of Keras that do nothing but compute\. Build the model"
+        ArtifactError, match=r"Twice.*, expected only parts of Keras without side effects\. Build the model"
     ):
         Model(path)
 

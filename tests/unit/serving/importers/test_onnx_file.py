@@ -180,7 +180,7 @@ def test_missing_weights_are_refused(tmp_path: Path) -> None:
 
 
 def test_fixed_batch_of_one_row_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="'a' of 1 rows, expected any number.*dynamic axis"):
+    with pytest.raises(ArtifactError, match="requires 1 rows for input 'a', expected any number.*dynamic axis"):
         Model(doubled(tmp_path, shape="[1, 1]"))
 
 

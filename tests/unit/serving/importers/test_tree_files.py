@@ -340,9 +340,9 @@ def test_lightgbm_damage_is_refused(pattern: str, by: str, message: str, two_tre
         ("regret num_class:3", "'regret', expected one of custom, none, lambdarank"),
         ("multiclass num_class:1", "has 3 classes, but its objective has 1"),
         ("multiclassova num_class:1000000000", "has 3 classes, but its objective has 1000000000"),
-        ("multiclassova num_class:3 sigmoid:0", "numbers above 0"),
-        ("multiclassova num_class:3 sigmoid:nan", "numbers above 0"),
-        ("multiclass num_class:three", "numbers above 0"),
+        ("multiclassova num_class:3 sigmoid:0", "must be positive numbers"),
+        ("multiclassova num_class:3 sigmoid:nan", "must be positive numbers"),
+        ("multiclass num_class:three", "must be positive numbers"),
     ],
 )
 def test_lightgbm_objective_that_contradicts_the_file_is_refused(objective: str, message: str, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_strings_and_masks_are_widened() -> None:
         (batch(1, 0), "'item' has no candidates, expected at least one per row"),
         (batch(1, 51), "'item' has 51 candidates per row, expected at most 50"),
         (batch(21, 50), "21 rows have 50 candidates each, expected at most 1000 in all"),
-        ([*batch(1, 2)[:2], np.zeros((1, 3))], "{'item': 2, 'category': 3} candidates, expected the same number"),
+        ([*batch(1, 2)[:2], np.zeros((1, 3))], r"\{'item': 2, 'category': 3\}\. Pass the same number"),
     ],
 )
 def test_candidates_that_do_not_fit_are_refused(tensors: Any, message: str) -> None:
@@ -94,7 +94,7 @@ def test_candidates_that_do_not_fit_are_refused(tensors: Any, message: str) -> N
 
 def test_outputs_without_a_value_per_candidate_are_refused() -> None:
     candidates().check_results([np.zeros((2, 1)), np.zeros((2, 3))], (2, 3))
-    with pytest.raises(ValueError, match=r"'score' has the shape \[2, 1\] for \[2, 3\] candidates"):
+    with pytest.raises(ValueError, match=r"'score' has shape \[2, 1\], expected \[2, 3\]: one score per candidate"):
         candidates().check_results([np.zeros((2, 1)), np.zeros((2, 1))], (2, 3))
 
 

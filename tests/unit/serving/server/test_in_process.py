@@ -110,7 +110,7 @@ def test_in_process_refuses_what_a_server_refuses(tmp_path: Path, adder: Engine)
     with open_ensemble(export(tmp_path / "models", adder, fused=False)) as client:
         with pytest.raises(RequestError, match="lists of 5 values, expected at most 4"):
             client.predict({**ROW, "history": [[1] * 5]})
-        with pytest.raises(RequestError, match="^adder could not run the rows: id 91 is not in the table$"):
+        with pytest.raises(RequestError, match="^adder failed to score the rows: id 91 is not in the table$"):
             client.predict({**ROW, "item": [91]})
 
 

@@ -233,17 +233,17 @@ def test_rows_without_histories_are_imported_by_their_channels(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("{continuous: [user_age]", "{all: [user_age, user_id]", "channel_spec has 'all'"),
+        ("{continuous: [user_age]", "{all: [user_age, user_id]", "channel_spec has the unknown channel 'all'"),
         ("label: [label]}", "}", "channel 'label' is empty"),
-        ("label: [label]}", "label: [label]}\nmetadata: {heads: [{column: b}]}", "heads are for .*b"),
+        ("label: [label]}", "label: [label]}\nmetadata: {heads: [{column: b}]}", "heads lists .*b"),
         ("label: [label]}", "label: [label]}\nmetadata: {heads: [{task: b}]}", r"a head\.column: field"),
-        ("user_gender, user_id, tags]", "user_age]", r"feature_spec\.user_age.* lacks 'cardinality'"),
+        ("user_gender, user_id, tags]", "user_age]", r"feature_spec\.user_age.* is missing 'cardinality'"),
         ("[user_age], categorical: [user_gender, user_id, tags]", "[tags]", r"feature_spec\.tags"),
         ("user_id: {dtype: torch.int32", "user_id: {dtype: tf.float32", r"user_id\.dtype is float32"),
         ("  train:", "  fit:", r"source_spec has \['fit', 'test'\]"),
         ("  test:", "  other:", r"source_spec has \['other', 'train'\]"),
         ("categorical: [user_gender", "target_item_features: [user_gender], categorical: [user_id",
-         r"'target_item_features' and 'positive_history' have features of \[4\] and \[\] ids"),
+         r"'target_item_features' and 'positive_history' have features with \[4\] and \[\] ids"),
     ],
 )  # fmt: skip
 def test_import_data_names_unusable_channels(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -257,7 +257,7 @@ def test_import_data_names_unusable_channels(tmp_path: Path, old: str, new: str,
     ("files", "kind", "message"),
     [
         ({"c": "5,1,7,0\n1,,7,0.5\n"}, DataError, r"c\.csv: row 2: 'label' is 0\.5"),
-        ({"d": "4,9,1,2,57,7\n"}, DataError, "every label of the valid rows is 1"),
+        ({"d": "4,9,1,2,57,7\n"}, DataError, "every label in the valid split is 1"),
         ({"c": "5,1,7,0\n"}, SpecError, r"its chunks contain \[2, 1\] rows"),
         ({"c": "5,1,7,0\n2656,,7,1\n"}, SpecError, "'user_id' contains 2656 in row 2, but .*cardinality is 2655"),
     ],

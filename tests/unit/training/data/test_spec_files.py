@@ -152,10 +152,10 @@ def test_csv_takes_booleans_and_numbers_of_every_kind(tmp_path: Path) -> None:
         ("1,x\n", (GENDER, AGE), DataError, "invalid value 'x'"),
         ("1,300\n", (GENDER, AGE), DataError, "int8: invalid value '300'"),
         ("gender,age\n1,30\n", (GENDER, AGE), DataError, "first line, which is a header"),
-        (",30\n", (GENDER, AGE), DataError, "'gender' lacks 1 values"),
+        (",30\n", (GENDER, AGE), DataError, "'gender' contains 1 nulls"),
         ("1,3\n4,3\n", (GENDER, AGE), SpecError, "'gender' contains 4 in row 2, but .*cardinality is 3"),
         ("-1,3\n", (GENDER, AGE), SpecError, "contains -1 in row 1"),
-        ("1 2,1\n1 2 3 4,0\n", (ITEMS, LABEL), SpecError, "'items' has a list of 4 in row 2"),
+        ("1 2,1\n1 2 3 4,0\n", (ITEMS, LABEL), SpecError, "'items' has 4 values in row 2"),
         ("1 2,1\n1 21,0\n", (ITEMS, LABEL), SpecError, "'items' contains 21 in row 2"),
         ("1 2,1\n1;2,0\n", (ITEMS, LABEL), DataError, "lists as space-separated numbers"),
     ],
@@ -199,7 +199,7 @@ def test_damaged_files_of_a_spec_are_named(tmp_path: Path, kind: str) -> None:
 
 def test_spec_files_refuse_missing_files_odd_names_and_uncountable_rows(tmp_path: Path) -> None:
     records(tmp_path / "a", {"items": [1, 2]})
-    with pytest.raises(SpecError, match=r"train\[0\]\.features are lists only"):
+    with pytest.raises(SpecError, match=r"train\[0\]\.features contains only lists, so the"):
         table_of(data_set(tmp_path, Chunk(type=TFRECORD, features=("items",), files=("a",)), features=(ITEMS,)))
     with pytest.raises(SpecError, match=r"train\[0\]\.files\[1\]: file .* does not exist"):
         data_set(tmp_path, Chunk(type=CSV, features=("age",), files=("a", "b")), features=(AGE,))

@@ -43,7 +43,7 @@ def test_class_logloss_takes_the_chance_of_the_right_class() -> None:
     expected = -(2 * np.log(0.5) + np.log(1e-7) + np.log(0.4)) / 4
     assert class_logloss(KINDS) == pytest.approx(expected)
     assert class_logloss(ScoredRows.of(np.array([0.0]), np.array([[1.0, 0.0]]))) == 0
-    with pytest.raises(ValueError, match=r"^labels contain values other than the numbers of 3 classes\.$"):
+    with pytest.raises(ValueError, match=r"^labels contain values other than the indices of the 3 classes\.$"):
         class_logloss(ScoredRows.of(np.array([0.5]), np.array(CHANCES[:1])))
 
 

@@ -275,7 +275,7 @@ def has_dense_features_of_keras(spec: FeatureSpec) -> Any:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (uses_an_input_beside_its_features, "outside DenseFeatures"),
+        (uses_an_input_beside_its_features, "bypasses DenseFeatures"),
         (has_dense_features_of_keras, "expected those from rankline.training.models.layers"),
     ],
 )

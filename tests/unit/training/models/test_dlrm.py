@@ -108,8 +108,8 @@ def first_kernel(model: Any) -> Any:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (spec_of([7, 9], 0), "needs categories and numbers, got 2 and 0 of them. Use model 'mlp'"),
-        (spec_of([], 2), "needs categories and numbers, got 0 and 2 of them"),
+        (spec_of([7, 9], 0), r"requires categorical and continuous features, got 2 and 0\. Use model 'mlp'"),
+        (spec_of([], 2), r"requires categorical and continuous features, got 0 and 2\. Use model"),
         (spec_of([7], 2, categorical=("C0", "tags")), r"one value per row, but \['tags'\] are lists"),
     ],
 )

@@ -288,8 +288,8 @@ WITH_AGE = replace(SPEC, features=(*SPEC.features, AGE), channels={**SPEC.channe
 @pytest.mark.parametrize(
     ("name", "spec", "message"),
     [
-        ("sim", PLAIN, r"'sim' takes rows with a history .*Choose one of .*dcnv2, .*mlp"),
-        ("torch_mlp", SPEC, r"'torch_mlp' takes rows without .* Choose one of dien, din, sim\."),
+        ("sim", PLAIN, "'sim' requires rows with a history and.*Choose one of .*dcnv2, .*mlp"),
+        ("torch_mlp", SPEC, r"'torch_mlp' requires rows without a.* Choose one of dien, din, sim\."),
         ("din", WITH_AGE, r"only ids of users, items and histories, got \['age'\]"),
     ],
 )

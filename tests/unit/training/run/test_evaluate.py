@@ -92,9 +92,9 @@ KINDS = Head("kind", task=MULTICLASS, classes=("a", "b", "c"))
 @pytest.mark.parametrize(
     ("labels", "heads", "message"),
     [
-        ([0, 0.5], CLICK, "other than 0 and 1.*of every label: 0 and 1"),
-        ([0, 3], [KINDS], "numbers of 3 classes.*of every label: 0 to 2"),
-        ([[1, 5], [0, 1]], [*CLICK, KINDS], "numbers of 3 classes.*of every label: 0 and 1 and 0 to 2"),
+        ([0, 0.5], CLICK, "other than 0 and 1.*for every label: 0 and 1"),
+        ([0, 3], [KINDS], "indices of the 3 classes.*for every label: 0 to 2"),
+        ([[1, 5], [0, 1]], [*CLICK, KINDS], "indices of the 3 classes.*for every label: 0 and 1 and 0 to 2"),
     ],
 )
 def test_evaluate_names_labels_that_can_be_measured(labels: Any, heads: Any, message: str) -> None:

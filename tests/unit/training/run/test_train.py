@@ -173,7 +173,7 @@ def test_run_is_refused_on_a_device_that_cannot_be_had(
     [
         ({"optimizer": "magic"}, "'magic'. Available"),
         ({"model": TorchMLPConfig(), "optimizer": "magic"}, "'magic'. Available"),
-        ({"model": DINConfig()}, "model 'din' takes rows with a history"),
+        ({"model": DINConfig()}, "model 'din' requires rows with a history"),
     ],
 )
 def test_run_is_refused_before_anything_is_recorded(

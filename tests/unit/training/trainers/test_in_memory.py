@@ -196,7 +196,11 @@ def test_choices_about_steps_are_neither_recorded_nor_accepted() -> None:
     assert {"trees", "epochs", "batch_size", "seed"} <= recorded.keys()
     assert not {"learning_rate", "optimizer", "weight_averaging"} & recorded.keys()
     CONFIG.check_read(["trees", "epochs"])
-    with pytest.raises(ConfigError, match="'lightgbm' is not trained in steps and does not use learning_rate. Leave"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'lightgbm' is not trained in steps and does not use learning_rate\. Omit "
+        r"it",
+    ):
         CONFIG.check_read(["learning_rate", "trees"])
     assert TrainConfig().params == TrainConfig().to_dict()
 
@@ -235,7 +239,11 @@ def test_in_memory_run_is_recorded_and_its_model_scores_data_frames(tables: Case
 
 @pytest.mark.parametrize(
     ("changes", "num_workers", "message"),
-    [({"xla": True}, 1, "is not one"), ({"precision": "float16"}, 1, "is not one"), ({}, 2, "one worker, got 2")],
+    [
+        ({"xla": True}, 1, "networks, not to bayesian"),
+        ({"precision": "float16"}, 1, "networks, not to bayesian"),
+        ({}, 2, "one worker, got 2"),
+    ],
 )
 def test_in_memory_trainer_refuses_choices_of_networks(
     case: Case, changes: dict[str, Any], num_workers: int, message: str

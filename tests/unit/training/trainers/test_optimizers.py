@@ -168,8 +168,8 @@ def test_weight_decay_is_decoupled_and_spares_tables(fit: Any, name: str) -> Non
     ("name", "options", "message"),
     [
         ("magic", {}, "'magic'. Available.*: adagrad, adam, lazy_adam"),
-        ("sgd", {"table_lr_scale": 2.0}, "'sgd' uses one learning rate"),
-        ("adam", {"table_lr_scale": 2.0}, "'adam' uses one learning rate"),
+        ("sgd", {"table_lr_scale": 2.0}, "'sgd' does not support table"),
+        ("adam", {"table_lr_scale": 2.0}, "'adam' does not support table"),
     ],
 )
 @pytest.mark.parametrize("framework", ["keras", "torch"])

@@ -129,7 +129,7 @@ def test_chances_that_come_true_as_often_as_they_say_are_calibrated() -> None:
 
 
 def test_class_number_beyond_the_classes_cannot_be_measured() -> None:
-    with pytest.raises(ValueError, match="labels contain values other than the numbers of 3 classes"):
+    with pytest.raises(ValueError, match="labels contain values other than the indices of the 3 classes"):
         quality(np.array([0.0, 3.0]), np.full((2, 3), 1 / 3), task=MULTICLASS)
     with pytest.raises(ValueError, match="^no rows have a label"):
         score_heads(HEADS, np.full((2, 3), np.nan), np.zeros((2, 5)))

@@ -191,7 +191,7 @@ def test_column_that_is_not_of_a_candidate_is_refused(
     [
         ({"item": np.zeros((1, 0), dtype=object)}, r"'item' has shape \[1, 0\], expected at least one candidate"),
         ({"item": np.array([b"a"], dtype=object)}, r"'item' has shape \[1\], expected at least one candidate per row"),
-        ({"price": np.ones((1, 2), np.float32)}, r"candidates {.*'price': \[1, 2\].* do not match each other"),
+        ({"price": np.ones((1, 2), np.float32)}, r"candidate shapes.*'price': \[1, 2\].* do not match each other"),
         ({"user": np.array([7, 8])}, "do not match each other or the number of rows"),
         ({"price": np.ones((1, 3))}, "'price' is float64, expected float32"),
     ],
@@ -271,7 +271,7 @@ def test_rows_with_several_candidates_are_compared_with_each_alone(tmp_path: Pat
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (MindingOthers, r"scores differ: {'user': .*'item': .*} scores .* alone and .* among other candidates"),
+        (MindingOthers, r"the scores of {'user': .*'item': .*} are .* alone and .* among other candidates"),
         (OnePerRow, "returns 3 scores for 3 rows with 3 candidates each, expected 9: its output is not one score per"),
     ],
 )

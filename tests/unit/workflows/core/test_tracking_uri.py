@@ -64,6 +64,6 @@ def test_artifact_without_a_store_keeps_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a%41", "x?y", "%2e"])
 def test_path_that_mlflow_reads_otherwise_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"which MLflow cannot open\. Rename the directory"):
+    with pytest.raises(ConfigError, match=r"which MLflow does not support\. Rename the directory"):
         uri_of_file(tmp_path / name / "mlflow.db")
     assert file_of(uri_of_file(tmp_path / "100% a&b" / "mlflow.db")) == tmp_path / "100% a&b" / "mlflow.db"

@@ -172,7 +172,7 @@ def test_too_many_malformed_lines_stop_the_reading(tmp_path: Path) -> None:
     assert list(read_amazon(tmp_path).dropped.values()) == [100]
     write(tmp_path, {"reviews.json": REVIEWS * 50 + "no\n" * 101})
     assert refusal(tmp_path) == (
-        "DIR/reviews.json: 101 of 251 lines are malformed, more than 100 and 1.0% of them. The first are: "
+        "DIR/reviews.json: 101 of 251 lines are malformed, more than 100 lines and 1.0% of the file. The first are: "
         + "; ".join(f"reviews.json, line {n}: 'no' is neither JSON nor a Python literal" for n in (151, 152, 153))
         + ". Fix the file."
     )
@@ -241,10 +241,10 @@ def test_lines_that_are_no_sequence_are_malformed(tmp_path: Path) -> None:
     [
         ({}, "DIR contains no Amazon reviews. Expected sequences.txt"),
         ({"reviews.json": ""}, "DIR/reviews.json is empty"),
-        ({"reviews.json": ITEMS}, "DIR/reviews.json contains no review. reviews.json, line 1: reviewerID is 'None'"),
+        ({"reviews.json": ITEMS}, "DIR/reviews.json contains no reviews. reviews.json, line 1: reviewerID is 'None'"),
         ({"reviews.json": REVIEWS, "meta.json": ""}, "DIR/meta.json is empty"),
         ({"reviews.json": REVIEWS, "reviews.json.gz": REVIEWS}, "contains both reviews.json and reviews.json.gz"),
-        ({"sequences.txt": "x\n"}, "DIR/sequences.txt contains no user with items"),
+        ({"sequences.txt": "x\n"}, "DIR/sequences.txt contains no users with items"),
         ({"sequences.txt": "1 2", "item2attributes.json": "{"}, "DIR/item2attributes.json is not JSON"),
         ({"sequences.txt": "1 2", "item2attributes.json": '{"1.5": []}'}, "item '1.5' has '[]'"),
     ],

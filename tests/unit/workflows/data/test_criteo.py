@@ -140,8 +140,8 @@ def test_memory_is_bounded_by_batches_of_some_megabytes_that_each_belong_to_one_
     ("bad", "expected"),
     [
         (line(C26="1\t2"), "line 3: 41 cells, expected 40"),
-        (line(I13="x" * 50), f"row 3: I13 is '{'x' * 40}…', expected a whole number"),
-        (line(I1="9223372036854775808"), "row 3: I1 is '9223372036854775808', expected a whole number"),
+        (line(I13="x" * 50), f"row 3: I13 is '{'x' * 40}…', expected a 64-bit integer"),
+        (line(I1="9223372036854775808"), "row 3: I1 is '9223372036854775808', expected a 64-bit integer"),
         (line(label="2"), "row 3: label is 2, expected 0 or 1"),
         (line(C2="123456789"), "row 3: C2 is '123456789', expected a hexadecimal number of at most 8 digits, or"),
     ],
@@ -197,7 +197,7 @@ UNUSABLE = {
     "another encoding": ({"day_0": line(I2="5").encode().replace(b"5\t", b"\xff\t", 1)}, "DIR/day_0 is not utf-8 text"),
     "no data": (
         {"ratings.csv": ""},
-        "DIR contains no Criteo data. Expected train.txt; day_0, day_1, …; *.tsv or *.txt",
+        "DIR contains no Criteo data. Expected train.txt, or day_0, day_1, …, or *.tsv or *.txt",
     ),
     "two of one day": ({"day_1": LINE, "day_1.gz": LINE}, "DIR contains both day_1 and day_1.gz. Remove one"),
 }

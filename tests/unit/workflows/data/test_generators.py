@@ -187,7 +187,7 @@ def test_auc_is_the_share_of_pairs_in_the_right_order(rows):
     [
         ([1, 1], [0.1, 0.2], "both classes, got 2 positives and 0 negatives"),
         ([], [], "both classes"),
-        ([0, 1], [0.1], "same number of rows"),
+        ([0, 1], [0.1], "arrays of equal length"),
         ([0, 1], [0.1, np.nan], "NaN"),
         ([0, 0.5, 1], [0.1, 0.2, 0.3], "other than 0 and 1"),
     ],

@@ -186,13 +186,13 @@ def test_none_is_a_missing_string_and_a_masked_list_is_as_good_as_not_sent() -> 
     assert plain(only_seen.run(REQUEST, {"seen": np.array([False, True, True])}))["seen"] == [[], [5], []]
     unsent = REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([MISSING_LIST, 1, 0], dtype=np.int32))}
     assert plain(only_seen.run(unsent))["seen"] == [[], [5], []]
-    with pytest.raises(RequestError, match="column 'history' is missing, first in row 0.*NullToEmptyList"):
+    with pytest.raises(RequestError, match="column 'history' has missing values, first in row 0.*NullToEmptyList"):
         plan.run(unsent)
 
 
 @pytest.mark.parametrize("name", ["age", "seen"])
 def test_missing_value_that_is_not_filled_is_refused(name: str) -> None:
-    with pytest.raises(RequestError, match=r"column '(age|history)' is missing, first in row 2.*FillMissing"):
+    with pytest.raises(RequestError, match=r"column '(age|history)' has missing values, first in row 2.*FillMissing"):
         small_plan().run(REQUEST, {name: np.array([True, True, False])})
 
 
@@ -233,12 +233,16 @@ def test_row_of_zeros_can_be_run_to_warm_up() -> None:
         (
             REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([2, 3, 0], dtype=np.int32))},
             {},
-            r"lengths of 'seen' do not fit its values \[3, 2\]: \[2 3 0\]",
+            r"lengths of 'seen' do not match the values of shape \[3, 2\]: \[2 3 0\]",
         ),
-        (REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([2, -2, 0]))}, {}, "lengths of 'seen' do not fit"),
-        (REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([2, 1]))}, {}, "lengths of 'seen' do not fit"),
-        (REQUEST, {"age": np.array([True])}, r"valid of 'age' is bool \[1\], expected bool \[3\]"),
-        (REQUEST, {"age": np.array([1, 0, 1])}, "valid of 'age' is int64"),
+        (
+            REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([2, -2, 0]))},
+            {},
+            "lengths of 'seen' do not match",
+        ),
+        (REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([2, 1]))}, {}, "lengths of 'seen' do not match"),
+        (REQUEST, {"age": np.array([True])}, r"valid\['age'\] is bool \[1\], expected bool \[3\]"),
+        (REQUEST, {"age": np.array([1, 0, 1])}, r"valid\['age'\] is int64"),
         (REQUEST, {"nobody": np.array([True, True, True])}, r"valid contains \['nobody'\], which are not inputs"),
     ],
 )

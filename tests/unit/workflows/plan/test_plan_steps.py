@@ -97,7 +97,9 @@ def test_numbers_that_a_dtype_does_not_hold_are_refused(
     if refused is None:
         assert listed(step.run(column)) == listed(column)
     else:
-        with pytest.raises(UnfitError, match=rf"^column 'user' is {refused}, expected values that fit {dtype}\.$"):
+        with pytest.raises(
+            UnfitError, match=rf"^column 'user' contains {refused}, which is out of range for {dtype}\.$"
+        ):
             step.run(column)
 
 

@@ -129,7 +129,7 @@ def test_single_class_labels_are_rejected_and_keep_the_old_artifact(
     copied: PreparedData, raw: RawData, tmp_path: Path
 ) -> None:
     rows = raw.rows.set_column(2, "rating", pa.array(np.full(len(raw.rows), 5, np.float32)))
-    with pytest.raises(DataError, match=r"every label of the train rows is 1\.0.*both classes"):
+    with pytest.raises(DataError, match=r"every label in the train split is 1\.0.*both classes"):
         prepare(MOVIELENS, replace(raw, rows=rows), copied.path)
     assert PreparedData.load(copied.path).manifest == copied.manifest
     assert [path.name for path in tmp_path.iterdir()] == ["prepared"]
@@ -164,7 +164,7 @@ def test_truncated_parquet_is_found_on_loading(copied: PreparedData) -> None:
     [
         ({"split": "shuffle"}, "split is 'shuffle'. Available: random, time"),
         ({"valid_share": 1.0}, r"valid_share is 1\.0, expected a share between 0 and 1"),
-        ({"frequency_threshold": -1}, "frequency_threshold is -1, expected a whole number of at least 0"),
+        ({"frequency_threshold": -1}, "frequency_threshold is -1, expected an integer of at least 0"),
     ],
 )
 def test_choice_out_of_range_is_refused(choice: dict[str, object], message: str) -> None:
@@ -244,7 +244,7 @@ def test_text_that_nothing_encodes_is_told_by_its_column(tmp_path: Path) -> None
     )
     raw = RawData(rows=rows, fingerprint="kinds")
     with pytest.raises(
-        SpecError, match=r"'kind' contains text after the graph, .*; encode a class as its index in `classes`"
+        SpecError, match=r"the graph outputs text in column 'kind', .*; encode a class as its index in `classes`"
     ):
         prepare(dataset, raw, tmp_path / "p")
 

@@ -60,7 +60,7 @@ def test_models_take_wide_ids_and_short_numbers_whatever_the_files_hold() -> Non
             lambda: FeatureSpec(
                 features=(LABELS,), channels={LABEL: ("y",)}, metadata=SpecMetadata(heads=(Head("z"),))
             ),
-            r"metadata\.heads are for \['z'\], but channel 'label' lists \['y'\]",
+            r"metadata\.heads lists \['z'\], but channel 'label' lists \['y'\]",
         ),
         (
             lambda: FeatureSpec(features=(LABELS,), channels={LABEL: ("y",), CONTINUOUS: ("y",)}),
@@ -142,7 +142,7 @@ def test_histories_in_another_order_than_the_items_are_refused() -> None:
     assert FeatureSpec(features=members, channels={**channels, HISTORY: ("item_pos", "cat_pos")}).is_sequential
     with pytest.raises(SpecError, match=r"different orders: \['item', 'cat'\] and \['cat', 'item'\]"):
         FeatureSpec(features=members, channels={**channels, HISTORY: ("cat_pos", "item_pos")})
-    with pytest.raises(SpecError, match=r"of \[9, 9\] and \[9\] ids, expected the same features"):
+    with pytest.raises(SpecError, match=r"with \[9, 9\] and \[9\] ids, expected the same features"):
         FeatureSpec(features=members, channels={**channels, HISTORY: ("item_pos",)})
 
 
@@ -305,9 +305,9 @@ def replaced(old: str, new: str, text: str = GENERAL) -> str:
         (replaced("dtype: torch.int32", "dtype: torch.bfloat16"), r"user_id\.dtype is 'torch.bfloat16', expected a n"),
         (replaced("cardinality: 2655", "dimensions: [0]"), "'user_id': max_length is 0"),
         (replaced("  user_id:\n", "  7:\n"), "feature_spec has the key 7, which is not a string. Quote it"),
-        (replaced("  user_id:\n", "  user_age:\n"), r"^line 8: not YAML: 'user_age' appears twice"),
+        (replaced("  user_id:\n", "  user_age:\n"), "^line 8: invalid YAML: 'user_age' appears twice"),
         ("feature_spec: {a: {dtype: int64}}", "channel_spec: field required"),
-        ("feature_spec: {}\nchannel_spec: {}\nmetadata: {d: 2001-99-99}", "not YAML: month must be"),
+        ("feature_spec: {}\nchannel_spec: {}\nmetadata: {d: 2001-99-99}", "invalid YAML: month must be"),
     ],
 )  # fmt: skip
 def test_contradiction_in_a_spec_file_is_refused_with_its_place(text: str, message: str) -> None:
@@ -336,5 +336,5 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"mine\.yaml is not UTF-8 text .* at byte 14"):
         SpecFile.read(path)
     path.write_text(replaced("user_gender:", "user_gender: ]"))
-    with pytest.raises(SpecError, match=r"mine\.yaml: line 3: not YAML"):
+    with pytest.raises(SpecError, match=r"mine\.yaml: line 3: invalid YAML"):
         SpecFile.read(path)

@@ -42,7 +42,7 @@ def test_output_is_as_wide_as_there_are_classes() -> None:
     [
         ({"task": "ranking"}, "task is 'ranking', expected one of binary, regression, multiclass"),
         ({"task": MULTICLASS}, r"classes is \(\), expected 2 to 65,536 names"),
-        ({"task": MULTICLASS, "classes": ("a", "b", "a")}, r"classes name \['a'\] more than once"),
+        ({"task": MULTICLASS, "classes": ("a", "b", "a")}, r"classes contains \['a'\] more than once"),
         ({"task": BINARY, "classes": ("a", "b")}, "expected none for binary"),
         ({"weight": float("nan")}, "weight is nan"),
     ],
@@ -99,9 +99,9 @@ def test_label_may_be_missing_where_there_are_others() -> None:
 @pytest.mark.parametrize(
     ("head", "labels", "message"),
     [
-        (Head("y"), [1, 1], "every label of the valid rows is 1.0, but a model needs both classes"),
-        (PRICE, [2.5, 2.5], "every label of the valid rows is 2.5 in 'price'"),
-        (PRICE, [np.nan], "no valid row has the label 'price'"),
+        (Head("y"), [1, 1], r"every label in the valid split is 1\.0, but a model needs both classes"),
+        (PRICE, [2.5, 2.5], r"label 'price' is 2\.5 in the whole"),
+        (PRICE, [np.nan], "the valid split has the label 'price'"),
     ],
 )
 def test_split_that_shows_nothing_is_refused(head: Head, labels: list[float], message: str) -> None:

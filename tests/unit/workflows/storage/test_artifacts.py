@@ -91,7 +91,10 @@ def test_publish_never_overwrites_another_kind_or_foreign_manifest(tmp_path: Pat
     make(tmp_path / "a")
     if manifest:
         (tmp_path / "a" / MANIFEST).write_text(manifest)
-    with pytest.raises(ArtifactError, match="which a other would replace"), publish(tmp_path / "a", "other"):
+    with (
+        pytest.raises(ArtifactError, match=r"which would be replaced by a other\. Choose another"),
+        publish(tmp_path / "a", "other"),
+    ):
         pytest.fail("the stage must not even start")
     assert (tmp_path / "a/sub/file.txt").read_text() == "one"
 

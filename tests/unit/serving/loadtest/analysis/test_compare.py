@@ -126,7 +126,7 @@ def test_compare_of_searches_is_by_their_highest_rate() -> None:
     [
         (lambda _: 1, "is not a benchmark report"),
         (lambda document: {"rows": document}, "is not a benchmark report"),
-        (lambda document: {**document, "format_version": 1}, "has format version 1, but this Rankline reads 2"),
+        (lambda document: {**document, "format_version": 1}, r"has format version 1, expected 2\. Run the benchmark"),
         (lambda document: {**document, "bench": [2]}, "is a damaged report"),
         (lambda document: {**document, "bench": [{**document["bench"][0], "p50_ms": "fast"}]}, "is a damaged report"),
     ],
@@ -136,7 +136,7 @@ def test_damaged_report_is_refused(change: Any, message: str, tmp_path: Path) ->
     with pytest.raises(ArtifactError, match=r"other\.json does not exist"):
         BenchmarkReport.read(path)
     path.write_bytes(b"\xff\xfe rows,p50\n")
-    with pytest.raises(ArtifactError, match="nor valid JSON"):
+    with pytest.raises(ArtifactError, match="not valid JSON"):
         BenchmarkReport.read(path)
     path.write_text(json.dumps(change(BASE.to_dict())))
     with pytest.raises(ArtifactError, match=message):

@@ -135,10 +135,14 @@ def test_score_check_refuses_answers_of_another_request_or_version() -> None:
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ((0.3, 0.2), "1 of 2 scores .* wrong, the worst by 0.1: row 0 got 0.2, expected 0.1, tolerance 0.001"),
-        ((0.35, 0.2), "2 of 2 scores .* wrong, the worst by 0.1: row 0 got 0.2, expected 0.1"),
-        ((0.5, 0.2), "2 of 2 scores .* wrong, the worst by 0.2: row 2 got 0.5, expected 0.3"),
-        ((0.9, float("nan")), "2 of 2 scores .* the worst by inf: row 0 got nan, expected 0.1"),
+        (
+            (0.3, 0.2),
+            r"1 of 2 scores .*are wrong\. Largest error: 0\.1 \(row 0 got 0\.2, expected 0\.1\), but the "
+            r"tolerance is 0\.001",
+        ),
+        ((0.35, 0.2), r"2 of 2 scores .*are wrong\. Largest error: 0\.1 \(row 0 got 0\.2, expected 0\.1"),
+        ((0.5, 0.2), r"2 of 2 scores .*are wrong\. Largest error: 0\.2 \(row 2 got 0\.5, expected 0\.3"),
+        ((0.9, float("nan")), r"2 of 2 scores .*Largest error: inf \(row 0 got nan, expected 0\.1"),
         ((0.3,), "has 1 scores, expected 2"),
     ],
 )
@@ -155,7 +159,12 @@ def test_score_check_without_expected_scores_compares_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("batch_sizes", "message"),
-    [((1, 65), r"batch size 65 .*\(64\)"), ((), "at least one"), ((0, 1), "at least 1"), ((-4,), "at least 1")],
+    [
+        ((1, 65), r"batch size 65 .*\(64\)"),
+        ((), "expected one"),
+        ((0, 1), "positive integers"),
+        ((-4,), "positive integers"),
+    ],
 )
 def test_batch_sizes_out_of_range_are_refused(batch_sizes: tuple[int, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

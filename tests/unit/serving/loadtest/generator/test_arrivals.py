@@ -85,7 +85,7 @@ def test_trace_shorter_than_a_second_has_the_rate_of_one(times_s: tuple[float, .
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1\n3\n2\n", r"arrival 3 is at 2 s, before the one at 3 s. Sort the trace"),
+        ("1\n3\n2\n", r"arrival 3 .* is earlier than its predecessor .*Sort the trace"),
         ("", ": the arrival times are empty"),
         ("1\nnan\n", "not all finite"),
         ("1\ntwo\n", "one arrival time in seconds per line"),
@@ -104,5 +104,5 @@ def test_invalid_trace_is_refused_by_name(tmp_path: Path, text: str, message: st
 @pytest.mark.parametrize("rate", [0, -3, float("inf"), float("nan")])
 def test_rate_that_sends_nothing_is_refused(rate: float) -> None:
     for kind in (ConstantArrivals, PoissonArrivals):
-        with pytest.raises(ConfigError, match="expected more than 0"):
+        with pytest.raises(ConfigError, match="expected a finite number greater than 0"):
             kind(rate_per_s=rate)

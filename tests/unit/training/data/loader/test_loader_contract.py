@@ -106,8 +106,8 @@ def test_workflow_is_applied_online(make: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labels": []}, "the loader needs label"),
-        ({"cats": [], "conts": []}, "the loader needs label"),
+        ({"labels": []}, "label_names and at least one of|the loader needs"),
+        ({"cats": [], "conts": []}, "label_names and at least one of|the loader needs"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"global_rank": 3}, "global_rank is 3"),
         ({"conts": ["age", "movieId"]}, r"\['movieId'\] are listed both as ids \(int64\) and as numbers"),
@@ -116,8 +116,8 @@ def test_workflow_is_applied_online(make: Any, tmp_path: Path) -> None:
             r"labels \['userId'\] are int64 ids, which cannot be stacked",
         ),
         ({"seed_fn": None}, "has no option 'seed_fn'. Available: shuffle, seed"),
-        ({"batch_size": 5000, "drop_last": True}, "drop_last leaves no rows: the data has 4,000 rows"),
-        ({"global_size": 8, "drop_last": True}, "drop_last leaves no rows: the data has 4,000 rows"),
+        ({"batch_size": 5000, "drop_last": True}, "drop_last drops all rows because the data has 4,000 rows"),
+        ({"global_size": 8, "drop_last": True}, "drop_last drops all rows because the data has 4,000 rows"),
     ],
 )
 def test_contradictory_options_are_refused(make: Any, prepared: Path, changes: dict[str, Any], message: str) -> None:

@@ -160,5 +160,5 @@ def test_prefetch_and_threads_do_not_change_rows(data: tuple[Path, FeatureSpec],
 
 @pytest.mark.parametrize("option", [{"prefetch": -1}, {"num_threads": 0}])
 def test_options_that_no_loader_takes_are_refused(data: tuple[Path, FeatureSpec], option: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=f"{next(iter(option))} is .*, expected a whole number of at least"):
+    with pytest.raises(ConfigError, match=f"{next(iter(option))} is .*, expected an integer of at least"):
         len(tensorflow_loader(*data, "train", 300, shuffle=True, seed=0, **option))  # type: ignore[arg-type]

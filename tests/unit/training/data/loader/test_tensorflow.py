@@ -146,7 +146,7 @@ def test_failed_first_batch_can_be_asked_for_again(new_prepared: Any, tmp_path: 
 def test_processes_of_keras_are_refused(prepared: Path) -> None:
     loader = loader_of(prepared)
     loader._process += 1  # as another process sees it
-    with pytest.raises(ConfigError, match="Leave out use_multiprocessing"):
+    with pytest.raises(ConfigError, match=r"process\. Omit use_multiprocessing"):
         _ = loader[0]
 
 

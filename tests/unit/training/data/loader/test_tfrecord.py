@@ -257,7 +257,7 @@ def test_several_labels_come_as_a_tuple_and_nulls_are_filled(tmp_path: Path, shu
     assert sorted(chain(*rows)) == [[0, 0, 0.5], [2, 2, 2.5], [9, 1, 1.5], [9, 3, 3.5]]
     dropped = TFRecordLoader(files, spec, 3, num_rows=4, shuffle=shuffle, drop_last=True)
     assert [[len(label) for label in labels] for _, labels in dropped] == [[3, 3]]
-    with pytest.raises(ConfigError, match="drop_last leaves no rows: the data has 4 rows, but a batch has 5"):
+    with pytest.raises(ConfigError, match="drop_last drops all rows because the data has 4 rows and batch_size is"):
         TFRecordLoader(files, spec, 5, num_rows=4, drop_last=True)
 
 
@@ -292,7 +292,7 @@ def test_missing_values_of_a_record_are_filled(block_rows: int) -> None:
         (np.array([0.5]), COUNT, "'count' is float64, but the feature spec says int64"),
         (np.array([[1, 2]]), COUNT, "'count' does not contain single values"),
         (np.array([1]), replace(TAGS, name="count"), "does not contain lists"),
-        (np.array([1]), replace(COUNT, dtype="str"), "'count' is str, expected whole or float"),
+        (np.array([1]), replace(COUNT, dtype="str"), "'count' is str, expected an integer, float"),
     ],
 )
 def test_column_that_does_not_fit_its_feature_is_not_written(column: Any, feature: Feature, message: str) -> None:
@@ -354,14 +354,14 @@ def test_tfrecord_values_must_fit_their_dtype(tmp_path: Path) -> None:
     feature = Feature(name="age", dtype="int8")
     spec = FeatureSpec(features=(feature, Feature(name="rating", dtype="float32")), channels={"label": ("rating",)})
     path = write(tmp_path / "a.tfrecord", [example(rating=[1.0], age=[300])])
-    with pytest.raises(DataError, match=r"a\.tfrecord: feature 'age' does not fit int8.*300"):
+    with pytest.raises(DataError, match=r"a\.tfrecord: feature 'age' cannot be converted to int8.*300"):
         parquet_from_tfrecords([path], spec, tmp_path)
-    with pytest.raises(DataError, match="'count' is int64, which cannot hold its null_fill, 0.5"):
+    with pytest.raises(DataError, match=r"'count' is int64, but its null_fill is 0\.5"):
         layout(PRICE, replace(COUNT, null_fill=0.5))
 
 
 def test_write_tfrecords_refuses_impossible_choices(tmp_path: Path, prepared: Path, spec: FeatureSpec) -> None:
     with pytest.raises(ConfigError, match="prebatch is 0"):
         write_tfrecords(parquet(prepared), spec, tmp_path, prebatch=0)
-    with pytest.raises(ConfigError, match="written to the same name"):
+    with pytest.raises(ConfigError, match="files would get the same name"):
         write_tfrecords(parquet(prepared) * 2, spec, tmp_path)

@@ -167,10 +167,10 @@ def test_users_and_items_may_be_named_and_must_be_known() -> None:
         BayesianFM(nameless, MODEL)
     with pytest.raises(SpecError, match="single item ids, got 'genres'"):
         BayesianFM(spec_of(), replace(MODEL, item_column="genres"))
-    with pytest.raises(SpecError, match="'user' for users and items, expected two columns"):
+    with pytest.raises(SpecError, match="'user' for both users and items, expected two columns"):
         BayesianFM(spec_of(), replace(MODEL, item_column="user"))
 
 
 def test_numbers_are_refused(spec: FeatureSpec) -> None:
-    with pytest.raises(SpecError, match=r"\['age'\] are numbers"):
+    with pytest.raises(SpecError, match=r"\['age'\] are numeric"):
         MODEL.build(spec, TrainConfig(model=MODEL))

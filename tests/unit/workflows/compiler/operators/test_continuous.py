@@ -51,14 +51,14 @@ GRAPHS: dict[str, tuple[Any, bool]] = {
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (lambda: ["small"] >> ops.FillMissing(0.5), r"FillMissing on 'small': 0.5 does not fit int64. Fill with"),
-    (lambda: ["narrow"] >> ops.FillMissing(1000), "1000 does not fit int8"),
-    (lambda: ["word"] >> ops.FillMissing(0) >> ops.Rename(postfix="_"), "FillMissing on 'word': 0 does not fit"),
+    (lambda: ["small"] >> ops.FillMissing(0.5), r"FillMissing on 'small': cannot fill int64 with 0\.5\. Fill with"),
+    (lambda: ["narrow"] >> ops.FillMissing(1000), "narrow': cannot fill int8"),
+    (lambda: ["word"] >> ops.FillMissing(0) >> ops.Rename(postfix="_"), "FillMissing on 'word': cannot fill"),
     (
         lambda: ["keys"] >> ops.FillMissing(0),
         "FillMissing on 'keys': the column contains lists, expected single values. Use NullToEmptyList",
     ),
-    (lambda: ["small"] >> ops.Clip(min_value=0.5), "Clip on 'small': 0.5 does not fit int64"),
+    (lambda: ["small"] >> ops.Clip(min_value=0.5), "Clip on 'small': cannot fill int64"),
     (lambda: ["word"] >> ops.Rename(postfix="_"), "column 'word_' contains strings.*Add Categorify"),
 ]
 

@@ -122,7 +122,7 @@ DATES = pd.DataFrame({"small": [1], "day": pd.to_datetime(["2020-01-01"])})
 REFUSED = [
     (lambda: ["small"] >> ops.JoinExternal(ITEMS, on="small", how="inner"), "how='inner'.*drops rows"),
     (lambda: ["small"] >> ops.JoinExternal(TWICE, on="small"), "JoinExternal on 'small': the keys are not unique"),
-    (lambda: ["small"] >> ops.JoinExternal(DATES, on="small"), "column 'day' cannot be compiled: timestamp"),
+    (lambda: ["small"] >> ops.JoinExternal(DATES, on="small"), "column 'day' cannot be compiled: type timestamp"),
     (lambda: items()["stock"], "column 'stock' can have missing values. Fill them with FillMissing"),
     (lambda: items()["brand"], "column 'brand' contains strings.*Add Categorify"),
     (lambda: items()["tags"] >> ops.ListSlice(0, 1), "column 'tags' contains strings"),

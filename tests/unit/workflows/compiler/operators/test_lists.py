@@ -82,7 +82,7 @@ REFUSED = [
     (lambda: ["keys"] >> ops.ListSlice(3, pad=True), r"ListSlice\(pad=True\).*PaddedListSlice"),
     (
         lambda: ["words"] >> PaddedListSlice(3),
-        "PaddedListSlice on 'words': pad_value 0 does not fit the type of the lists",
+        "PaddedListSlice on 'words': pad_value 0 does not match the element type of the lists",
     ),
     (
         lambda: ["small"] >> NullToEmptyList(),
@@ -94,7 +94,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("start", "end"), [(0, None), (2, -1)])
 def test_padding_needs_a_longest_slice(start: int, end: int | None) -> None:
-    with pytest.raises(ConfigError, match="has no maximum length, expected 1 to 65536 values"):
+    with pytest.raises(ConfigError, match="needs a maximum length of 1 to 65536 values"):
         PaddedListSlice(start, end)
 
 

@@ -255,7 +255,11 @@ def test_label_of_one_class_and_a_column_of_nothing_are_refused(tmp_path: Path) 
     kind, number = ColumnConfig(), ColumnConfig(type="float", role="numeric")
     for kept, message in (
         ({"kind": kind, "empty": ColumnConfig()}, "'empty'.* missing in every training row"),
-        ({"kind": kind, "empty": number}, "'empty'.* have no mean: they are missing in every training row"),
+        (
+            {"kind": kind, "empty": number},
+            r"'empty'.*have no mean because all their training values are missing or one is infinite\. Provide "
+            r"more rows",
+        ),
         ({"kind": kind}, "every"),
     ):
         config = TableConfig(data=FilesConfig(files=("rows.csv",)), columns=kept, labels={"label": LabelConfig()})

@@ -272,7 +272,7 @@ def test_type_that_changes_from_file_to_file_is_that_of_the_recipe(tmp_path: Pat
     rows = rows_in(tmp_path, config_of("t"))
     assert rows == {"user": [1, 2, 3], "plan": ["pro", "pro", "7"], "fee": [1.5, 3.5, 4.0], "label": [0.0, 1.0, 0.0]}
     write_rows(tmp_path / "t" / f"d.{suffix}", [4], user=["u4"])
-    with pytest.raises(DataError, match=rf"d\.{suffix}, row 1: column 'user' is 'u4', expected a whole number"):
+    with pytest.raises(DataError, match=rf"d\.{suffix}, row 1: column 'user' is 'u4', expected a 64-bit integer"):
         rows_in(tmp_path, config_of("t"))
 
 
@@ -330,5 +330,5 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path: Path) -> None:
     requests = TableRequests(config_of("t.csv", columns=columns))
     assert requests.of_texts({"user": "5.00E+05"}).to_pylist() == [{"user": 500_000}]
     for text in ("1.5e0", "1e300", "1e999999999", "9223372036854775808"):
-        with pytest.raises(DataError, match=f"column 'user' is '{text}', expected a whole number"):
+        with pytest.raises(DataError, match=f"column 'user' is '{text}', expected a 64-bit integer"):
             requests.of_texts({"user": text})

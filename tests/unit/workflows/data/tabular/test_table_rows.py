@@ -149,7 +149,7 @@ REFUSED = {
     "a header only": ("id,n,label\n", "no rows found, only a header"),
     "a name twice": ("id,n,n,label\na,1,1,0\n", "more than one column named 'n'"),
     "a column missing": ("id,m,label\na,1,0\n", "has no column 'n'. It has id, m, label"),
-    "text among numbers": ("id,n,label\na,1,0\nb,two,1\n", "row 2: column 'n' is 'two', expected a whole number of"),
+    "text among numbers": ("id,n,label\na,1,0\nb,two,1\n", "row 2: column 'n' is 'two', expected a 64-bit integer"),
     "too many cells": ("id,n,label\na,1,0\nb,2,1,9\n", "rows.csv, line 3: 4 cells, expected 3 as in the header"),
     "other encoding": ("id,n,label\né,1,0\n", "is not utf-8 text"),
 }
@@ -168,10 +168,10 @@ def test_file_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, case: str
 
 def test_json_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"id": "a", "n": 1, "label": 0}\n{"id": \n')
-    with pytest.raises(DataError, match=r"rows\.jsonl, line 2: not JSON"):
+    with pytest.raises(DataError, match=r"rows\.jsonl, line 2 is not JSON"):
         rows_of(read_table(table_config("rows.jsonl"), tmp_path))
     (tmp_path / "rows.jsonl").write_text('{"id": "a", "n": 1, "label": 0}\n{"id": 7, "n": "x", "label": 0}\n')
-    with pytest.raises(DataError, match=r"row 2: column 'n' is 'x', expected a whole number"):
+    with pytest.raises(DataError, match="row 2: column 'n' is 'x', expected a 64-bit integer"):
         rows_of(read_table(table_config("rows.jsonl"), tmp_path))
 
 
@@ -209,7 +209,7 @@ def test_row_of_texts_is_read_as_one_of_a_file() -> None:
         requests.of_texts({"id": "a"})
     with pytest.raises(DataError, match="\\['m'\\] are not features"):
         requests.of_texts({"id": "a", "m": "1"})
-    with pytest.raises(DataError, match="column 'n' is 'x', expected a whole number"):
+    with pytest.raises(DataError, match="column 'n' is 'x', expected a 64-bit integer"):
         requests.of_texts({"id": "a", "n": "x"})
     assert requests.of_texts({"n": "7"}, optional=["id"]).to_pylist() == [{"n": 7}]
 
@@ -297,13 +297,13 @@ def test_times_become_microseconds_in_utc(values: pa.Array, form: str, expected:
 @pytest.mark.parametrize(
     ("values", "config", "row", "expected"),
     [
-        (pa.array(["1", "x", "3"]), {"type": "int"}, 1, "a whole number"),
-        (pa.array(["1.0", "2.50"]), {"type": "int"}, 1, "a whole number"),
-        (pa.array([1, 2**64 - 1], pa.uint64()), {"type": "int"}, 1, "64 bits"),
+        (pa.array(["1", "x", "3"]), {"type": "int"}, 1, "a 64-bit integer"),
+        (pa.array(["1.0", "2.50"]), {"type": "int"}, 1, "a 64-bit integer"),
+        (pa.array([1, 2**64 - 1], pa.uint64()), {"type": "int"}, 1, "64-bit"),
         (pa.array(["1", "2", "n/a"]), {"type": "float", "role": "numeric"}, 2, "a number"),
         (pa.array(["yes", "maybe"]), {"type": "bool"}, 1, "true or false"),
         (pa.array([1]), {"role": "multihot"}, 0, "a list"),
-        (pa.array([["1"], ["2", "x"]]), {"role": "multihot", "type": "int"}, 1, "a whole number"),
+        (pa.array([["1"], ["2", "x"]]), {"role": "multihot", "type": "int"}, 1, "a 64-bit integer"),
         (pa.array(["1|2", "3,4"]), {"role": "multihot", "type": "int"}, 1, "as type int requires, in a list separated"),
         (
             pa.array(["2024-01-01", "01/02/2024"]),
