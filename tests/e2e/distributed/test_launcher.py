@@ -76,7 +76,7 @@ def test_workers_train_one_model_in_one_run_and_show_one_line(workplace: Path, m
     assert (status, workers) == ("FINISHED", "2")
 
 
-def test_ctrl_c_ends_all_workers_and_resume_goes_on(workplace: Path) -> None:
+def test_ctrl_c_stops_all_workers_and_resume_continues(workplace: Path) -> None:
     with _training(workplace) as (run, below):
         run.send_signal(signal.SIGINT)
         output, errors = run.communicate()
@@ -212,7 +212,7 @@ exchange()
 
 
 @pytest.mark.parametrize("what", ["gather", "step"])
-def test_worker_told_to_stop_while_it_finds_another_gone_was_stopped(what: str, workplace: Path) -> None:
+def test_worker_stopped_while_another_is_lost_counts_as_stopped(what: str, workplace: Path) -> None:
     script = workplace / "stopped.py"
     script.write_text(_STOPPED_AS_ANOTHER_LEFT)
     done = _horovodrun(sys.executable, str(script), what, "work/movielens/prepared", cwd=workplace)

@@ -251,7 +251,7 @@ def test_workers_on_both_train_one_model(hosts: Hosts, work: Work) -> None:
     )  # worker 0's first weights, and then gradients
 
 
-def test_elastic_run_goes_on_without_a_host_that_is_cut_off_and_takes_it_back(hosts: Hosts, work: Work) -> None:
+def test_elastic_run_continues_without_a_lost_host_and_takes_it_back(hosts: Hosts, work: Work) -> None:
     script = work.path / "hosts.sh"
     script.write_text("#!/bin/sh\necho alpha:1\necho beta:1\n", encoding="ascii")
     script.chmod(0o755)

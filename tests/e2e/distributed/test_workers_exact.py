@@ -103,7 +103,7 @@ def test_worker_0_alone_records_and_reports(directory: Path, found: Any) -> None
     assert "valid_auc" in run.data.metrics
 
 
-def test_run_of_two_workers_goes_on_from_a_checkpoint_of_worker_0(directory: Path, found: Any) -> None:
+def test_run_of_two_workers_resumes_from_a_checkpoint_of_worker_0(directory: Path, found: Any) -> None:
     assert found[0]["resumed_run_id"] == found[0]["run_id"]
     # Dropout goes on in other streams on worker 1 only where a batch of it had a row less.
     assert found[0]["resumed_metrics"]["valid_auc"] == pytest.approx(found[0]["metrics"]["valid_auc"], abs=0.01)
@@ -115,7 +115,7 @@ def test_workers_with_other_options_are_refused_by_all_in_the_same_words(found: 
     assert "worker 1 has learning_rate 0.02, but worker 0 has 0.01" in found[0]["difference"]
 
 
-def test_worker_0_tells_what_went_wrong_on_another(workers: list[Ended]) -> None:
+def test_worker_0_reports_the_error_of_another(workers: list[Ended]) -> None:
     assert [worker.exit_code for worker in workers] == [1, 1]
     assert "WorkersError: worker 1: rows are spoilt." in workers[0].output
     assert "DataError: rows are spoilt." in workers[1].output

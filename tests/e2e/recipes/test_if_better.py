@@ -90,7 +90,7 @@ def test_alias_says_what_answers_here_and_elsewhere(workplace: Path) -> None:
     assert active_version(workplace / "elsewhere" / "movielens", "movielens") == 2
 
 
-def test_metric_of_another_task_is_told_before_anything_is_exported(workplace: Path) -> None:
+def test_metric_of_another_task_is_reported_before_the_export(workplace: Path) -> None:
     before = sorted(path.name for path in (workplace / ENSEMBLE).iterdir())
     done = rankline("export", "movielens", "--if-better", "rmse", cwd=workplace)
     assert done.returncode == 1

@@ -193,7 +193,7 @@ def document(tmp_path: Path) -> Path:
     return directory
 
 
-def test_import_tells_channels_of_any_name_by_what_they_hold(tmp_path: Path, document: Path) -> None:
+def test_import_recognizes_channels_of_any_name_by_their_contents(tmp_path: Path, document: Path) -> None:
     output = output_of("import", "movielens", document, "--name", "churn", "--work-dir", tmp_path / "work")
     assert "train a model with: rankline train churn=movielens" in output
     assert "numeric_inputs as continuous" in output

@@ -280,7 +280,7 @@ def test_inference_scores_the_test_rows_by_any_model(
         assert NUM_TEST / summary["time"] == pytest.approx(summary["throughput"])
 
 
-def test_inference_takes_random_weights_if_told_to(prepared: Path, tmp_path: Path, store: mlflow.MlflowClient) -> None:
+def test_inference_uses_random_weights_on_request(prepared: Path, tmp_path: Path, store: mlflow.MlflowClient) -> None:
     arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", tmp_path, "--mode", "inference"]
     with pytest.raises(
         ConfigError, match=r"model does not exist, so there is no model to score with.*--random_weights"

@@ -59,7 +59,7 @@ def test_line_has_what_dllogger_writes(tmp_path: Path) -> None:
     ]
 
 
-def test_line_is_there_as_soon_as_it_is_written_and_a_new_log_replaces_or_goes_on(tmp_path: Path) -> None:
+def test_line_is_flushed_at_once_and_a_new_log_replaces_or_appends(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     for append, expected in ((False, [1]), (True, [1, 2]), (False, [3])):
         with SimLog(path, append=append) as log:
@@ -120,7 +120,7 @@ def test_warm_up_is_of_the_first_epoch_only(tmp_path: Path) -> None:
     assert [data["latency_mean"] for data in epochs] == pytest.approx([1_000.0, 5_500.0])
 
 
-def test_run_with_nothing_left_to_learn_tells_what_the_model_is_known_to_do(tmp_path: Path) -> None:
+def test_run_with_nothing_left_to_train_reports_the_known_metrics(tmp_path: Path) -> None:
     with SimLog(tmp_path / "log.json") as lines:
         TrainingLog(lines, MetricRecord(), steps_per_epoch=3, clock=Clock()).end({"valid_auc": 0.7, "epoch": 3.0})
     assert lines_of(tmp_path / "log.json")[0]["data"] == {"time_to_train": 0.0, "test_auc": 0.7}

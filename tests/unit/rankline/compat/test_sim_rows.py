@@ -211,7 +211,7 @@ def test_epoch_of_several_passes_has_the_orders_of_as_many_epochs(rated: Path) -
 
 
 @pytest.mark.parametrize("batch", [0, 5, 6, 11])
-def test_epoch_of_several_passes_goes_on_at_any_batch(rated: Path, batch: int) -> None:
+def test_epoch_of_several_passes_resumes_at_any_batch(rated: Path, batch: int) -> None:
     straight = repeated(loader(rated), 2)
     expected = [*ages(straight), *ages(straight)][12 + batch :] + ages(straight)
     reader = Reader(repeated(loader(rated), 2))

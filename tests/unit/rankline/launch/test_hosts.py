@@ -101,7 +101,7 @@ def test_workers_run_here_unless_hosts_are_named(tmp_path: Path) -> None:
     assert LaunchConfig(host_discovery_script=str(script)).find_hosts(config) == {"c": 3}
 
 
-def test_script_that_nobody_would_ask_is_refused() -> None:
+def test_script_that_cannot_run_is_refused() -> None:
     with pytest.raises(ConfigError, match="--min-workers and --max-workers"):
         LaunchConfig(host_discovery_script="hosts.sh").is_asked_for(WorkersConfig(workers=2))
 
@@ -156,7 +156,7 @@ def test_generation_ends_at_its_next_checkpoint_where_hosts_join_that_can_be_rea
     assert watch.stop_reason == "more hosts joined."
 
 
-def test_generation_with_as_many_workers_as_there_may_be_goes_on_when_hosts_join() -> None:
+def test_generation_at_its_maximum_continues_when_hosts_join() -> None:
     hosts, ended = Hosts({"localhost": 1, "127.0.0.1": 1}), Event()
     watch = HostWatch({"localhost": 1}, hosts.find, max_workers=1)
     with watch.during(ended.set):

@@ -44,7 +44,7 @@ def test_record_is_found_behind_a_line_without_an_end_and_a_torn_one_is_none() -
     assert parse_record("\x1e7\n") is None
 
 
-def test_process_that_nobody_started_as_one_of_several_is_alone() -> None:
+def test_process_not_started_as_one_of_several_is_alone() -> None:
     assert Worker.from_environment({}) == Worker(rank=0, local_size=1, is_alone=True, is_launched=False)
     with Worker().in_world(WorkersConfig()) as world:
         assert (world.rank, world.size) == (0, 1)

@@ -181,7 +181,7 @@ def test_deleted_run_costs_no_file(store: Store, report: BenchmarkReport, tmp_pa
     assert {path.name for path in tmp_path.iterdir()} == FILES
 
 
-def test_run_without_a_report_and_no_run_are_told(store: Store, tmp_path: Path) -> None:
+def test_run_without_a_report_and_unknown_run_are_reported(store: Store, tmp_path: Path) -> None:
     for run_id in (store.run(), "0" * 32):
         with pytest.raises(ArtifactError, match=f"bench/bench.json of MLflow run {run_id} in .* cannot be read"):
             read_report(store.reader, run_id)

@@ -144,7 +144,7 @@ def test_differences_of_runs_are_only_those(store: Store) -> None:
     assert differences(runs) == {"epochs": ["2", "3"], "cross_layers": ["–", "2"]}
 
 
-def test_work_directory_without_runs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_directory_without_runs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ArtifactError, match=r"there are no runs because .*work/mlflow.db does not exist"):
         open_store(uri_of(tmp_path / "work"))
@@ -171,7 +171,7 @@ def test_run_says_what_it_was_exported_as(store: Store, tmp_path: Path) -> None:
     assert (run.version, run.engine, run.serving) == ("shop 4", "onnx", {"megabytes": 2.5})
 
 
-def test_run_that_is_gone_is_told_and_what_was_trained_elsewhere_has_none(store: Store, tmp_path: Path) -> None:
+def test_deleted_run_is_reported_and_a_foreign_model_has_none(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"it was exported as version 4: .* The exported ensemble is"):
         record_export(exported(tmp_path, "0" * 32, store.uri), tmp_path)
     record_export(exported(tmp_path / "elsewhere", "", "nowhere"), tmp_path)
@@ -205,7 +205,7 @@ def refusing() -> Iterator[str]:
     ("status", "remedy"),
     [(401, "MLFLOW_TRACKING_PASSWORD"), (403, "MLFLOW_TRACKING_TOKEN"), (404, "check the path in MLFLOW_TRACKING_URI")],
 )
-def test_refusing_server_is_told_in_a_line(
+def test_refusing_server_is_reported_in_one_line(
     refusing: str, status: int, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:s3cret@{refusing}/{status}")
@@ -216,11 +216,11 @@ def test_refusing_server_is_told_in_a_line(
 
 
 @pytest.mark.parametrize("status", [200, 500])
-def test_server_in_trouble_keeps_nobody_from_training(refusing: str, status: int) -> None:
+def test_failing_server_does_not_stop_training(refusing: str, status: int) -> None:
     check_store(f"http://{refusing}/{status}")
 
 
-def test_server_that_is_away_keeps_nobody_from_training() -> None:
+def test_unreachable_server_does_not_stop_training() -> None:
     check_store("http://127.0.0.1:1")
 
 
@@ -283,11 +283,11 @@ def test_store_of_a_run_is_that_of_its_artifact_or_of_the_work_directory(tmp_pat
         (OSError(""), ""),
     ],
 )
-def test_reason_of_a_long_story_is_told(error: Exception, reason: str) -> None:
+def test_reason_is_extracted_from_a_long_message(error: Exception, reason: str) -> None:
     assert reason_of(error) == reason
 
 
-def test_server_that_is_there_is_not_started_again() -> None:
+def test_running_server_is_not_started_again() -> None:
     with serve_pages("http://mlflow:5000/", 5000) as (address, wait):
         assert (address, wait) == ("http://mlflow:5000", None)
 

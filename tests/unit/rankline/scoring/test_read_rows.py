@@ -130,7 +130,7 @@ def test_stdin_says_which_format_it_holds(tmp_path: Path, monkeypatch: pytest.Mo
         assert read_rows(path, format_name) == ROWS
 
 
-def test_fault_in_stdin_is_not_told_of_a_file_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_in_stdin_names_no_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
     stdin_holds(b"user\n1\n", monkeypatch)
     with pytest.raises(DataError, match=r"^stdin, row 1: not read$"), stdin_as_file("csv") as path:
         assert path.read_bytes() == b"user\n1\n"

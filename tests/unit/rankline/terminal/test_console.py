@@ -41,7 +41,7 @@ def test_wide_tables_wrap_without_cutting_cells(width: int) -> None:
     ("every_s", "quiet", "told"),
     [(0.0, False, [" 25%  epoch 1", " 50%  epoch 1", "100%  AUC 0.75"]), (1e6, False, []), (0.0, True, [])],
 )
-def test_log_is_told_how_far_a_long_stage_is(
+def test_log_shows_the_progress_of_a_long_stage(
     every_s: float, quiet: bool, told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(display, "SAID_EVERY_S", every_s)

@@ -119,7 +119,7 @@ def test_choices_that_won_are_those_of_the_best_trial(workplace: Workplace, tune
     assert json.loads((workplace.journal.parent / "tuned.json").read_text())["command"] == tuned.command
 
 
-def test_search_goes_on_and_a_trial_that_was_cut_off_is_tried_anew(workplace: Workplace, tuned: Tuned) -> None:
+def test_search_resumes_and_repeats_an_interrupted_trial(workplace: Workplace, tuned: Tuned) -> None:
     (study,) = workplace.studies
     study.ask()  # a process that was killed
     again = workplace.tune(4)
@@ -135,7 +135,7 @@ def test_tune_starts_a_new_search_for_other_choices(workplace: Workplace, tuned:
     assert (other.choices, other.before) == ({}, other.after)
 
 
-def test_choices_that_cannot_be_trained_are_told(workplace: Workplace) -> None:
+def test_choices_that_cannot_be_trained_are_named(workplace: Workplace) -> None:
     with pytest.raises(RanklineError, match="Lower the learning rate"):
         workplace.tune(2, train=replace(TRAIN, optimizer="sgd", learning_rate=1e30))
     assert {run.info.status for run in workplace.client.search_runs(["1"], "attributes.run_name = 'tune mlp'")} == {

@@ -54,7 +54,7 @@ def test_back_again_the_rows_are_the_same(tmp_path: Path, prepared: Path, prebat
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_progress_goes_once_over_all_rows(tmp_path: Path, prepared: Path) -> None:
+def test_progress_covers_all_rows_once(tmp_path: Path, prepared: Path) -> None:
     for source, to in ((prepared, "tfrecord"), (tmp_path / "tfrecord", "parquet")):
         progress = ProgressRecord()
         convert(source, tmp_path / to, to, progress=progress)

@@ -4,7 +4,7 @@ import pytest
 from rankline.training.distributed.communicator import SOLO, Communicator, SingleProcess, join_world
 
 
-def test_worker_alone_exchanges_with_nobody() -> None:
+def test_single_worker_exchanges_nothing() -> None:
     world: Communicator = SingleProcess()
     rows = np.arange(3.0)
     gradients = [object()]
@@ -18,7 +18,7 @@ def test_worker_alone_exchanges_with_nobody() -> None:
         raise RuntimeError("its own")
 
 
-def test_process_that_nobody_started_as_a_worker_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_not_started_as_a_worker_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert join_world() is SOLO

@@ -118,7 +118,7 @@ def tfrecord_spec(prepared: Path, directory: Path) -> FeatureSpec:
 @pytest.mark.parametrize(
     "position", [Position(epoch=1, batch=5), Position(epoch=3, batch=0), Position(epoch=2, batch=3)]
 )
-def test_reader_goes_on_with_exactly_the_batches_that_were_left(
+def test_reader_resumes_with_the_remaining_batches(
     kind: str, position: Position, prepared: Path, tmp_path: Path
 ) -> None:
     trainer = TorchTrainer if kind == "torch" else TensorFlowTrainer

@@ -87,7 +87,7 @@ def test_model_is_one_of_all_rows_for_as_many_epochs_as_were_best_and_figures_sa
 
 
 @pytest.mark.slow
-def test_run_that_is_cut_off_in_either_fit_goes_on_to_the_very_same_model(
+def test_run_interrupted_in_either_fit_resumes_to_the_same_model(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: TrainedModel
 ) -> None:
     """Cut off within the first fit, between the two, and within the second one."""

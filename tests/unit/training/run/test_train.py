@@ -108,7 +108,7 @@ def test_logged_model_loads_and_scores_its_example(trained: TrainedModel) -> Non
     assert scores.between(0, 1).all()
 
 
-def test_progress_counts_rows_and_tells_loss_rate_and_auc(trained: TrainedModel, notes: ProgressRecord) -> None:
+def test_progress_counts_rows_and_shows_loss_rate_and_auc(trained: TrainedModel, notes: ProgressRecord) -> None:
     done = [update[0] for update in notes.reports]
     epochs = round(trained.metrics["epoch"])
     assert epochs <= 4

@@ -143,7 +143,7 @@ def killed(prepared: Path, work: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tensorflow", "torch"])
-def test_killed_run_goes_on_to_the_very_same_model(
+def test_killed_run_resumes_to_the_same_model(
     name: str, prepared: Path, killed: Path, tracking: TrackingConfig, straight: Any
 ) -> None:
     output, config = killed / name / "model", CONFIGS[name]
@@ -165,7 +165,7 @@ def test_killed_run_goes_on_to_the_very_same_model(
 
 
 @pytest.mark.slow
-def test_run_that_is_cut_off_after_an_epoch_and_again_before_its_model_is_there_goes_on_too(
+def test_run_interrupted_after_an_epoch_and_before_publishing_resumes(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
 ) -> None:
     output = tmp_path / "model"
@@ -179,7 +179,7 @@ def test_run_that_is_cut_off_after_an_epoch_and_again_before_its_model_is_there_
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_generation_goes_on_from_the_checkpoint_in_the_same_run(
+def test_generation_resumes_from_the_checkpoint_in_the_same_run(
     is_known: bool, prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
 ) -> None:
     output, elastic = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1)
@@ -208,7 +208,7 @@ def test_generation_that_finds_no_checkpoint_begins_anew_in_the_same_run_unless_
     assert model.run_id == log.run_id
 
 
-def test_run_that_is_stopped_says_how_it_goes_on_and_its_checkpoint_is_not_overwritten(
+def test_stopped_run_says_how_to_resume_and_its_checkpoint_is_not_overwritten(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     output, progress = tmp_path / "model", Cut(NUM_ROWS, error=KeyboardInterrupt)
@@ -256,7 +256,7 @@ def with_nan(column: str) -> Callable[[pa.Table], pa.Table]:
 
 
 @pytest.mark.parametrize("model", ["mlp", "torch_mlp"])
-def test_loss_that_is_no_number_is_told_with_its_batch_and_the_last_good_checkpoint(
+def test_loss_of_nan_names_its_batch_and_the_last_good_checkpoint(
     model: str, new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     prepared = new_prepared(tmp_path / "prepared", change=with_nan("age"))
@@ -279,7 +279,7 @@ def test_loss_that_is_no_number_is_told_with_its_batch_and_the_last_good_checkpo
     assert not output.exists()
 
 
-def test_label_that_is_no_number_is_told_by_its_file(
+def test_label_of_nan_names_its_file(
     new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     prepared = new_prepared(tmp_path / "prepared", change=with_nan("rating"))

@@ -36,7 +36,7 @@ def client(config: TrackingConfig) -> mlflow.MlflowClient:
     return mlflow.MlflowClient(config.uri)
 
 
-def test_store_half_made_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_store_does_not_block_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = TrackingConfig(directory=tmp_path / "work", experiment="movielens").uri
 
     def is_killed(tracking_uri: str) -> None:
@@ -84,7 +84,7 @@ def test_run_that_breaks_says_so(config: TrackingConfig, error: type[BaseExcepti
     assert mlflow.active_run() is None
 
 
-def test_system_metrics_are_sampled_while_the_run_goes_on(config: TrackingConfig) -> None:
+def test_system_metrics_are_sampled_during_the_run(config: TrackingConfig) -> None:
     name = "system/cpu_utilization_percentage"
     with tracked_run(config) as run:
         wait_until(lambda: name in client(config).get_run(run.run_id).data.metrics)
@@ -114,7 +114,7 @@ def test_store_elsewhere_keeps_run_and_artifacts(
     assert [path.relative_to(tmp_path) for path in (tmp_path / "work").rglob("*")] == [Path("work/tracking")]
 
 
-def test_run_that_broke_goes_on_under_its_own_name(config: TrackingConfig) -> None:
+def test_failed_run_resumes_under_its_own_name(config: TrackingConfig) -> None:
     named = replace(config, run_name="first")
     with pytest.raises(ValueError), tracked_run(named) as run:
         run.log_params({"epochs": 2})
@@ -132,7 +132,7 @@ def test_run_that_broke_goes_on_under_its_own_name(config: TrackingConfig) -> No
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_run_that_is_gone_goes_on_as_a_new_one_with_a_note(config: TrackingConfig, is_deleted: bool) -> None:
+def test_deleted_run_resumes_as_a_new_one_with_a_note(config: TrackingConfig, is_deleted: bool) -> None:
     gone = "0" * 32
     if is_deleted:
         with tracked_run(config) as run:

@@ -161,7 +161,7 @@ def neighbours(threshold: float) -> list[np.float32]:
     return [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
 
 
-def test_lists_count_their_ids_and_the_most_frequent_are_told_apart() -> None:
+def test_lists_count_their_ids_and_keep_the_most_frequent_distinct() -> None:
     feature = Feature(name="tags", dtype="int64", cardinality=9, embedding_dim=2, is_list=True, max_length=4)
     spec = FeatureSpec(
         features=(feature, Feature(name="y", dtype="float32")), channels={"categorical": ("tags",), "label": ("y",)}
@@ -208,7 +208,7 @@ def test_choices_about_steps_are_neither_recorded_nor_accepted() -> None:
 # --- Both
 
 
-def test_in_memory_fit_goes_on_from_a_state_within_and_after_an_epoch(case: Case) -> None:
+def test_in_memory_fit_resumes_within_and_after_an_epoch(case: Case) -> None:
     straight = case.fitted()
     first, rows = case.new(), case.batches()
     begun = iter(rows)

@@ -84,7 +84,7 @@ def test_sequential_fit_learns_what_was_planted_and_scores_without_negatives(nam
     ],
     ids=["din", "dien, bfloat16"],
 )
-def test_run_that_goes_on_from_a_state_ends_like_one_without_a_break(config: TrainConfig, batches: list[Batch]) -> None:
+def test_resumed_run_ends_like_an_uninterrupted_one(config: TrainConfig, batches: list[Batch]) -> None:
     assert_goes_on_like_one_without_a_break(
         fitted(TensorFlowTrainer, SPEC, config, batches[:3]),
         batches[3:6],
@@ -192,7 +192,7 @@ def test_run_measures_both_splits_and_publishes_what_a_client_has(straight: Trai
     assert not is_op_determinism_enabled()
 
 
-def test_run_that_is_cut_off_twice_goes_on_to_the_very_same_model(
+def test_run_interrupted_twice_resumes_to_the_same_model(
     straight: TrainedModel, prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     """Epochs are counted from the first one on, whatever is resumed; and deterministic kernels change no bit here."""

@@ -108,7 +108,7 @@ def tracking(work: Path) -> TrackingConfig:
     ],
     ids=str,
 )
-def test_fit_goes_on_from_a_state_like_one_without_a_break(
+def test_resumed_fit_equals_an_uninterrupted_one(
     framework: Framework, spec: FeatureSpec, batches: list[Batch], options: dict[str, Any]
 ) -> None:
     config = framework.config.with_choices(**options)

@@ -251,7 +251,7 @@ def test_bad_request_is_refused_by_name(request_: dict[str, Any], valid: dict[st
         small_plan().run(request_, valid)
 
 
-def test_damage_is_told_with_the_remedy(tmp_path: Path) -> None:
+def test_damage_is_reported_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"plan\.json cannot be read.*Export again"):
         TransformPlan.load(tmp_path)
     small_plan().save(tmp_path / "plan")

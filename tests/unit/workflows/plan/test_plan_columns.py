@@ -120,7 +120,7 @@ def test_value_can_stand_at_the_end(kind: str, value: Any) -> None:
     assert whole.valid is None
 
 
-def test_mask_is_there_where_something_is_missing() -> None:
+def test_mask_exists_only_with_missing_values() -> None:
     assert mask_of(np.array([True, True])) is None
     assert mask_of(YES_NO) is YES_NO
 

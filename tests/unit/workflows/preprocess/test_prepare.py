@@ -233,7 +233,7 @@ def test_target_encoding_excludes_each_rows_own_target(tmp_path: Path) -> None:
     assert not is_own.any()
 
 
-def test_text_that_nothing_encodes_is_told_by_its_column(tmp_path: Path) -> None:
+def test_unencoded_text_names_its_column(tmp_path: Path) -> None:
     rows = pa.table({"k": [1, 2] * 50, "kind": ["sun", "rain"] * 50})
     dataset = Dataset(
         name="kinds",

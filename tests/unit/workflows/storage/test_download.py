@@ -185,13 +185,13 @@ def test_member_outside_its_folder_is_refused(site, archive, tmp_path, name):
     assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
 
 
-def test_missing_file_is_told_with_its_address_and_the_way_out(site, tmp_path):
+def test_missing_file_is_reported_with_its_url_and_the_remedy(site, tmp_path):
     with pytest.raises(DownloadError, match="nothing.zip returned 404 Not Found.*--data-dir DIR"):
         download(Archive(name="ml", url=site.url("nothing.zip"), md5=MD5), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unreachable_server_is_told_in_one_line_with_the_way_out(tmp_path):
+def test_unreachable_server_is_reported_in_one_line_with_the_remedy(tmp_path):
     with socket.socket() as bound:  # bound and not listening: nobody else takes the port, and it refuses
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/ml.zip"

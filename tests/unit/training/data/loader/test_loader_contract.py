@@ -74,7 +74,7 @@ def test_several_labels_come_as_a_tuple(make: Any, prepared: Path) -> None:
     assert [label.shape[0] for label in labels] == [10, 10]
 
 
-def test_restarted_loader_goes_on_with_exactly_the_batches_that_were_left(make: Any, prepared: Path) -> None:
+def test_restarted_loader_resumes_with_the_remaining_batches(make: Any, prepared: Path) -> None:
     loader, restarted = (make(prepared / "train", CATS, ["age"], ["rating"]) for _ in range(2))
     list(loader)  # epoch 0
     batches = iter(loader)

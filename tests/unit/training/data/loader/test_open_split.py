@@ -143,7 +143,7 @@ def test_drop_last_leaves_full_batches_and_loses_no_other_row(data: tuple[Path, 
             assert rows == ages(whole)[:3600]
 
 
-def test_rows_that_fill_no_batch_are_told_so(data: tuple[Path, FeatureSpec]) -> None:
+def test_rows_fewer_than_a_batch_raise_an_error(data: tuple[Path, FeatureSpec]) -> None:
     with pytest.raises(DataError, match="the train data has 4,000 rows, fewer than one batch of 4,001. Use smaller"):
         tensorflow_loader(*data, "train", NUM_ROWS + 1, shuffle=True, seed=0, drop_last=True)
 

@@ -226,7 +226,7 @@ def test_rows_of_a_batch_are_about_equally_long_and_batches_come_by_chance(globa
     assert sorted(alike) == sorted(order)
 
 
-def test_interrupted_epoch_goes_on_in_the_order_that_it_began_with() -> None:
+def test_interrupted_epoch_keeps_its_order() -> None:
     """Of an earlier release too: seeds, epochs, workers and places in the epoch lead to these orders."""
     plan = schedule([7, 6, 5, 9], batch_size=4, block_bytes=80, seed=7, global_rank=1, global_size=2)
     epoch = Epoch(plan, 1)

@@ -117,7 +117,7 @@ def test_workers_get_every_row_once_in_equally_many_batches(tmp_path: Path) -> N
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("buffer_size", [0.01, "2kB"])
 @pytest.mark.parametrize("bucket_by", [None, "tags"])
-def test_epoch_goes_on_at_any_batch(
+def test_epoch_resumes_at_any_batch(
     tmp_path: Path, shuffle: bool, buffer_size: float | str, bucket_by: str | None
 ) -> None:
     paths = write(tmp_path, [60, 45], 20)

@@ -243,7 +243,7 @@ def test_files_come_in_natural_order_and_names_in_their_own(tmp_path: Path) -> N
     assert rows_in(tmp_path, config_of("day=2/part_10.csv", "day=2/part_2.csv"))["user"] == [10, 2]
 
 
-def test_name_that_is_there_is_no_pattern(tmp_path: Path) -> None:
+def test_existing_file_name_is_not_a_pattern(tmp_path: Path) -> None:
     write_rows(tmp_path / "dir [x]" / "part-1.csv", [1])
     assert rows_in(tmp_path, config_of("dir [x]/part-*.csv"))["user"] == [1]
     assert rows_in(tmp_path, config_of("dir*/part-[1].csv"))["user"] == [1]

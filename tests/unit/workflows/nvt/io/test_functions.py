@@ -169,7 +169,7 @@ def test_function_that_a_package_does_not_name_is_not_even_imported(shop: Path, 
         ("gone", "shop_of_functions:gone, .* cannot be imported"),
     ],
 )
-def test_package_that_names_what_is_no_function_is_told(shop: Path, tmp_path: Path, name: str, error: str) -> None:
+def test_package_entry_that_is_not_a_function_is_reported(shop: Path, tmp_path: Path, name: str, error: str) -> None:
     (tmp_path / "workflow.pkl").write_bytes(pickled(lambda_op(Name("shop_of_functions", name))))
     with pytest.raises(ArtifactError, match=error):
         load_workflow(tmp_path)

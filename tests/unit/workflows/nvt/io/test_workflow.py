@@ -177,7 +177,7 @@ def test_workflow_of_packages_that_are_too_old_says_so(workflow: nvt.Workflow, t
     )
 
 
-def test_missing_truncated_and_foreign_files_are_told_apart(workflow: nvt.Workflow, tmp_path: Path) -> None:
+def test_missing_truncated_and_foreign_files_have_distinct_errors(workflow: nvt.Workflow, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"contains no workflow\.pkl"):
         load_workflow(tmp_path)
     path = tmp_path / "workflow" / "workflow.pkl"

@@ -338,7 +338,7 @@ def test_pickle_that_expands_too_much_is_refused(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("num_buckets", [{"user": 10**9}, 10**9, 0])
-def test_buckets_that_nobody_has_memory_for_are_refused(num_buckets: Any) -> None:
+def test_buckets_beyond_any_memory_are_refused(num_buckets: Any) -> None:
     with quiet_nvtabular():
         operator = HashedCategorify(freq_threshold=2, num_buckets=4)
     operator.num_buckets = num_buckets

@@ -139,7 +139,7 @@ def test_dictionary_gets_the_ids_that_its_rows_get(tmp_path: Path, encode: Calla
     np.testing.assert_equal(vocabularies["dictionary"], vocabularies["objects"])
 
 
-def test_raw_columns_that_only_hexadecimals_read_are_told() -> None:
+def test_raw_columns_read_only_by_hex_to_int_are_found() -> None:
     with quiet_nvtabular():
         workflow = nvt.Workflow(
             (["a", "b"] >> HexToInt() >> Categorify())
