@@ -136,12 +136,12 @@ class SimOptions:
             "intra_op_parallelism", prefix="--",
         )  # fmt: skip
         for name in ("stage_one_mlp_dims", "stage_two_mlp_dims", "aux_mlp_dims"):
-            self._require(name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
+            self._require(name, all(units >= 1 for units in getattr(self, name)), "positive integers")
         self._require("lr", self.lr > 0, "a number greater than 0")
         self._require(
             "dropout_rate", self.dropout_rate == -1 or 0 <= self.dropout_rate < 1, "-1, or a number in [0, 1)"
         )
-        self._require("seed", self.seed >= -1, "-1, or a whole number of at least 0")
+        self._require("seed", self.seed >= -1, "-1 or a nonnegative integer")
         self._require("mode", self.mode in _MODES, " or ".join(_MODES))
         keeps_nothing = self.benchmark or self.mode == INFERENCE
         if self.save_checkpoint_path and keeps_nothing:

@@ -151,7 +151,7 @@ def test_long_history_that_leaves_no_short_one_is_refused() -> None:
     [
         (["--mode", "predict"], "--mode is 'predict', expected train or inference"),
         (["--global-batch-size", "0"], "--global_batch_size is 0, expected an integer of at least 1"),
-        (["--aux_mlp_dims", "8,0"], r"--aux_mlp_dims is \(8, 0\), expected integers of at least 1"),
+        (["--aux_mlp_dims", "8,0"], r"--aux_mlp_dims is \(8, 0\), expected positive integers"),
         (["--affinity", "best"], "--affinity is 'best'. Available: disabled, socket, "),
         (["--model_type", "torch_mlp"], "'torch_mlp', expected a TensorFlow model"),
         ([], "--dataset_dir is missing"),

@@ -279,9 +279,7 @@ def test_loss_of_nan_names_its_batch_and_the_last_good_checkpoint(
     assert not output.exists()
 
 
-def test_label_of_nan_names_its_file(
-    new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
-) -> None:
+def test_label_of_nan_names_its_file(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:
     prepared = new_prepared(tmp_path / "prepared", change=with_nan("rating"))
     with pytest.raises(DataError, match=r"parquet: column 'rating' contains nan, expected finite numbers"):
         train(prepared, tmp_path / "model", BASE, tracking=tracking)

@@ -240,8 +240,8 @@ def test_in_memory_run_is_recorded_and_its_model_scores_data_frames(tables: Case
 @pytest.mark.parametrize(
     ("changes", "num_workers", "message"),
     [
-        ({"xla": True}, 1, "networks, not to bayesian"),
-        ({"precision": "float16"}, 1, "networks, not to bayesian"),
+        ({"xla": True}, 1, "apply only to neural networks, not to"),
+        ({"precision": "float16"}, 1, "apply only to neural networks, not to"),
         ({}, 2, "one worker, got 2"),
     ],
 )

@@ -106,8 +106,8 @@ def test_workflow_is_applied_online(make: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labels": []}, "label_names and at least one of|the loader needs"),
-        ({"cats": [], "conts": []}, "label_names and at least one of|the loader needs"),
+        ({"labels": []}, "label_names and at least one of|the loader requires labels"),
+        ({"cats": [], "conts": []}, "label_names and at least one of|the loader requires labels"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"global_rank": 3}, "global_rank is 3"),
         ({"conts": ["age", "movieId"]}, r"\['movieId'\] are listed both as ids \(int64\) and as numbers"),
