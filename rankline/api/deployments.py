@@ -1,4 +1,4 @@
-"""MLflow deployment plugin (`mlflow deployments -t rankline`): one deployment per ensemble of a model repository.
+"""MLflow deployment plugin (`mlflow deployments -t rankline`): each ensemble in a model repository is a deployment.
 
 A deployment stands for the active version of its ensemble. MLflow finds this module through an entry point and
 uses the only `BaseDeploymentClient` subclass in it.
@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 
 
 class DeploymentError(MlflowException, click.ClickException):  # type: ignore[misc]  # both bases define `message`
-    """An `MlflowException` that MLflow's command line prints in one line, without a traceback."""
+    """An `MlflowException` that MLflow's command line prints on one line, without a traceback."""
 
 
 def _for_mlflow(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -116,7 +116,7 @@ class RanklineDeployments(BaseDeploymentClient):
         config: Mapping[str, Any] | None = None,
         endpoint: str | None = None,
     ) -> dict[str, Any]:
-        """Activate the version that `model_uri` names. A watching server switches without dropping requests."""
+        """Activate the version in `model_uri`. A server started with `--watch` switches without dropping requests."""
         _refuse_endpoint(endpoint)
         self._status(name)
         if model_uri is None:
@@ -199,7 +199,7 @@ class RanklineDeployments(BaseDeploymentClient):
         return ensure_downloaded(registry, wanted, self.repository / name, note)
 
     def _of_run(self, name: str, run_id: str, work_dir: Path) -> ExportedEnsemble:
-        """Return the newest version exported from a run, exporting the run's model first if there is none."""
+        """Return the newest version exported from a run, or export the run's model if it has not been exported yet."""
         path = self.repository / name
         exported = [one for one in versions(path) if one.run_id == run_id] if path.is_dir() else []
         if exported:

@@ -83,7 +83,7 @@ class Quality:
         return statistics.stdev(values) if len(values) > 1 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the mean and standard deviation of each metric, the served objective and the per-seed values."""
+        """Return each metric's mean and standard deviation, the best AUC, the served objective and per-seed values."""
         from rankline.training.evaluation import objective_of
 
         names = [name for name in next(iter(self.per_seed.values())) if name.startswith("valid_")]
@@ -274,7 +274,7 @@ def export(
 
 
 def _record(ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
-    """Record the export on the run that trained the model; warn if the tracking store does not respond."""
+    """Record the export on the run that trained the model, or warn if the tracking store does not respond."""
     from rankline.runs.store import catch_up, record_export
 
     catch_up(workspace.root)
@@ -331,7 +331,7 @@ def bench_rows(
     progress: Progress = SILENT,
     check: "Callable[[Client, NDArray[Any]], None]" = lambda *_: None,
 ) -> BenchmarkReport:
-    """Load-test a server after checking its scores with `check` and against scores computed in this process."""
+    """Load-test a server after validating its scores with `check` and comparing them with in-process scores."""
     from rankline.scoring.read_rows import select
     from rankline.serving.client import Client
     from rankline.serving.loadtest.runner import measure

@@ -62,7 +62,7 @@ def _quietly(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
 
 
 class Dataset:
-    """A table with one or more columns to predict, and a recipe whose settings are inferred from its rows.
+    """A table with one or more columns to predict, and a recipe with settings inferred from the rows.
 
     Args:
         rows: a DataFrame, an Arrow table, or one or more files (CSV, Parquet, JSON lines).

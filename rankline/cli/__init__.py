@@ -1,1 +1,1 @@
-"""The command line, one file per command or group of commands. `main` registers them."""
+"""The command line, with one file per command or group of commands, all registered in `main`."""

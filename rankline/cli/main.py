@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """Raise KeyboardInterrupt, unless one is already being handled: a second Ctrl-C must not cut the cleanup short.
+    """Raise KeyboardInterrupt unless one is being handled, so that a second Ctrl-C does not interrupt the cleanup.
 
     Python drops exceptions raised in finalizers and C callbacks, so the next Ctrl-C must raise again. Nothing may be
     imported here, and Rich imports modules for emoji and non-ASCII text: an interrupted import fails with a KeyError

@@ -135,7 +135,7 @@ def predict_command(
 
 
 def _check_options(options: Mapping[str, object], given: Mapping[str, str], recipe: str, repository: Path) -> None:
-    """Raise `ConfigError` if an option may have been meant as the column of that name, which the row lacks."""
+    """Raise `ConfigError` if an option is also the name of a column that the user may have meant to set."""
     from rankline.serving.client import ModelSchema
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
@@ -177,7 +177,7 @@ def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:
 def _row(
     given: Mapping[str, str], schema: "ModelSchema", requests: "Requests | None", optional: Sequence[str]
 ) -> "Block":
-    """Return the row given as options as a `Block`. All columns are sent, so that the client reports unknown ones."""
+    """Convert the columns given as options to a one-row `Block`, keeping unknown columns for the client to report."""
     import pyarrow as pa
 
     from rankline.scoring.read_rows import Block, as_typed, text_columns, typed_row
@@ -221,7 +221,7 @@ def recommend_command(
     url: Url = None,
     tls_root: TlsRoot = None,
 ) -> None:
-    """Score all items that the user has not interacted with in the data, and show the best.
+    """Score all items that the user has not interacted with, and show the best ones.
 
     For models with histories, one request holds the user's history and all items. Other model inputs come from the
     catalog or from `--context`.

@@ -70,7 +70,7 @@ def compare_command(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare the quality (on the same rows), latency, throughput and settings of runs, with confidence intervals.
+    """Compare runs by quality on the same rows, latency, throughput and settings, and show confidence intervals.
 
     **Examples**
 
@@ -126,7 +126,7 @@ def ui_command(
         bool, typer.Option("--open/--no-open", help="Open the MLflow UI in a browser, if available.")
     ] = True,
 ) -> None:
-    """Show the runs in MLflow's UI, with the relevant columns and charts, until Ctrl-C.
+    """Serve MLflow's UI until Ctrl-C, preconfigured with the relevant columns and charts.
 
     If MLFLOW_TRACKING_URI names a server, configure its pages instead and print its address.
 

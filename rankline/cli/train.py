@@ -1,4 +1,4 @@
-"""The command `train`, for one worker or several."""
+"""The command `train`, which trains with one or more workers."""
 
 import os
 import sys

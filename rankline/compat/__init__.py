@@ -1,1 +1,1 @@
-"""Command lines of other projects, implemented with Rankline's training."""
+"""Reimplementations of other projects' command lines on top of Rankline's training."""

@@ -22,7 +22,7 @@ _SSH_TIMEOUT_S = 10.0
 
 
 def parse_hosts(entries: Iterable[str]) -> dict[str, int]:
-    """Parse entries such as "a:2" and "b" into a mapping from host to number of workers, 1 by default."""
+    """Parse entries such as "a:2" and "b" into the number of workers per host, which defaults to 1."""
     hosts: dict[str, int] = {}
     for entry in entries:
         host, _, number = entry.strip().partition(":")
@@ -113,7 +113,7 @@ class LaunchConfig:
         self._named_hosts()
 
     def find_hosts(self, config: WorkersConfig) -> Mapping[str, int]:
-        """Return the current number of workers per host. If no hosts are configured, all run on this machine."""
+        """Return the current number of workers per host. By default, all workers run on this machine."""
         if self.host_discovery_script:
             return discover_hosts(Path(self.host_discovery_script))
         return self._named_hosts() or {LOCAL: max(config.workers, config.max_workers)}

@@ -62,7 +62,7 @@ class ElasticRun:
         self._hosts: Mapping[str, int] = options.find_hosts(config)
 
     def run(self, num_workers: int) -> Mapping[str, str]:
-        """Run generations of workers until one publishes the model, and return that model's record."""
+        """Run generations of workers until a worker publishes a model, and return the record of that model."""
         generation, num_failures = Generation(), 0
         hosts = self._wait_for_hosts(num_workers)
         while True:
@@ -156,7 +156,7 @@ class HostWatch:
             yield
 
     def stop_if_hosts_joined(self) -> None:
-        """End the generation if there is room for more workers.
+        """End the generation if the hosts now have room for more workers.
 
         Call this right after a checkpoint, so that no work is lost.
         """

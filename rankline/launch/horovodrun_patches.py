@@ -1,4 +1,4 @@
-"""A patched horovodrun 0.28.1 that accepts horovodrun's arguments.
+"""A patched horovodrun 0.28.1 that accepts the same arguments as the original.
 
 - On each start, horovodrun imports TensorFlow in a separate process, for three seconds, to learn whether Horovod has
   Gloo or MPI. Here Horovod's library is queried directly.
@@ -71,7 +71,7 @@ def keep_secrets_off_command_lines() -> None:
 
 
 def keep_key_off_command_lines() -> None:
-    """Pass the key for horovodrun's network-interface search in an environment variable, and record its results."""
+    """Pass the key for horovodrun's network-interface search in an environment variable, and record the results."""
     from rankline.launch.ssh_secrets import KEY_VARIABLE
 
     launch_task_servers = driver_service._launch_task_servers

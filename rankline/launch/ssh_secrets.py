@@ -1,4 +1,4 @@
-"""Run a command and pass it this environment's secrets on standard input: NAME=value lines and an empty line."""
+"""Run a command, passing it secrets from the environment on standard input: NAME=value lines and then an empty line."""
 
 import os
 import sys

@@ -54,7 +54,7 @@ def cores_of(cpus: Iterable[Cpu]) -> list[list[Cpu]]:
 
 
 def share_of(cpus: Sequence[Cpu], *, rank: int, size: int) -> set[int]:
-    """Return the CPUs to assign to process `rank` of `size`, as whole adjacent cores.
+    """Return the CPUs to assign to process `rank` of `size`: all logical CPUs of a range of adjacent cores.
 
     The set is empty if there are fewer cores than processes.
     """
@@ -85,7 +85,7 @@ _RECORD = "\x1e"  # first character of a record
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """This process: one of several workers, or the only one.
+    """The identity of this worker process, which may be the only worker.
 
     Attributes:
         local_size: number of workers on this machine; 0 if the launcher does not report it.

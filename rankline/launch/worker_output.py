@@ -1,4 +1,4 @@
-"""Output of workers and horovodrun: written to log files, shown as progress, and turned into a result or an error."""
+"""Writes the output of workers and horovodrun to log files, shows progress, and extracts the result or an error."""
 
 import re
 import signal
@@ -71,7 +71,7 @@ class Listener:
             log.close()
 
     def result(self, status: int | None) -> Mapping[str, str]:
-        """Return the trained model, or raise an error that explains why the run ended without a model."""
+        """Return the record of the trained model, or raise an error that explains why the run ended without a model."""
         if status == 0 and self.model is not None:
             return self.model
         raise self.failure(status)
@@ -149,7 +149,7 @@ class Listener:
 
 
 def _signal_name(number: int) -> str | None:
-    """Return the name of signal `number`, or None if there is no such signal, as for some exit statuses of ssh."""
+    """Return the name of signal `number`, with a likely cause for SIGKILL, or None if there is no such signal."""
     if number not in list(signal.Signals):
         return None
     name = signal.Signals(number).name

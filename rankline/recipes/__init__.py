@@ -90,7 +90,7 @@ def _new_recipes(entry: EntryPoint, known: Mapping[str, Recipe]) -> dict[str, Re
 
 
 def _recipes_in(found: Any) -> Iterator[Recipe]:
-    """Yield `found` itself if it is a recipe, or the public recipes of a module in definition order."""
+    """Yield `found` itself if it is a recipe, or its public recipes in definition order if it is a module."""
     if isinstance(found, Recipe):
         yield found
     elif isinstance(found, ModuleType):

@@ -59,7 +59,7 @@ class Recipe:
 
     @property
     def model_choices(self) -> str:
-        """A sentence with the settings of a model that replaces the recipe's own, or an empty string if none does."""
+        """A sentence listing the settings of the model that replaces the recipe's own, or an empty string if none."""
         model, own = self.train.model, (self.unchanged or self.train).model
         if model.name == own.name:
             return ""

@@ -49,7 +49,7 @@ class FirstRecipe:
     contradiction: DataError | None
 
     def write(self, path: Path) -> None:
-        """Write the file, then raise `DataError` if a row does not fit the guesses."""
+        """Write the file, then raise `DataError` if some rows contradict the inferred settings."""
         write_whole(path, self.text.encode())
         if self.contradiction is not None:
             raise DataError(f"{path} was written, but some rows do not match it: {self.contradiction}")
@@ -137,7 +137,7 @@ def _check_features(path: Path, guesses: Guesses) -> None:
 
 
 def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, DataError | None]:
-    """Read a sample of the rows like `prepare`, and return it with the error for the first invalid row, if any."""
+    """Read a sample of the rows as `prepare` does, and return it with the error for the first invalid row, if any."""
     raw = read_table(config, Path())
     assert isinstance(raw.rows, StreamedRows)
     step, done, parts, refusal = max(1, len(raw.rows) // _LEAK_ROWS), 0, list[pa.RecordBatch](), None
@@ -233,7 +233,7 @@ def _splits_by_time(guesses: Guesses) -> bool:
 
 
 def _choices(config: ColumnConfig | ModelConfig | TrainConfig) -> dict[str, Any]:
-    """Return all settings that differ from their defaults, excluding the model, plus a column's type and role."""
+    """Return a config's non-default settings, excluding the model. A column's type and role are always included."""
     usual, always = type(config)(), ("type", "role")
     found = {choice.name: getattr(config, choice.name) for choice in fields(config) if choice.name != "model"}
     return {
@@ -270,7 +270,7 @@ _SMALL, _MEDIUM, _LARGE = 10_000, 50_000, 500_000
 
 
 def table_defaults(num_rows: int) -> TrainConfig:
-    """Return the default training config for a table with `num_rows` rows, including the model."""
+    """Return the default training config and model for a table with `num_rows` rows."""
     model = MLPConfig(
         hidden=(256, 256),
         number_dim=8,

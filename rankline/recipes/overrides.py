@@ -73,7 +73,7 @@ class Overrides:
 
 
 def _fields(configs: tuple[Any, ...]) -> Iterator[tuple[Any, "Field[Any]"]]:
-    """Yield (config, field) pairs for all fields of the configs, followed by the fields of nested configs."""
+    """Yield (config, field) pairs for each config's own fields, then for the fields of its nested configs."""
     for config in configs:
         values = config() if isinstance(config, type) else config
         for field in fields(values):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def registry_uri(path: Path) -> str | None:
-    """Return the tracking URI of the registry that the ensemble at `path` belongs to, or None if it belongs to none."""
+    """Return the tracking URI of the ensemble's registry, or None if no version has been registered yet."""
     file = path / REGISTRY
     try:
         return found_uri(str(json.loads(file.read_text(encoding="utf-8"))["tracking_uri"]), path)

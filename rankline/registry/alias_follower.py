@@ -49,7 +49,7 @@ class AliasFollower:
             self.step()
 
     def step(self) -> None:
-        """Check the alias once. On an error, keep the active version, and report the error unless it is a repeat."""
+        """Check the alias once. On an error, keep the active version, and report the error if it is a new one."""
         try:
             self.follow()
             self._trouble = ""

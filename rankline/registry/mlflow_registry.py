@@ -140,7 +140,7 @@ class Registry:
                 raise
 
     def numbered(self, name: str, number: int) -> RegisteredVersion:
-        """Return a version by MLflow's version number."""
+        """Return the version with MLflow's version number `number`."""
         with self._explained(f"models:/{name}/{number} cannot be looked up"):
             return RegisteredVersion.of(self._client.get_model_version(name, str(number)))
 
@@ -152,7 +152,7 @@ class Registry:
                 self._client.delete_registered_model_alias(to.name, CANDIDATE)
 
     def download(self, registered: RegisteredVersion, directory: Path) -> Path:
-        """Download a version in the layout of a model repository, without verifying it."""
+        """Download a version to `directory` in the layout of a model repository. The files are not verified."""
         with self._explained(f"models:/{registered.name}/{registered.number} cannot be downloaded"):
             uri = self._client.get_model_version_download_uri(registered.name, str(registered.number))
             path = mlflow.artifacts.download_artifacts(
@@ -235,7 +235,7 @@ class Registry:
             (directory / "bench" / "bench.json").write_text(report.to_json(), encoding="utf-8")
 
     def _upload(self, directory: Path, experiment: str, run_id: str) -> tuple[str, str]:
-        """Upload the files; return their location and the id of the logged model."""
+        """Upload the files, and return their location and the ID of the logged model."""
         model = self._client.create_logged_model(
             experiment, name=ENSEMBLE, source_run_id=run_id or None, model_type=ENSEMBLE
         )

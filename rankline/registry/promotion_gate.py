@@ -175,7 +175,7 @@ def _serving_both(
 
 
 def _write_named(ensemble: "ExportedEnsemble", name: str, directory: Path) -> None:
-    """Write the ensemble's Triton config under another name. The configs of its steps stay in their own repository."""
+    """Write the ensemble's Triton config to `directory` under another name, without its steps' configs."""
     from google.protobuf import text_format
 
     config: Any = ensemble.model_config

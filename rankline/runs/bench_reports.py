@@ -88,7 +88,7 @@ def read_report(store: Reader, run_id: str) -> BenchmarkReport:
 
 
 def _write(report: BenchmarkReport, directory: Path) -> list[str]:
-    """Write all files that can be written, plots last; return a description of each failure."""
+    """Write as many of the files as possible, plots last, and return a description of each failure."""
     from rankline.serving.loadtest.report.html import to_html  # slow to import
     from rankline.serving.loadtest.report.plot import write_plot
 

@@ -46,7 +46,7 @@ class QualityDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class RunComparison:
-    """The comparison of two runs in quality, serving performance and settings."""
+    """A comparison of two runs by quality, serving performance and settings."""
 
     before: RunSummary
     after: RunSummary

@@ -31,7 +31,7 @@ _KEY_FIGURES = ("serving/p50_ms", "serving/p99_ms", "serving/rows_per_s", MEGABY
 
 
 def lay_out(client: MlflowClient) -> dict[str, str]:
-    """Configure columns and charts of all experiments, and return their page paths by name, latest first."""
+    """Configure all experiments' columns and charts. Return a dict of page paths keyed by name, latest first."""
     found = client.search_experiments(view_type=ViewType.ACTIVE_ONLY, order_by=["last_update_time DESC"])
     pages = {}
     for experiment in found:

@@ -32,7 +32,7 @@ _MAX_IDS = 500  # per statement; old versions of SQLite allow 999 parameters
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """A run in a store, with MLflow's status, Unix timestamps in ms, and the last value of each metric."""
+    """A run in a store. Timestamps are Unix times in ms, and `metrics` contains the last value of each metric."""
 
     run_id: str
     experiment: str
@@ -62,7 +62,7 @@ class _File:
         return [name for (name,) in self._ask("SELECT name FROM experiments WHERE lifecycle_stage = 'active'")]
 
     def runs(self, recipe: str | None, limit: int) -> list[StoredRun]:
-        """Return up to `limit` runs of one experiment or of all experiments, latest first, excluding child runs."""
+        """Return up to `limit` top-level runs, latest first, from the experiment `recipe` or from all experiments."""
         no_part = "NOT EXISTS (SELECT 1 FROM tags WHERE tags.run_uuid = r.run_uuid AND tags.key = ?)"
         of_recipe, values = ("AND e.name = ?", [recipe]) if recipe is not None else ("", [])
         where = f"e.lifecycle_stage = 'active' AND r.lifecycle_stage = 'active' AND {no_part} {of_recipe}"
@@ -82,7 +82,7 @@ class _File:
 
     @contextmanager
     def artifact(self, run_id: str, path: str) -> Iterator[Path | None]:
-        """Yield the path of a run's artifact, valid until the `with` block ends, or None if there is no artifact."""
+        """Yield a run's artifact as a path that is valid inside the `with` block, or None if it does not exist."""
         found = self._ask("SELECT artifact_uri FROM runs WHERE run_uuid = ?", [run_id])
         place = urlsplit(found[0][0]) if found else None
         if place is not None and place.scheme not in ("", "file"):  # artifacts are stored elsewhere

@@ -1,4 +1,4 @@
-"""Tables of runs and of their differences, for the terminal and as an HTML page."""
+"""Tables of runs and run differences, for the terminal and HTML pages."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING

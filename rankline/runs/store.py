@@ -35,7 +35,7 @@ def uri_of(work_dir: Path) -> str:
 
 
 def uri_of_run(tracking_uri: str, work_dir: Path) -> str:
-    """Return the tracking URI of a run's store, given the URI in an artifact.
+    """Return the tracking URI of the store that contains a run, given the tracking URI recorded in an artifact.
 
     If `tracking_uri` is empty (the model was trained elsewhere) or is a file that no longer exists, return the work
     directory's store.
@@ -45,7 +45,7 @@ def uri_of_run(tracking_uri: str, work_dir: Path) -> str:
 
 
 def check_store(uri: str) -> None:
-    """Check that a store can record results, before long work starts.
+    """Check that a store can record results, before starting long-running work.
 
     An unreachable server is accepted, because logged data is kept until the server responds.
     """
@@ -108,7 +108,7 @@ def deliver(work_dir: Path) -> "Iterator[Outcome]":
 
 
 def catch_up(work_dir: Path) -> None:
-    """Deliver pending data before something is added to a run. If the store does not respond, only warn."""
+    """Deliver pending run data, and only warn on failure. Call this before adding anything to a run."""
     if not left_in(journals_of(work_dir)):
         return
     for outcome in deliver(work_dir):

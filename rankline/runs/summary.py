@@ -116,7 +116,7 @@ def validation_of(store: Reader, run: RunSummary) -> ValidationScores | None:
 
 
 def differences(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
-    """Return each setting that differs between runs with its value in each run, or a dash for runs without it."""
+    """Return the settings that differ, each with one value per run, or a dash for runs without the setting."""
     described = [{**run.params, "data": run.data, "code": run.code, "engine": run.engine} for run in runs]
     names = dict.fromkeys(name for one in described for name in one)
     rows = {name: [one.get(name) or "–" for one in described] for name in names}

@@ -1,1 +1,1 @@
-"""Scores for files of rows, and recommendations for a user."""
+"""Scoring rows from files, and recommending items to users."""

@@ -1,4 +1,4 @@
-"""Reads rows from options, or in blocks from CSV, Parquet or JSON lines."""
+"""Reads rows from command-line options, or in blocks from CSV, Parquet or JSON lines files."""
 
 import io
 import json
@@ -77,7 +77,7 @@ def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Tab
 
 
 def format_of(path: str | None, format_name: str | None, requests: "Requests | None" = None) -> str:
-    """Return the format of input rows.
+    """Return the format of the rows to score, inferring it from the file name or content if necessary.
 
     The order of precedence is the suffix, `format_name`, a less specific suffix, the recipe, and the content of stdin.
     """
@@ -145,7 +145,7 @@ def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
 
 @contextmanager
 def stdin_as_file(format_name: str) -> Iterator[Path]:
-    """Copy standard input to a temporary file with the suffix of its format, and call the file stdin in errors."""
+    """Copy standard input to a temporary file, and refer to the file as stdin in error messages."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / f"stdin.{format_name}"
         with path.open("wb") as file:
@@ -157,7 +157,7 @@ def stdin_as_file(format_name: str) -> Iterator[Path]:
 
 
 def read_blocks(path: Path, format_name: str, schema: "ModelSchema | None" = None) -> Iterator[tuple[pa.Table, float]]:
-    """Yield blocks of rows, each with the share of the file read so far, using bounded memory.
+    """Yield blocks of rows, each with the fraction of the file read so far, using bounded memory.
 
     Without a schema, the types of CSV columns are inferred. With a schema, they are inferred only for the model's
     columns; other columns keep their text. There is at least one block, which may be empty.
@@ -223,7 +223,7 @@ def _parquet_blocks(path: Path, _: "ModelSchema | None") -> Iterator[tuple[pa.Ta
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes], Callable[[], float]]]:
-    """Yield a stream of the decompressed file, and a function that returns the share of the file read so far."""
+    """Yield a stream of the decompressed file, and a function that returns the fraction of the file read so far."""
     num_bytes = path.stat().st_size
     with io.FileIO(path) as file, unpacked(path, file) as stream:
         yield cast(IO[bytes], stream), lambda: file.tell() / num_bytes
@@ -242,7 +242,7 @@ def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[byt
 
 
 def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
-    """Replace empty strings with nulls. Arrow's default null values would include the country code NA."""
+    """Replace empty strings with nulls. Arrow's default null values would also include the country code NA."""
     for name in set(columns) & set(rows.column_names):
         texts = rows[name]
         filled = pc.if_else(pc.equal(texts, ""), None, texts)

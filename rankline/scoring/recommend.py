@@ -28,7 +28,7 @@ def best_items(
     with_known: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Score the catalog for a user, and return the `top` rows with their `score`, best first.
+    """Score the catalog for a user, and return the `top` highest-scoring rows, each with its `score`, best first.
 
     If the model takes several candidates per row, a request holds the user, any history, and all candidates, split into
     several requests if there are more candidates than the server accepts at once.
@@ -111,7 +111,7 @@ def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str
 
 
 def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None]) -> pa.Array | None:
-    """Return all items of a user (empty for an unknown user), or None if the data has no user histories."""
+    """Return the items in a user's history (empty for an unknown user), or None if the data has no user histories."""
     histories = prepared.histories()
     if histories is None:
         return None

@@ -26,7 +26,7 @@ def check_name(name: str) -> None:
 
 
 def check_free(repository: Path) -> None:
-    """Raise `ConfigError` if a repository contains a recipe's ensemble, whose next version would be another model."""
+    """Raise `ConfigError` if the repository already contains an ensemble exported from a recipe."""
     if names_in(repository) and not is_foreign(ensemble := ExportedEnsemble.load(repository)):
         raise ConfigError(
             f"{repository} already contains version {ensemble.version} of an ensemble exported from a recipe. "

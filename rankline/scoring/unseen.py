@@ -15,7 +15,7 @@ _MANY = 0.5
 
 
 def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
-    """Return the share of unseen values in the first validation rows, for small columns where it exceeds half."""
+    """Find low-cardinality columns in which most of the first validation values are unseen, and return their shares."""
     source = prepared.spec.sources["valid"]
     names = [one.name for one in prepared.spec.categorical if not one.is_list and (one.cardinality or _FEW + 1) <= _FEW]
     if source.type != PARQUET or not names:

@@ -64,7 +64,7 @@ def _print_table(report: BenchmarkReport, shown: Callable[[Cell], str], console:
 
 
 def _print_figures(report: BenchmarkReport, console: Console) -> None:
-    """Print the table with each confidence interval as ± a percentage below its value, followed by remarks."""
+    """Print the table and then remarks. Below each value, its confidence interval is shown as ± a percentage."""
     _print_table(report, _figure, console)
     found = list(remarks(report.bench)) if not report.searches else []  # a search tests its rates only briefly
     for remark in found[:_MAX_REMARKS]:

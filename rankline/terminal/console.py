@@ -151,7 +151,7 @@ class Stages:
 
 
 class _Mark(SpinnerColumn):
-    """A spinner for the running stage, blank for waiting stages."""
+    """A progress column with a spinner that is blank until the stage starts."""
 
     def render(self, task: Task) -> RenderableType:
         return super().render(task) if task.started else Text(" ")

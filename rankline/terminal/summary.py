@@ -1,4 +1,4 @@
-"""Output of commands when they finish."""
+"""The results that commands print when they finish."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def print_summary(result: "RunResult", console: Console) -> None:
-    """Print the conclusion, then its details: quality, latency, and what to try next."""
+    """Print the conclusion, then details on quality and latency, and suggested next commands."""
     num_rows = result.prepared.manifest.details["rows"]["valid"]
     heading(console, f"{result.recipe.name}: {_quality_in_words(result.quality)}; {conclusion(result.report)}")
     heading(console, f"quality on {num_rows:,} validation rows")

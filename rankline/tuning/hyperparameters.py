@@ -1,4 +1,4 @@
-"""Hyperparameter search of `rankline tune` with Optuna on held-out training rows. Each trial is an MLflow run.
+"""Hyperparameter search of `rankline tune`, evaluated on held-out training rows. Each trial is an MLflow run.
 
 The study is a journal in the work directory, so an interrupted search continues where it stopped. A study belongs to
 one version of the data and one recipe; any change starts a new study.
@@ -87,7 +87,7 @@ def tune(
     directory: Path,
     progress: Progress,
 ) -> Tuned:
-    """Search until there are `num_trials` complete or pruned trials, including the trials of an earlier call.
+    """Search until there are `num_trials` complete or pruned trials, including trials from earlier calls.
 
     The recipe's settings are the first trial. The search varies the settings in `only`, or all if it is empty.
     """
@@ -227,7 +227,7 @@ class _Search:
         client.log_artifact(run_id, str(evidence))
 
     def _opened(self) -> str:
-        """Return the id of the search's MLflow run, resuming the run of an earlier call if there is one."""
+        """Return the ID of the search's MLflow run, resuming the run if an earlier call created it."""
         if run_id := self._study.user_attrs.get(_RUN_ID):
             self._client.update_run(run_id, status="RUNNING")
             return str(run_id)

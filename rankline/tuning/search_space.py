@@ -14,7 +14,7 @@ from rankline.workflows.core.formatting import did_you_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """A range of numbers from `low` to `high`, integers if both bounds are. `is_log` samples on a log scale."""
+    """A range from `low` to `high`, of integers if both bounds are integers. `is_log` enables log-scale sampling."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""Search of `rankline tune --slo`: the serving configuration with the highest throughput under a latency bound.
+"""Search of `rankline tune --slo` for the serving configuration with the highest throughput under a latency bound.
 
 Each configuration is an MLflow run. Its parent is the run of the search, whose parent is the run that trained the
 model. The model repository stays unchanged until the best configuration is known.
@@ -297,7 +297,7 @@ class Trials:
         )
 
     def _percentile_ms(self, result: LoadResult) -> float | None:
-        """Return the target's latency percentile in ms, including client delays, or None for too few requests."""
+        """Return the latency in ms at the target percentile, with client delays, or None if requests are too few."""
         num_requests, level = result.num_requests, self._slo.level
         if num_requests < samples_needed(level):
             return None

@@ -1,4 +1,4 @@
-"""Client for models served by Triton, which reads the column names and types from the server.
+"""Client for models served by Triton. It reads the column names and types from the server.
 
     with Client("127.0.0.1:8001", "movielens") as client:
         scores = client.predict({"userId": [1, 2], "movieId": [31, None]})

@@ -14,7 +14,7 @@ from rankline.workflows.core.errors import ServerError
 
 
 class AsyncClient:
-    """An asyncio client that scores rows with one model of a Triton server, with any number of concurrent requests.
+    """An asyncio client for one model on a Triton server, which supports any number of concurrent requests.
 
     The client connects when its `async with` block is entered; outside the block, its methods raise ServerError.
     Canceling a task that waits for scores cancels its request, which the server drops unless it is already running.

@@ -77,7 +77,7 @@ class ClientConfig:
         return self.retry_busy if failure.is_busy else self.retry_lost and failure.is_lost
 
     def pause_s(self, attempt: int, jitter: float) -> float:
-        """Return the pause before a retry.
+        """Return the pause before a retry in seconds, using exponential backoff with jitter.
 
         Args:
             attempt: number of earlier retries.

@@ -28,7 +28,7 @@ _SCHEMES = {"grpc": (GRPC, False), "grpcs": (GRPC, True), "http": (HTTP, False),
 
 
 class Transport(Protocol):
-    """A connection to a server. Failed calls raise `CallError`, after `timeout_s` at the latest, without retries."""
+    """A connection to a server. A failed call raises `CallError` within `timeout_s` and is not retried."""
 
     async def describe(self, model_name: str, timeout_s: float) -> Any:
         """Return the model's `inference.ModelConfig`."""
@@ -43,7 +43,7 @@ class Transport(Protocol):
         """Send a message and return the response, to be passed to `decode`."""
 
     def decode(self, response: Any, tensor: Tensor) -> Array:
-        """Decode an output, [num_rows, ...]. Raise ValueError, IndexError or struct.error if it does not fit."""
+        """Decode an output of shape [num_rows, ...]. Raise ValueError, IndexError or struct.error if malformed."""
 
     async def close(self) -> None:
         pass
@@ -77,7 +77,7 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
 
 
 def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
-    """Strip the scheme and the path of Triton's protocol from an address, and apply the scheme to the config.
+    """Remove the scheme and Triton's /v2 path from a URL, and apply the scheme's transport and TLS to the config.
 
     Raises:
         ConfigError: scheme and config contradict each other.
@@ -93,7 +93,7 @@ def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
 
 
 class Core:
-    """A connection to one model, which uses the given `sleep` and `clock` (both in seconds) for retries.
+    """A connection to one model. Retries use the given `sleep` and `clock`, both in seconds.
 
     Attributes:
         schema: inputs and outputs of the model, available after `connect`.

@@ -45,7 +45,7 @@ class WireTensor:
 
     @cached_property
     def data(self) -> Array:
-        """The encoded values: numbers in C order, or uint8 for strings, each preceded by its length."""
+        """The encoded values: a C-contiguous array of numbers, or uint8 bytes of length-prefixed strings."""
         values = self.values
         return np.ascontiguousarray(values) if isinstance(values, np.ndarray) else _framed(*_text(values))
 
@@ -114,7 +114,7 @@ class ListRows:
 
 
 def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
-    """Convert a column to the rows of its input, and to those of its mask if values are missing.
+    """Convert a column to an input, followed by a validity mask if values are missing.
 
     Args:
         values: list, NumPy array, Arrow column or pandas Series; for candidates also an array [num_rows,
@@ -159,7 +159,7 @@ def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
 
 
 def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
-    """Convert a column of lists to padded values and lengths.
+    """Convert a column of lists to its concatenated values and the length of each list.
 
     Args:
         values: lists, arrays, or None for a missing list, in a list, an object array, an Arrow column or a pandas
@@ -201,7 +201,7 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
 
 
 def _exact(values: Any, tensor: Tensor) -> Array | None:
-    """Convert a list of Python numbers to an array. Return None if a value has another type or does not fit."""
+    """Convert a list of Python numbers to an array, or return None if a value has another type or is out of range."""
     kinds, dtype = set(map(type, values)) if isinstance(values, list) else set(), tensor.numpy_dtype
     if kinds != {float if dtype.kind == "f" else int} or dtype not in _MAX:
         return None

@@ -48,7 +48,7 @@ class CallError(Exception):
 
 
 def is_restricted(details: str) -> bool:
-    """Whether an error message says that the protocol is restricted to clients with the server's key."""
+    """Whether an error message states that the protocol is restricted to clients with the server's key."""
     return _RESTRICTED in details
 
 

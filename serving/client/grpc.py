@@ -1,4 +1,4 @@
-"""Triton's gRPC protocol through tritonclient's stubs, blocking or for asyncio."""
+"""Blocking and asyncio transport for Triton's gRPC protocol, using tritonclient's stubs."""
 
 import os
 import threading

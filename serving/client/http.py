@@ -55,7 +55,7 @@ os.register_at_fork(after_in_child=gevent.reinit)  # otherwise gevent waits for 
 
 
 class HttpTransport(ABC):
-    """Base class of the blocking and the asyncio HTTP transport."""
+    """Base class of the blocking and asyncio HTTP transports."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
@@ -84,7 +84,7 @@ class HttpTransport(ABC):
         return await self._call(timeout_s, "infer", *message)
 
     def decode(self, response: Any, tensor: Tensor) -> Array:
-        """Return an output of tritonclient's `InferResult`, [num_rows, ...].
+        """Return an output from tritonclient's `InferResult`, of shape [num_rows, ...].
 
         Raises:
             ValueError: the output is missing or has another dtype.
@@ -100,7 +100,7 @@ class HttpTransport(ABC):
 
     @abstractmethod
     async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
-        """Call a method of tritonclient's client, with a copy of the headers, because it modifies them."""
+        """Call a method of tritonclient's client, passing a copy of the headers because tritonclient modifies them."""
 
 
 class BlockingHttpTransport(HttpTransport):

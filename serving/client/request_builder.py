@@ -106,7 +106,7 @@ def prepare_ranking(
 
 
 def join_scores(answers: Iterable[Array], schema: ModelSchema, request: PreparedRequest) -> Array:
-    """Concatenate the responses to a request's messages.
+    """Concatenate the scores from the responses to a request's messages.
 
     Args:
         answers: array [num_rows, ...] of each message; iterating may raise the errors of `decode`.
@@ -234,7 +234,7 @@ def _wanted(given: Mapping[str, Any], schema: ModelSchema) -> list[ColumnSchema]
 def _parts(
     tensors: Callable[[int, int], list[WireTensor]], count: int, step: int, max_message_bytes: int
 ) -> Iterator[list[WireTensor]]:
-    """Yield the tensors of each message, halving its `step` rows until the message is small enough."""
+    """Yield the tensors of each message of up to `step` rows, halving a message that exceeds `max_message_bytes`."""
 
     def halved(start: int, stop: int) -> Iterator[list[WireTensor]]:
         part = tensors(start, stop)
@@ -250,7 +250,7 @@ def _parts(
 
 
 def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
-    """Convert rows of any type that `Client.predict` accepts to columns by name.
+    """Convert rows of any type that `Client.predict` accepts to a mapping from column names to values.
 
     Args:
         rows: see `Client.predict`.

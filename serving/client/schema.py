@@ -86,7 +86,7 @@ class ModelSchema:
         )
 
     def by_output(self, scores: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Split scores by output: [num_rows], or [num_rows, width] for outputs with several values."""
+        """Split scores by output, into arrays of shape [num_rows], or [num_rows, width] for multi-value outputs."""
         if len(self.outputs) == 1:
             return {self.outputs[0].name: scores}
         ends = np.cumsum([output.dims[0] for output in self.outputs])[:-1]
@@ -104,7 +104,7 @@ class ModelSchema:
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        """The column names of `score_columns`."""
+        """The names of the columns that `score_columns` returns."""
         return tuple(self.score_columns(np.empty((0, sum(abs(output.dims[0]) for output in self.outputs)))))
 
     @cached_property

@@ -14,7 +14,7 @@ from rankline.serving.client.schema import ModelSchema
 
 
 class Client:
-    """A blocking client that scores rows with one model of a Triton server. Threads may share a client.
+    """A blocking client that scores rows with one model on a Triton server. Threads may share a client.
 
     A forked process opens its own connection; a pickled client connects when it is unpickled.
 

@@ -1,1 +1,1 @@
-"""Additions of the container stack: images, dashboards, and a benchmark client that needs only gRPC."""
+"""Components for the container stack: images, dashboards, and a benchmark client that needs only gRPC."""

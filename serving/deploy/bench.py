@@ -1,4 +1,4 @@
-"""Benchmark a server of the stack once: score the held-out rows for the AUC, then load-test the server with them.
+"""Benchmark one of the stack's servers: score the held-out rows for the AUC, then load-test the server with them.
 
     python -m rankline.serving.deploy.bench --url triton:8001 --model movielens --prepared work/movielens/prepared
 
@@ -44,9 +44,7 @@ def _bench(url: str, model: str, directory: Path, batch_sizes: tuple[int, ...]) 
 
 
 def show(report: BenchmarkReport) -> int:
-    """Print the figures to standard output and problems to standard error. Return the exit status, 1 if there are
-    problems.
-    """
+    """Print results to standard output and problems to standard error. Return 1 if there are problems, else 0."""
     shown = columns(report.bench)
     for line in (shown, *zip(*([cell.text for cell in cells] for cells in shown.values()), strict=True)):
         print("".join(f"{text:>12}" for text in line))

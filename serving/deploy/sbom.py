@@ -1,4 +1,4 @@
-"""Print the bill of materials of a serving image as CycloneDX JSON, with the SHA-256 of every file, grouped by package.
+"""Print a CycloneDX JSON bill of materials for a serving image, listing the SHA-256 of every file by package.
 
     sbom.py DIRECTORY=PLACE …     PLACE is the location of the directory's files in the image
 
@@ -50,7 +50,7 @@ def bill_of(places: dict[Path, Path]) -> dict[str, object]:
 
 
 def _debian() -> tuple[dict[str, str], dict[str, str]]:
-    """Return path → package, and package → version."""
+    """Return the Debian package of each installed file, and the version of each package."""
     shown = _said("dpkg-query", "--show", "--showformat", "${binary:Package} ${Version}\n")
     versions = dict(line.split(" ") for line in shown)
     return {path: package for package in versions for path in _said("dpkg", "--listfiles", package)}, versions

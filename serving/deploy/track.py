@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _version(uri: str) -> str | None:
-    """Return the schema version of the tables; None if there are none yet."""
+    """Return the schema version of MLflow's tables, or None if the tables do not exist yet."""
     try:
         connection = psycopg2.connect(uri, connect_timeout=10)
     except psycopg2.OperationalError as error:

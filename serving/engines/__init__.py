@@ -30,7 +30,7 @@ ENTRY_POINTS = "rankline.engines"
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """A runtime for models, in Triton and in this process.
+    """A runtime that serves models in Triton and in this process.
 
     Attributes:
         name: value of `--engine`.
@@ -90,7 +90,7 @@ class Engine:
 
 @cache
 def engines() -> Mapping[str, Engine]:
-    """Return all engines by name, with those that never convert models first."""
+    """Return all engines keyed by name. Engines that never convert models come first."""
     folders = sorted(file.parent.name for file in Path(__file__).parent.glob("*/model.py"))
     ours = [import_module(f"{__name__}.{folder}").ENGINE for folder in folders]
     found = [*ours, *installed(ENTRY_POINTS, Engine).values()]
@@ -101,15 +101,13 @@ def engines() -> Mapping[str, Engine]:
 
 
 def engines_for(trained_format: str) -> Mapping[str, Engine]:
-    """Return the engines that can serve a format of trained models, by name. An engine that needs no conversion is
-    first.
-    """
+    """Return the engines that can serve a format, keyed by name. An engine that needs no conversion comes first."""
     fitting = [engine for engine in engines().values() if trained_format in (engine.format, *engine.converts)]
     return {engine.name: engine for engine in sorted(fitting, key=lambda engine: engine.format != trained_format)}
 
 
 def engine_for(trained_format: str, name: str | None = None) -> Engine:
-    """Return the engine `name` for a trained model, or by default the one that needs no conversion."""
+    """Return the engine `name` for a trained model, or by default an engine that needs no conversion."""
     fitting = engines_for(trained_format)
     if name is not None:
         if name not in fitting:

@@ -259,7 +259,7 @@ class EmbeddedServer:
         self.start()
 
     def exit_reason(self) -> str | None:
-        """Return why the server exited by itself; None if it is running or was not started."""
+        """Return the reason why the server exited on its own, or None if it is running or was not started."""
         launcher, pid = self._launcher, self._pid
         if launcher is None or pid is None or _is_running(pid):
             return None
@@ -293,7 +293,7 @@ class EmbeddedServer:
         self._num_processes[model] = self._count_processes()[model]  # other models may have lost processes
 
     def _add_python_for(self, *models: str) -> None:
-        """Add the Python backend if any of the models needs it, or if no models are named."""
+        """Add the Python backend if any of `models` needs it, or unconditionally if no models are given."""
         assert self._backends is not None
         assert self._installation is not None
         native = [folder.name for folder in self._backends.iterdir() if (folder / object_name(folder.name)).is_file()]
@@ -322,7 +322,7 @@ class EmbeddedServer:
         return {model for model, count in self._num_processes.items() if running[model] < count}
 
     def is_ready(self, model: str, version: int) -> bool | None:
-        """Whether a version of a model is ready; None if the server does not respond within a second."""
+        """Whether the given version of a model is ready, or None if the server does not respond within a second."""
         return _running(self._control).is_model_ready(model, version)
 
     def interrupt(self) -> None:
@@ -350,7 +350,7 @@ class EmbeddedServer:
         return found
 
     def stop(self) -> None:
-        """Stop the server and its model processes, and remove their shared memory. Does nothing if already stopped."""
+        """Stop the server and its model processes, and remove their shared memory. Calling it again has no effect."""
         if self._launcher is not None:
             self._launcher.stop()
             remove_environments(self._begun_at, self._ready_at or time.time())
@@ -432,7 +432,9 @@ def _is_running(pid: int) -> bool:
 
 
 def _listens(pid: int, ports: Collection[int]) -> bool:
-    """Whether a process listens on all ports. Triton opens HTTP and metrics after gRPC, and exits if one is taken."""
+    """Whether the process listens on all `ports`. Triton opens the HTTP and metrics ports after gRPC, and exits if any
+    port is taken.
+    """
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.NoSuchProcess:
@@ -441,7 +443,7 @@ def _listens(pid: int, ports: Collection[int]) -> bool:
 
 
 def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
-    """Yield the repository paths, replaced by links if they contain special characters, because Triton splits paths at
+    """Yield the repository paths, replacing those with special characters by links, because Triton splits paths at
     spaces.
     """
     for number, repository in enumerate(repositories):
@@ -454,7 +456,9 @@ def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
 
 
 def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], *, shm_prefix: str) -> list[str]:
-    """Return all options except ports, keys and repositories, hardened according to Triton's deployment guide."""
+    """Return all options except ports, keys and repositories, with the hardening that Triton's deployment guide
+    recommends.
+    """
     names = sorted({PYTHON_BACKEND} | {folder.name for folder in backends.iterdir()})
     return [
         f"--backend-directory={backends}",
@@ -478,7 +482,9 @@ def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], 
 
 
 def _restrictions(config: ServerConfig, key: str) -> list[str]:
-    """Return the options that restrict protocols to requests with a key, which is never given to clients."""
+    """Return the options that restrict administrative protocols to requests with a secret key, which clients never
+    receive.
+    """
     closed = "trace,logging,shared-memory" + (",model-repository" if config.models else "")
     flags = ("--grpc-restricted-protocol", "--http-restricted-api")
     return [f"{flag}={closed}:{KEY_HEADER}={key}" for flag in flags]

@@ -38,7 +38,7 @@ def open_ensemble(ensemble: ExportedEnsemble) -> Client:
 
 
 def unknown_columns(client: Client, rows: Any) -> list[str]:
-    """Return the names of columns whose values in the first rows are all missing from the exported vocabulary.
+    """Return the names of columns for which no value in the first rows occurs in the exported vocabulary.
 
     The result is empty for a client of a server, and for workflows run through NVTabular.
     """
@@ -63,8 +63,8 @@ class InProcess:
         ]
 
     def transform_of(self, columns: Iterable[str]) -> Transform | None:
-        """Return the transform that takes all `columns`, or None. The relay step of a wide table takes only some of
-        them.
+        """Return the transform whose inputs include all `columns`, or None. The relay step of a wide table reads only
+        some of the columns.
         """
         names = set(columns)
         return next((found for found in self._transforms if names <= {spec.name for spec in found.inputs}), None)
@@ -134,7 +134,9 @@ def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:
 
 
 def _array(tensor: WireTensor) -> Any:
-    """Return a tensor's values in its shape. Scalar strings stay in Arrow, which the plan accepts without a copy."""
+    """Return a tensor's values reshaped to its shape. Scalar strings stay in Arrow, which the plan accepts without a
+    copy.
+    """
     values: Any = tensor.values
     if isinstance(values, pa.Array):
         if tensor.schema.is_scalar:

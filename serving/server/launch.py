@@ -75,7 +75,7 @@ def _run(command: list[bytes], num_hidden: int, home: str, parent_pid: int, stop
 
 
 def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) -> int:
-    """Start the program, with its last arguments hidden from other users if the system allows it.
+    """Start the program, hiding its last arguments from other users if the system allows it.
 
     All users can read /proc/PID/cmdline, the memory in which the kernel lays out the arguments, but only the owner can
     read the environment behind it. The hidden arguments are therefore put into the environment, and before the
@@ -113,7 +113,9 @@ def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) 
 
 
 def _lead_to_environment(pid: int, num_hidden: int) -> None:
-    """Point the last arguments of a program that has not started yet to values in its environment."""
+    """Redirect the last argument pointers of a program to values in its environment, before its first instruction
+    runs.
+    """
     word = struct.Struct("=L" if struct.calcsize("P") == 4 else "=Q")
     with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
 
@@ -136,8 +138,8 @@ def _lead_to_environment(pid: int, num_hidden: int) -> None:
 
 
 def _watch(pid: int, parent_pid: int) -> bool:
-    """Wait until the program exits, SIGTERM arrives or the parent is gone. Return whether the program can be asked to
-    stop.
+    """Wait until the program exits, SIGTERM arrives or the parent is gone. Return whether to ask the program to stop
+    before killing it.
 
     The parent is polled because a parent-death signal would arrive when the thread that started us ends.
     """
@@ -153,8 +155,8 @@ def _watch(pid: int, parent_pid: int) -> bool:
 
 
 def _ask_to_stop(pid: int, timeout_s: float) -> None:
-    """Ask the program to stop. Wait until it exits, sleeps after its child processes have exited, or the timeout
-    expires.
+    """Ask the program to stop, and wait until it exits or the timeout expires. Return early once it is sleeping after
+    its child processes have exited.
 
     tritonserver answers its requests, ends the models and their processes, and then sleeps: it checks its models only
     once a second, waits as long for a thread that collects metrics, and waits indefinitely for a model whose process
@@ -177,7 +179,9 @@ def _has_died(pid: int) -> bool:
 
 
 def _sleeps(pid: int) -> bool:
-    """Whether all threads of the program are sleeping, so that it has handled the exit of its child processes."""
+    """Whether all threads of the program are sleeping, which implies that it has handled the exit of its child
+    processes.
+    """
     try:
         return all(_stat(thread)[0] == "S" for thread in Path(f"/proc/{pid}/task").iterdir())
     except OSError:  # a thread has exited since it was listed

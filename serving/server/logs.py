@@ -1,4 +1,4 @@
-"""Logs of a server, in a file or in memory, and extraction of the cause of a failure."""
+"""Server logs, in a file or in memory, and extraction of the cause of a failure."""
 
 import os
 import re
@@ -36,14 +36,14 @@ class ServerLog(Protocol):
         """Close our copy of the descriptor, once the process has its own."""
 
     def text(self) -> str:
-        """Return the output so far, or only its end if it is too long."""
+        """Return the output so far, or only the last part if it is too long."""
 
     def close(self) -> None:
         """Free the resources of the log, after the process has exited."""
 
 
 class FileLog:
-    """A log file that is kept. Opening it creates its directory if needed and truncates an existing file.
+    """A persistent log file. Opening it creates its directory if needed and truncates any existing file.
 
     Raises:
         ServerError: the file cannot be written.
@@ -102,8 +102,8 @@ class PipeLog:
 
 
 def failure_reason(log: str) -> str:
-    """Return the cause of a failed start: one line per model that failed to load, or else the log's last error or
-    line.
+    """Return why the start failed: one line per model that failed to load, or otherwise the last error or line in the
+    log.
     """
     if models := {name: reason for pattern in _MODEL_FAILURES for name, reason in pattern.findall(log)}:
         return "\n".join(f"Model {name!r}: {_without_traceback(reason)}" for name, reason in models.items())

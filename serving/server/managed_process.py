@@ -19,15 +19,17 @@ _YOUNG_S = 60.0  # `launch.py` locks its directory within this time
 
 
 def new_home(program: str) -> Path:
-    """Return a path for a new working directory of `program`, after removing the directories of killed processes."""
+    """Remove the working directories of killed processes, and return an unused path for the working directory of
+    `program`.
+    """
     directory, prefix = Path(tempfile.gettempdir()), f"rankline-{program}-"
     remove_left(directory, prefix)
     return directory / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def remove_left(directory: Path, prefix: str) -> None:
-    """Remove what killed launchers left behind: directories starting with `prefix`, and shared memory named after
-    them.
+    """Clean up after killed launchers by removing directories that start with `prefix` and the shared memory named
+    after them.
     """
     for home in directory.glob(f"{prefix}*"):
         with suppress(OSError):  # owned by another user, or gone
@@ -40,7 +42,7 @@ def remove_left(directory: Path, prefix: str) -> None:
 
 
 class Launched:
-    """A launcher that has created `home` and waits for its program.
+    """A launcher process that has created `home` and is ready to start its program.
 
     `home` is the path of a new directory, the program's working directory. It, and shared memory whose name starts with
     its name, are removed when the program ends. A running program that takes longer to stop than `stop_timeout_s` is

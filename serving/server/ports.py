@@ -58,7 +58,7 @@ def _bound(number: int) -> int:
 
 
 def _drawn() -> list[int]:
-    """Return random ports outside the range that the system uses for outgoing connections, then zeros for any free
+    """Return random ports outside the system's ephemeral port range, followed by zeros, which stand for any free
     port.
     """
     first = int(_OF_CONNECTIONS.read_text(encoding="ascii").split()[0]) if _OF_CONNECTIONS.exists() else 0

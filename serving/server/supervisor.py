@@ -21,7 +21,7 @@ _MIN_PAUSE_S, _MAX_PAUSE_S = 5.0, 300.0  # between attempts to switch to a versi
 
 
 class Follower:
-    """A watcher that switches to the version that becomes active on disk, and passes a line for each event to
+    """A watcher that switches to each version that is activated on disk, and reports each event as a line of text to
     `report`.
     """
 
@@ -36,8 +36,8 @@ class Follower:
         self._trouble = ""
 
     def step(self, switch_to: Callable[[ExportedEnsemble], None]) -> None:
-        """Check once, and call `switch_to` if a new version is active on disk. `switch_to` raises if it keeps the old
-        version.
+        """Check once, and call `switch_to` if a new version is active on disk. `switch_to` must raise if the old
+        version stays in use.
 
         A version that could not be loaded is retried after growing pauses: its files may have been incomplete, the disk
         unavailable or memory short. It is reported again only if the reason changes.
@@ -257,7 +257,7 @@ class Supervisor:
 
 
 def config_of(ensemble: ExportedEnsemble, *, port: int = 0, **choices: object) -> ServerConfig:
-    """Return the server config for one ensemble. Metrics use the port after `port`, and `choices` sets other fields of
+    """Return the server config for one ensemble, with metrics on the port after `port`. `choices` sets other fields of
     `ServerConfig`.
     """
     ports: dict[str, Any] = {"grpc_port": port, "metrics_port": port and port + 1}

@@ -1,4 +1,4 @@
-"""Triton's installation on this machine, its directory of backends, and the Python environment of its models.
+"""Triton's installation on this machine, its backend directory, and the Python environment for its models.
 
 The wheel `nvidia-pytriton` contains the server and its Python backend. A folder with a `model.py` becomes a backend
 next to the Python backend: models with `backend: "nvtabular"` are served by the folder under `serving/python_backends`,
@@ -139,7 +139,7 @@ def _python_trouble(stub: Path) -> str:
 
 
 def need_python(models: Sequence[str], repositories: Sequence[Path], native: Collection[str]) -> bool:
-    """Whether any of the models, including the steps of ensembles, runs in Python or has an unreadable config.
+    """Whether any model, or any step of an ensemble, runs in Python or has an unreadable config.
 
     Triton's Python backend is only installed in this case: with it, any process that may load models could have Triton
     run its own `model.py`. The first repository that has a model is used; `native` are backends that have a native form
@@ -229,7 +229,7 @@ def make_stub_environment(target: Path) -> None:
 
 
 def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")) -> None:
-    """Remove empty directories left behind by Triton's Python backend and last modified between `begin` and `end`."""
+    """Remove empty directories of Triton's Python backend that were last modified between `begin` and `end`."""
     for path in directory.glob("python_env_*"):
         with suppress(OSError):  # not empty, owned by another user, or gone
             found = path.stat()

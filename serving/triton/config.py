@@ -62,8 +62,8 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleConfig:
-    """Configuration of models that Triton runs in sequence without a round trip. `version` is the version directory to
-    serve.
+    """Configuration of an ensemble, whose models Triton runs in sequence without a round trip to the client. `version`
+    is the version directory to serve.
     """
 
     name: str

@@ -30,7 +30,7 @@ COLUMNS_FILE = "columns.json"
 
 
 def check_step(model: Path, manifest: str) -> None:
-    """Verify the files of a step against the manifest of its version, whose path is relative to the model
+    """Verify a step's files against the manifest of its version. The path `manifest` is relative to the model
     repository.
     """
     check_step_files(model, Manifest.read((model.parent / manifest).parent).files)

@@ -1,4 +1,4 @@
-"""Transforms of raw columns as they are served: compiled plans, or workflows that run through NVTabular.
+"""Transforms of raw columns at serving time: compiled plans, or workflows that run through NVTabular.
 
 The latter is for operators without a compiled form. It has the interface of a `TransformPlan` and takes the plan's
 place on disk. NVTabular converts each request to a DataFrame, which takes a few milliseconds for a single row. On disk
@@ -44,7 +44,7 @@ class OutputColumn:
 
 
 class UncompiledTransform:
-    """A fitted NVTabular workflow that is served uncompiled, without its label."""
+    """A fitted NVTabular workflow, excluding its label, that is served without compilation."""
 
     def __init__(self, workflow: "nvt.Workflow", inputs: Iterable[ColumnSpec], columns: Iterable[OutputColumn]) -> None:
         self._workflow = workflow
@@ -108,7 +108,7 @@ class UncompiledTransform:
 
     @classmethod
     def load(cls, directory: Path) -> "UncompiledTransform":
-        """Load a saved transform. Imports NVTabular, which takes seconds."""
+        """Load a saved transform, importing NVTabular, which takes seconds."""
         from rankline.workflows.nvt.io.workflow import load_workflow
 
         path = directory / COLUMNS_FILE
@@ -121,8 +121,8 @@ class UncompiledTransform:
 
 
 def _series(spec: ColumnSpec, column: Any, valid: NDArray[np.bool_] | None) -> "pd.Series[Any]":
-    """Convert a raw column to the series that NVTabular would see in a table, with None or NaN for missing values and
-    lists as objects.
+    """Convert a raw column to the series that NVTabular would read from a table. Missing values become None or NaN, and
+    lists become objects.
     """
     import pandas as pd
 

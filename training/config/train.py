@@ -120,7 +120,9 @@ class TrainConfig(StepConfig):
 
     @property
     def copies_of_weights(self) -> int:
-        """Minimum number of values in memory per weight: the weight, the optimizer's state and the average."""
+        """The minimum number of in-memory values per weight: the weight itself, the optimizer's state and the
+        average.
+        """
         return 1 + _SLOTS.get(self.optimizer, 0) + self.weight_averaging
 
     @property
@@ -143,7 +145,7 @@ class TrainConfig(StepConfig):
             )
 
     def with_choices(self, **choices: Any) -> "TrainConfig":
-        """Return a copy with the given options of the run or its model replaced, by name."""
+        """Return a copy with the given options replaced, whether they belong to the run or to its model."""
         model: ModelConfig = choices.pop("model", self.model)
         if unknown := choices.keys() - _names(self) - _names(model):
             raise ConfigError(

@@ -128,7 +128,9 @@ def spec_of(data: DataSet) -> FeatureSpec:
 
 
 def _channel_of(data: DataSet, name: str) -> str:
-    """Return the Rankline channel for a channel in the data, chosen by its name or else by its content."""
+    """Return the Rankline channel that corresponds to a channel in the data, based on its name or else on its
+    content.
+    """
     if name in _CHANNELS:
         return name
     file = data.spec
@@ -220,7 +222,7 @@ class _Writer:
         return Labels.of(head, labels, may_lack=may_lack)
 
     def _take_over_labels(self, seen: list[Labels], split: str) -> None:
-        """Raise if the split's labels are not usable, and store statistics of the training labels in the heads."""
+        """Check that the split's labels are usable, and store statistics of the training labels in the heads."""
         heads = self.spec.heads
         for head, labels in zip(heads, seen, strict=True):
             try:
@@ -262,7 +264,8 @@ def _history(feature: Feature) -> Any:
 
 
 def trimmed(rows: Rows, histories: Sequence[str], negatives: Sequence[str]) -> dict[str, pa.ListArray]:
-    """Strip the zero padding from both ends of all histories and negatives, and return the lists by column.
+    """Strip the zero padding from both ends of each history and each list of negatives. Return the stripped columns by
+    name.
 
     Args:
         histories: list columns with the features of one history, which correspond item by item.

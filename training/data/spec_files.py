@@ -193,8 +193,8 @@ def counting_feature(features: Iterable[Feature]) -> Feature | None:
 
 
 def _as_stored(feature: Feature) -> Feature:
-    """Return the feature with its TFRecord dtype, int64 or float32, and without limits on ids, which are checked
-    later.
+    """Return the feature as TFRecords store it, with dtype int64 or float32. Limits on ids are removed, because they
+    are checked later.
     """
     dtype = "float32" if np.dtype(feature.dtype).kind == "f" else "int64"
     return replace(feature, dtype=dtype, cardinality=None, embedding_dim=None)

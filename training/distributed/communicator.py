@@ -48,13 +48,13 @@ class Communicator(Protocol):
         """Return element-wise sums over all workers, in float64."""
 
     def all_gather(self, array: Array) -> Array:
-        """Return the arrays of all workers concatenated by rank; they may differ in their first dimension."""
+        """Return the arrays of all workers, concatenated in rank order. Their first dimensions may differ."""
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Return the values of all workers by rank; values must be JSON-serializable."""
+        """Return the values of all workers in rank order. Values must be JSON-serializable."""
 
     def translate_errors(self) -> AbstractContextManager[None]:
-        """Translate framework errors that communication raises in the block.
+        """Translate framework errors raised by communication inside the `with` block.
 
         Raises:
             WorkerLostError: another worker died, left or does not respond.

@@ -62,7 +62,9 @@ class WorkersConfig:
         return self.max_workers > 0
 
     def of_world(self, config: "TrainConfig", size: int) -> "TrainConfig":
-        """Return the config of the whole run of `size` workers, with its total batch size and scaled learning rate."""
+        """Return a copy of `config` with the total batch size of `size` workers, and with the learning rate scaled as
+        configured.
+        """
         batch_size = self.global_batch_size or config.batch_size * size
         if batch_size % size:
             raise ConfigError(

@@ -1,5 +1,5 @@
 """Communication between workers through Horovod (Sergeev & Del Balso 2018, arXiv:1802.05799). Only this module imports
-it.
+Horovod.
 
 Tables are exchanged as rows: each worker sends the rows that it used, once each, so the traffic depends on the batch
 and not on the table. Everything else is summed in one buffer.
@@ -169,8 +169,8 @@ class HorovodWorld:
             raise
 
     def _end(self, rank: int) -> None:
-        """Disconnect after an error. Worker 0 may report it first, because horovodrun kills all workers when one
-        exits.
+        """Disconnect after an error. The other workers then wait until worker 0 has read the error, because horovodrun
+        kills all workers when one exits.
         """
         if self._has_ended:
             return
@@ -182,7 +182,8 @@ class HorovodWorld:
             time.sleep(_GRACE_S)
 
     def _factors(self, values: dict[int, Any]) -> dict[int, Any]:
-        """Return a scale factor for each value to send as float16. Values sent as float32 get none.
+        """Return scale factors for the values to send as float16, keyed by position. Values sent as float32 have no
+        entry.
 
         Factors are powers of two, the same on all workers, for which the largest possible sum still fits into float16.
         Non-finite values stay non-finite.
@@ -217,7 +218,7 @@ def _slices(values: Any, indices: Any, shape: Sequence[int]) -> Any:
 
 
 def _has_at_least(value: Any, num_numbers: int) -> bool:
-    """Whether a tensor has at least `num_numbers` values, or an unknown number of rows."""
+    """Whether a tensor has at least `num_numbers` elements, or an unknown number of elements."""
     size = value.shape.num_elements()
     return size is None or size >= num_numbers
 
@@ -247,7 +248,7 @@ def _post(key: str, value: Any) -> None:
 
 
 def _wait_for(key: str) -> Any:
-    """Wait for a worker to post a value and return it, or None after `_POSTED_TIMEOUT_S`."""
+    """Return the value that a worker posts under `key`, or None if no value arrives within `_POSTED_TIMEOUT_S`."""
     deadline_s = time.monotonic() + _POSTED_TIMEOUT_S
     while (store := _store()) and time.monotonic() < deadline_s:
         with suppress(OSError), urllib.request.urlopen(f"{store}/{key}", timeout=_STORE_TIMEOUT_S) as answer:

@@ -1,4 +1,5 @@
-"""Metrics of scored rows, computed over a whole split without sampling. They are exact unless a name says otherwise.
+"""Metrics of scored rows, computed over a whole split without sampling. They are exact unless their name says
+otherwise.
 
 A metric is a function of `ScoredRows` with an entry in `METRICS`, or an entry point of the group `rankline.metrics`
 that refers to a `Metric`, such as `brier = "shop.metrics:BRIER"`. `all_metrics` determines the metrics in manifests,

@@ -64,7 +64,7 @@ def difference(name: str, before: tuple[Array, Array], after: tuple[Array, Array
 
 
 def standard_error(added: Array) -> float:
-    """Return the standard error of the mean of the rows' contributions; NaN for fewer than two rows."""
+    """Return the standard error of the mean contribution per row, or NaN for fewer than two rows."""
     return float(added.std(ddof=1) / np.sqrt(len(added))) if len(added) > 1 else float("nan")
 
 

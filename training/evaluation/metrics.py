@@ -1,4 +1,4 @@
-"""Metrics for binary, numeric and multiclass labels, exact over all rows unless a name says otherwise."""
+"""Metrics for binary, numeric and multiclass labels. They are exact over all rows unless their name says otherwise."""
 
 import numpy as np
 
@@ -42,7 +42,8 @@ def accuracy(rows: ScoredRows) -> float:
 
 
 def macro_f1(rows: ScoredRows) -> float:
-    """Return the macro-averaged F1. A class's F1 is 2·hits / (rows of the class + rows predicted as the class).
+    """Return the macro-averaged F1 score. A class's F1 is 2 · correct rows / (rows of the class + rows predicted as the
+    class).
 
     Classes without any such rows are ignored.
     """
@@ -56,7 +57,7 @@ def macro_f1(rows: ScoredRows) -> float:
 
 
 def confidence_error(rows: ScoredRows) -> float:
-    """Return the expected calibration error of the most likely class, over 15 bins of equal width.
+    """Return the expected calibration error of the most likely class, using 15 equal-width bins.
 
     Guo et al. 2017, "On Calibration of Modern Neural Networks".
     """
@@ -104,7 +105,8 @@ def calibration(rows: ScoredRows) -> float:
 
 
 def calibration_error(rows: ScoredRows) -> float:
-    """Return the mean absolute difference between mean score and mean label, in 15 bins with equal numbers of rows.
+    """Return the mean absolute difference between the mean score and the mean label, over 15 bins with equal numbers of
+    rows.
 
     This is the expected calibration error with equal mass (Nguyen and O'Connor 2015, "Posterior calibration and
     exploratory analysis for natural language processing models"). Ties stay in one bin. With several classes it is the
@@ -123,7 +125,7 @@ def calibration_error(rows: ScoredRows) -> float:
 
 
 def gauc(rows: ScoredRows) -> float:
-    """Return the mean of each group's AUC, weighted by rows; groups with a single class are omitted.
+    """Return the mean AUC of the groups, weighted by their numbers of rows. Groups with a single class are omitted.
 
     This is the grouped AUC of Zhou et al. 2018 ("Deep Interest Network for Click-Through Rate Prediction"). With users
     as groups, it measures how well items are ordered *for one user*. Ties count half, as in `auc`.
@@ -149,8 +151,8 @@ def gauc(rows: ScoredRows) -> float:
 
 
 def _share_above(gap: Array, counts: Array, num_thresholds: int) -> Array:
-    """Return the fraction of rows above each threshold, highest threshold first. `gap` is each row's threshold
-    interval.
+    """Return the fraction of rows above each threshold, from the highest to the lowest. `gap` is the index of each
+    row's threshold interval.
     """
     if not len(gap):
         raise ValueError("AUC needs both classes.")

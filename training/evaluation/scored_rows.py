@@ -33,7 +33,7 @@ class ScoredRows:
         return cls(labels=labels, scores=scores, counts=np.ones(len(labels), np.int64), groups=groups)
 
     def mean(self, values: Array) -> float:
-        """Return the mean of one value per row, shape (N,), weighted by the rows' counts."""
+        """Return the mean of `values`, of shape (N,) with one value per row, weighted by the rows' counts."""
         return float(np.average(values.astype(np.float64), weights=self.counts))
 
 
@@ -73,7 +73,7 @@ class Tally:
             self._count()
 
     def rows(self, world: Communicator = SOLO) -> ScoredRows:
-        """Return the rows of all workers. All workers get the same rows."""
+        """Gather the rows of all workers. Every worker gets the same result."""
         if self._held:
             labels, scores, *groups = (
                 world.all_gather(np.concatenate(column)) for column in zip(*self._held, strict=True)
@@ -92,7 +92,7 @@ class Tally:
 
 
 def starts(values: Array) -> Array:
-    """Return a mask of the values that differ from the preceding value, including the first."""
+    """Return a mask that marks the first value and each value that differs from its predecessor."""
     changes = np.ones(len(values), dtype=bool)
     changes[1:] = values[1:] != values[:-1]
     return changes
@@ -149,6 +149,6 @@ class FirstRows:
             self._room -= len(self._parts[-1][0])
 
     def gathered(self, world: Communicator = SOLO) -> tuple[Array, Array]:
-        """Return labels and scores of all workers in the order of the split. All workers get the same rows."""
+        """Gather the labels and scores of all workers, in the order of the split. Every worker gets the same result."""
         labels, scores = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         return world.all_gather(labels)[:MAX_ROWS], world.all_gather(scores)[:MAX_ROWS]

@@ -24,7 +24,7 @@ _HEADS = b"rankline.heads"
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationScores:
-    """The labels of the first validation rows and their scores from the published model.
+    """The labels of the first validation rows, and the published model's scores for these rows.
 
     Attributes:
         labels: shape (N,), for several heads (N, heads), NaN if missing.
@@ -39,7 +39,9 @@ class ValidationScores:
         return split_by_head(self.heads, ScoredRows.of(self.labels, self.scores))
 
     def write(self, directory: Path) -> None:
-        """Write `FILE`, which has the columns LABEL and LABEL_score for each head, and `PICTURE` to a directory."""
+        """Write the columns LABEL and LABEL_score of each head to `FILE`, and plots to `PICTURE`, both in
+        `directory`.
+        """
         from rankline.training.evaluation.plots import write_pictures
 
         labels, scores = (_columns(values) for values in (self.labels, self.scores))

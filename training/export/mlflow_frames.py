@@ -14,7 +14,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class FrameScorer:
-    """A scorer for data frames of encoded ids. A value of a list column is an array.
+    """A scorer for data frames of encoded ids. Each value of a list column is an array of ids.
 
     Args:
         names: input tensors of the model, in the padded layout.

@@ -77,7 +77,7 @@ def _load_pyfunc(data_path: str) -> FrameScorer:
 
 
 class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
-    """The model as two functions over its variables, without any Keras object.
+    """A model reduced to two serving functions over its variables, without any Keras objects.
 
     When a loaded object is saved again without signatures, as by merlin-systems' PredictTensorflow, TensorFlow finds
     `__call__` by itself if it is the only function. Therefore `serving_padded` is not an attribute.
@@ -116,7 +116,9 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
 
 
 def _split(model: Any) -> tuple[list[Any], Any]:
-    """Split a model into feature layers for serving, which accept more input layouts than Keras does, and the rest."""
+    """Split a model into its feature layers and the rest. The layers are converted for serving, so that they accept
+    more input layouts than Keras does.
+    """
     layers, head = split_at_features(model)
     if foreign := [
         type(layer).__module__ for layer in layers if not isinstance(layer, DenseFeatures | SequenceFeatures)

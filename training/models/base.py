@@ -23,7 +23,8 @@ from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 @keras.utils.register_keras_serializable("rankline")
 class UniformIds(keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
-    """Initializes an embedding table uniformly in ± `scale`, with zeros for the reserved ids.
+    """Initializes the rows of an embedding table uniformly between -`scale` and `scale`, and the rows of reserved ids
+    with zeros.
 
     An id that never occurred in training then contributes zero instead of noise.
     """
@@ -89,7 +90,7 @@ def apply_dropout(x: Any, share: float) -> Any:
 
 
 def penalty(weight: float) -> Any:
-    """Return a regularizer for the mean squared norm of a layer's output per row, or None if `weight` is 0."""
+    """Return a regularizer that penalizes the mean squared norm of a layer's output rows, or None if `weight` is 0."""
     return keras.regularizers.L2(weight) if weight else None
 
 
@@ -106,8 +107,8 @@ def logit(x: Any, width: int = 1) -> Any:
 
 
 def scores(x: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
-    """Return one output per head: a probability (N, 1), class probabilities (N, C), or a number (N, 1) in the label's
-    unit.
+    """Return one output per head: probabilities of shape (N, 1) or (N, C), or predictions of shape (N, 1) in the
+    label's unit.
 
     Args:
         x: input of all heads, (N, D); or a list with one tensor per head.
@@ -126,7 +127,7 @@ def scores(x: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: S
 
 
 def _linear_terms(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig, width: int) -> Any:
-    """Return the sum of the linear weights of each row's ids, shape (N, width)."""
+    """Sum the linear weights of each row's ids, returning a tensor of shape (N, width)."""
     columns = [_embedding_column(feature, width, keras.initializers.Zeros()) for feature in spec.categorical]
     options = {"activity_regularizer": penalty(model.l2_linear), "dtype": tf.float32, "name": "linear"}
     weights = feature_layer(columns, spec.categorical, step, **options)(inputs)

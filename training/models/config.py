@@ -90,7 +90,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TablesConfig(ModelConfig):
-    """Config of a model that consists only of tables, fitted to all rows in memory.
+    """Config of a model that consists only of per-id tables and is fitted with all rows in memory.
 
     Options about steps and gradients, such as `optimizer` and `learning_rate`, do not apply to it.
 
@@ -163,8 +163,8 @@ class NetworkConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TabularConfig(NetworkConfig):
-    """Config of a model that concatenates embeddings of any width with numbers. The defaults give a good MLP for
-    MovieLens.
+    """Config of a model that concatenates numbers with embeddings, whose widths may differ. The defaults give a good
+    MLP for MovieLens.
 
     Attributes:
         embedding_dim: columns of every embedding table; 0 uses NVTabular's rule, up to `embedding_dim_cap`.

@@ -1,4 +1,4 @@
-"""Date and time parts, shared by the NVTabular operators and the served plan."""
+"""Extraction of date and time parts, shared by the NVTabular operators and the serving plan."""
 
 from collections.abc import Callable, Mapping
 
@@ -42,5 +42,7 @@ NUMERIC_PARTS = ("day_of_year", "elapsed_days")
 
 
 def date_part(micros: Micros, part: str) -> NDArray[np.float64]:
-    """Return a date part, which is a key of `PARTS`, as integral float64 for UTC times in microseconds since 1970."""
+    """Extract `part`, a key of `PARTS`, from UTC times in microseconds since 1970. The results are whole numbers in
+    float64.
+    """
     return PARTS[part](micros).astype(np.float64)

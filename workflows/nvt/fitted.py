@@ -1,6 +1,4 @@
-"""Utilities for fitted workflows: applying them while a loader reads, and pruning them to the columns that a model
-needs.
-"""
+"""Utilities that apply fitted workflows in data loaders and prune them to the columns that a model needs."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -17,7 +15,7 @@ from merlin.dag import postorder_iter_nodes  # isort: skip
 
 
 class OnlineWorkflow:
-    """A transformation of raw columns by a fitted workflow, to pass to a loader's `map`.
+    """A callable that applies a fitted workflow to tables of raw columns, used for a loader's `map`.
 
     Args:
         workflow: a fitted workflow. Hashing operators are replaced, because NVTabular includes the row's position in
@@ -45,7 +43,7 @@ class OnlineWorkflow:
         self.columns = tuple(dict.fromkeys([*self._reads, *self._keep]))
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the outputs of the workflow and the kept columns, in the row order of `table`."""
+        """Return the workflow's outputs and the `keep` columns, in the row order of `table`."""
         with quiet_nvtabular():
             made = pa.Table.from_pandas(self._workflow.transform(frame_of(table.select(self._reads), self._arrow)))
         for name in self._keep:
@@ -90,8 +88,8 @@ def raw_columns(workflow: nvt.Workflow, columns: Collection[str]) -> set[str]:
 
 
 def _sources(node: Any, wanted: set[str]) -> set[str]:
-    """Return the inputs that a node's `wanted` outputs depend on, or all inputs if the operator does not specify them,
-    as for joins.
+    """Return the node inputs that the `wanted` outputs depend on. If an operator such as a join does not declare
+    dependencies, return all inputs.
     """
     taken = node.input_columns.names
     with quiet_nvtabular():  # a join reads its table here

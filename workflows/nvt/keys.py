@@ -36,9 +36,7 @@ def hash_ids(ids: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def hash_strings(strings: pa.LargeBinaryArray, seed: int = 0) -> NDArray[np.uint64]:
-    """Hash each UTF-8 string independently. Nulls are not allowed, and `seed`, below 2^15, selects the hash
-    function.
-    """
+    """Hash each UTF-8 string independently. Nulls are not allowed, and `seed` must be below 2^15."""
     if len(strings) <= _FEW_ROWS:
         return np.array([_hash_of(string, seed) for string in strings.to_pylist()], dtype=np.uint64)
     data, starts, lengths = _parts_of(strings)
@@ -56,7 +54,9 @@ def hash_strings(strings: pa.LargeBinaryArray, seed: int = 0) -> NDArray[np.uint
 
 
 def _parts_of(strings: pa.LargeBinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the concatenated bytes of all strings, padded with 8 bytes, and the start and length of each string."""
+    """Return the concatenated bytes of all strings followed by 8 zero bytes, and the start and length of each
+    string.
+    """
     _, offset_buffer, data_buffer = strings.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     data = np.zeros(offsets[-1] - offsets[0] + 8, dtype=np.uint8)
@@ -119,8 +119,8 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def sorted_distinct(values: NDArray[_Number]) -> NDArray[_Number]:
-    """Return the sorted distinct values. NumPy's `unique` has used hashing since 2.3, which is 18 times slower for ten
-    million nearly distinct numbers.
+    """Return the sorted distinct values. For ten million mostly distinct numbers, sorting is 18 times faster than the
+    hashing in `numpy.unique` (since 2.3).
     """
     ordered = np.sort(values)
     is_first = np.ones(len(ordered), dtype=np.bool_)
@@ -138,7 +138,7 @@ _FEW_HEX_ROWS = 64  # up to this size, a Python loop is faster than NumPy
 
 
 def numbers_of_hex(strings: pa.LargeBinaryArray) -> NDArray[np.float64]:
-    """Parse hexadecimal strings in either case. Strings that are not 1 to 15 digits become NaN, and nulls are not
+    """Parse hexadecimal strings, ignoring case. Strings other than 1 to 15 hexadecimal digits become NaN; nulls are not
     allowed.
 
     Numbers of up to 13 digits are exact, longer ones are rounded to 53 bits.
@@ -158,7 +158,9 @@ def numbers_of_hex(strings: pa.LargeBinaryArray) -> NDArray[np.float64]:
 
 
 def _joined(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Combine the digits at the start of each word into a 32-bit number, and return whether all of them are valid."""
+    """Combine the hexadecimal digits at the start of each word into a 32-bit number. Also return a mask of the words
+    with only valid digits.
+    """
     words &= _MASKS[lengths]
     valid = (words & _NOT_DIGITS) == 0
     words = words.byteswap()

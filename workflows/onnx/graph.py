@@ -69,7 +69,7 @@ class Graph:
 
 
 def _put_before_names(prefix: str, graph: Any) -> None:
-    """Prefix every tensor name in a graph and its subgraphs, because onnx.compose skips outer names used in branches
+    """Prefix every tensor name in a graph and its subgraphs. onnx.compose misses outer names that are used in branches
     and loops.
     """
     sparse = [part.values for part in graph.sparse_initializer]
@@ -92,7 +92,7 @@ def _add_weights(made: ModelProto, included: ModelProto) -> None:
 
 
 def serialized(graph: Graph, name: str) -> bytes:
-    """Serialize the graph as an ONNX model. Equal graphs give identical bytes.
+    """Serialize the graph as an ONNX model. Identical graphs produce identical bytes.
 
     Raises:
         ExportError: the model exceeds the size limit of a file.

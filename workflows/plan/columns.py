@@ -39,8 +39,8 @@ def mask_of(valid: NDArray[np.bool_]) -> Mask:
 
 
 def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) -> Vector:
-    """Convert an Arrow string array, or a NumPy array of numbers or strings (`bytes`, `str`, None if missing), to a
-    vector.
+    """Convert an Arrow string array or a NumPy array to a `Vector`. NumPy arrays contain numbers, or `bytes`, `str` and
+    None for strings.
 
     Raises pyarrow.ArrowException or TypeError if an object is not a string.
     """
@@ -77,7 +77,7 @@ def lists_of(padded: Padded, valid: Mask = None) -> Lists:
 
 
 def from_arrow(array: pa.Array) -> Any:
-    """Convert an Arrow array to a vector, or to lists.
+    """Convert an Arrow array to a `Vector`, or to `Lists` if it contains lists.
 
     Raises:
         ValueError: the array contains neither numbers, strings nor lists of them.
@@ -148,7 +148,7 @@ def with_one_more(vector: Vector, value: Any) -> Vector:
 
 
 def take_or_missing(column: AnyColumn, rows: NDArray[Any]) -> Any:
-    """Return the rows of a column with the given numbers. Negative numbers yield missing values."""
+    """Return the rows of a column that have the given row numbers. Negative numbers yield missing values."""
     found = rows >= 0
     if isinstance(column, Lists):
         lists: Lists = take(column, rows[found])

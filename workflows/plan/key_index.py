@@ -1,5 +1,5 @@
-"""An index that maps keys to table rows, by position for dense integers and by hash otherwise. Loading it does not
-rebuild any arrays.
+"""An index that maps keys to table rows, by position for dense integers and by hash for other keys. Its arrays can be
+loaded without rebuilding.
 """
 
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ class KeyIndex:
         return Vector(self.rows_of(*column))
 
     def rows_of(self, keys: Values, valid: Mask = None) -> NDArray[np.int64]:
-        """Return the table row of each key: values [num_rows] → int64 [num_rows]."""
+        """Return the table row of each key as an int64 array of shape [num_rows]."""
         if isinstance(keys, pa.Array):
             rows = self._rows_of_strings(keys)
         else:
@@ -111,7 +111,7 @@ class KeyIndex:
 
 
 def positions_of(asked: NDArray[np.uint64], hashes: NDArray[np.uint64], starts: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Return the position in `hashes` of each requested hash, or the last position if it is unknown."""
+    """Return the position of each `asked` hash in `hashes`, or the last position for unknown hashes."""
     part = (asked >> np.uint64(65 - (len(starts) - 1).bit_length())).view(np.int64)
     position = starts.take(part)
     # A hash cannot match outside of its own part, except by chance the sentinel.

@@ -1,4 +1,5 @@
-"""An in-process C++ runtime for plans. Its results match `rankline.workflows.plan`, but it is much faster.
+"""An in-process C++ runtime for plans, which is much faster than `rankline.workflows.plan` and returns the same
+results.
 
 It is used if `librankline_plan.so` is installed or was compiled before; otherwise plans run in Python.
 """

@@ -141,7 +141,7 @@ class TransformColumn(Protocol):
 
 
 class Transform(Protocol):
-    """Interface of objects that transform raw rows to model inputs, such as `TransformPlan`."""
+    """Interface for objects that transform raw rows into model inputs, such as `TransformPlan`."""
 
     @property
     def inputs(self) -> tuple[ColumnSpec, ...]: ...
@@ -174,7 +174,7 @@ class TransformPlan:
 
     @cached_property
     def calls(self) -> tuple[StepCall | KeyIndex, ...]:
-        """Indexes and steps in the order in which results are numbered."""
+        """The indexes and steps, in the order in which their results are numbered."""
         return (*self.indexes, *self.steps)
 
     def _check_rows(self) -> None:
@@ -363,7 +363,7 @@ def column_of(
 
 
 def _shortest(name: str, lists: Padded) -> int:
-    """Check the lengths of lists and return the smallest."""
+    """Check the lengths of a column's lists and return the minimum length."""
     num_rows, width = lists.values.shape
     lengths = lists.lengths
     fits = lengths.shape == (num_rows,) and lengths.dtype.kind in "iu"

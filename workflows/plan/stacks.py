@@ -18,8 +18,8 @@ from rankline.workflows.plan.steps import Arithmetic, Bucket, Step
 
 @dataclass(frozen=True, kw_only=True)
 class StackedArithmetic:
-    """A step that applies a binary NumPy function to each column and its value in `operands`, of shape [num_columns,
-    1].
+    """A step that applies a binary NumPy function to each column and its operand. `operands` has the shape
+    [num_columns, 1].
     """
 
     function: str

@@ -1,4 +1,4 @@
-"""The steps that a plan runs for each request, each of which processes columns in a few NumPy calls.
+"""The steps that a plan runs for each request. Each step processes whole columns with a few NumPy calls.
 
 `rankline.workflows.compiler.operators` composes NVTabular's operators from these steps, and also runs the steps on
 tables to fold them. Arithmetic uses NumPy on the column's dtype, in NVTabular's order, so that floats are identical to
@@ -221,7 +221,9 @@ class Combine(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket(Step):
-    """Hashes values, or several columns together, to int32 buckets. Missing values hash to 0."""
+    """Hashes the values of one column, or the combined values of several, to int32 buckets. Missing values hash to
+    0.
+    """
 
     num_buckets: int
 
@@ -232,7 +234,7 @@ class Bucket(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Slice(Step):
-    """Slices each list as Python does."""
+    """Slices each list with Python's slice semantics."""
 
     elementwise: ClassVar[bool] = False
 
@@ -347,7 +349,7 @@ class WithoutEmpty(Step):
 
 
 def fitting(name: str, made: np.dtype[Any], dtype: str | None, width: int | None) -> Iterator[Step]:
-    """Yield the steps that convert a column to `dtype` and to the fixed list width `width`, unless they are None.
+    """Yield the steps that convert a column to `dtype` and to the fixed list width `width`. None means no conversion.
 
     The steps reject integers and lists that are too large.
     """

@@ -1,4 +1,4 @@
-"""Adapters that run plans on tensors, as sent in requests and between the steps of an ensemble."""
+"""Adapters that run plans on the tensors sent in requests and between the steps of an ensemble."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +111,8 @@ Tensors: TypeAlias = Mapping[str, Any]
 def tensor_call(
     plan: Transform, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> Callable[[Tensors], dict[str, NDArray[Any]]]:
-    """Return a function that runs a plan on request tensors and returns the output tensors; see `padded_tensors`.
+    """Return a function that runs a plan on request tensors and returns output tensors in the layout of
+    `padded_tensors`.
 
     Candidates are raw columns that may have several values per row, [num_rows, num_candidates]. Columns that the
     request omits are missing in all rows. Lists may be of any length if `max_list_length` is 0. The function raises
@@ -149,22 +150,22 @@ def _single(name: str, array: Any, candidates: Collection[str]) -> Any:
 
 
 def _column(spec: ColumnSpec, tensors: Tensors, candidates: Collection[str]) -> Any:
-    """Convert tensors [num_rows, 1], or [num_rows, width] for lists and candidates, to an input of the plan."""
+    """Convert tensors of shape [num_rows, 1], or [num_rows, width] for lists and candidates, to a plan input."""
     if spec.width is None:
         return _single(spec.name, tensors[spec.name], candidates)
     return Padded(tensors[spec.name + VALUES], tensors[spec.name + NNZS].reshape(-1).astype(np.int32, copy=False))
 
 
 def unknown_columns(plan: TransformPlan, tensors: Tensors) -> list[str]:
-    """Return the looked-up columns that contain values, all of which are unknown to the plan."""
+    """Return the names of non-empty lookup columns in which every value is unknown to the plan."""
     counted = tensor_call(_Counter(plan))(tensors)  # type: ignore[arg-type]  # nothing saves it
     return sorted(name for name, ((num_unknown, num_values),) in counted.items() if 0 < num_values == num_unknown)
 
 
 @dataclass(frozen=True)
 class _Counter:
-    """A `Transform` that counts the unknown and total values in each raw column. If several lookups read a column, the
-    smallest counts apply.
+    """A `Transform` that counts the values and the unknown values in each raw column. If several lookups read a column,
+    it takes the minimum counts.
     """
 
     plan: TransformPlan

@@ -1,4 +1,4 @@
-"""Encodings that convert raw rows to encoded splits, one per kind of data, each with its own module and config.
+"""Encodings that convert raw rows to encoded splits. Each kind of data has its own encoding, module and config.
 
 tabular     each raw row becomes one encoded row
 sequences   raw rows are interactions; an encoded row has an item to score and the items that the user chose before

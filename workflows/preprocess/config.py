@@ -1,5 +1,5 @@
-"""Options of `prepare` for every kind of data. This module imports quickly, because the command line derives its
-options from it.
+"""Options for `prepare` and its encodings. This module imports quickly, because the command line derives its options
+from it.
 """
 
 import math
@@ -32,7 +32,7 @@ _FORMS = re.compile(r"local(:[1-9]\d{0,4})?|(tcp|tls)://([^\s/:\[\]]+|\[[0-9a-fA
 
 @dataclass(frozen=True, kw_only=True)
 class DaskConfig:
-    """Dask cluster that prepares the data.
+    """Options for the Dask cluster that prepares the data.
 
     Attributes:
         dask: scheduler to use, tcp://HOST:PORT or tls://HOST:PORT; "local" starts one worker per CPU of this machine,
@@ -61,7 +61,7 @@ class DaskConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether workers are started on this machine for the duration of the work."""
+        """Whether to start temporary workers on this machine."""
         return self.dask.startswith("local")
 
     @property

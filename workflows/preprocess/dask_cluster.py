@@ -1,4 +1,4 @@
-"""Execution of `prepare` on a Dask cluster, either a running one or one started on this machine.
+"""Execution of `prepare` on an existing Dask cluster or one started on this machine.
 
 Only paths, statistics and the fitted workflow are sent over the network. The raw files and the output directory must be
 on a file system that all workers see under the same paths. Before the work starts, `open_pool` verifies this and that
@@ -142,7 +142,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _cause_of(error: BaseException) -> str:
-    """Return the message of the innermost exception that has one."""
+    """Return the innermost non-empty message in an exception's cause chain."""
     said = str(error) or type(error).__name__
     while error.__cause__ is not None:
         error = error.__cause__
@@ -307,7 +307,7 @@ class _Workers:
 
     @contextmanager
     def _stopping(self, futures: Sequence[Future]) -> Iterator[None]:
-        """If the block fails, cancel pending tasks and wait for running ones, because they write files."""
+        """Cancel pending tasks if the block fails, and wait for running tasks, because they write files."""
         try:
             yield
         except BaseException:
@@ -319,8 +319,8 @@ class _Workers:
 
 
 class _Upstream(WorkerPlugin):
-    """A plugin that imports the NVTabular compatibility layer on all current and future workers, for NVTabular's own
-    tasks.
+    """A plugin that imports the NVTabular compatibility layer on every worker, because NVTabular's own tasks need
+    it.
     """
 
     name = "rankline-upstream"
@@ -353,7 +353,9 @@ def _itself(function: Any) -> Any:
 
 
 def software() -> dict[str, str]:
-    """Return the name and version of all software that must match across the cluster to produce identical data."""
+    """Return a dict from name to version for all software that must match across the cluster to produce identical
+    data.
+    """
     found = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):

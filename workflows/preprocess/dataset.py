@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 
 class Generator(Protocol):
-    """Interface of functions that write synthetic data with a dataset's schema, so that all stages run without a
+    """Interface for functions that write synthetic data with a dataset's schema, so that all stages can run without a
     download.
     """
 
     def __call__(
         self, directory: Path, *, num_rows: int, seed: int, cardinality_scale: float, progress: Progress
     ) -> object:
-        """Write raw files to `directory`, and `truth.json`, whose `best_auc` is the highest AUC that any model can
-        reach.
+        """Write raw files to `directory`, along with `truth.json`, which contains the highest achievable AUC as
+        `best_auc`.
 
         `cardinality_scale` multiplies the number of distinct ids.
         """
 
 
 class Requests(Protocol):
-    """Interface for reading rows to score, in the same way as the training rows."""
+    """Interface for reading the rows to score in the same way as the training rows."""
 
     def of_file(
         self, path: Path, optional: Collection[str] = (), format_name: str | None = None
     ) -> Iterator[tuple[pa.Table, pa.Table, float]]:
-        """Yield the rows of each batch of a file as read and as sent in a request, with the share of the file read so
-        far.
+        """Yield each batch of a file as a table of rows as read, a table of request rows, and the fraction of the file
+        read so far.
 
         The file may omit the `optional` columns; without a `format_name`, `format_of` says the format.
 
@@ -52,7 +52,7 @@ class Requests(Protocol):
         """Return the format of a file: csv, parquet or jsonl."""
 
     def incompatible_changes(self, choices: Mapping[str, Any]) -> list[str]:
-        """Return the keys of `choices` whose earlier values would read rows differently than the current
+        """Return the keys whose earlier values in `choices` would cause rows to be read differently than the current
         `Dataset.choices`.
         """
 

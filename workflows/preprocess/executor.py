@@ -25,7 +25,7 @@ Report = Callable[[float], None]
 
 class Pool(Protocol):
     def map(self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report) -> list[Result]:
-        """Run a function, which may report its progress, on each task, and return the results in task order.
+        """Run `function` on each task and return the results in task order. The function may report its progress.
 
         A task may run twice, completely or in part, so it must move its files into place only when they are complete.
         Function and tasks must be picklable.
@@ -77,8 +77,8 @@ class PrepareContext:
 
 
 class Encoding(Protocol):
-    """Interface of encodings, which convert raw rows of one kind of data to encoded splits. Implementations take a
-    dataset, raw data and their own config.
+    """Interface for encodings, which convert one kind of raw data to encoded splits. Constructors accept a dataset, raw
+    data and a config specific to the encoding.
 
     Attributes:
         num_rows: split → rows; known once the training rows are written.

@@ -38,7 +38,7 @@ class Interactions:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """N rows whose histories have M items in total."""
+    """A block of N rows whose histories contain M items in total."""
 
     users: Codes  # shape (N,)
     items: NDArray[np.int32]  # the items to score, shape (N,)
@@ -144,7 +144,9 @@ class Sequences:
 
 
 class _Positions:
-    """A numbering of consecutive positions across users. Each user has `counts` positions, starting at `first`."""
+    """A mapping from consecutive numbers to users and positions. User i has `counts[i]` consecutive positions, starting
+    at `first[i]`.
+    """
 
     def __init__(self, first: Codes, counts: Codes) -> None:
         self._ends = np.cumsum(counts)
@@ -159,7 +161,7 @@ class _Positions:
 
 
 class _Pairs:
-    """The set of (user, item) pairs in the interactions; codes of items are below `num_items`."""
+    """The set of (user, item) pairs in the interactions, for item codes below `num_items`."""
 
     def __init__(self, users: Codes, items: NDArray[np.int32], num_items: int) -> None:
         self._num_items = num_items
@@ -172,7 +174,7 @@ class _Pairs:
         return found
 
     def with_all(self, pool: NDArray[np.int32], num_users: int) -> NDArray[np.bool_]:
-        """Return a mask of the users who chose every item of a pool, shape (num_users,)."""
+        """Return a mask of shape (num_users,) that marks the users who chose every item in `pool`."""
         is_there = np.zeros(self._num_items, dtype=np.bool_)
         is_there[pool] = True
         users, items = np.divmod(self._keys, self._num_items)
@@ -188,8 +190,8 @@ class _Negatives:
         self._pool, self._own, self._seed = pool, own, seed
 
     def draw(self, stream: int, first: int, users: Codes) -> NDArray[np.int32]:
-        """Sample one item for each user, shape (N,), starting at draw `first` of a random stream. Each user must have
-        an unchosen item.
+        """Sample one item per user, starting at position `first` in a random stream, and return shape (N,). Every user
+        must have an unchosen item.
 
         Items that the user chose are drawn again. After many failed attempts, the item is drawn from the user's
         unchosen items directly, which has the same distribution and always terminates.

@@ -1,4 +1,4 @@
-"""Reading and writing of row files, both raw partitions for fitting NVTabular and encoded files for loaders.
+"""Readers and writers for row files: raw partitions for fitting NVTabular workflows, and encoded files for loaders.
 
 Partitions are read once or twice and then deleted, so they are in Arrow's IPC format, which is nearly free to read.
 Encoded files are Parquet.
@@ -118,8 +118,8 @@ def _read_partition(path: Path, columns: list[str]) -> pd.DataFrame:
 
 
 def _nvtabular_schema(schema: pa.Schema, columns: Sequence[str]) -> Schema:
-    """Return the NVTabular schema of the columns, because NVTabular infers float for integer columns that start with
-    null.
+    """Build an explicit NVTabular schema for the columns, because NVTabular would infer float for integer columns that
+    start with null.
     """
     return Schema([_column_schema(schema.field(name)) for name in columns])
 
@@ -148,7 +148,7 @@ def feature_of(column: ColumnSchema, max_length: int | None = None) -> Feature:
 
 
 def layout_of_split(name: str, num_rows: int, max_file_rows: int, max_group_rows: int) -> tuple[int, int]:
-    """Return the numbers of rows per file and per row group for an encoded split; see `FilesWriter.of_split`."""
+    """Return the number of rows per file and per row group for an encoded split; see `FilesWriter.of_split`."""
     rows_per_file = -(-num_rows // max(NUM_FILES[name], -(-num_rows // max_file_rows)))
     return rows_per_file, min(max(rows_per_file // 4, _MIN_GROUP_ROWS), max_group_rows)
 

@@ -133,7 +133,8 @@ class PreparedData:
         return list(pq.read_schema(self.path / CATALOG).names) if CATALOG in self.manifest.files else []
 
     def histories(self) -> pa.Table | None:
-        """Return one row per raw user with a list of all their items, in chronological order for rows with histories.
+        """Return one row per raw user with a list of all their items. If rows have histories, the lists are in
+        chronological order.
 
         None if the rows have no item ids or do not fit in memory.
         """

@@ -1,4 +1,4 @@
-"""Conversion of raw interactions to rows with histories. Each distinct id is encoded separately.
+"""Conversion of raw interactions to rows with histories. Each distinct user or item id is encoded only once.
 
 The workflow encodes each id independently, alone or in a list. It therefore runs once over the distinct users and
 items, and the rows are assembled from the encoded ids; `workflow.transform` of the raw rows gives the same result.
@@ -81,7 +81,7 @@ class HistoryEncoding:
         return self._sequences.dropped
 
     def write_training_rows(self, workflow: nvt.Workflow, job: PrepareContext) -> RawSplit:  # noqa: ARG002  (any workflow's rows)
-        """Write one row without a history for each interaction before the user's held-out one.
+        """Write a row without a history for every interaction that precedes the user's held-out interaction.
 
         The frequency of an item then equals how often it was chosen, and items that occur only later count as unseen.
         """
@@ -156,7 +156,7 @@ class _RawIds:
         return max(len(self.users), len(self.items))
 
     def alone(self, start: int, num_rows: int) -> pa.Table:
-        """Return rows that pair user i with item i, which is also the only history item. The shorter list of ids
+        """Return rows that pair user i with item i and a history of only that item. The shorter of the two id lists
         repeats its last id.
         """
         numbers = np.arange(start, min(start + num_rows, self.num_alone))

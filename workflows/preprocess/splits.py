@@ -41,7 +41,7 @@ class ByColumn:
 def split_by_column(
     rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None, group: str | None
 ) -> ByColumn | None:
-    """Return how to split rows by the value of a column, or None if the config splits them by position.
+    """Return the `ByColumn` rule for splitting rows, or None if the config splits them by position.
 
     A stream that is split by time is read once; without a column of times, it is in order already.
     """
@@ -110,8 +110,8 @@ def split_batches(
     first_row: int = 0,
     by: ByColumn | None = None,
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Split the batches of a stream, starting at `first_row`, and yield the split name ("train" or "valid") and its
-    rows.
+    """Split the batches of a stream whose first row has the number `first_row`. Yield split names ("train" or "valid")
+    and their rows.
 
     `periods` are those of the whole stream.
     """
@@ -133,7 +133,8 @@ def _parts(table: pa.Table, valid: npt.NDArray[np.bool_]) -> Iterator[tuple[str,
 
 
 def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Rows]:
-    """Return the row numbers for training and validation. Validation rows are the end of a seeded NumPy permutation.
+    """Return the row numbers for training and validation. The validation rows are the last ones in a seeded NumPy
+    permutation.
 
     The validation share is rounded up to whole rows.
     """

@@ -244,7 +244,9 @@ def _arrow_type(name: str, dtype: np.dtype[Any]) -> pa.DataType:
 
 
 def _put_together(node: Any) -> list[Any]:
-    """Return the nodes whose outputs `node` concatenates, to avoid NVTabular's repeated copies of all columns."""
+    """Return the nodes that `node` concatenates, flattening nested concatenations. Running them directly avoids
+    NVTabular's repeated copies of all columns.
+    """
     parents = node.parents_with_dependencies
     made = {name for parent in parents for name in parent.output_columns.names}
     if not isinstance(node.op, ConcatColumns) or made != set(node.output_columns.names):

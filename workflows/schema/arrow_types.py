@@ -34,8 +34,8 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def of_plain_type(column: pa.Array) -> pa.Array:
-    """Convert views, half floats and run-end encoded values, which Arrow's functions do not support. The column must
-    not be chunked.
+    """Convert views, float16 and run-end encoded values to types that Arrow's functions support. The column must not be
+    chunked.
     """
     kind = column.type
     if pa.types.is_run_end_encoded(kind):
@@ -107,7 +107,7 @@ def numbers_as_written(rows: pa.Table, columns: Collection[str]) -> pa.Table:
 
 
 def _exact(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """Cast strings to numbers, or return None unless casting back restores every string."""
+    """Cast strings to numbers, or return None if casting back does not restore every string."""
     numbers = None
     for part in (texts.slice(0, 100), texts):  # try a few first: a failing cast still scans all texts
         try:

@@ -83,7 +83,7 @@ SOURCE_TYPES = (PARQUET, TFRECORD)
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of a split's rows."""
+    """A fraction of a split's rows, taken from the whole split or from each row group."""
 
     begin: float  # the part as fractions of the rows, in row order
     end: float
@@ -107,7 +107,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The files of one split, relative to the directory of the spec."""
+    """The files of one split, with paths relative to the directory of the spec."""
 
     files: tuple[str, ...]  # POSIX paths, in row order
     num_rows: int  # total number of rows
@@ -262,7 +262,7 @@ class FeatureSpec:
 
     @classmethod
     def read(cls, path: Path) -> "FeatureSpec":
-        """Read a feature spec from a file, or from the `feature_spec.yaml` of a directory."""
+        """Read a feature spec from a file, or from `feature_spec.yaml` in a directory."""
         path = path / FILE_NAME if path.is_dir() else path
         file = SpecFile.read(path)
         try:
@@ -281,7 +281,7 @@ class FeatureSpec:
 
 
 def _source(split: str, chunks: tuple[Chunk, ...]) -> Source:
-    """Return the files of a split, which must have exactly one chunk."""
+    """Convert a split's only chunk to a `Source`. Raise `SpecError` if there are several or loaders cannot read it."""
     chunk, place = chunks[0], f"source_spec.{split}"
     if len(chunks) > 1:
         odd = f"{place} has {len(chunks)} chunks"

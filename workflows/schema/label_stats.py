@@ -23,7 +23,7 @@ class Labels:
 
     @classmethod
     def of(cls, head: Head, values: NDArray[Any], *, may_lack: bool) -> "Labels":
-        """Check labels, shape (N,) with NaN for missing ones, and compute their statistics.
+        """Check labels of shape (N,), in which NaN means missing, and compute their statistics.
 
         Rows may lack a label if they have labels of other heads.
 

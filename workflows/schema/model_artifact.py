@@ -66,12 +66,12 @@ class TrainedModel:
 
     @property
     def dtypes(self) -> Mapping[str, str]:
-        """Dtypes of the features that the model was trained on. Reads the feature spec."""
+        """The NumPy dtype name of each input feature, read from the feature spec."""
         return FeatureSpec.read(self.path).model_dtypes
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Output names of the model's heads. Reads the feature spec."""
+        """The names of the model's outputs, read from the feature spec."""
         return output_names(FeatureSpec.read(self.path).heads)
 
     @property

@@ -35,8 +35,8 @@ class Ragged:
 
     @classmethod
     def of_arrow(cls, array: pa.Array) -> "Ragged":
-        """Build ragged lists from an Arrow array of number lists, as views where possible. The array must not contain
-        nulls.
+        """Build ragged lists from an Arrow array of numeric lists, without copying if possible. The array must not
+        contain nulls.
         """
         offsets = array.offsets.to_numpy()
         first = offsets[0] if len(offsets) else 0
@@ -72,7 +72,7 @@ class Padded:
 
 
 def pad(values: Array, lengths: Array, width: int) -> Array:
-    """Pad concatenated lists [M] to [N, width] with zeros or empty strings, without copying if possible.
+    """Pad concatenated lists of shape [M] to [N, width] with zeros or empty strings, without copying if possible.
 
     Lengths are negative for missing lists. Raises ValueError if a list is longer than `width`.
     """
@@ -97,7 +97,7 @@ def offsets_of(lengths: Array) -> npt.NDArray[np.int64]:
 
 
 def arrow_lists(values: pa.Array | Array, offsets: Array) -> pa.ListArray:
-    """Build an Arrow list array from concatenated values [M] and offsets [N + 1]."""
+    """Build an Arrow list array from concatenated values of shape [M] and offsets of shape [N + 1]."""
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 

@@ -87,7 +87,7 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A group of files that contain some of the columns for all rows of a mapping."""
+    """A group of files that store some of the columns for every row of a mapping, such as the training split."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  (pydantic's interface)
 

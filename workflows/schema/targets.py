@@ -1,4 +1,4 @@
-"""Prediction targets, which consist of one head per label column. The task of a head determines its valid labels."""
+"""Prediction targets with one head per label column. A head's task determines which labels are valid."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Tensor descriptions, which convert between the type names of model configs, requests and NumPy."""
+"""Descriptions of model tensors, with type names for model configs, requests and NumPy."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,12 +53,12 @@ class Tensor:
 
     @cached_property
     def datatype(self) -> str:
-        """The type as named in requests, such as INT64."""
+        """The type name used in requests, such as INT64."""
         return _DATATYPES[self.dtype]
 
     @property
     def data_type(self) -> str:
-        """The type as named in model configs, such as TYPE_INT64."""
+        """The type name used in model configs, such as TYPE_INT64."""
         return f"TYPE_{'STRING' if self.datatype == 'BYTES' else self.datatype}"
 
     @property
@@ -78,11 +78,13 @@ def concat_outputs(outputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def relative_error(scores: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the error of each score, absolute for expected magnitudes up to 1 and relative above. NaN stays NaN."""
+    """Return the error of each score, absolute if the expected magnitude is at most 1 and relative otherwise. NaN stays
+    NaN.
+    """
     distance: npt.NDArray[Any] = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
     return distance
 
 
 def fill_value(dtype: np.dtype[Any]) -> Any:
-    """Return the padding value: zero, or the empty string."""
+    """Return the padding value for `dtype`, either zero or an empty string."""
     return b"" if dtype.hasobject else dtype.type(0)

@@ -1,4 +1,4 @@
-"""Artifacts, which are directories with a manifest and checksums that are published atomically.
+"""Artifacts, which are atomically published directories with a manifest and checksums.
 
 Every artifact (prepared data, trained model, exported ensemble) is one directory with a `manifest.json`: its kind, the
 artifacts it was made from, the package versions that made it, and the SHA-256 and size of each file. A stage writes to
@@ -143,7 +143,7 @@ def publish(
 
 
 def refuse_foreign(target: Path, kind: str) -> None:
-    """Raise `ArtifactError` if the target contains anything other than an artifact of this kind."""
+    """Raise `ArtifactError` if the target contains anything other than an artifact of the given `kind`."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     try:
@@ -155,7 +155,7 @@ def refuse_foreign(target: Path, kind: str) -> None:
 
 
 def load_manifest(directory: Path, kind: str) -> Manifest:
-    """Read the manifest of an artifact and check it against the files.
+    """Read an artifact's manifest and check that the files match it.
 
     Raises:
         ArtifactError: the artifact is missing or of another kind, or a file is missing, damaged or not listed.
@@ -201,7 +201,7 @@ def refuse_links(directory: Path, kind: str) -> None:
 
 
 def remedy(kind: str, directory: Path) -> str:
-    """Return the command that creates an artifact at its default location."""
+    """Return advice on how to create a missing artifact, usually the command to run."""
     directory = directory.absolute()
     parent = directory.parent
     recipe, exported = (shlex.quote(CALLED.get(name, name)) for name in (parent.name, directory.name))
@@ -283,7 +283,7 @@ def files_below(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def code_fingerprint(*packages: Path) -> str:
-    """Return the first 12 hex digits of a SHA-256 hash over the Python sources of packages."""
+    """Return the first 12 hex digits of a SHA-256 hash of the packages' Python sources."""
     files = [
         f"{package.name}/{name} {sha256_of(path)}"
         for package in packages
@@ -294,7 +294,7 @@ def code_fingerprint(*packages: Path) -> str:
 
 
 def _replace(staging: Path, target: Path, exchange: Callable[[Path, Path], bool]) -> None:
-    """Move `staging` to `target`. An old artifact ends up at the path of `staging`."""
+    """Move `staging` to `target`. If `target` exists, swap the two."""
     if not target.exists():
         staging.rename(target)
     elif not exchange(staging, target):  # the file system cannot swap: rename twice, deleting nothing until the end

@@ -91,7 +91,7 @@ def is_in_use(directory: Path) -> bool:
 
 
 def _made(prefix: str, parent: Path, at_end: ExitStack) -> Path:
-    """Create a directory and lock it, so that no other process takes it for a leftover."""
+    """Create a directory and lock it, so that no other process removes it as a leftover."""
     while True:
         made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         at_end.callback(shutil.rmtree, made, ignore_errors=True)
@@ -103,7 +103,7 @@ def _made(prefix: str, parent: Path, at_end: ExitStack) -> Path:
 
 @contextmanager
 def _locked(directory: Path, wait: int = 0) -> Iterator[None]:
-    """Hold an exclusive lock on a directory during the block. The lock is released at the latest when the process ends.
+    """Hold an exclusive lock on a directory during the block. The lock never outlives the process.
 
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is LOCK_NB.

@@ -32,8 +32,8 @@ class Archive:
 
 
 def download(archive: Archive, directory: Path, *, progress: Progress = SILENT, timeout_s: float = 30.0) -> Path:
-    """Download an archive and unpack it to `directory / archive.name`, unless that exists. A single top-level folder is
-    stripped.
+    """Download an archive and unpack it to `directory / archive.name`, unless that directory exists. A single top-level
+    folder is stripped.
 
     Raises:
         DownloadError: the server is unreachable or rejects the request, the transfer breaks off, the file is damaged,

@@ -25,7 +25,7 @@ def compose(text: str) -> yaml.Node | None:
 
 
 def _extent(node: yaml.Node, extents: dict[int, int]) -> int:
-    """Return the approximate number of characters of a node with all aliases expanded."""
+    """Return the approximate number of characters in a node after expanding all aliases."""
     if isinstance(node, yaml.ScalarNode):
         if node.tag == _NUMBER and len(node.value) > _MAX_NUMBER_LENGTH:
             problem = f"a number has more than {_MAX_NUMBER_LENGTH} digits"

@@ -1,4 +1,4 @@
-"""Reading of untrusted files, without blocking and up to a size limit."""
+"""Functions that read untrusted files without blocking on special files, up to a size limit."""
 
 import errno
 import os

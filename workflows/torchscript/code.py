@@ -45,8 +45,8 @@ _COMPUTED = re.compile(
 
 
 def check_code(sources: Mapping[str, str]) -> None:
-    """Reject TorchScript code that does more than compute or would overflow the stack of PyTorch's compiler. `sources`
-    maps records to code.
+    """Reject TorchScript code that does anything but compute or would overflow the PyTorch compiler's stack. `sources`
+    maps record names to code.
 
     Raises:
         ArtifactError: the code is rejected; the message names the reason.
@@ -110,7 +110,7 @@ def _tokens(definition: str, record: str) -> Iterator[tuple[str, str]]:
 
 
 def _roots(tokens: Sequence[tuple[str, str]], word: str) -> Iterator[int]:
-    """Yield the positions of a word where it is not an attribute."""
+    """Yield the positions at which `word` occurs, except as an attribute."""
     for place, token in enumerate(tokens):
         if token[1] == word and (not place or tokens[place - 1][1] != "."):
             yield place
@@ -164,14 +164,14 @@ def _packages(tokens: Sequence[tuple[str, str]]) -> set[int]:
 
 
 def _is_defined(tokens: Sequence[tuple[str, str]], place: int) -> bool:
-    """Whether the word at `place` is defined there as a class, a method or a field."""
+    """Whether the word at `place` is the name in a class, method or field definition."""
     before, after = tokens[max(place - 1, 0)], tokens[place + 1 : place + 2]
     is_field = before == ("line", "\n  ") and after == [("sign", ":")]
     return before in (("word", "class"), ("word", "def")) or is_field
 
 
 def _attribute(tokens: Sequence[tuple[str, str]], place: int) -> Iterator[str]:
-    """Yield the attribute name passed to `getattr` if it is forbidden or not a plain string."""
+    """Yield a description of the `getattr` call at `place` if its attribute name is forbidden or not a plain string."""
     depth, end = 0, place + 1
     while end < len(tokens):
         depth += {"open": 1, "close": -1}.get(tokens[end][0], 0)
@@ -217,7 +217,7 @@ def _check_depth(needs: Mapping[str, set[str]], depths: Mapping[str, int]) -> No
 
 
 def _done_at_load(definition: str) -> Iterator[str]:
-    """Yield all operations that a class runs on loading, except packing the weights of a quantized layer."""
+    """Yield all operations that a class runs when it is loaded, except packing a quantized layer's weights."""
     _, *parts = _METHOD.split(definition)
     methods = dict(zip(parts[::2], parts[1::2], strict=True))
     pending, seen = ["__setstate__"], {"__setstate__"}

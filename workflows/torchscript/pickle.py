@@ -1,4 +1,4 @@
-"""Safety checks for the pickled attributes of a TorchScript file, without creating the described objects.
+"""Safety checks, without creating any objects, for the pickled attributes of a TorchScript file.
 
 PyTorch reads them with its own unpickler for a subset of pickle's instructions. It does not check a tensor's size,
 reads a storage again for each reference, and destroys nested values recursively.
@@ -106,7 +106,7 @@ def _counted(load: Callable[[Any], None]) -> Callable[["_Unpickler"], None]:
 
 
 class _Unpickler(pickle._Unpickler):
-    """An unpickler that accepts only the opcodes of PyTorch's unpickler and treats the stack in the same way.
+    """An unpickler that accepts only the opcodes of PyTorch's unpickler and handles the stack in the same way.
 
     In PyTorch's unpickler, REDUCE and BUILD are the same instruction, and NEWOBJ does nothing.
     """

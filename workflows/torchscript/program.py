@@ -1,4 +1,4 @@
-"""Safe loading of TorchScript files, which rejects files that could do more than compute.
+"""Safe loading of TorchScript files. Files that could do anything but compute are rejected.
 
 TorchScript is a program, and `torch.jit.load` trusts it: code can read and write files, a tensor can claim memory that
 is not in the file, and deep nesting overflows the stack. A zip archive can also be crafted so that two readers find
@@ -48,7 +48,9 @@ _LOCAL = struct.Struct("<4s5H3I2H")
 
 
 def is_torch_script(path: Path) -> bool:
-    """Whether a file is a zip archive with the records of TorchScript. The records are not checked."""
+    """Whether a file is a zip archive that contains the records of a TorchScript file. The contents of the records are
+    not checked.
+    """
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:
@@ -180,8 +182,8 @@ def _is_large(name: str) -> bool:
 
 
 def _check_sizes(records: Mapping[str, zipfile.ZipInfo], size: int) -> None:
-    """Check the total sizes of records by kind. PyTorch does not compress tensors, so they cannot exceed the file
-    size.
+    """Check that the total size of each kind of record is within its limit. Tensors are not compressed, so their limit
+    is the file size.
     """
     sizes = {name: info.file_size for name, info in records.items()}
     for kind, found, limit in (

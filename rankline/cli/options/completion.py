@@ -22,7 +22,7 @@ _NUM_RUNS = 50
 
 
 def _offer(found: Callable[[typer.Context, str], Offers]) -> Complete:
-    """Decorate a completion function to filter suggestions by the typed prefix and suggest nothing on errors."""
+    """Decorate a completion function to suggest only names that start with the typed prefix, and nothing on errors."""
 
     @wraps(found)
     def complete(ctx: typer.Context, incomplete: str) -> list[str | tuple[str, str]]:
@@ -52,7 +52,7 @@ def versions(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (t
 
 @_offer
 def runs(ctx: typer.Context, incomplete: str) -> Offers:
-    """Suggest the latest runs and the exported versions. Runs appear by full id once more than a short id is typed."""
+    """Suggest the latest runs and the exported versions. Run IDs are short until a longer prefix is typed."""
     from rankline.serving.repository.ensemble import version_numbers
 
     with suppress(ArtifactError):  # without a store, there may still be versions

@@ -26,7 +26,7 @@ def with_recipe_options(*configs: type, of_recipe: Callable[[Recipe], tuple[Any,
 
 
 class RecipeCommand(TyperCommand):
-    """A command that adds the options of the recipe named in its arguments, if any, to the general options."""
+    """A command that accepts its general options and the options of the recipe named in its arguments, if any."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         try:
@@ -53,7 +53,7 @@ class RecipeCommand(TyperCommand):
 
 
 def _taken_by(flags: Sequence[str], group: Any) -> str:
-    """Return a sentence naming the other commands that take these options, or an empty string."""
+    """Return a sentence that names the commands that accept all of `flags`, or an empty string if there are none."""
     verbs = group.command.commands if group is not None else {}
     taking = [
         f"rankline {name}"
@@ -92,7 +92,7 @@ def _flags(verb: TyperCommand, args: Sequence[str]) -> list[str]:
 
 
 def _tokens(verb: TyperCommand, args: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments that are not values of options."""
+    """Yield the arguments, excluding option values."""
     valued = {flag for parameter in verb.params if not getattr(parameter, "is_flag", False) for flag in parameter.opts}
     is_value = False
     for arg in args:

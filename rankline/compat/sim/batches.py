@@ -19,7 +19,7 @@ _KEPT_SHARE = 0.25  # of the available memory
 
 
 class SplitOpener:
-    """A replacement for `Trainer.batches` that opens a split according to the parameters of `sim`."""
+    """A replacement for `Trainer.batches` that opens a split as configured in `SimOptions`."""
 
     def __init__(self, config: SimOptions) -> None:
         self._config = config
@@ -60,7 +60,7 @@ def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
 
 
 def repeated(batches: Batches, times: int) -> Batches:
-    """Return a loader that makes `times` passes over `batches` per epoch, each in the order of a new epoch."""
+    """Return a loader in which one epoch consists of `times` consecutive epochs of `batches`."""
     if times == 1:
         return batches
     return _PositionedPasses(batches, times) if hasattr(batches, "load_state_dict") else _Passes(batches, times)

@@ -46,7 +46,7 @@ _OF_THE_MODEL = ("model", "embedding_dim", "hidden", "stage_one_hidden", "aux_hi
 
 @with_options(SimOptions)
 def sim_command(*, overrides: Overrides) -> None:
-    """Run NVIDIA's SIM for TensorFlow 2 with its own parameters; --model_type and --model-type are equivalent.
+    """Run NVIDIA's SIM for TensorFlow 2 with its original parameters; --model_type and --model-type are equivalent.
 
     **Examples**
 
@@ -131,7 +131,7 @@ def _imported(config: SimOptions, path: Path) -> "PreparedData":
 
 
 def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path, columns: Iterable[Any]) -> None:
-    """Check that TFRecord files have the expected number of rows per record, which need not divide the batch size."""
+    """Check the number of rows per record in TFRecord files. The batch size need not be a multiple of it."""
     name = "prebatch_train_size" if split == _TRAIN else "prebatch_test_size"
     expected = getattr(config, name)
     if not expected or (split == _TRAIN and config.mode != TRAIN):
@@ -169,7 +169,7 @@ def _limit_threads(config: SimOptions) -> None:
 
 
 def _choices(config: SimOptions, prepared: "PreparedData") -> TrainConfig:
-    """Convert the parameters to a training config, with a precision that suits the device.
+    """Convert the parameters to a training config, choosing the precision according to the device.
 
     TensorFlow's CPU kernels accumulate float16 in float16, so mixed precision on a CPU is bfloat16.
     """
@@ -351,7 +351,7 @@ def _benchmark_training(config: SimOptions, prepared: "PreparedData", progress: 
 
 
 def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
-    """Score the test rows once, or for the number of steps of a benchmark, and report throughput and latency."""
+    """Score the test rows once, or run the configured number of benchmark steps, and report throughput and latency."""
     from rankline.compat.sim.batches import SplitOpener, with_rows
     from rankline.compat.sim.scorers import score_each_size
 
@@ -372,7 +372,7 @@ def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> 
 
 
 def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
-    """Return a scorer for the saved model that the parameters select, or an untrained one with --random_weights."""
+    """Return a scorer for the model that the parameters select, or for an untrained model with --random_weights."""
     from rankline.compat.sim import scorers
     from rankline.training.run.checkpoint import KIND as CHECKPOINT
 
@@ -404,7 +404,7 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
 
 
 def _measure(config: SimOptions, step: "Step", batches: "Batches", progress: Progress) -> str:
-    """Time the steps of a benchmark or of one pass over the data, and log each step and the totals."""
+    """Time a benchmark or one pass over the data, and log each step and the totals."""
     from rankline.compat.sim.log import SERIES, SimLog, time_steps
     from rankline.training.tracking import tracked_run
 

@@ -112,7 +112,7 @@ def time_steps(
     tell: Callable[[int, float], None] = lambda *_: None,
     clock: Clock = time.perf_counter,
 ) -> StepTimes:
-    """Run `step` on one pass over `batches`, or on `warmup_steps + num_steps` batches, and time each call."""
+    """Call `step` on each batch of one pass, or on `warmup_steps + num_steps` batches, and time each call."""
     times = StepTimes(warmup_steps, clock)
     total = len(batches) if num_steps is None else warmup_steps + num_steps
     stream = chain.from_iterable(repeat(batches))

@@ -201,5 +201,5 @@ def cpus_of(mode: str, cpus: Sequence[Cpu]) -> set[int]:
 
 
 def set_affinity(mode: str) -> None:
-    """Set the CPU affinity of this thread and its future threads. Call this before a framework starts threads."""
+    """Set the CPU affinity of this thread and its child threads. Call this before a framework starts threads."""
     os.sched_setaffinity(0, cpus_of(mode, allowed_cpus()))

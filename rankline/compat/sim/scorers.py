@@ -26,7 +26,7 @@ Scorer = Callable[[Inputs], Any]
 
 
 def saved(path: Path, spec: FeatureSpec) -> Scorer:
-    """Return a scorer of a Rankline SavedModel as it is served: in float32 and not compiled."""
+    """Return a scorer that runs a Rankline SavedModel as in serving, in float32 and without compilation."""
     signature = load_signature(path, RAGGED_SIGNATURE)
     names = spec.for_scoring.model_dtypes
     has = sorted(name + end for name in names for end in ((VALUES, OFFSETS) if spec[name].is_list else ("",)))
@@ -39,7 +39,7 @@ def saved(path: Path, spec: FeatureSpec) -> Scorer:
 
 
 def from_checkpoint(checkpoint: Checkpoint, spec: FeatureSpec, *, precision: str, xla: bool) -> Scorer:
-    """Return a scorer for a checkpoint's model that computes in `precision`, and uses XLA if `xla` is set."""
+    """Return a scorer for a checkpoint's model, computing in `precision` and with XLA if `xla` is set."""
     config = TrainConfig.from_dict(checkpoint.config)
     trained = _new_trainer(spec, config)
     trained.restore(checkpoint.state)

@@ -1,4 +1,4 @@
-"""Operations on numeric columns as NumPy arrays: zero-copy conversion from Arrow, concatenation, gathering and
+"""Operations on numeric columns stored as NumPy arrays: zero-copy conversion from Arrow, concatenation, gathering and
 slicing.
 """
 
@@ -69,7 +69,7 @@ def num_rows(column: Column) -> int:
 
 
 def lengths(column: Column) -> npt.NDArray[np.int32]:
-    """Return the number of values per row, shape (N,)."""
+    """Return the number of values in each row, as an array of shape (N,)."""
     if isinstance(column, Ragged):
         return column.lengths
     return np.full(len(column), math.prod(column.shape[1:]), np.int32)
@@ -102,7 +102,7 @@ def concatenate(columns: Sequence[Column], dtype: np.dtype[Any] | None = None) -
 
 
 def take(column: Column, rows: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Column:
-    """Gather the rows at the indices `rows`, shape (N,), as a copy of type `dtype`. Indices must be in range."""
+    """Copy the rows at the indices `rows`, of shape (N,), to a new column of type `dtype`. Indices must be in range."""
     if not isinstance(column, Ragged):
         out = empty((len(rows), *column.shape[1:]), dtype)
         if dtype == column.dtype:  # with "clip" NumPy writes to `out` directly; with "raise" it uses a buffer

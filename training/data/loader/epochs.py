@@ -1,4 +1,4 @@
-"""Epochs of a loader with a position that can be saved and restored, and the base class of all Parquet loaders."""
+"""Iteration over epochs from a position that can be saved and restored, and the base class of all Parquet loaders."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -20,7 +20,7 @@ _OPTIONS = tuple(StreamOptions.__annotations__)
 
 
 class Epochs(Generic[T]):
-    """An iterable over a stream's batches, where each pass is an epoch in its own order."""
+    """An iterable over a stream's batches. Each pass is one epoch with its own row order."""
 
     def __init__(self, stream: BatchStream, make: Callable[[Batch], T]) -> None:
         self.stream, self._make = stream, make
@@ -37,13 +37,13 @@ class Epochs(Generic[T]):
         return self._next[1] > 0
 
     def __iter__(self) -> Iterator[T]:
-        """Start the next pass, and advance to the following epoch even if this pass is not read to the end."""
+        """Start the next pass, and advance to the following epoch even if this pass is not exhausted."""
         passing = self.again()
         self.skip()
         return passing
 
     def again(self) -> Generator[T, None, None]:
-        """Start the next pass without advancing to the epoch after it."""
+        """Start the next pass without advancing, so that calling it again repeats the same epoch."""
         return self._batches(*self._next)
 
     def skip(self) -> None:
@@ -57,7 +57,7 @@ class Epochs(Generic[T]):
         self._next = self._at = (state["epoch"], state["batch"])
 
     def first(self) -> T | None:
-        """Return the first batch of the next pass without consuming it, or None if there is none."""
+        """Return the first batch of the next pass without consuming it, or None if the pass has no batches."""
         with closing(self.stream.made(self._make, *self._next)) as batches:
             return next(batches, None)
 

@@ -1,4 +1,4 @@
-"""Access to Parquet files by row group: finding files, checking them by their footers alone, and reading row groups."""
+"""Access to Parquet files: finding them, checking them using only their footers, and reading them by row group."""
 
 import hashlib
 import json
@@ -125,7 +125,7 @@ class ParquetFiles:
     def stream(
         self, group: RowGroup, columns: Sequence[str], start: int, rows_at_once: int
     ) -> Generator[pa.Table, None, None]:
-        """Yield a row group from row `start` on, in tables of `rows_at_once` rows that are decoded on demand."""
+        """Yield a row group, starting at row `start`, as tables of `rows_at_once` rows that are decoded on demand."""
         held: pa.Table | None = None
         skip, left = group.first_row + start, group.num_rows - start
         with self._opened(group, buffer_size=_STREAM_BUFFER_BYTES) as file:
@@ -202,7 +202,7 @@ def _expand_one(path: str) -> list[str]:
 
 
 def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
-    """Return the Parquet files in a directory and its Hive subdirectories `key=value`, excluding hidden files."""
+    """Return the Parquet files in a directory and its `key=value` Hive subdirectories, excluding hidden files."""
     files: list[str] = []
     for entry in system.ls(directory, detail=True):
         name = PurePosixPath(entry["name"]).name

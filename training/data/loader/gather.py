@@ -1,4 +1,4 @@
-"""Gather lists by row index, compiled with Numba because NumPy is slow at this.
+"""Numba-compiled functions that gather lists by row index, because NumPy is slow at this.
 
 NumPy would first compute the index of every value, which reads and writes eight bytes several times per value. This
 loop copies lists in chunks of eight values even if a list is shorter; the next list overwrites the excess. The copy
@@ -18,7 +18,7 @@ _STEP = np.uintp(SLACK)  # unsigned like all indices below: signed indices are c
 
 
 def compiled(function: Any) -> Any:
-    """Compile at the first call, and cache the result on disk if possible."""
+    """Compile `function` with Numba when it is first called, and cache the result on disk if possible."""
     try:
         return njit(nogil=True, cache=True)(function)
     except RuntimeError:  # neither the package directory nor the user cache is writable

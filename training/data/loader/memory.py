@@ -11,8 +11,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def buffer_bytes(size: float | str) -> int:
-    """Convert `buffer_size` to bytes. It is a fraction of the available memory if below 1, a number of bytes, or a
-    string such as "512MB".
+    """Convert a buffer size to bytes: a fraction of the available memory if below 1, a number of bytes, or a string
+    such as "512MB".
     """
     try:
         number = float(size) if _is_number(size) else float(parse_bytes(size))

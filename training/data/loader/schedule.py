@@ -1,4 +1,5 @@
-"""The order of rows in an epoch, divided into shares, shuffle blocks and batches, computed without reading files.
+"""The order of an epoch's rows and their division into worker shares, shuffle blocks and batches, computed without
+reading files.
 
 An epoch consists of all row groups in an order derived from (seed, epoch). Each worker (rank) takes a share of the rows
 and divides it into shuffle blocks, each with rows of several row groups. The rows of a group are shuffled within the
@@ -24,7 +25,7 @@ _ROWS_AT_ONCE = 32_768  # small batches are gathered together up to this many ro
 
 
 class GroupRows(NamedTuple):
-    """Rows from `start` to `stop` of a row group.
+    """The rows from `start` to `stop` within a row group.
 
     Attributes:
         group: number of the row group.
@@ -207,7 +208,7 @@ class Epoch:
     def bucketed(
         self, run: BatchRun, order: npt.NDArray[np.intp], lengths: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.intp]:
-        """Rearrange `order` so that the rows of each batch of a run have similar lengths.
+        """Rearrange `order` so that each batch in a run contains rows of similar lengths.
 
         The order of the batches, and of rows of equal length, stays random. `lengths` has the length of each row of the
         run, in the order of the block.
@@ -249,8 +250,8 @@ class Epoch:
 
     @cached_property
     def _largest_order(self) -> npt.NDArray[np.intp]:
-        """A permutation of the maximum number of rows to shuffle, repeated twice so that each half-length slice is also
-        a permutation.
+        """A random permutation long enough for the most rows shuffled at once, repeated twice. Each half-length slice
+        is also a permutation.
         """
         sizes = [rows.num_rows for block in self.blocks for rows in block.rows]
         several = self._batches_at_once * self._schedule.batch_size if self._batches_at_once > 1 else 0
@@ -276,7 +277,7 @@ def rows_from_each_group(sizes: Sequence[int], num_rows: int) -> list[int]:
 
 
 def _in_blocks(mixed: Sequence[GroupRows], num_blocks: int) -> Iterator[ShuffleBlock]:
-    """Divide rows of several row groups into blocks with about the same number of rows of each group."""
+    """Divide the rows of several row groups into blocks, spreading each group's rows evenly over the blocks."""
     if num_blocks == 1:
         yield ShuffleBlock(tuple(mixed))
         return

@@ -46,7 +46,7 @@ def check_reading(prefetch: int | None, num_threads: int | None) -> None:
 
 
 def check_any_batch(num_rows: int, batch_size: int, *, all_rows: int) -> None:
-    """Raise `ConfigError` if `drop_last` drops all rows. `num_rows` is the number of rows in full batches."""
+    """Raise `ConfigError` if `drop_last` would drop all rows. `num_rows` counts only the rows in full batches."""
     if all_rows and not num_rows:
         raise ConfigError(
             f"drop_last drops all rows because the data has {all_rows:,} rows and batch_size is {batch_size:,}. Use "
@@ -61,7 +61,7 @@ class Transform(Protocol):
     def columns(self) -> Sequence[str]: ...
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return a table with the same rows and the computed columns. Called by one thread at a time."""
+        """Return a table with the computed columns for the same rows. Called by one thread at a time."""
 
 
 class StreamOptions(TypedDict, total=False):
@@ -84,7 +84,7 @@ class StreamOptions(TypedDict, total=False):
 
 
 class BatchStream:
-    """Batches of columns of Parquet files, with every row exactly once per epoch.
+    """A stream of batches from Parquet files. By default, each epoch contains every row exactly once.
 
     Args:
         paths: files, globs or directories, local or on any fsspec file system; or `ParquetFiles`.
@@ -214,13 +214,13 @@ class BatchStream:
         self._schedule = replace(self._schedule, block_bytes=int(identity["block_bytes"]))
 
     def batches(self, epoch: int = 0, start: int = 0) -> Generator[Batch, None, None]:
-        """Yield the batches of one epoch as arrays by column name: (N,), (N, W), or `Ragged` for lists of any length.
-        See `made`.
+        """Yield one epoch's batches as dicts keyed by column name. Values have shape (N,) or (N, W), or are `Ragged`
+        for lists of any length. See `made`.
         """
         return self.made(lambda batch: batch, epoch, start)
 
     def made(self, make: Callable[[Batch], T], epoch: int = 0, start: int = 0) -> Generator[T, None, None]:
-        """Yield one epoch of batches converted by `make`.
+        """Yield the batches of one epoch, each converted by `make`.
 
         The threads live as long as the iterator; closing or dropping it early stops them.
 
@@ -294,7 +294,9 @@ class BatchStream:
         return made
 
     def _column(self, group: RowGroup, name: str, column: pa.ChunkedArray) -> tuple[Column, tuple[Any, Any] | None]:
-        """Return a checked column as arrays, and its minimum and maximum if it can be narrowed for shuffling."""
+        """Check a column and convert it to arrays. Also return its minimum and maximum if it can be narrowed for
+        shuffling.
+        """
         missing = arrays.num_nulls(column)
         if missing:
             column = self._filled(group, name, column, missing)

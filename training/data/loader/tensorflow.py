@@ -1,4 +1,4 @@
-"""The TensorFlow loader: a Keras sequence over Parquet files, with the arguments of NVTabular's loader."""
+"""The TensorFlow loader: a Keras sequence over Parquet files that accepts the same arguments as NVTabular's loader."""
 
 import os
 import re
@@ -103,7 +103,7 @@ _ALIGNMENT_BYTES = 64  # TensorFlow aborts the process if memory is less aligned
 
 
 class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequence):  # type: ignore[misc]  # tensorflow has no types
-    """Batches of Parquet files as tensors, for `model.fit` or a custom training loop.
+    """Batches of rows from Parquet files as tensors, for `model.fit` or a custom training loop.
 
     A batch is `(inputs, labels)`. `inputs` has `name` of shape (N, 1) for a single-value column and (N, W) if every row
     has a list of W values. A column of lists of any length becomes `name__values` of shape (M, 1), all values of the
@@ -265,7 +265,9 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         self._first, self._rest, self._next = None, None, 1
 
     def _wait_for(self, index: int, epoch: int) -> None:
-        """Wait until batch `index` is next, and raise ConfigError if other workers make no progress."""
+        """Wait until batch `index` is next. Raise ConfigError if batches are requested out of order or other workers
+        make no progress.
+        """
         while (now := (self._epochs.epoch, self._next)) != (epoch, index):
             is_early = self._epochs.epoch == epoch and self._next < index
             if not is_early or not (self._turn.wait(_TURN_TIMEOUT_S) or (self._epochs.epoch, self._next) != now):
@@ -329,7 +331,9 @@ def _any_rows(tensor: Any) -> Any:
 
 
 def _described_by(feature_columns: Sequence[Any]) -> tuple[list[str], list[str], dict[str, int]]:
-    """Return the keys of id columns, the keys of number columns, and the number of buckets of identity columns."""
+    """Return the keys of the categorical columns, the keys of the numeric columns, and the cardinality of each identity
+    column.
+    """
     cat_names: list[str] = []
     cont_names: list[str] = []
     cardinalities: dict[str, int] = {}

@@ -128,7 +128,7 @@ def _entries(name: str, lists: Ragged, start: int, stop: int) -> Any:
 
 
 def _messages(kind: str, **fields: Any) -> Any:
-    """Serialize one protobuf message per record from its encoded fields, returning strings of shape (R,)."""
+    """Serialize one protobuf message per record from its encoded fields, as byte strings of shape (R,)."""
     (num_records,) = next(iter(fields.values())).shape
     sizes = tf.ones((num_records, len(fields)), tf.int32)
     return tf.io.encode_proto(sizes, [text[:, None] for text in fields.values()], list(fields), f"tensorflow.{kind}")
@@ -228,7 +228,7 @@ class Layout:
         return max(1, num_rows // self.block_rows)
 
     def parse(self, serialized: Any) -> dict[str, Any]:
-        """Parse serialized records, strings of shape (R,), either in a graph or eagerly.
+        """Parse serialized records, given as byte strings of shape (R,), either in a graph or eagerly.
 
         Returns:
             `name` of shape (N, 1); for a list column `name__values` (M, 1) and `name__nnzs` (N, 1), int32. Integers are
@@ -334,8 +334,8 @@ def _layout_of(
 
 
 def _check_lists(lists: Sequence[str], files: Sequence[Path]) -> None:
-    """Raise DataError if a list column is missing from all files. Records, and thus whole files, may omit empty
-    lists.
+    """Raise DataError unless each list column occurs in at least one file. Other files may lack it, because records may
+    omit empty lists.
     """
     missing, found = set(lists), set[str]()
     for path in files:
@@ -361,7 +361,7 @@ def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the size in bytes and the tensors of about `block_rows` rows at a time."""
+    """Yield parsed parts of a file with about `block_rows` rows each, as (size in bytes, tensors)."""
     done = 0
     for records in _records(path, layout.num_records(block_rows)):
         tensors = _parse(path, records, layout, before=done)
@@ -398,7 +398,7 @@ def _records(path: Path, at_once: int) -> Iterator[list[bytes]]:
 
 
 def _reason(error: Any) -> str:
-    """Return the message of a TensorFlow error without names of operations."""
+    """Return the message of a TensorFlow error, excluding the names of operations."""
     message: str = error.message.rpartition("}} ")[2].partition(" [Op:")[0]
     return message.splitlines()[0].replace("Name: <unknown>, ", "").rstrip(". ")
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.IterableDataset[tuple[Inputs, Labels]]):
-    """Batches of Parquet files as tensors, for a `DLDataLoader` or a custom training loop.
+    """Batches of rows from Parquet files as tensors, for a `DLDataLoader` or a custom training loop.
 
     A batch is `(inputs, labels)`. `inputs` has int64 (N, 1) for an id column and float32 (N, 1) for a number column. A
     list column is a tuple of all its values, (M,), and the offset of each row's first value, int64 (N, 1), as
@@ -97,7 +97,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         return len(self._share(0, max(1, num_workers))) * max(1, num_workers)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Labels]]:
-        """Iterate over the next epoch, or the rest of it after `load_state_dict`."""
+        """Iterate over the next epoch, or over the remaining batches of an epoch restored by `load_state_dict`."""
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
             if self._epochs.is_resuming:
@@ -114,7 +114,9 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Let worker processes that start inside the `with` block read the next epoch, and count that epoch as done."""
+        """Let worker processes started inside the `with` block read the next epoch. The epoch counts as done when the
+        block exits.
+        """
         self._is_counted = True
         try:
             yield

@@ -81,7 +81,9 @@ class Workers(Generic[T]):
             stream.close()
 
     def _decode(self, block: int, share: float) -> None:
-        """Start decoding the first `share` of a block's row groups, skipping any already started."""
+        """Start decoding the first row groups of a block, up to the fraction `share`, skipping those already
+        started.
+        """
         of_block, begun = self._epoch.blocks[block].rows, self._decoded.setdefault(block, [])
         while len(begun) < math.ceil(share * len(of_block)):
             rows = of_block[len(begun)]

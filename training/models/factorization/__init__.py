@@ -1,4 +1,4 @@
-"""Configs of the models that consist of tables."""
+"""Configs of the models that consist only of per-id tables."""
 
 import math
 from collections.abc import Mapping

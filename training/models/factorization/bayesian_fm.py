@@ -19,7 +19,8 @@ _DRAW_EVERY = 2
 
 
 class Posterior:
-    """The posterior mean of a factorization machine, accumulated in constant memory as one machine with few dimensions.
+    """A running posterior mean of a factorization machine, stored in constant memory as a single low-dimensional
+    machine.
 
     The mean of the dot products of two ids' vectors, over S draws of K dimensions, is the dot product of their S·K
     concatenated values divided by S. The first principal axes of these values preserve the dot products (Eckart & Young
@@ -50,8 +51,8 @@ class Posterior:
         self._scores, self._squares = self._scores + scores, self._squares + scores**2
 
     def mean(self) -> tuple[Array, float]:
-        """Return the mean machine: a weight matrix (ids, dimensions + 1), whose last column is linear, and the
-        offset.
+        """Return the posterior mean as (weights, offset). The weights have shape (ids, dimensions + 1), and their last
+        column is linear.
         """
         vectors = self._principal(self._dimensions) / np.sqrt(self.num_draws)
         narrow = self._dimensions - vectors.shape[1]
@@ -118,8 +119,8 @@ class _Sampler:
                 self._keep(self._posterior)
 
     def tables(self, num_ids: Sequence[int]) -> list[Array]:
-        """Return a float32 table (ids, dimensions + 1) per column. Ids without training rows get the column's mean
-        weights.
+        """Return one float32 table of shape (ids, dimensions + 1) per column. Ids without training rows get the
+        column's mean weights.
         """
         posterior = self._posterior
         if not posterior.num_draws:  # during burn-in: use the current draw

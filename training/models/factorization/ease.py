@@ -52,7 +52,7 @@ class EASE(TablesModel):
 
 
 class Liked:
-    """The pairs of users and items they like, without duplicates.
+    """The distinct pairs of a user and an item that the user likes.
 
     Args:
         users, items: ids of each row, in chronological order.
@@ -77,7 +77,9 @@ class Liked:
 
 
 def singular_vectors(liked: Liked, model: EASEConfig, seed: int) -> tuple[Array, Array]:
-    """Return user vectors (users, K) and item vectors (items, K) whose dot products approximate the scores W B."""
+    """Return user vectors of shape (users, K) and item vectors of shape (items, K), whose dot products approximate the
+    scores W B.
+    """
     weighted = liked.chosen.copy()
     weighted.data = np.exp(-model.recency * liked.ages.data)
     inverse, diagonal = _inverse(liked.chosen, model.regularization)
@@ -101,8 +103,8 @@ def singular_vectors(liked: Liked, model: EASEConfig, seed: int) -> tuple[Array,
 
 
 def _inverse(chosen: csr_matrix, regularization: float) -> tuple[Callable[[Array], Array], Array]:
-    """Return a function that multiplies by P = (XᵀX + λ)⁻¹, and P's diagonal. Only the smaller Gram matrix is
-    inverted.
+    """Return a function that multiplies by the matrix P = (XᵀX + λ)⁻¹, together with the diagonal of P. Only the
+    smaller Gram matrix is inverted.
     """
     num_users, num_items = chosen.shape
     if num_items <= num_users:
@@ -116,7 +118,7 @@ def _inverse(chosen: csr_matrix, regularization: float) -> tuple[Callable[[Array
 
 
 def _shares_after(users: Array) -> Array:
-    """Return for each row the fraction of its user's rows that are later, from nearly 1 down to 0."""
+    """Return, for each row, the fraction of the same user's rows that come later, from nearly 1 down to 0."""
     order = np.argsort(users, kind="stable")
     _, first, counts = np.unique(users[order], return_index=True, return_counts=True)
     shares = np.empty(len(users))

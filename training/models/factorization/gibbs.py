@@ -32,7 +32,7 @@ _START = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A sparse matrix that maps features to groups of rows, with weights, stored feature by feature.
+    """A sparse weight matrix that maps features to groups of rows, stored feature by feature.
 
     Attributes:
         starts: start of the entries of each feature, and the end; (features + 1,).
@@ -61,8 +61,8 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedColumn:
-    """A column of grouped rows: `groups`, int32 (N,), maps rows to groups, and `blocks` contain the groups'
-    features.
+    """A column whose rows are grouped. `groups`, int32 of shape (N,), maps rows to groups, and `blocks` contain the
+    groups' features.
     """
 
     groups: Array
@@ -71,7 +71,8 @@ class GroupedColumn:
 
 
 class Chain:
-    """A Gibbs sampler: the current sample of all weights, and the step to the next one. Reproducible for a given seed.
+    """A Gibbs sampler that stores the current sample of all weights and computes the next one. Reproducible for a given
+    seed.
 
     Attributes:
         groups: for each column the weights of its groups, (factors + 1, groups); the last row is linear.
@@ -112,7 +113,7 @@ class Chain:
                 self._draw_column(place, dimension, sums, is_linear=is_linear)
 
     def scores(self) -> Array:
-        """Return the model's raw score f of each row, shape (N,)."""
+        """Return the model's raw scores f, of shape (N,)."""
         scores: Array = self._latent - self._errors
         return scores
 
@@ -137,7 +138,7 @@ class Chain:
         weights += change
 
     def _of_rows(self, of_groups: Sequence[Array]) -> Array:
-        """Sum the values of each row's groups over all columns; returns (…, N)."""
+        """Sum the values of each row's groups over all columns, returning an array of shape (…, N)."""
         pairs = zip(of_groups, self._columns, strict=True)
         total: Array = np.sum([numbers[..., column.groups] for numbers, column in pairs], axis=0)
         return total
@@ -155,7 +156,7 @@ def _drawn(random: np.random.Generator, factors: int, num_features: int) -> Arra
 
 
 def _of_groups(block: Block, features: Array, num_groups: int) -> Array:
-    """Sum the weighted features of each group; returns (…, groups)."""
+    """Sum the weighted features of each group, returning an array of shape (…, groups)."""
     of_entry = np.repeat(np.arange(len(block)), np.diff(block.starts))
     sums = np.zeros((len(features), num_groups))
     for of_dimension, weights in zip(sums, features, strict=True):
@@ -183,7 +184,9 @@ def _gamma(shape: float, rate: float) -> float:
 
 @compiled
 def _above(bound: float) -> float:
-    """Sample a standard normal number above `bound` (Robert 1995, "Simulation of truncated normal variables")."""
+    """Sample from a standard normal distribution truncated below at `bound` (Robert 1995, "Simulation of truncated
+    normal variables").
+    """
     if bound < 0.5:
         while True:
             number = np.random.standard_normal()
@@ -303,8 +306,8 @@ class Encoded:
 
     @classmethod
     def of_lists(cls, ids: Array) -> "Encoded":
-        """Encode lists of ids, (N, W), padded with zeros. Each distinct list is a group in which all ids have equal
-        weight.
+        """Encode zero-padded lists of ids, of shape (N, W). Each distinct list is a group whose ids have equal
+        weights.
         """
         lists, groups, counts = np.unique(ids, axis=0, return_inverse=True, return_counts=True)
         of_entry, place = np.nonzero(lists)
@@ -324,7 +327,9 @@ class Encoded:
 
 
 def partners(side: Encoded, other: Encoded) -> Block:
-    """Return features of `side`'s groups: the k groups of `other` that occur in the same rows, each weighted 1/√k."""
+    """Build a block in which each group of `side` has as features the k groups of `other` that share its rows, each
+    weighted 1/√k.
+    """
     pairs = sorted_distinct(side.groups.astype(np.int64) * other.num_groups + other.groups)
     groups, features = np.divmod(pairs, other.num_groups)
     weights = 1 / np.sqrt(np.bincount(groups, minlength=side.num_groups))[groups]

@@ -1,4 +1,4 @@
-"""A factorization machine with given tables as a Keras model."""
+"""A factorization machine as a Keras model, built from given tables."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,8 @@ from rankline.workflows.schema.targets import BINARY
 
 
 def served_model(spec: FeatureSpec, tables: Mapping[str, Any]) -> Any:
-    """Return a Keras model that sums the dot products of all pairs of columns and the columns' linear weights.
+    """Return a Keras model that computes the sum of all linear weights and of all pairwise dot products between
+    columns.
 
     Args:
         spec: the features, which must be ids or lists of ids, and one head.

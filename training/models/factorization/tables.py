@@ -25,7 +25,7 @@ from rankline.workflows.schema.targets import BINARY
 
 @dataclass(frozen=True, kw_only=True)
 class Ids:
-    """The ids of a feature in a matrix of rows.
+    """The columns of a row matrix that contain the ids of one feature.
 
     Attributes:
         first, last: range of its columns in the matrix: one, or the length of its longest list, padded with 0.
@@ -41,12 +41,12 @@ class Ids:
         return column.reshape(len(column), -1).astype(np.int32)
 
     def of_rows(self, rows: Array) -> Array:
-        """Return the ids of each row: (N,), or (N, W) for lists."""
+        """Return each row's ids, of shape (N,), or (N, W) for lists."""
         return rows[:, self.first : self.last] if self.feature.is_list else rows[:, self.first]
 
     def looked_up(self, table: Array, rows: Array) -> Array:
-        """Look up the table rows for each input row, (N, dimensions). Lists are averaged, and empty lists give
-        zeros.
+        """Look up each row's ids in `table`, returning one vector per row. The vectors of lists are averaged, and empty
+        lists give zeros.
         """
         ids = self.of_rows(rows)
         if not self.feature.is_list:
@@ -84,18 +84,18 @@ class TablesModel(ABC):
 
     @abstractmethod
     def begin(self, rows: Array, labels: Array, seed: int) -> None:
-        """Start fitting to `rows`, in the format of `matrix` and in file order, with labels of shape (N,)."""
+        """Start fitting to `rows`, which have the format of `matrix` and are in file order. `labels` has shape (N,)."""
 
     @abstractmethod
     def learn(self, share: float) -> None:
-        """Continue fitting until the fraction `share` of the training is done, and update `tables`."""
+        """Continue fitting until `share`, a fraction of the whole training, is complete. Then update `tables`."""
 
     def matrix(self, inputs: Mapping[str, Any]) -> Array:
-        """Convert a mapping of columns to a matrix of ids, int32 (N, `width`)."""
+        """Convert a dict of columns to a matrix of ids, int32 of shape (N, `width`)."""
         return np.concatenate([ids.of_inputs(inputs[ids.feature.name]) for ids in self.columns], axis=1)
 
     def scores(self, rows: Array) -> Array:
-        """Return the scores of rows in the format of `matrix`, float32 (N, 1)."""
+        """Return the scores, float32 of shape (N, 1), of rows that are encoded by `matrix`."""
         found = np.stack([ids.looked_up(table, rows) for ids, table in zip(self.columns, self.tables, strict=True)])
         vectors, linear = found[..., :-1], found[..., -1:].sum(axis=0)
         squares = (vectors**2).sum(axis=(0, 2))
@@ -113,7 +113,7 @@ class TablesModel(ABC):
 
 
 def users_and_items(spec: FeatureSpec, model: TablesConfig) -> tuple[int, int]:
-    """Return the indices of the user and the item column among the categorical features."""
+    """Return the indices of the user column and the item column among the categorical features."""
     if numbers := [feature.name for feature in spec.continuous]:
         raise SpecError(
             f"model {model.name!r} supports only ids and lists of ids, but {numbers} are numeric. Bucketize them."

@@ -17,12 +17,12 @@ _UNITS = (80, 40)  # as in the activation unit of NVIDIA's SIM
 
 
 def per_candidate(present: Any) -> Any:
-    """Return `present` with an axis for candidates, as (N, C, T) or (N, 1, T)."""
+    """Add a candidate axis to `present` if it has none, returning shape (N, C, T) or (N, 1, T)."""
     return present if present.shape.rank == 3 else present[:, None]
 
 
 def masked_softmax(scores: Any, present: Any) -> Any:
-    """Compute a softmax over the last axis, the items, in which padding gets 0.
+    """Compute a softmax over the last axis, the items, with zero weight for padding.
 
     Returns:
         float32 (N, C, T), because small weights would vanish in half precision.
@@ -120,7 +120,7 @@ class DinUnit(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no ty
 
 
 class SmoothedMean(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """The sum of the items divided by their number plus one, as in NVIDIA's SIM.
+    """The sum of the items divided by (number of items + 1), as in NVIDIA's SIM.
 
     Call with `[history, present]`: (N, T, D), and (N, T) or (N, C, T). Returns (N, C, D); C is 1 for (N, T).
     """

@@ -38,7 +38,7 @@ def kind_of(column: Any) -> str:
 
 
 def num_ids(column: Any) -> int:
-    """Return the number of ids of an embedding or indicator column. Ids are in [0, number)."""
+    """Return the number of ids of an embedding or indicator column. Ids start at 0."""
     return int(column.categorical_column.num_buckets)
 
 
@@ -51,7 +51,9 @@ def width_of(column: Any) -> int:
 
 
 def initializer_of(column: Any) -> Any:
-    """Return the initializer of an embedding column as a Keras initializer. The default is TensorFlow 1's."""
+    """Convert the initializer of an embedding column to a Keras initializer. By default, columns use a TensorFlow 1
+    initializer.
+    """
     initializer = column.initializer
     if isinstance(initializer, keras.initializers.Initializer):
         return initializer
@@ -104,7 +106,7 @@ def add_table(layer: Any, name: str, shape: tuple[int, int], initializer: Any, *
 
 
 class Lists(NamedTuple):
-    """A list column of N rows as tensors.
+    """A list column of N rows, represented as flat tensors.
 
     Attributes:
         values: all values, row after row, shape (M,).
@@ -168,7 +170,7 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         return self.lookup({key: _lists(key, inputs) if key not in inputs else inputs[key] for key in self.keys})
 
     def lookup(self, columns: Mapping[str, "Any | Lists"]) -> Any:
-        """Compute the output of the layer, with each list passed as `Lists`.
+        """Compute the output of the layer for features whose lists are passed as `Lists`.
 
         Args:
             columns: key → tensor of shape (N, 1), or `Lists`.
@@ -193,7 +195,7 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
                 self.tables[key_of(column)] = self._add_table(column.name, [column])
 
     def _add_table(self, name: str, columns: Sequence[Any]) -> Any:
-        """Create a table for one or more columns of the same width, stacked vertically."""
+        """Create a table in which the tables of one or more equally wide columns are stacked vertically."""
         first, num_rows = columns[0], sum(map(num_ids, columns))
         initializer = initializer_of(first) if len(columns) == 1 else _below_each_other(columns)
         return add_table(self, name, (num_rows, first.dimension), initializer, trainable=first.trainable)

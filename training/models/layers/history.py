@@ -162,7 +162,9 @@ class HardSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
 
 
 def _latest(marks: Any, num_kept: Any) -> Any:
-    """Keep the last `num_kept` ones in `marks`, float32 (N, C, T), along the last axis."""
+    """Keep the last `num_kept` 1s along the last axis of `marks`, float32 of shape (N, C, T), and set the others to
+    zero.
+    """
     return tf.where(tf.cumsum(marks, axis=-1, reverse=True) <= num_kept, marks, 0.0)
 
 

@@ -85,7 +85,7 @@ class Cross(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no type
 
 @keras.utils.register_keras_serializable("rankline")
 class PeriodicNumbers(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Embeds each number: a dense layer with ReLU on the number's sines and cosines at learned frequencies.
+    """Embeds each number by applying a ReLU dense layer to its sines and cosines at learned frequencies.
 
     Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep Learning" (arXiv:2203.05556), the
     variant PLR; each number has its own weights. Computes in float32 under any policy, because half precision is too

@@ -10,7 +10,7 @@ from rankline.workflows.core.errors import ConfigError
 
 
 class Dense(keras.layers.Dense):  # type: ignore[misc]  # tensorflow has no types
-    """Keras' dense layer, for inputs of shape (N, D).
+    """A Keras dense layer for inputs of shape (N, D), with bias gradients accumulated in float32.
 
     TensorFlow's CPU kernels accumulate bfloat16 in bfloat16: the gradient of a bias, a sum over the batch, was off by
     45% for 4,000 rows. This layer accumulates it in float32. With float32 it is the same as Keras'.
@@ -23,7 +23,7 @@ class Dense(keras.layers.Dense):  # type: ignore[misc]  # tensorflow has no type
 
 
 def add_bias(x: Any, bias: Any) -> Any:
-    """Add `bias`, (D,), to `x`, (N, D), accumulating the gradient of the bias in float32."""
+    """Add `bias`, of shape (D,), to `x`, of shape (N, D), accumulating the gradient of the bias in float32."""
     bias = tf.convert_to_tensor(bias)
     if x.dtype == tf.float32:
         return tf.nn.bias_add(x, bias)
@@ -112,11 +112,15 @@ class Mlp(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
 
 
 def with_leading_axes_of(like: Any, rows: Any) -> Any:
-    """Reshape `rows`, (M, U), so that it has the leading axes of `like`, whose product is M."""
+    """Reshape `rows`, of shape (M, U), to the leading axes of `like` followed by U. The product of these leading axes
+    must be M.
+    """
     return tf.reshape(rows, tf.concat([tf.shape(like)[:-1], [rows.shape[-1]]], axis=0))
 
 
 def product(x: Any, matrix: Any, bias: Any = None) -> Any:
-    """Multiply (…, D) by (D, U) as one matrix product, and add a bias (U,) if given."""
+    """Multiply `x`, of shape (…, D), by `matrix`, of shape (D, U), as one matrix product. Add `bias`, of shape (U,), if
+    given.
+    """
     rows = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), matrix)
     return with_leading_axes_of(x, rows if bias is None else add_bias(rows, bias))

@@ -16,7 +16,7 @@ from rankline.workflows.core.errors import ConfigError
 
 
 class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Weights and steps of a GRU whose update gates are multiplied by given rates."""
+    """Base class of GRUs whose update gates are multiplied by given rates."""
 
     def __init__(self, units: int, reference: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -37,7 +37,7 @@ class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         return {**super().get_config(), "units": self.units, "reference": self.reference}
 
     def _states(self, history: Any, rates: Any) -> list[Any]:
-        """Return the state after each step, T tensors of (N, C, units).
+        """Return the state after each step, as T tensors of shape (N, C, units).
 
         Args:
             history: (N, T, D).
@@ -93,7 +93,8 @@ class Gru(_Recurrent):
 
 
 class Augru(_Recurrent):
-    """A GRU whose update gates are multiplied by attention weights: u ← a·u. An item with weight zero changes nothing.
+    """A GRU whose update gates are multiplied by attention weights: u ← a·u. An item with zero weight leaves the state
+    unchanged.
 
     Call with `[history, attention]`: (N, T, D), and weights (N, C, T) in [0, 1]. Returns the last state, (N, C, units).
     The projections of the history are computed once for all candidates.
@@ -118,7 +119,8 @@ class Augru(_Recurrent):
 
 
 class DienBlock(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """A GRU over the history, attention of each candidate over its states, and an AUGRU over the states.
+    """A GRU over the history, followed by attention of each candidate over the GRU's states and an AUGRU over the same
+    states.
 
     The attention is a `DinUnit` of the states and a PReLU layer on the candidate.
 
@@ -153,18 +155,21 @@ class DienBlock(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no 
 
 
 def _scaled(rate: Any, gate: Any) -> Any:
-    """Multiply `rate`, float32 (N, C, 1), by `gate` in float32, because the gradient of `rate` is a sum over units."""
+    """Multiply `rate`, of shape (N, C, 1), by `gate` in float32, because the gradient of `rate` is a sum over units."""
     return tf.cast(rate * tf.cast(gate, tf.float32), gate.dtype)
 
 
 def _open_gates(shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
-    """Initialize the biases of reset and update gate with ones, and of the candidate state with zeros."""
+    """Initialize the biases of the reset and update gates with ones, and the biases of the candidate state with
+    zeros.
+    """
     third = shape[0] // 3
     return tf.concat([tf.ones(2 * third, dtype), tf.zeros(third, dtype)], axis=0)
 
 
 def auxiliary_loss(clicked: Any, not_clicked: Any, present: Any, *, over_all: bool = False) -> Any:
-    """Return the binary cross-entropy of the logits of chosen and not chosen items. It is finite for all finite logits.
+    """Return the binary cross-entropy of chosen and unchosen items, given their logits. It is finite for all finite
+    logits.
 
     Args:
         clicked: logits (N, T) of chosen items.

@@ -13,7 +13,7 @@ from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 
 class PaddedLists(NamedTuple):
-    """A list column of N rows as a matrix.
+    """A list column of N rows, represented as a padded matrix.
 
     Attributes:
         values: (N, W); the first `nnzs[i]` values of row i count.
@@ -25,7 +25,7 @@ class PaddedLists(NamedTuple):
 
 
 class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Looks up user, target and history features. Target, history and negatives share tables.
+    """Looks up the embeddings of user, target and history features. Target, history and negatives share tables.
 
     There are N rows with C candidates each (1 in training), histories of T items, and D = `dimension` × number of item
     features. Call with a dict that has `name`, ids (N, 1), for each single-value feature, and `name__values` (M, 1) and

@@ -1,4 +1,5 @@
-"""Safe handling of functions in saved workflows, which are never imported or run only because a file refers to them.
+"""Safe handling of functions in saved workflows. A reference in a file never suffices for a function to be imported or
+run.
 
 A `LambdaOp` with a lambda stores the code in the file; one with a named function stores its name. Such functions may be
 in parts that serving does not need, such as a label. The workflow loads anyway, with a stand-in that raises an error

@@ -45,7 +45,7 @@ class PickledObject:
         self.state = state
 
     def __call__(self, *arguments: Any) -> "PickledObject":
-        """Represent a call to the result of another call, as found in pickled functions."""
+        """Represent a call whose callee is itself the result of a call, as in pickled functions."""
         return _Unnamed(self, *arguments)
 
 
@@ -164,7 +164,9 @@ class _InertUnpickler(pickle._Unpickler):
 
 
 def _flat(key: Any) -> Any:
-    """Return a dictionary key. Raise if it contains nested tuples, because hashing them may recurse too deeply."""
+    """Return `key` unchanged. Raise `ArtifactError` if it contains nested tuples, because hashing them could recurse
+    too deeply.
+    """
     if isinstance(key, tuple | frozenset) and any(isinstance(part, tuple | frozenset) for part in key):
         raise ArtifactError("it has a nested tuple as a dictionary key")
     return key

@@ -144,7 +144,7 @@ def make_parts(tree: Any) -> Any:
 
 
 def _check_names(tree: Any) -> None:
-    """Check that every name in the tree has a rule before building anything. Functions of operators are exempt."""
+    """Check, before any object is built, that every name in the tree has a rule. Operator functions are exempt."""
     seen: set[int] = set()
     left = [tree]
     while left:
@@ -216,7 +216,9 @@ class _Maker:
         return parts if _ATOMS.issuperset(map(type, parts)) else [self.make(part) for part in parts]
 
     def keep(self, part: Any, made: Any) -> Any:
-        """Register the object built for a part. For cyclic graphs this must happen before the object is filled."""
+        """Register the object built for a part. In cyclic graphs, this must happen before the object's contents are
+        built.
+        """
         self._made[id(part)] = made
         return made
 
@@ -249,7 +251,7 @@ class _Maker:
 
 
 def _is_no_object(module: str, name: str) -> bool:
-    """Whether a name is allowed only as a value or inside another part, not as an object of its own."""
+    """Whether a class may appear only as a reference or inside another object, and so cannot be built on its own."""
     return any(name in names.get(module, ()) for names in (_TYPES, _INNER)) and f"{module}.{name}" not in _RULES
 
 
@@ -379,7 +381,6 @@ def _make_scalar(maker: _Maker, call: PickledObject) -> Any:
 
 
 def _make_index(maker: _Maker, call: PickledObject) -> Any:
-    """Build a pandas index, which may be named after a column."""
     match call.arguments, call.state:
         case (kind, {"data": PickledObject() as data, "name": name, **rest}), None if not rest:
             values = maker.make(data)
@@ -417,7 +418,9 @@ def _frame_of(maker: _Maker, call: PickledObject, blocks: Any, columns: pd.Index
 
 
 def _block_of(maker: _Maker, call: PickledObject, block: Any) -> tuple[NDArray[Any], Any]:
-    """Return a frame's columns of one dtype as the rows of an array, with their positions in the frame."""
+    """Return one block of a pandas frame: an array whose rows are columns of one dtype, and their positions in the
+    frame.
+    """
     match block:
         case PickledObject(name="pandas._libs.internals._unpickle_block", arguments=(values, placement, 2)):
             rows = maker.make(values)
@@ -457,7 +460,7 @@ def _make_matrix(maker: _Maker, call: PickledObject) -> Any:
 
 
 def _make_dataset(maker: _Maker, call: PickledObject) -> Any:
-    """Create a Dataset from the single frame of the one saved by `JoinExternal`."""
+    """Rebuild the `Dataset` in a saved `JoinExternal` operator from its DataFrame partitions."""
     match call.arguments, call.state:
         case (), {
             "schema": schema,

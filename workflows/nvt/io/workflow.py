@@ -62,7 +62,9 @@ def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
 
 
 def _name_files_alike(operator: Any, directory: str) -> None:
-    """Make an operator refer to its files as if they were in `_SAVED_IN`, a placeholder that loading replaces."""
+    """Replace the directory in an operator's file paths with the placeholder `_SAVED_IN`, which loading replaces in
+    turn.
+    """
     for kind, attribute in _FILES.items():
         if isinstance(operator, kind):
             files = getattr(operator, attribute)
@@ -73,7 +75,9 @@ def _name_files_alike(operator: Any, directory: str) -> None:
 
 
 def _name_vocabularies_alike(workflow: nvt.Workflow) -> None:
-    """Point the vocabulary paths that Categorify records in schemas to `_SAVED_IN`. Nothing reads these paths."""
+    """Replace the directory with `_SAVED_IN` in the vocabulary paths that Categorify records in schemas. Nothing reads
+    these paths.
+    """
     for node in _nodes(workflow.graph):
         for schema in (node.input_schema, node.output_schema):
             for column in schema or ():
@@ -158,8 +162,8 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
 
 
 def _too_old(directory: Path) -> str:
-    """Return an error message if the workflow was saved by unsupported old package versions, or an empty string
-    otherwise.
+    """Return an error message if the workflow was saved with package versions that are no longer supported, or an empty
+    string otherwise.
     """
     try:
         saved_by = json.loads(read_regular(directory / _METADATA, _MAX_METADATA_BYTES))["versions"]
@@ -190,7 +194,9 @@ def _sources(node: Any) -> list[Any]:
 
 
 def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[Any]:
-    """Return the reachable nodes in topological order, each after the nodes that `following` returns for it."""
+    """Return the nodes reachable from `starts` in post-order, so that each node comes after the nodes `following`
+    returns for it.
+    """
     walked: list[Any] = []
     num_paths: dict[int, int] = {}  # paths from each node; 0 while the node is being visited
 
@@ -215,7 +221,7 @@ def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[An
 
 
 def _keep_files_in(operator: Any, directory: Path) -> None:
-    """Redirect an operator's file paths from the directory where the workflow was saved to `directory`."""
+    """Make an operator's file paths point to `directory` instead of the directory where the workflow was saved."""
     for kind, attribute in _FILES.items():
         if isinstance(operator, kind):
             files = getattr(operator, attribute)
@@ -254,8 +260,8 @@ def for_inference(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> n
 
 
 def reject_kfold(workflow: nvt.Workflow) -> None:
-    """Raise `ConfigError` if a workflow uses target encoding with several folds, which depends on the row order of the
-    fit.
+    """Raise `ConfigError` if a workflow uses target encoding with several folds, which are assigned by row position in
+    the fitted data.
     """
     if any(operator.kfold > 1 for operator in _target_encodings(workflow)):
         raise ConfigError(
@@ -269,7 +275,7 @@ def _target_encodings(workflow: nvt.Workflow) -> list[Any]:
 
 
 def keep_vocabularies_in(workflow: nvt.Workflow, directory: Path) -> None:
-    """Set the directory of the vocabulary files, to which a later fit also writes them.
+    """Set the directory that contains the vocabulary files and to which a later fit writes them.
 
     Without this call, NVTabular writes `categories/` to the current directory.
     """

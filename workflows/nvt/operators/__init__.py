@@ -1,4 +1,4 @@
-"""Operators that are missing from NVTabular 23.8 or incorrect on a CPU.
+"""Operators that NVTabular 23.8 lacks or implements incorrectly on CPUs.
 
 Saved workflows refer to them by this package, so classes may move between its modules. Operators that are supported in
 served graphs have a lowering in `workflows/compiler/operators`.

@@ -29,7 +29,7 @@ def arrow_columns(workflow: nvt.Workflow) -> list[str]:
 
 
 def _readers(node: Any, nodes: Sequence[Any]) -> set[type]:
-    """Return a node's operator class, or the classes of its successors if it only passes Arrow data through."""
+    """Return the operator classes that read a node's data, looking past nodes that pass Arrow columns through."""
     if type(node.op) not in _PASS_ON:
         return {type(node.op)}
     behind = [other for other in nodes if any(parent is node for parent in other.parents_with_dependencies)]

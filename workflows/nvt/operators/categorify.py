@@ -120,7 +120,9 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return ids
 
     def _vocabulary(self, name: str) -> "pd.Series[Any]":
-        """Return the ids indexed by value. Uses NVTabular's own cache, which is cleared when vocabularies change."""
+        """Return a column's ids indexed by value, from NVTabular's own cache, which is cleared when vocabularies
+        change.
+        """
         path = self.categories[name]
         with get_worker_cache("vocabularies") as cache:
             if path not in cache:
@@ -131,8 +133,8 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
 
 
 def ids_of_rows(vocabulary: pd.DataFrame, num_unseen: int) -> NDArray[np.int64]:
-    """Return the ids of a vocabulary's rows: its index, or consecutive numbers from the first free id if the index was
-    not saved.
+    """Return the id of each vocabulary row. If the ids were not saved as the index, number the rows from the first free
+    id.
     """
     first = FIRST_UNSEEN_ID + num_unseen
     ids: NDArray[np.int64] = vocabulary.index.to_numpy()
@@ -143,7 +145,9 @@ _PARTS_AT_ONCE = 8
 
 
 def _counts(df: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Count each distinct value of each column, including missing values, under NVTabular's column names."""
+    """Return the counts of each column's distinct values, including missing ones, as frames with NVTabular's column
+    names.
+    """
     counts = {}
     for name in names:
         values, _ = flattened(df[name])
@@ -181,13 +185,14 @@ def _frame(columns: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
 
 
 class OrderedCategorify(Categorify):
-    """`Categorify` for numbers that assigns ids in ascending order of value, so that a tree can split by value ranges.
+    """A `Categorify` for numbers that assigns ids in ascending order of value, so that decision trees can split on
+    value ranges.
 
     With NVTabular's order by frequency, a decision tree would need a leaf per hour to split a day into two parts.
     """
 
     def fit_finalize(self, categories: Any) -> None:
-        """Write the vocabularies in ascending order of values. Raises the same errors as `Categorify`."""
+        """Write each vocabulary in ascending order of value."""
         super().fit_finalize(categories)
         for name, path in self.categories.items():
             counted = pd.read_parquet(path)
@@ -195,7 +200,7 @@ class OrderedCategorify(Categorify):
 
 
 class HashedCategorify(Categorify):
-    """A `Categorify` that hashes each unseen value to one of `num_buckets` buckets, regardless of its row.
+    """A `Categorify` that hashes each unseen value to one of `num_buckets` buckets, regardless of its row position.
 
     On a CPU, NVTabular 23.8 hashes the row's position together with the value (dask's `hash_object_dispatch` includes
     the index). The same unseen value gets a different id in every row, so serving cannot match training. Ids: 0
@@ -203,7 +208,7 @@ class HashedCategorify(Categorify):
     """
 
     def buckets_of(self, name: str) -> int:
-        """Return the number of buckets of a column.
+        """Return the number of hash buckets for a column.
 
         Raises:
             ConfigError: the number is outside 1 to `MAX_BUCKETS`.
@@ -252,7 +257,7 @@ class KnownIds(ops.Operator):  # type: ignore[misc]
         self.sizes = dict(sizes)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Clean each selected column, which contains numbers or lists of numbers."""
+        """Replace invalid ids in each selected column of numbers or lists of numbers."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             size, column = self.sizes[name], df[name]

@@ -1,4 +1,4 @@
-"""Replacements for NVTabular's hashing operators, whose hashes depend on the row position on a CPU."""
+"""Replacements for NVTabular's hashing operators, which include the row position in the hash on CPUs."""
 
 import copy
 from typing import Any
@@ -18,7 +18,7 @@ class StableHashBucket(ops.HashBucket):  # type: ignore[misc]
     """A `HashBucket` whose hash depends only on the value (see `HashedCategorify`). Missing values hash to 0."""
 
     def buckets_of(self, name: str) -> int:
-        """Return the number of buckets of a column."""
+        """Return the number of hash buckets for a column."""
         return int(self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
@@ -43,11 +43,11 @@ class StableHashedCross(ops.HashedCross):  # type: ignore[misc]
         return [tuple(group) for group in self.column_mapping(selector).values()]
 
     def buckets_of(self, cross: tuple[str, ...]) -> int:
-        """Return the number of buckets of a group."""
+        """Return the number of hash buckets for a group of columns."""
         return int(self.num_buckets[cross] if isinstance(self.num_buckets, dict) else self.num_buckets)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Hash each group."""
+        """Hash each group of columns to buckets."""
         return pd.DataFrame(
             {
                 "_X_".join(cross): bucket_of_many(
@@ -98,7 +98,9 @@ def _depends_on_position(op: Any) -> bool:
 
 
 def _stable(op: Any) -> Any:
-    """Return a copy of the operator as an instance of the stable class, with the same arguments and fitted state."""
+    """Return a copy of the operator as an instance of its stable counterpart, with the same arguments and fitted
+    state.
+    """
     twin = copy.copy(op)
     twin.__class__ = _STABLE[type(op)]
     return twin

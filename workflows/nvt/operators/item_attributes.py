@@ -20,7 +20,8 @@ Fill = int | float | str
 
 
 class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations
-    """An operator that maps each column KEY + SUFFIX of items or item lists to attribute columns ATTRIBUTE + SUFFIX.
+    """An operator that looks up item attributes. A column KEY + SUFFIX of items or item lists yields one column
+    ATTRIBUTE + SUFFIX per attribute.
 
     Args:
         items: one row per item.
@@ -47,7 +48,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         return type(self), (self.items, self.key, self.fill)
 
     def outputs(self, name: str) -> dict[str, str]:
-        """Return the output column for each attribute of the items in column `name`."""
+        """Return a dict from each attribute to the name of its output column for the input column `name`."""
         if not name.startswith(self.key):
             raise ConfigError(f"ItemAttributes got column {name!r}, expected a name starting with {self.key!r}.")
         return {attribute: attribute + name.removeprefix(self.key) for attribute in self.fill}
@@ -84,7 +85,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
 
 
 def _filled(column: "pd.Series[Any]", fill: Fill) -> NDArray[Any]:
-    """Return the column with missing values replaced by `fill`, and one more `fill` appended for unknown items."""
+    """Return the column's values with missing ones replaced by `fill`, plus a final `fill` for unknown items."""
     values = column.to_numpy()
     filled = np.empty(len(values) + 1, dtype=values.dtype)
     filled[:-1] = np.where(column.isna(), values.dtype.type(fill) if values.dtype != object else fill, values)
@@ -93,7 +94,7 @@ def _filled(column: "pd.Series[Any]", fill: Fill) -> NDArray[Any]:
 
 
 class SharedCategorify(HashedCategorify):
-    """A `HashedCategorify` in which columns of values or lists can share the vocabulary of another column.
+    """A `HashedCategorify` in which a column of values or lists can use another column's vocabulary.
 
     Only columns with their own vocabulary are counted, so lists that repeat the values of other rows do not change it.
 

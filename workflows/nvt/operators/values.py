@@ -18,8 +18,8 @@ def holds_text(kind: pa.DataType) -> bool:
 
 
 def flattened(series: "pd.Series[Any]") -> "tuple[pd.Series[Any], Callable[[NDArray[Any]], Any]]":
-    """Flatten a list column and return its elements with a function that restores the lists. Other columns keep their
-    values.
+    """Return a list column's elements and a function that regroups results into lists. Columns without lists are not
+    flattened.
     """
     if not len(series) or not isinstance(series.iloc[0], list | np.ndarray):
         return series.reset_index(drop=True), lambda values: values
