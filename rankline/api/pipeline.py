@@ -171,7 +171,8 @@ def train(
     """
     if session and session.resume and num_seeds > 1:
         raise ConfigError(
-            f"--resume continues a single run, got --seeds {num_seeds}. Pass --seed to choose another run."
+            f"--resume continues a single run and cannot be combined with --seeds {num_seeds}. Pass --seed to "
+            "choose the run."
         )
     if workers and workers.is_elastic and num_seeds > 1:
         raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start one run per --seed.")

@@ -81,7 +81,7 @@ def compare_command(
     for file in (html, json_file):
         check_writable(file)
     if len(runs) < 2:
-        raise ConfigError(f"got {len(runs)} run, expected two or more. List runs with: rankline runs")
+        raise ConfigError(f"expected at least 2 runs, got {len(runs)}. List them with: rankline runs")
     from rankline.api.pipeline import write_json
     from rankline.runs.compare import compare_runs
     from rankline.runs.reader import open_reader

@@ -271,5 +271,7 @@ def missing_columns(sent: Collection[str], optional: Iterable[str], given: Itera
         )
     shown = listed(list(map(repr, missing)), _SHOWN)
     if hint := did_you_mean([name for name in given if name not in sent], missing):
-        raise DataError(f"the rows have no column {shown}.{hint} Rename or remove the misspelled column.")
+        raise DataError(
+            f"the rows have no column {shown}.{hint} If a column of the rows is misspelled, rename or remove it."
+        )
     return f"scored as missing because the rows have no {shown}" if missing else ""

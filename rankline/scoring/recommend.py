@@ -65,9 +65,9 @@ def user_and_item(prepared: PreparedData) -> tuple[str, str]:
     user_column, item_column = prepared.group_by, prepared.item
     if user_column is None or item_column is None or CATALOG not in prepared.manifest.files:
         raise ConfigError(
-            f"the inputs of this ensemble are {list(prepared.inputs)}, but recommend requires a user, an item "
+            f"the inputs of this ensemble are {list(prepared.inputs)}, but `recommend` requires a user, an item "
             "and, optionally, "
-            "a history. Use predict instead."
+            "a history. Use `predict` instead."
         )
     return user_column, item_column
 

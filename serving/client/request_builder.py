@@ -188,7 +188,9 @@ def _candidates_among(laid_out: Sequence[Dense | ListRows]) -> list[Dense]:
 def _num_candidates(laid_out: Sequence[Dense | ListRows]) -> int:
     counts = {rows.name: rows.shape[1] for rows in _candidates_among(laid_out)}
     if len(set(counts.values())) > 1:
-        raise RequestError(f"columns differ in candidates per row: {counts}. Pass the same number in each column.")
+        raise RequestError(
+            f"columns differ in the number of candidates per row: {counts}. Pass the same number in each column."
+        )
     return next(iter(counts.values()), 1)
 
 

@@ -1,4 +1,4 @@
-"""Interfaces of models that are scored in this process, outside Triton, and exported in the serving graph."""
+"""Interfaces for scoring models in this process, outside Triton, and for exporting them to the serving graph."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ class OfflineModel(ScoringModel, Protocol):
 
 
 class PaddedModel(ABC):
-    """Base class of an `OfflineModel` that accepts only padded rows.
+    """Base class for implementations of `OfflineModel` that accept only padded rows.
 
     Attributes:
         inputs: input → NumPy dtype; None for float32 instead of other floats.

@@ -1,4 +1,4 @@
-"""Options of `export`. Cheap to import, since the command line builds its options from them."""
+"""Options of `export`. The module is cheap to import, since the command line derives its options from it."""
 
 import os
 from collections.abc import Collection
@@ -59,7 +59,9 @@ class ExportConfig:
             check_choice(self, name, not getattr(self, name) < least, f"at least {least}")
 
     def max_rows(self, *, with_candidates: bool) -> int:
-        """Return the maximum number of rows in a request, or of candidates in all its rows if `with_candidates`."""
+        """Return the maximum number of rows per request. If `with_candidates`, return the maximum number of candidates
+        over all rows of a request.
+        """
         return min(self.max_batch_size, _MAX_CANDIDATES) if with_candidates else self.max_batch_size
 
     def with_resolved_layout(self, optional: Collection[str], num_columns: int) -> "ExportConfig":

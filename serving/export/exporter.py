@@ -92,8 +92,8 @@ def export_ensemble(
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Compile a prepared workflow, compare it and its model with the originals, and publish them as a version in
-    `output`.
+    """Compile a prepared workflow, verify that served results match the original workflow and model, and publish both
+    as a version in `output`.
     """
     engine_for(trained.format, config.engine)  # fail before loading the model
     exportable = exportable_of(prepared, trained)
@@ -150,7 +150,9 @@ def publish_exportable(
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Compile the workflow, compare the served results with the originals, and publish a version in `output`."""
+    """Compile the workflow, verify that served results match the original workflow and model, and publish a version in
+    `output`.
+    """
     with checked(exportable, config, progress) as ready:
         progress.update(3, 4, "write")
         ensemble = ready.publish(output, config, name=name, promote=promote)
@@ -160,7 +162,9 @@ def publish_exportable(
 
 @contextmanager
 def checked(exportable: Exportable, config: ExportConfig, progress: Progress = SILENT) -> "Iterator[CheckedExport]":
-    """Compile and compare once, and yield a result that can be published any number of times within the block."""
+    """Compile the workflow and verify its results once. Yield a `CheckedExport` that can be published several times
+    within the block.
+    """
     engine = engine_for(exportable.artifact.format, config.engine)
     progress.update(1, 4, "compile")
     with TemporaryDirectory(prefix="rankline-export-") as directory:
@@ -240,7 +244,9 @@ class CheckedExport:
 def _transform(
     exportable: Exportable, uncompiled: Sequence[str], directory: Path
 ) -> tuple[Transform, Mapping[str, Any] | None]:
-    """Return the workflow in its served form and, if it is not compiled, its operators and its latency per row."""
+    """Return the workflow in its served form. If it is not compiled, also return the names of its uncompiled operators
+    and its latency per row.
+    """
     workflow, columns = exportable.workflow, exportable.columns
     if not uncompiled:
         plan = compile_workflow(
@@ -290,7 +296,9 @@ def _is_lacking(column: pa.ChunkedArray) -> bool:
 
 
 def _filled(plan: Transform, heldout: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Flag the columns whose missing values the plan fills, so that the model never sees one."""
+    """Return one flag per column: whether the plan replaces missing values of the column, so that they never reach the
+    model.
+    """
     row = rows_of(plan.inputs, heldout, 1)
     first = pa.array(np.zeros(len(names), np.int64))
     columns = {name: row[name].combine_chunks().take(first) for name in row.column_names}

@@ -150,7 +150,7 @@ def check_parity(
 
 
 def check_batch_independence(plan: Transform, heldout: pa.Table) -> float:
-    """Raise if the transform of a row depends on the other rows of its batch, since serving batches requests.
+    """Raise ParityError if transforming a row depends on the other rows in its batch, since serving batches requests.
 
     Operators that run through NVTabular may look at neighboring rows. Return the median latency of a row in
     milliseconds.
@@ -229,7 +229,7 @@ def _transform_without_values(
 
 
 def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return, for each column, some held-out rows with a value in it, and the same rows with that value missing."""
+    """Return held-out rows that have a value in one of the named columns, and the same rows with that value removed."""
     places = [np.flatnonzero(heldout[name].is_valid())[:_NUM_LACKING] for name in names]
     present = heldout.take(pa.array(np.concatenate(places)))
     lacking, ends = present, np.cumsum([len(rows) for rows in places]).tolist()
@@ -244,7 +244,9 @@ def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.
 def _transform_lacking(
     workflow: nvt.Workflow, plan: Transform, present: pa.Table, lacking: pa.Table
 ) -> tuple[dict[str, Column], pd.DataFrame] | None:
-    """Transform rows with missing values with the plan and with NVTabular. Return None if either rejects them."""
+    """Transform `lacking`, rows with missing values, with both the plan and NVTabular. Return None if either rejects
+    the rows.
+    """
     try:
         served = plan.run(*plan_inputs(plan, lacking))
     except RequestError:
@@ -295,7 +297,8 @@ def _compare(
     *,
     are_made_up: bool = False,
 ) -> float:
-    """Compare the outputs of the plan and of NVTabular for one batch, and return the largest score difference.
+    """Check that the plan and NVTabular encode a batch identically, and return the largest difference between the
+    scores.
 
     How a model handles NaN and overflowing sums depends on engine and processor: with AVX-512, TensorFlow's ReLU turns
     NaN into 0. Synthetic rows are therefore not rejected for such differences.
@@ -318,8 +321,8 @@ def _compare(
 
 
 def _compare_with_training(rows: pa.Table, served: Columns, trained_on: pa.Table) -> None:
-    """Raise ParityError if the encoding has changed since `prepare`, since a saved workflow does not contain operator
-    code.
+    """Raise ParityError if the encoding has changed since `prepare`. It can change because a saved workflow does not
+    include its operators' code.
     """
     before = trained_on.slice(0, rows.num_rows).to_pandas()
     for name in served:
@@ -370,8 +373,8 @@ def _rows_that_fit(plan: Transform, rows: pa.Table) -> pa.Table:
 
 
 def rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.bool_]:
-    """Flag the rows for which `holds` is true, by bisection. It must hold for a slice exactly when it holds for every
-    row.
+    """Flag the rows for which `holds` is true, by bisection. `holds` must be true for a slice exactly when it is true
+    for each of its rows.
     """
     flags = np.zeros(num_rows, np.bool_)
     waiting = [(0, num_rows)] if num_rows else []
@@ -395,8 +398,8 @@ def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
 
 
 def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collection[str], rows: pa.Table) -> float:
-    """Score rows with several candidates and with one candidate each, and return the largest difference of the
-    scores.
+    """Score rows with several candidates each, and each candidate in a row of its own. Return the largest difference
+    between the scores.
     """
     count = rows.num_rows
     inputs, valid = plan_inputs(plan, rows)
@@ -463,7 +466,7 @@ def _transform_what_can_be(workflow: nvt.Workflow, rows: pa.Table) -> tuple[pa.T
 
 
 def _attempt(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame | None:
-    """Transform rows through NVTabular; None if an operator fails."""
+    """Transform rows through NVTabular, or return None if an operator fails."""
     try:
         return transform_offline(workflow, rows)
     except Exception:  # operators raise anything
@@ -476,14 +479,15 @@ def _arrow_type(spec: ColumnSpec) -> pa.DataType:
 
 
 def _narrowed(plan: Transform) -> dict[str, str]:
-    """Return the narrower NumPy dtype name of each raw column whose integers the plan narrows."""
+    """Map each raw integer column that the plan narrows to the name of the narrower NumPy dtype."""
     calls = plan.steps if isinstance(plan, TransformPlan) else ()
     steps = ((call.step, call.inputs[0]) for call in calls if isinstance(call, StepCall))
     return {column: step.dtype for step, column in steps if isinstance(step, Narrow) and isinstance(column, str)}
 
 
 def _edge_case_values(spec: ColumnSpec, taken: str) -> pa.Array:
-    """Return edge cases of a column's type. For lists, return an empty list, each value alone and all values together.
+    """Return edge-case values for a column's type. For list columns, return an empty list, a list per value, and a list
+    of all values.
 
     `taken` is the NumPy dtype name in which the model takes integers of the column.
     """

@@ -177,7 +177,8 @@ def native_steps(plan: Transform, engine: Engine, config: ExportConfig) -> dict[
 
 
 def _runtime(kind: str, is_native: bool, config: ExportConfig) -> str:
-    """Return Python's runtime if it was requested, or if our native backend would be chosen but could not run the step.
+    """Return the Python runtime if the config requires it, or if Triton would otherwise choose our native backend for a
+    step that it cannot run.
 
     Otherwise leave the runtime open: a server with the native backend uses it, others use Python. It is also left open
     for a model whose engine has only a Python backend, since Triton may have its own backend for the engine.
@@ -200,7 +201,9 @@ def _mask(spec: ColumnSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
 
 
 def _of_candidates(tensor: Tensor) -> Tensor:
-    """Return the tensor with a variable second dimension, for one value per candidate or a single value per row."""
+    """Return the tensor with a second dimension of variable size, which holds one value per candidate or a single value
+    per row.
+    """
     return replace(tensor, dims=(-1,), is_candidates=True)
 
 

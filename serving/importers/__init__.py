@@ -1,4 +1,4 @@
-"""Import models trained elsewhere into the layout of all served models, with one module per format.
+"""Import models trained elsewhere and convert them to the layout of served models. Each format has its own module.
 
     saved_model.py    SavedModels of any Keras version and of plain modules
     keras_file.py     .keras files of Keras 2 and 3
@@ -72,7 +72,8 @@ class ForeignModel(Protocol):
         return feeds
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Score arrays by input name with the model's own framework. Return outputs by name, [rows] or [rows, width].
+        """Score a dict of input arrays with the model's own framework. Return a dict of outputs of shape [rows] or
+        [rows, width].
 
         Raises:
             ExportError: the model cannot run the arrays.

@@ -123,7 +123,9 @@ def _matched(
     source: str,
     uncompiled: Sequence[str],
 ) -> tuple[nvt.Workflow, nvt.Workflow, tuple[InputBinding, ...], tuple[Head, ...]]:
-    """Return the workflow to serve, the reference workflow, the bindings of the model's inputs, and the heads."""
+    """Match the model to the workflow's columns. Return the workflow to serve, the reference workflow, the input
+    bindings and the output heads.
+    """
     columns = [
         Encoded(name=name, dtype=_numpy_name(schema), is_list=bool(schema.is_list))
         for name, schema in load().output_schema.column_schemas.items()
@@ -147,7 +149,9 @@ def _matched(
 
 
 def _assumed(model: ForeignModel, feeds: Sequence[InputBinding], source: str) -> list[str]:
-    """Return the assumptions behind the scores that neither model nor workflow records, one sentence each."""
+    """Return the assumptions behind the scores that are recorded in neither the model nor the workflow, one sentence
+    each.
+    """
     by_position = [feed for feed in feeds if feed.by_position and len(feed.columns) > 1]
     return [*model.assumed(), *(_said_of_order(feed, source) for feed in by_position)]
 
@@ -205,7 +209,9 @@ class _ReferenceScorer:
         return scores_of({name: made[h.column].reshape(-1, h.width).astype(np.float32) for name, h in named})
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """Score rows by the same call as the backend, since results may depend on how a framework loads a file."""
+        """Score rows with the same call as the Triton backend, since results may depend on how a framework loads the
+        file.
+        """
         arrays = padded_tensors(columns)
         if self._call is None:
             self._call = self._adapted.served_call(list(arrays))
@@ -229,8 +235,8 @@ def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
 
 
 def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -> nvt.Workflow:
-    """Create an identity workflow for the columns that a model takes by name, or all numeric columns if it takes a
-    matrix.
+    """Create an identity workflow for the columns that match the model's named inputs, or for all numeric columns if
+    its only input is an unnamed matrix.
 
     If an input has no column, the workflow passes on all columns, so that the error of `match` lists them.
     """
@@ -325,7 +331,7 @@ def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
 
 
 def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int) -> tuple[Head, ...]:
-    """Return a head for each numeric output, numbering its columns if the model does not name its classes."""
+    """Return a head for each numeric output. Classes without names in the model are numbered."""
     heads = []
     for name, array in made.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind in "OSU":

@@ -90,7 +90,7 @@ class InputBinding:
 def match(
     inputs: Sequence[Input], columns: Sequence[Encoded], renames: Mapping[str, str], source: str = "the workflow"
 ) -> tuple[InputBinding, ...]:
-    """Return the binding of each model input to columns of the workflow.
+    """Match each model input to columns of the workflow, and return the bindings.
 
     `renames` maps columns to the model's names for them; `source` is the origin of the columns, for messages.
 
@@ -142,7 +142,7 @@ def _check_renames(
     taken = [name for entry in inputs for name in (_stem(entry.name), *entry.features, *entry.numbered)]
     if wrong := [name for name in renames.values() if name not in taken]:
         raise ExportError(
-            f"--rename has unknown inputs {wrong}, expected inputs of the model: {taken}.{did_you_mean(wrong, taken)}"
+            f"--rename names unknown inputs {wrong}. The model's inputs are {taken}.{did_you_mean(wrong, taken)}"
         )
 
 
@@ -151,8 +151,8 @@ def _stem(name: str) -> str:
 
 
 def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str) -> InputBinding | None:
-    """Return the binding of a single input that takes all columns as a matrix, or None if inputs are separate
-    columns.
+    """Return the binding if the model's only input is a matrix of columns. Return None if each input is matched to its
+    own column.
     """
     if len(inputs) != 1 or _stem(inputs[0].name) in by_name:
         return None
@@ -189,7 +189,9 @@ def _is_number(column: Encoded) -> bool:
 
 
 def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> InputBinding | str | None:
-    """Return the binding of an input, the reason why its column does not fit, or None if there is no such column."""
+    """Return the binding of an input, or an error message if the matching column does not fit. Return None if no column
+    matches.
+    """
     part = next((part for part in _PARTS if entry.name.endswith(part) and _stem(entry.name) in by_name), None)
     column = by_name.get(entry.name if part is None else _stem(entry.name))
     if column is None:
@@ -234,7 +236,9 @@ def _wrong_type(entry: Input, column: Encoded) -> str | None:
 
 
 def _model_dtype(column: Encoded) -> str:
-    """Return the default dtype of an input, as in PyTorch's layers: int64 for ids, float32 for other numbers."""
+    """Return the dtype for inputs that do not declare one: float32 for float columns and int64 for others, as PyTorch's
+    layers expect.
+    """
     return "float32" if np.dtype(column.dtype).kind == "f" else "int64"
 
 
@@ -252,13 +256,13 @@ def dtypes_of(feeds: Sequence[InputBinding]) -> dict[str, str]:
 
 
 def widths_of(feeds: Sequence[InputBinding]) -> dict[str, int]:
-    """Map each encoded list column whose list length the model fixes to that length."""
+    """Return the list length of each encoded list column for which the model requires a fixed length."""
     return {feed.columns[0]: width for feed in feeds if feed.kind == PADDED and (width := _width(feed)) is not None}
 
 
 def check_sample(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> None:
-    """Raise DataError if the sample has missing lists, lists longer than the model accepts, or integers that do not
-    fit.
+    """Raise DataError if the sample has missing lists, lists that are too long for the model, or integers outside the
+    range of its dtypes.
     """
     widths = widths_of(feeds)
     for feed in feeds:
@@ -285,7 +289,9 @@ def check_sample(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> None:
 
 
 def arrays_of(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Convert encoded rows, whose lists are stored as objects, to the model's input arrays by name."""
+    """Convert encoded rows to a dict of the model's input arrays, keyed by input name. Lists are objects in the
+    rows.
+    """
     with np.errstate(all="ignore"):  # a float64 may be too large for the model's dtype
         return {feed.input.name: _array(feed, frame) for feed in feeds}
 

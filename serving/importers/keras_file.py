@@ -97,7 +97,7 @@ def checked_release(path: Path) -> str:
 
 
 def check_names(path: Path, keras: Any) -> None:
-    """Raise if a config names anything other than parts of Keras.
+    """Raise ArtifactError if a config names classes or functions that are not harmless parts of Keras.
 
     The top-level compile config is skipped, since it is not read for scoring. Compile configs of nested models are
     checked.
@@ -170,7 +170,7 @@ class _Names:
 
 
 def _is_module(name: str | None) -> bool:
-    """Whether a name is a Keras module. None is also allowed, since Keras then looks among its own names."""
+    """Whether a name is that of a Keras module. None is accepted too, since Keras then searches only its own names."""
     return name is None or _MODULE.fullmatch(name) is not None
 
 
@@ -230,8 +230,8 @@ def _check_weights(content: bytes, path: Path) -> None:
 
 
 def _leading_outside(group: Any, visited: dict[int, int]) -> Iterator[str]:
-    """Yield the names of links and weights that refer to other files, and record each object's size in `visited` by
-    address.
+    """Yield the names of links and datasets that refer to other files. Record the size of each object in `visited`,
+    keyed by its address.
     """
     import h5py
 
@@ -290,7 +290,9 @@ class Model(ForeignModel):
         saved_model.save(self._model, self.function, feeds, heads, target)
 
     def function(self, **arrays: Any) -> dict[str, Any]:
-        """Run the model on inputs by name, and return its outputs by layer name, numbered if a layer has several."""
+        """Run the model on named inputs, and return a dict of outputs keyed by layer name. If a name repeats, all names
+        are numbered.
+        """
         import tensorflow as tf
 
         given = tf.nest.map_structure(lambda tensor: arrays[_name(tensor)], self._taken)
@@ -321,8 +323,8 @@ class _Creator:
         self._num_bytes += dtype.size * (tf.TensorShape(shape).num_elements() or 0)
         if self._num_bytes > self._max_bytes:
             raise ValueError(
-                f"its layers have more than {self._num_bytes} bytes of variables, expected at most {self._max_bytes} "
-                "for a file of its size"
+                f"its layers have more than {self._num_bytes} bytes of variables, but a file of its size can "
+                f"have at most {self._max_bytes}"
             )
         return create(**options)
 

@@ -1,6 +1,4 @@
-"""Import text files written by LightGBM's `Booster.save_model`, or by `booster_.save_model` of its scikit-learn
-classes.
-"""
+"""Import LightGBM text files, written by `Booster.save_model` or by the scikit-learn classes' `booster_.save_model`."""
 
 import math
 import re

@@ -158,8 +158,8 @@ def _open(path: Path, model: Any) -> Any:
 
 
 def _try(path: Path, content: bytes) -> None:
-    """Load and run a model in a limited process. Raise ArtifactError if it exceeds the limits, RuntimeError if it
-    cannot load.
+    """Load and run a model in a subprocess with limited memory and CPU time. Raise ArtifactError if it exceeds these
+    limits, or RuntimeError if it cannot be loaded.
     """
     max_bytes, max_cpu_s = _TRIAL_BYTES + 6 * len(content), _TRIAL_CPU_S + (len(content) >> 25)
     command = [sys.executable, str(Path(__file__).with_name("onnx_trial.py")), str(max_bytes), str(max_cpu_s)]
@@ -230,7 +230,9 @@ def _inner(attribute: Any) -> Iterator[Any]:
 
 
 def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
-    """Replace outputs that map classes to probabilities by tensors, and return the class names of these outputs."""
+    """Replace outputs that are maps from class to probability with tensors. Return the class names of each replaced
+    output.
+    """
     from onnx import TensorProto, helper
 
     graph, classes = model.graph, dict[str, tuple[str, ...]]()
@@ -249,7 +251,7 @@ def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _scores(model: Any, *, has_classes: bool) -> list[Any]:
-    """Return the numeric tensor outputs, excluding class numbers if the model also returns probabilities."""
+    """Return the numeric tensor outputs, excluding predicted class labels if the model also returns probabilities."""
     tensors = [tensor for tensor in model.graph.output if tensor.type.HasField("tensor_type")]
     kinds = {tensor.name: tensor.type.tensor_type.elem_type for tensor in tensors}
     scores = [
@@ -293,7 +295,7 @@ def _dtype(path: Path, tensor: Any, verb: str) -> str:
 
 
 def _served(model: Any, feeds: Sequence[InputBinding], heads: Sequence[Head]) -> bytes:
-    """Serialize the model with added nodes that create its inputs from padded columns and cast its outputs."""
+    """Serialize the model, adding nodes that convert padded columns to its inputs and cast its outputs to float32."""
     from onnx import TensorProto
 
     from rankline.workflows.onnx.graph import Graph, serialized
@@ -312,7 +314,9 @@ def _served(model: Any, feeds: Sequence[InputBinding], heads: Sequence[Head]) ->
 
 
 def _of_opset(model: Any, feeds: Sequence[InputBinding]) -> Any:
-    """Return the model, converted to a newer opset if lists need operators that its own opset lacks."""
+    """Return the model, converted to a newer opset if its inputs include lists and its own opset lacks the operators
+    for them.
+    """
     from onnx import helper, version_converter
 
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)

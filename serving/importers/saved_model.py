@@ -123,7 +123,7 @@ def save(model: Any, function: Any, feeds: Sequence[InputBinding], heads: Sequen
 
 
 def _keeper(model: Any, function: Any) -> Any:
-    """Return an object with only the variables and tables that a function captures, excluding an optimizer's variables.
+    """Return a trackable object with only the variables and tables that a function captures, excluding optimizer state.
 
     Layers of Keras 3 expose other variables to TensorFlow than the ones they compute with, and those would be saved
     without values. If anything else is captured, the whole model is kept.
@@ -151,7 +151,9 @@ def _columns(feeds: Sequence[InputBinding]) -> list[tuple[str, str, bool]]:
 
 
 def _from_padded(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:
-    """Return a scalar column [rows, 1], or a list column as flat values, lengths and the padded matrix."""
+    """Return a scalar column as a tensor of shape [rows, 1]. Return a list column as a tuple of flat values, lengths
+    and padded values.
+    """
     import tensorflow as tf
 
     if not is_list:

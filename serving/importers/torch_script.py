@@ -1,4 +1,4 @@
-"""TorchScript written by `torch.jit.trace` or `torch.jit.script`.
+"""Import TorchScript files written by `torch.jit.trace` or `torch.jit.script`.
 
 A file records the names of arguments, but not their types or shapes, so columns are tried as [rows, 1] and as [rows].
 An argument that is a dictionary of tensors takes all columns by name, [rows] each, as merlin-systems passes them.
@@ -61,8 +61,8 @@ class Model(ForeignModel):
         self.inputs = () if self._dictionary else tuple(Input(name=name) for name in types)
 
     def resolve_bindings(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> tuple[InputBinding, ...]:
-        """Return the first layout for which the model returns one result per row: columns [rows, 1] or [rows], lists
-        flat or padded.
+        """Return the first layout for which the model returns one result per row. Columns may have shape [rows, 1] or
+        [rows], and lists may be flat or padded.
         """
         feeds = _of_precision(feeds, self._model)
         if self._dictionary:
@@ -150,7 +150,7 @@ def _longest(feed: InputBinding, rows: pd.DataFrame) -> int:
 
 
 def _of_precision(feeds: tuple[InputBinding, ...], model: Any) -> tuple[InputBinding, ...]:
-    """Return the feeds with floats in the precision of the model's parameters."""
+    """Return the bindings with float inputs in the precision of the model's parameters."""
     import torch
 
     names = {torch.float64: "float64", torch.float16: "float16"}
@@ -160,7 +160,7 @@ def _of_precision(feeds: tuple[InputBinding, ...], model: Any) -> tuple[InputBin
 
 
 def _flat(feeds: tuple[InputBinding, ...]) -> tuple[InputBinding, ...]:
-    """Return `feeds`, with padded lists split into flat values and offsets."""
+    """Return the bindings with each padded list replaced by two inputs for its flat values and offsets."""
     made: list[InputBinding] = []
     for feed in feeds:
         if feed.kind != PADDED:
@@ -173,7 +173,7 @@ def _flat(feeds: tuple[InputBinding, ...]) -> tuple[InputBinding, ...]:
 
 
 def _lists(feeds: tuple[InputBinding, ...], padded: bool) -> tuple[InputBinding, ...]:
-    """Return `feeds`, with the values and lengths of lists as matrices if `padded`."""
+    """Return the bindings unchanged, or with the values and lengths of lists as matrices if `padded` is true."""
     if not padded:
         return feeds
     kinds = {VALUES: PADDED, NNZS: NNZS}
@@ -181,7 +181,9 @@ def _lists(feeds: tuple[InputBinding, ...], padded: bool) -> tuple[InputBinding,
 
 
 def _named(made: Any) -> dict[str, Any]:
-    """Return a model's outputs by name: `score` for one tensor, numbered names for several."""
+    """Return a model's outputs as a dict. A single tensor is named `score`, and the elements of a tuple or list are
+    numbered.
+    """
     if isinstance(made, dict):
         return made
     if isinstance(made, tuple | list):
@@ -257,5 +259,7 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    """Return the last line of an error, which states the problem after the position in the script."""
+    """Return the last line of an error message, which describes the problem. The preceding lines only locate it in the
+    script.
+    """
     return str(error).strip().rpartition("\n")[2].rstrip(".")

@@ -41,7 +41,7 @@ class Forest:
 
 
 def inputs_of(features: Sequence[str], numbered: Sequence[str]) -> tuple[Input, ...]:
-    """Return a single matrix input for all features, matched by name, or by position if `features` is empty."""
+    """Return a single matrix input for all features. Columns match by name, or by position if `features` is empty."""
     shape = (None, len(numbered))
     return (Input(name=_INPUT, dtype="float32", shape=shape, features=tuple(features), numbered=tuple(numbered)),)
 

@@ -1,4 +1,4 @@
-"""Import XGBoost's JSON and UBJSON files, written by `save_model` of `Booster` or of the scikit-learn classes.
+"""Import XGBoost's JSON and UBJSON files, written by `Booster.save_model` or by the scikit-learn classes' `save_model`.
 
 Rankline parses the file, and XGBoost loads a document that is rebuilt from the checked values. XGBoost itself trusts
 the numbers in a file: it allocates by them, writes a tree to the position in its `id`, and reads along `parents`. Its
@@ -106,7 +106,7 @@ class Model(ForeignModel):
         try:
             return {OUTPUT: self._booster.predict(xgboost.DMatrix(rows, missing=self._forest.missing))}
         except (xgboost.core.XGBoostError, ValueError) as error:
-            raise ExportError(f"the XGBoost model cannot run the sample: {in_short(error)}.") from None
+            raise ExportError(f"the XGBoost model failed on the sample: {in_short(error)}.") from None
 
     def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         write_forest(self._forest, feeds, heads, target)
@@ -188,7 +188,9 @@ def _check_features(names: tuple[Any, ...], count: int) -> None:
 
 
 def _check_targets(targets: Sequence[int], width: int) -> None:
-    """Raise ValueError for invalid class numbers, which XGBoost uses unchecked as sizes and indices."""
+    """Raise ValueError for invalid class indices, since XGBoost uses them as array sizes and offsets without
+    checking.
+    """
     if not targets:
         raise ValueError("it has no trees")
     if wrong := [target for target in targets if not 0 <= target < width]:
@@ -211,7 +213,7 @@ def _num_best(model: Mapping[str, Any], attributes: Mapping[str, Any], width: in
 
 
 def _objective(said: Mapping[str, Any], width: int) -> dict[str, Any]:
-    """Return an objective with its parameters, most of which are only used in training."""
+    """Return an objective's name and its validated parameters, most of which are only used in training."""
     parameters = {
         name: {key: _matching(_PARAMETER, value) for key, value in part.items()}
         for name, part in said.items()
@@ -231,7 +233,7 @@ def _matching(pattern: re.Pattern[str], value: str) -> str:
 
 
 def _nodes(tree: Mapping[str, Any], drop: float, num_features: int, path: Path) -> tuple[TreeNode, ...]:
-    """Return a tree's nodes in order of depth, with thresholds and weights in float32 as XGBoost uses them."""
+    """Return a tree's nodes in breadth-first order. Thresholds and weights are rounded to float32, as in XGBoost."""
     if int(tree["tree_param"]["size_leaf_vector"]) > 1:
         raise ArtifactError(
             f"{path} has leaves with several scores. Train it with multi_strategy='one_output_per_tree'."

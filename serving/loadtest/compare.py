@@ -1,4 +1,4 @@
-"""Compare two reports: changes of all figures, their uncertainty, and regressions beyond a limit.
+"""Compare two reports: the change in each figure, its uncertainty, and regressions beyond a limit.
 
 The bounds of a ratio follow from the bounds of its two figures on a logarithmic scale (Zou and Donner, 2008,
 doi:10.1002/sim.3095): for two independent runs, the squared distances to the relevant bounds add up.
@@ -19,7 +19,7 @@ _HOW = "command"  # key in the environment; the command line explains no differe
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The change of one figure between two reports: a metric, or the `highest_requests_per_s` of a search.
+    """The change in one figure between two reports. The figure is a metric, or `highest_requests_per_s` for a search.
 
     `change` is after / before - 1, between `low` and `high` at 95 % confidence, which are None if a report has no
     bound.

@@ -146,7 +146,7 @@ class LoadConfig:
         return not (self.rate or self.slo or self.is_trace)
 
     def arrivals_at(self, rate_per_s: float) -> Arrivals:
-        """Return the request schedule for a rate, which a trace ignores.
+        """Return the request schedule for a rate. A trace has its own timing and ignores the rate.
 
         Raises:
             DataError: the trace cannot be read.

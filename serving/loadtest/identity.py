@@ -18,7 +18,8 @@ _MAX_BATCH_SIZE = 65_536
 
 
 def write_fastest_identity(repository: Path, backends: Path) -> str:
-    """Write the native model if this machine has its backend, otherwise the Python model, and return its name.
+    """Write an identity model and return its name. The native model is used if this machine has its backend, otherwise
+    the Python model.
 
     The model repository and the directory for the backend folder are created if they do not exist.
     """

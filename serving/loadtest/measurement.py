@@ -39,7 +39,7 @@ class Answered:
 
 
 class ScoreCheck:
-    """A comparison of responses with expected scores, which tracks their number and the largest error.
+    """A comparison of responses with expected scores. It tracks the number of compared scores and the largest error.
 
     Args:
         expected: [num_rows], expected score of each row; None disables the comparison.
@@ -176,7 +176,9 @@ class Bench:
         return self._sum_up(load, config, outcome, readings, num_processes)
 
     def _look(self, readings: list[Reading | None], look_at_processes: Callable[[], None]) -> None:
-        """Record the server's statistics, or None if it has just exited, so that earlier measurements are kept."""
+        """Append the server's statistics to `readings`, or None if the server has just exited, so that earlier
+        measurements are not lost.
+        """
         try:
             readings.append(self._statistics.read())
         except ServerError:
@@ -255,7 +257,9 @@ def _lateness(run: Run, config: LoadConfig) -> str:
 
 
 def _schedule(load: Load, config: LoadConfig) -> tuple[Times | None, float]:
-    """Return the times of requests from the start of the warm-up, and the maximum duration of the measurement."""
+    """Return the due times of requests since the start of the warm-up, or None for a closed loop, and the maximum
+    duration of the measurement in seconds.
+    """
     limit_s = math.ceil(config.time_limit_s / SLICE_S) * SLICE_S
     if load.rate_per_s is None:
         return None, limit_s

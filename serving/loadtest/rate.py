@@ -18,7 +18,9 @@ _NEARER = 0.8
 
 
 def duration_s(rate_per_s: float, slo: Slo, config: LoadConfig) -> float:
-    """Return `min_duration_s`, or a longer duration if the percentile needs more samples."""
+    """Return the duration of a measurement: `min_duration_s`, or longer if the target's percentile needs more
+    samples.
+    """
     return max(config.min_duration_s, 1.2 * samples_needed(slo.level) / rate_per_s)
 
 
@@ -73,7 +75,9 @@ class SloSearch:
         return held
 
     def _check_use_of_lower_rates(self) -> None:
-        """Raise an error if halving the rate no longer lowers the percentile, because requests are not queueing."""
+        """Raise an error if halving the rate no longer reduces the percentile, which means that latency is not caused
+        by queueing.
+        """
         values_ms = [result.value(self._slo.metric) for result in self._tested[-_ALIKE:]]
         found = [value_ms for value_ms in values_ms if value_ms is not None]
         if len(found) < _ALIKE or min(found[1:]) < _NEARER * found[0]:
@@ -140,7 +144,7 @@ def highest_rate(
 def _bracket(
     probe: Callable[[float], bool], start: float, lowest: float, step: float
 ) -> tuple[float | None, float | None]:
-    """Return a rate that passes and the next higher rate, which fails, with None for a rate that was not found."""
+    """Return a passing rate and the next higher rate, which fails. Either is None if no such rate was found."""
     rate = start
     if probe(rate):
         while rate < _MAX_RATE:

@@ -37,8 +37,8 @@ class Load:
 
     @property
     def series(self) -> str:
-        """Metric name prefix shared by loads that differ only in rows per request: empty, concurrency_8/ or
-        rate_500/.
+        """The metric name prefix shared by loads that differ only in batch size, such as concurrency_8/ or rate_500/,
+        or an empty string.
         """
         return "".join(f"{part}/" for part in self.name.split("/")[1:])
 

@@ -63,7 +63,9 @@ class Breakdown:
     remainder_ms: float
 
     def parts_ms(self) -> dict[str, float]:
-        """Return the milliseconds of each part by name, in the order in which a request passes through them."""
+        """Return the time of each part in milliseconds, keyed by name, in the order in which a request passes through
+        the parts.
+        """
         steps = {
             f"{model}, {name.removesuffix('_ms')}": value
             for model, times in self.steps.items()
@@ -84,7 +86,9 @@ _KINDS = {
 
 
 class Statistics:
-    """Reader of Triton's statistics for an ensemble and its steps. A single model counts as its own only step."""
+    """A reader of Triton's statistics for an ensemble and its steps. A model that is not an ensemble is treated as its
+    own only step.
+    """
 
     def __init__(self, url: str, model_name: str) -> None:
         self._url, self._name = url, model_name
@@ -101,8 +105,8 @@ class Statistics:
     def breakdown(
         self, before: Reading, after: Reading, *, num_requests: int, latency_ms: float, client_ms: float
     ) -> Breakdown | None:
-        """Break down the mean latency of our requests between two readings, of which `client_ms` was spent in the
-        client.
+        """Break down the mean latency of our requests between two readings. `client_ms` is the part that was spent in
+        the client.
 
         Return None if the server answered none of our requests, or also requests of other clients, since its statistics
         would not describe our requests.
@@ -175,7 +179,7 @@ class ResourceMeter:
         self._cpu_before = self.sample()
 
     def sample(self) -> dict[int, float]:
-        """Update the maximum memory, and return CPU seconds by process."""
+        """Update the peak memory, and return the CPU time of each process in seconds, keyed by process id."""
         cpu_s, memory_bytes = {}, 0
         for pid in self._process_ids():
             try:

@@ -98,7 +98,7 @@ class Trial:
 def space(
     own: ExportConfig, engines: Sequence[Engine], bound_ms: float, num_cores: int, only: Collection[str] = VARIED
 ) -> list[ExportConfig]:
-    """Return the configurations to try, ordered from the current one to the least similar.
+    """Return the configurations to try, starting with the current one and ordered by decreasing similarity to it.
 
     The first of the `engines` serves the model without conversion. The latency bound limits how long requests wait to
     be batched; instances and threads share `num_cores`.
@@ -156,7 +156,7 @@ def name_of(config: ExportConfig) -> str:
 
 
 def _shares(base: ExportConfig, num_cores: int, only: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of instances and threads to try, in powers of two. If both vary, their product is at most
+    """Yield the pairs of instance and thread counts to try, as powers of two. If both vary, their product is at most
     `num_cores`.
     """
     powers = [2**power for power in range(num_cores.bit_length()) if 2**power <= num_cores]

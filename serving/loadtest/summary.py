@@ -28,8 +28,8 @@ class Cell:
 
 
 def columns(results: Sequence[LoadResult]) -> dict[str, list[Cell]]:
-    """Return the cells of each column by heading: first the properties that identify a load, then all metrics with a
-    title.
+    """Return a dict of table cells keyed by column heading. Columns that identify a load come first, followed by
+    metrics with a title.
     """
     is_open = any(result.rate_per_s is not None for result in results)
     shown = {"rows": [Cell(text=f"{result.batch_size:,}") for result in results]}
@@ -66,8 +66,8 @@ def _cell(result: LoadResult, metric: Metric) -> Cell:
 
 
 def conclusion(report: BenchmarkReport) -> str:
-    """Summarize the report in one sentence: search results, or else the first and the fastest load, and any
-    problems.
+    """Summarize the report in one sentence: the search results, or the first and fastest loads if there was no search,
+    and any problems.
     """
     if report.searches:
         said = list(searched(report))
@@ -138,14 +138,14 @@ def _reached(report: BenchmarkReport, batch_size: int) -> Iterator[str]:
 
 
 def reached(result: LoadResult, slo: Slo) -> str:
-    """Format the measured percentile of a latency target, such as “p99 9.2 ms”."""
+    """Format the measured value of a latency target's percentile, such as “p99 9.2 ms”."""
     value_ms = result.value(slo.metric)
     return f"{METRICS[slo.metric].label} {'not reported' if value_ms is None else f'{number(value_ms)} ms'}"
 
 
 def _not_reported(metric: Metric, results: Sequence[LoadResult]) -> Iterator[str]:
-    """Yield each reason why a metric was not reported, together with its loads, excluding reasons that repeat a load's
-    `problem`.
+    """Yield the reasons why a metric was not reported, with the loads to which they apply. Reasons that repeat a load's
+    `problem` are omitted.
     """
     loads: dict[str, list[LoadResult]] = {}
     for result in results:

@@ -55,9 +55,7 @@ class BatchingModel(ABC):
         """
 
     def load_step(self, model: ServedModel) -> Run:
-        """Load the model, preceded by the workflow at `<version>/plan` if the step has one. Raises the same errors as
-        `load`.
-        """
+        """Load the model, preceded by the workflow at `<version>/plan` if the step has one. See `load` for errors."""
         if not (model.version / PLAN).is_dir():
             return self.load(model)
         from rankline.serving.python_backends.plan_step import load_behind_workflow  # a model alone needs no Arrow
@@ -85,7 +83,7 @@ class BatchingModel(ABC):
         self._warm_up(model.max_batch_size)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer requests by running them as joined batches. A request that fails does not affect the others."""
+        """Answer requests, joining them into batches for the model. A failed request does not affect the others."""
         batches = [self._read(request) for request in requests]
         if self._candidates is None or len(batches) == 1:
             return self._together(batches)
@@ -163,12 +161,12 @@ class BatchingModel(ABC):
 
 
 def is_mask(tensor: Tensor) -> bool:
-    """Whether a tensor is the mask of valid values of a column, which requests omit if no value is missing."""
+    """Whether a tensor is the validity mask of a column, which requests omit if no value is missing."""
     return tensor.optional and tensor.dtype == "bool" and tensor.name.endswith(VALID)
 
 
 def join(arrays: Batch) -> Array | None:
-    """Concatenate the arrays of one tensor of several requests, or return None if no request has it.
+    """Concatenate the arrays that several requests contain for one tensor, or return None if no request contains it.
 
     Rows of 2-D tensors are padded with zeros to the longest.
 

@@ -118,7 +118,7 @@ class ExportedEnsemble:
             )
 
     def check_fingerprint(self, expected: str | None) -> None:
-        """Raise unless this version has the expected fingerprint; None skips the check."""
+        """Raise ArtifactError unless this version has the expected fingerprint. None skips the check."""
         if expected is not None:
             self.manifest.check_fingerprint(expected, self.path / self.name / str(self.version))
 
@@ -216,7 +216,7 @@ def version_numbers(path: Path) -> list[int]:
 
 
 def names_in(path: Path) -> list[str]:
-    """Return the names of the ensembles in a model repository; none if the directory does not exist."""
+    """Return the names of the ensembles in a model repository, or an empty list if the directory does not exist."""
     # `path.glob` also visits the hidden staging directories of exports, and fails if one disappears meanwhile.
     manifests = glob(f"*/*/{MANIFEST}", root_dir=path)  # noqa: PTH207
     return sorted({Path(manifest).parts[0] for manifest in manifests})
@@ -256,7 +256,7 @@ def active_version(path: Path, name: str) -> int:
 def _version_in(config: Any, path: Path) -> int:
     numbers = config.version_policy.specific.versions
     if len(numbers) != 1:
-        raise ArtifactError(f"{path} lists the versions {list(numbers)}, expected one. Export again.")
+        raise ArtifactError(f"{path} lists versions {list(numbers)}, expected exactly one. Export again.")
     return int(numbers[0])
 
 
@@ -297,7 +297,7 @@ def publish_version(
     promote: bool = True,
     timeout_s: float = 60,
 ) -> Iterator[NewVersion]:
-    """Add a version to a model repository, activate it, and delete the oldest versions that no server is running.
+    """Add a version to a model repository and activate it. Then delete old versions that no server is running.
 
     If anything fails before activation, the previous version stays active and unchanged. The first version is always
     activated. At least the new version and the previous one are kept.
@@ -325,7 +325,8 @@ def publish_version(
 
 
 def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: int) -> ExportedEnsemble:
-    """Move a version that was published elsewhere into a model repository. Only the first version is activated.
+    """Move a version that was published elsewhere into a model repository. It is activated only if it is the
+    repository's first version.
 
     `source` is a model repository with only this version, on the same file system as `path`.
 

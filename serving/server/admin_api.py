@@ -34,7 +34,9 @@ class ModelControl:
     timeout_s: float
 
     def is_ready(self, server_id: str) -> bool:
-        """Whether all models are loaded on the server with this id, and not on an earlier server on the same port."""
+        """Whether the server has the id `server_id`, unlike an earlier server on the same port, and has loaded all
+        models.
+        """
         try:
             named = self._ask(lambda stub: stub.ServerMetadata, pb.ServerMetadataRequest()).name == server_id
             return named and bool(self._ask(lambda stub: stub.ServerReady, pb.ServerReadyRequest()).ready)

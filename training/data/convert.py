@@ -30,7 +30,7 @@ def convert(
     """
     sizes = {_VALID: prebatch if prebatch_valid is None else prebatch_valid}
     if to not in SOURCE_TYPES:
-        raise ConfigError(f"the output format is {to!r}. Available: {', '.join(SOURCE_TYPES)}.")
+        raise ConfigError(f"unknown output format {to!r}. Available: {', '.join(SOURCE_TYPES)}.")
     for size in (prebatch, *sizes.values()):
         if size < 1 or (size > 1 and to != TFRECORD):
             raise ConfigError(

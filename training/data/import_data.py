@@ -139,7 +139,7 @@ def _channel_of(data: DataSet, name: str) -> str:
     if known or len(are_ids) != 1:
         reason = f"cannot be combined with {known}" if known else "contains both ids and numbers"
         raise SpecError(
-            f"channel_spec has the unknown channel {name!r}, which {reason}. Available: {', '.join(_CHANNELS)}."
+            f"channel_spec has an unknown channel {name!r}, which {reason}. Available: {', '.join(_CHANNELS)}."
         )
     if are_ids == {True}:
         return CATEGORICAL

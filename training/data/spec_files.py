@@ -57,7 +57,8 @@ class DataSet:
         for mapping, chunks in self.spec.mappings.items():
             if Path(mapping).name != mapping or mapping.startswith("."):
                 raise SpecError(
-                    f"{self.path}: source_spec has the mapping {mapping!r}, expected a name without path separators."
+                    f"{self.path}: source_spec has the mapping {mapping!r}, expected a name without path separators "
+                    "or a leading dot."
                 )
             for number, chunk in enumerate(chunks):
                 for position, path in enumerate(self._paths(chunk)):
@@ -228,7 +229,7 @@ def _csv(path: Path, features: Sequence[Feature], place: str) -> Iterator[tuple[
         reason = str(error).splitlines()[0]
         hint = "Remove its first line, which is a header. " if _first_fields(path) == names else ""
         raise DataError(
-            f"{path} does not contain the columns {names} of {place} ({reason}). {hint}Expected these columns in "
+            f"{path} cannot be read as the columns {names} of {place} ({reason}). {hint}Expected these columns in "
             "this order, without a header, with lists as space-separated numbers."
         ) from None
 
@@ -276,7 +277,7 @@ def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -
     is_list = isinstance(numbers, Ragged) or numbers.ndim > 1
     if is_list != feature.is_list:
         kinds = ("lists", "without") if is_list else ("single values", "with")
-        raise SpecError(f"{where} contains {kinds[0]}, but {entry} is declared {kinds[1]} dimensions.")
+        raise SpecError(f"{where} contains {kinds[0]}, but {entry} is declared {kinds[1]} 'dimensions'.")
     rows = _ListRows(numbers, where, start)
     values = _cast(rows, feature)
     if feature.cardinality is not None:
@@ -306,7 +307,8 @@ class _ListRows:
         if lengths.max(initial=0) > longest:
             row = int(lengths.argmax())
             raise SpecError(
-                f"{self._where} has {lengths[row]} values in row {self._start + row + 1}, but {name} is [{longest}]."
+                f"{self._where} has {lengths[row]} values in row {self._start + row + 1}, expected at most "
+                f"{longest} ({name})."
             )
 
 

@@ -155,7 +155,7 @@ def _share_above(gap: Array, counts: Array, num_thresholds: int) -> Array:
     row's threshold interval.
     """
     if not len(gap):
-        raise ValueError("AUC needs both classes.")
+        raise ValueError("AUC requires labels of both classes.")
     in_gap = np.bincount(gap, weights=counts, minlength=num_thresholds - 1)
     share: Array = np.append(0, np.cumsum(in_gap[::-1])) / counts.sum()
     return share

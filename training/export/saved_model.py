@@ -61,7 +61,7 @@ def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Signature:
     except OSError as error:
         raise ArtifactError(f"{path} cannot be loaded as a SavedModel ({error}). Train the model again.") from None
     if name not in signatures:
-        raise ArtifactError(f"{path} has no signature {name!r}. Available: {sorted(signatures)}.")
+        raise ArtifactError(f"{path} has no signature named {name!r}. Available: {sorted(signatures)}.")
     return Signature(signatures[name])
 
 
@@ -124,7 +124,7 @@ def _split(model: Any) -> tuple[list[Any], Any]:
         type(layer).__module__ for layer in layers if not isinstance(layer, DenseFeatures | SequenceFeatures)
     ]:
         raise ExportError(
-            f"the model uses DenseFeatures from {foreign}, expected those from rankline.training.models.layers."
+            f"the model uses feature layers from {foreign}, expected those from rankline.training.models.layers."
         )
     return [layer.for_serving() for layer in layers], head
 

@@ -55,7 +55,7 @@ def model_named(name: str) -> type[ModelConfig]:
         reason = f" ({error})" if class_name else ""
         raise ConfigError(
             f"unknown model {name!r}{reason}. Available: {', '.join(sorted([*MODELS, *installed]))}, or "
-            "MODULE:CLASS of a ModelConfig."
+            "MODULE:CLASS for a subclass of ModelConfig."
         ) from None
     if not (isinstance(found, type) and issubclass(found, ModelConfig)):
         raise ConfigError(f"{name} is {found!r}, expected a subclass of rankline.training.models.config.ModelConfig.")
@@ -68,7 +68,7 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
         got, expected = ("with", "without") if spec.is_sequential else ("without", "with")
         raise SpecError(
             f"model {model.name!r} requires rows {expected} a history and an item to score (channels {TARGET!r} and "
-            f"{HISTORY!r}), but the data has rows {got} them: {sorted(spec.channels)}. Choose one of "
+            f"{HISTORY!r}), but the data has rows {got} them (its channels: {sorted(spec.channels)}). Choose one of "
             f"{', '.join(fitting)}."
         )
     heads = spec.heads

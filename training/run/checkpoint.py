@@ -132,7 +132,8 @@ class Checkpoint:
         """Raise an error if the data or any option that is not in `free` differs from the checkpoint's."""
         if fingerprint != self.fingerprint:
             raise ArtifactError(
-                f"the checkpoint was made from prepared data {self.fingerprint[:12]}, not {fingerprint[:12]}. "
+                "the checkpoint was made from prepared data with fingerprint "
+                f"{self.fingerprint[:12]}, not {fingerprint[:12]}. "
                 "Restore the original data, or delete the checkpoint and train without --resume."
             )
         got = plain(config)
@@ -179,7 +180,7 @@ def refuse_to_replace(path: Path) -> None:
     if path.exists():
         raise ConfigError(
             f"{path} is the checkpoint of an unfinished run, which a new run would replace. Continue with "
-            "--resume, or delete it."
+            "--resume, or delete the checkpoint."
         )
 
 

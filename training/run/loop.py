@@ -286,7 +286,9 @@ class TrainingRun:
         except DataError as error:
             if split != INNER:
                 raise
-            raise DataError(f"{error} Or set early_stopping_patience to 0 for a fixed number of epochs.") from None
+            raise DataError(
+                f"{error} Alternatively, set early_stopping_patience to 0 for a fixed number of epochs."
+            ) from None
         self._scored = first_rows or self._scored
         return {f"{split}_{name}": figure for name, figure in figures.items()}
 

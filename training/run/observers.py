@@ -29,7 +29,7 @@ class Mark(NamedTuple):
 
 
 class Throughput:
-    """Samples per second between points of a run, excluding warm-up steps and pauses."""
+    """Samples per second between two points of a run, excluding warm-up steps and pauses."""
 
     def __init__(self, warmup_steps: int = _WARMUP_STEPS, clock: Callable[[], float] = time.perf_counter) -> None:
         self._warmup_steps, self._clock = warmup_steps, clock

@@ -36,7 +36,7 @@ class TrackingConfig:
         if self.server is not None and without_credentials(self.server) != self.server:
             raise ConfigError(
                 f"the tracking URI {without_credentials(self.server)} contains a password, which would be saved. "
-                f"Set {VARIABLE}, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."
+                f"Remove it, and set {VARIABLE}, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."
             )
 
     @classmethod

@@ -33,8 +33,8 @@ class Batches(Protocol):
         """Return the number of batches per epoch."""
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Yield each batch as framework tensors: a mapping of inputs by name, and labels with one column each if there
-        are several.
+        """Yield each batch as framework tensors: a dict of inputs keyed by name, and the labels with one column per
+        label.
         """
 
 

@@ -73,7 +73,7 @@ class TorchTrainer(Trainer):
 
     @staticmethod
     def deterministic() -> AbstractContextManager[None]:
-        raise ConfigError("deterministic kernels are available only for TensorFlow models. Omit this option.")
+        raise ConfigError("deterministic kernels are available only for TensorFlow models. Omit deterministic.")
 
     @staticmethod
     def batches(

@@ -156,7 +156,9 @@ def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, nu
         digits.append(found.rows)
         known.append(Vector(index.rows_of(*part)))
     if np.prod([float(size) for size in sizes]) >= 2.0**63:
-        raise LoweringError(f"{what}: {sizes} distinct values have too many combinations. Use fewer columns.")
+        raise LoweringError(
+            f"{what}: columns with {sizes} distinct values have too many combinations. Use fewer columns."
+        )
     combine = Combine(sizes=tuple(sizes))
     together = Vector(combine.run(*known).values)  # type: ignore[union-attr]
     return _find_in_one(apply(combine, *digits), together, what, 1)

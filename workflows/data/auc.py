@@ -14,7 +14,9 @@ def exact_auc(labels: npt.ArrayLike, scores: npt.ArrayLike, counts: npt.ArrayLik
     """
     label, score = np.asarray(labels), np.asarray(scores)
     if label.ndim != 1 or label.shape != score.shape:
-        raise ValueError(f"labels have shape {label.shape}, scores {score.shape}, expected 1-D arrays of equal length.")
+        raise ValueError(
+            f"labels have shape {label.shape} and scores {score.shape}, expected 1-D arrays of equal length."
+        )
     positive = label == 1
     if not np.all(positive | (label == 0)):
         raise ValueError("labels contain values other than 0 and 1.")

@@ -30,7 +30,7 @@ class OnlineWorkflow:
     def __init__(self, workflow: nvt.Workflow, keep: Sequence[str] = ()) -> None:
         if not isinstance(workflow, nvt.Workflow):
             raise ConfigError(
-                f"map got a {type(workflow).__name__}, expected a fitted nvtabular.Workflow. To apply a function "
+                f"map() got a {type(workflow).__name__}, expected a fitted nvtabular.Workflow. To apply a function "
                 "to batches, use as_dataset().map with TensorFlow or collate_fn of DLDataLoader with PyTorch."
             )
         if workflow.output_schema is None:

@@ -185,7 +185,7 @@ class TransformPlan:
                 length = min(len(column.values), len(column.values if column.lengths is None else column.lengths))
                 if first < 0 or last >= length:
                     raise ValueError(
-                        f"an index refers to rows {first} to {last} of column {column.name!r}, which has {length}"
+                        f"an index refers to rows {first} to {last} of column {column.name!r}, which has {length} rows"
                     )
 
     @cached_property
@@ -327,7 +327,7 @@ def check_inputs(specs: Sequence[ColumnSpec], inputs: Inputs, valid: Mapping[str
         lengths[spec.name] = _checked_length(spec, given)
     num_rows = {*lengths.values()}
     if len(num_rows) > 1:
-        raise RequestError(f"inputs have different numbers of rows: {lengths}. Send the same number for each.")
+        raise RequestError(f"inputs have different numbers of rows: {lengths}. Send the same number of rows for each.")
     if unknown := valid.keys() - lengths.keys():
         raise RequestError(f"valid contains {sorted(unknown)}, which are not inputs. Available: {sorted(lengths)}.")
     for name, mask in valid.items():
@@ -369,7 +369,7 @@ def _shortest(name: str, lists: Padded) -> int:
     fits = lengths.shape == (num_rows,) and lengths.dtype.kind in "iu"
     shortest = int(lengths.min()) if fits and num_rows else 0
     if not fits or not MISSING_LIST <= shortest <= int(lengths.max(initial=0)) <= width:
-        raise RequestError(f"lengths of {name!r} do not match the values of shape {[num_rows, width]}: {lengths}.")
+        raise RequestError(f"lengths of {name!r} are {lengths}, which do not match its shape {[num_rows, width]}.")
     return shortest
 
 

@@ -36,7 +36,7 @@ class CandidatePlan:
     @classmethod
     def of(cls, plan: Transform, candidates: Collection[str]) -> "CandidatePlan":
         if not isinstance(plan, TransformPlan):
-            raise LoweringError("rows with candidates need a compiled workflow. Leave out --uncompiled.")
+            raise LoweringError("rows with candidates require a compiled workflow. Omit --uncompiled.")
         single = [spec.name for spec in plan.inputs if spec.width is None]
         if wrong := sorted(set(candidates) - set(single)):
             raise LoweringError(f"candidates {wrong} are not raw columns of single values. Available: {single}.")

@@ -275,8 +275,8 @@ class _Workers:
                 elif time.monotonic() - last_seen_s > self._timeout_s:
                     raise ClusterError(
                         f"the Dask scheduler at {self._address} lost its last worker, and no new one connected "
-                        f"within {self._timeout_s:g} s. Existing data is unchanged; start workers and run this "
-                        "again."
+                        f"within {self._timeout_s:g} s. Existing data is unchanged. Start workers, and run the "
+                        "command again."
                     ) from None
             except _TIMEOUTS:
                 if future.status == "error":  # raised by the task itself

@@ -63,7 +63,7 @@ def prepare(
     if type(choices) is not dataset.encoding:
         raise ConfigError(
             f"{dataset.name} expects {dataset.encoding.__name__}, got {type(choices).__name__}, because its "
-            f"{'raw rows become histories' if dataset.sequence else 'raw rows stay rows'}."
+            f"{'rows are encoded as histories' if dataset.sequence else 'rows are not encoded as histories'}."
         )
     rows = _ENCODINGS[type(choices)](dataset, raw, choices)
     details: dict[str, Any] = {

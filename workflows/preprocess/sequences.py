@@ -197,7 +197,7 @@ class _Columns:
         histories = [name.removesuffix(TARGET_SUFFIX) + HISTORY_SUFFIX for name in targets]
         if missing := [name for name in histories if name not in columns]:
             raise SpecError(
-                f"the graph outputs {list(columns)} without {missing}, but a history requires every item feature."
+                f"the graph outputs {list(columns)} but not {missing}, and a history requires every item feature."
             )
         users = [name for name in columns if name not in {*targets, *histories}]
         self._ids = ids

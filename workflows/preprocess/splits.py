@@ -17,7 +17,7 @@ _MAX_TIMES = 1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class ByColumn:
-    """Splits rows by the value of one column, independently of other rows."""
+    """Assigns each row to a split by the row's value in one column, regardless of other rows."""
 
     column: str  # name of the raw column
     begin: float | None = None  # rows with at least this value are for validation; None to split by group

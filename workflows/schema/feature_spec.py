@@ -292,6 +292,6 @@ def _source(split: str, chunks: tuple[Chunk, ...]) -> Source:
     else:
         return Source(files=chunk.files, num_rows=chunk.num_rows, type=chunk.type)
     raise SpecError(
-        f"{odd}, but loaders read only one {' or '.join(SOURCE_TYPES)} chunk with num_rows. Convert it to prepared "
+        f"{odd}, but loaders read only a single {' or '.join(SOURCE_TYPES)} chunk with num_rows. Import it as prepared "
         "data: rankline import RECIPE DIRECTORY"
     )

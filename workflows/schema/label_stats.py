@@ -63,7 +63,7 @@ class Labels:
         """Raise `DataError` if a model cannot be trained or evaluated on the split's labels."""
         remedy = "Provide more rows, or use another split or share."
         if not self.num_rows:
-            raise DataError(f"no row of the {split} split has the label {head.column!r}. {remedy}")
+            raise DataError(f"no row of the {split} split has a value for label {head.column!r}. {remedy}")
         if head.task == REGRESSION:
             if not self.squares > 0:
                 raise DataError(f"label {head.column!r} is {self.mean:g} in the whole {split} split. {remedy}")

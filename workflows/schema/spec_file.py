@@ -131,7 +131,7 @@ class SpecFile:
                 raise SpecError(f"{place}[{number}].num_rows is {chunk.num_rows}, expected a nonnegative integer.")
             for part in ("features", "files"):
                 if not getattr(chunk, part):
-                    raise SpecError(f"{place}[{number}].{part} is empty, expected at least one.")
+                    raise SpecError(f"{place}[{number}].{part} is empty, expected at least one entry.")
             for name in chunk.features:
                 _check_known(name, names, f"{place}[{number}].features")
                 if name in owners:
@@ -295,5 +295,5 @@ def _dtype_name(text: Any, place: str) -> str:
     except (TypeError, ValueError, SyntaxError):
         name = ""
     if text is None or name not in _DTYPES:
-        raise SpecError(f"{place} is {text!r}, expected a number type such as int64, torch.int8, tf.float32 or bool.")
+        raise SpecError(f"{place} is {text!r}, expected a numeric type such as int64, torch.int8, tf.float32 or bool.")
     return name

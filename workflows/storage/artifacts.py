@@ -151,7 +151,7 @@ def refuse_foreign(target: Path, kind: str) -> None:
     except (ArtifactError, NotADirectoryError):
         found = "something that is not an artifact of Rankline"
     if found != kind:
-        raise ArtifactError(f"{target} contains {found}, which would be replaced by a {kind}. Choose another path.")
+        raise ArtifactError(f"{target} contains {found}, which would be replaced by a new {kind}. Choose another path.")
 
 
 def load_manifest(directory: Path, kind: str) -> Manifest:

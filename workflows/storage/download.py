@@ -128,7 +128,7 @@ def _unpack(archive: Archive, packed: Path, directory: Path) -> None:
             if num_bytes > limit or len(entries) > _MAX_FILES:
                 raise DownloadError(
                     f"{archive.url} would unpack to {num_bytes:,} bytes in {len(entries):,} files, expected at "
-                    f"most {limit:,} in {_MAX_FILES:,}. It was not unpacked."
+                    f"most {limit:,} bytes in {_MAX_FILES:,} files. It was not unpacked."
                 )
             for name in bundle.namelist():
                 path = PurePosixPath(name.replace("\\", "/"))

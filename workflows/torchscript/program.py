@@ -163,7 +163,7 @@ def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, z
     _check_gap(end - position)
     records = {name: info for (_, _, name), info in zip(names, archive.infolist(), strict=True) if _is_needed(name)}
     if missing := [name for name in ("version", *_PICKLES) if name not in records]:
-        raise ArtifactError(f"has no record {missing[0]!r}, expected TorchScript. Save it with torch.jit.save.")
+        raise ArtifactError(f"has no record named {missing[0]!r}, expected TorchScript. Save it with torch.jit.save.")
     return records
 
 
@@ -202,7 +202,7 @@ def _outputs(content: bytes) -> list[str]:
     except RecursionError:
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ArtifactError(f"has a record {OUTPUTS} that is not a list of names. Save it again.")
+        raise ArtifactError(f"has a record named {OUTPUTS} that is not a list of names. Save it again.")
     return names
 
 

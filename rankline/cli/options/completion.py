@@ -1,4 +1,4 @@
-"""Shell completion of recipes, exports, runs and versions.
+"""Shell completion for the names of recipes, exports, runs and versions.
 
 Each Tab starts a process, so this module imports neither MLflow nor a framework, and does not query a tracking server.
 Errors produce no suggestions, because a message would appear in the middle of the user's input.

@@ -58,7 +58,8 @@ def _combine_padded(graph: Any, nodes: Sequence[Any]) -> Any:
 
 
 def _lists_of(node: Any) -> tuple[str, str, str] | None:
-    """Return the table, padded ids [N, W] and mask that a segment reduction reads, or None if it has other inputs.
+    """Return the embedding table, padded ids of shape [N, W] and mask that a segment reduction reads, or None if its
+    inputs have another form.
 
     The reduction either looks the ids up itself, or takes all values in the order in which a gather looked them up.
     """
@@ -82,8 +83,8 @@ def _is_from_zero(counted: Any) -> bool:
 
 
 def _replace(graph: Any, node: Any, table: str, padded: str, mask: str) -> None:
-    """Replace a reduction by a product of the padded embeddings [N, W, dimension] and weights that are zero in the
-    padding.
+    """Replace a segment reduction with a matrix product of weights and padded embeddings of shape [N, W, dimension].
+    The weights of padding are zero.
     """
 
     def add(kind: str, *inputs: str, **attributes: Any) -> str:

@@ -80,7 +80,8 @@ def _embedding_bag(
     include_last_offset: bool,
     padding_idx: Any,
 ) -> tuple[Any, ...]:
-    """Combine embeddings of flat ids [M] over the bags that begin at `starts` [N].
+    """Combine the embeddings of flat ids of shape [M] into one embedding per bag. `starts`, of shape [N], contains the
+    start of each bag.
 
     Bags are padded to the longest length W, and padding has weight zero.
     """

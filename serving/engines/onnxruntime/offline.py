@@ -12,7 +12,7 @@ from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 
 class Model(PaddedModel):
-    """An ONNX model in this process, used as an `OfflineModel` if ONNX is the format written by training."""
+    """An ONNX model in this process. It is an `OfflineModel` if the model was trained directly in the ONNX format."""
 
     def __init__(self, path: Path) -> None:
         try:

@@ -91,8 +91,8 @@ def _import_torch() -> Any:
 
 
 def _place(name: str, number: int) -> int:
-    """Return an output's index in the result of `forward`: the `__N` suffix of its name, or else its position in the
-    config.
+    """Return an output's index in the result of `forward`: the `__N` suffix of its name, or its position in the config
+    if the name has no such suffix.
     """
     _, separator, index = name.rpartition("__")
     return int(index) if separator and index.isdecimal() else number

@@ -43,7 +43,7 @@ _CHECKPOINT = _RESTORING | _listed("kWriting")
 
 
 def check_loaded(path: Path) -> None:
-    """Raise ArtifactError if any function of a SavedModel does more than compute."""
+    """Raise ArtifactError if a SavedModel may have side effects when it is loaded or called."""
     _check_files(path, is_served=False)
     saved = _read(path)
     if len(saved.meta_graphs) != 1 or not saved.meta_graphs[0].HasField("object_graph_def"):
@@ -72,8 +72,8 @@ def check_loaded(path: Path) -> None:
 
 
 def check_served(path: Path) -> None:
-    """Raise ArtifactError if serving a SavedModel would do more than compute, hold state and restore its own
-    variables.
+    """Raise ArtifactError if serving a SavedModel could have side effects other than updating its state and restoring
+    its variables.
     """
     _check_files(path, is_served=True)
     for graph in _read(path).meta_graphs:
@@ -85,7 +85,8 @@ def check_served(path: Path) -> None:
 
 
 def _check_files(path: Path, *, is_served: bool) -> None:
-    """Reject files that TensorFlow could read in place of the checked ones, and anything but regular files.
+    """Reject files that TensorFlow could read instead of the checked files. Also reject everything that is not a
+    regular file.
 
     A served SavedModel must contain nothing else. Others may contain links to files, as in model caches, and a README.
     """
@@ -222,7 +223,8 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _refused(graph: Any) -> Iterator[str]:
-    """Yield the forbidden operations of a served graph, whose restore operation may read the variables' files.
+    """Yield the forbidden operations of a meta graph that is served. Its restore operation may read the variables'
+    files.
 
     The whole graph is checked, because TensorFlow runs stateless nodes during shape inference. Save and restore
     operations are stateful, and are accepted if no signature or initializer reaches them.
@@ -284,7 +286,8 @@ def _run_by(graph: Any, roots: Iterable[str]) -> set[str]:
 
 
 def _crashing_products(graph: Any) -> Iterator[str]:
-    """Yield the shapes of batch matrix products that make oneDNN read past the end of the factor with fewer dimensions.
+    """Yield the left factor's shape for each batch matrix product that makes oneDNN read past the end of the right
+    factor.
 
     This was observed for four or more dimensions if a dimension other than the first and the last two is 1, or possibly
     1 because it is unknown. TensorFlow's pull request 120199 fixes it.
@@ -303,7 +306,9 @@ def _crashing_products(graph: Any) -> Iterator[str]:
 
 
 def _shape_of(tensor: str, shapes: Mapping[str, Sequence[Any]]) -> Any:
-    """Return the recorded shape of a function's argument or tensor (`node:output:number`), or None if it is unknown."""
+    """Return the shape recorded in a function for `tensor`, an argument name or `node:output:number`. Return None if
+    the shape is unknown.
+    """
     name, _, place = tensor.partition(":")
     number = int(place.rpartition(":")[2] or 0)
     known = shapes.get(name, ())

@@ -15,7 +15,7 @@ from rankline.serving.engines.tensorflow.allowed_operations import check_served
 
 
 def open_saved_model(directory: Path, *, intra_op_threads: int = 0) -> tuple[Any, Mapping[str, Any]]:
-    """Check and load a SavedModel. Return its session and a mapping from signature names to `SignatureDef`.
+    """Check and load a SavedModel. Return its session and a dict of `SignatureDef` objects keyed by signature name.
 
     The calling thread runs operations sequentially; 0 threads are one per core.
 

@@ -86,7 +86,8 @@ class TraceArrivals:
 
     @classmethod
     def read(cls, path: Path) -> "TraceArrivals":
-        """Read one time in seconds per line, or a CSV column named arrival_s, time_s, timestamp, time or arrival.
+        """Read arrival times in seconds from a file, one per line, or from the CSV column arrival_s, time_s, timestamp,
+        time or arrival.
 
         Raises:
             DataError: the file is missing, has another format, or is not sorted.
@@ -114,7 +115,9 @@ Arrivals: TypeAlias = ConstantArrivals | PoissonArrivals | TraceArrivals
 
 
 def share(times_ns: Times, number: int, of: int) -> Times:
-    """Return every `of`-th arrival for one of `of` processes, so that all have the same load at any time."""
+    """Return the arrivals assigned to process `number`, which are every `of`-th arrival. This gives all processes the
+    same load at any time.
+    """
     part: Times = times_ns[number::of]
     return part
 

@@ -1,4 +1,4 @@
-"""The transport `grpcio`, as in the Python client, which needs about ten times the CPU time of `http2`."""
+"""The transport `grpcio`, which the Python client also uses. It needs about ten times as much CPU time as `http2`."""
 
 import queue
 import time
@@ -39,13 +39,13 @@ class GrpcioConnection:
 
     @property
     def failure(self) -> str:
-        """Why the server is considered gone; empty while it responds."""
+        """The reason why the server is considered unavailable, or an empty string while it responds."""
         if self._live.done() and self._live.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             return "the server closed the connection and refuses new ones"
         return ""
 
     def send(self, key: int, message: bytes) -> None:
-        """Start a call whose response one of grpcio's threads will put into the queue."""
+        """Start a call. One of grpcio's threads puts its response into the queue."""
         self._calls[key] = call = self._method.future(message)
         call.add_done_callback(partial(self._done, key))
 
@@ -53,7 +53,9 @@ class GrpcioConnection:
         pass
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait for a response and return all available ones. UNAVAILABLE triggers a check that the server is alive."""
+        """Wait for a response, and return all responses that are available. If one is UNAVAILABLE, check whether the
+        server is alive.
+        """
         answers = []
         with suppress(queue.Empty):
             answers.append(self._answers.get(timeout=max(timeout_s, 1e-6)))

@@ -1,4 +1,5 @@
-"""Unary gRPC calls directly over HTTP/2, at a tenth of grpcio's CPU cost, so that the client is not the bottleneck.
+"""Make unary gRPC calls directly over HTTP/2. This takes a tenth of grpcio's CPU time, so that the client is not the
+bottleneck.
 
 Requests differ only in their message, so everything else is precomputed as bytes. The module implements the parts of
 HTTP/2 (RFC 9113) that a client of a gRPC server needs: flow control in both directions, SETTINGS, PING, RST_STREAM and
@@ -88,8 +89,8 @@ class Http2Connection:
             self._fail(f"the connection broke: {error}")
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait for data, and return finished calls. After a connection failure, all pending calls return the
-        failure.
+        """Wait for data, and return the responses that have arrived. After a connection failure, return the failure for
+        each pending call.
         """
         self.flush()
         answers: list[Answer] = []
@@ -209,8 +210,8 @@ class Http2Connection:
         answers.append(Answer(call.key, at_ns, status, body))
 
     def _decode(self, block: bytes) -> dict[str, str]:
-        """Decode a header block, or return it from a cache, since equal blocks have equal headers without a dynamic
-        table.
+        """Decode a header block, caching the result. Without a dynamic table, equal blocks always decode to equal
+        headers.
         """
         found = self._blocks.get(block)
         if found is None:

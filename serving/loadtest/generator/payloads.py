@@ -34,8 +34,8 @@ MISSING_SHARE = 0.01
 def generate(
     known: pa.Table, schema: ModelSchema, num_rows: int, exponent: float, rng: np.random.Generator
 ) -> pa.Table:
-    """Generate rows from the column values in `known`, which has at least one row, one chunk and only the model's
-    columns.
+    """Generate rows from the column values in `known`. `known` must have at least one row, a single chunk, and only the
+    model's columns.
 
     The model's schema determines the columns that may have missing values. An exponent of 0 is a uniform distribution.
     """
@@ -101,7 +101,9 @@ def _unseen(distinct: pa.Array, count: int, rng: np.random.Generator) -> pa.Arra
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """Serialized requests whose ids are their positions, and `draws` [num_requests, batch_size], their row numbers."""
+    """Serialized requests, whose ids are their positions in `messages`. `draws` contains the row numbers of each
+    request, with shape [num_requests, batch_size].
+    """
 
     messages: list[bytes]
     draws: npt.NDArray[np.int64]
@@ -117,8 +119,8 @@ def lay_out(
     *,
     num_takers: int = 1,
 ) -> Requests:
-    """Sample and serialize requests from the rows of a table, which has one chunk and only columns that the model
-    takes.
+    """Sample rows of a table and serialize them as requests. The table must have a single chunk, and only the model's
+    columns.
 
     Args:
         count: desired number of requests, which is reduced if they would need too much memory or time.
@@ -155,7 +157,7 @@ def _check_layout(client: Client, rows: pa.Table, requests: Requests) -> None:
 
 
 def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: float = 0.0) -> npt.NDArray[np.int64]:
-    """Sample row numbers, optionally with a skew.
+    """Sample row numbers as an int64 array of the given shape, uniformly or with a skew.
 
     A skew of 0 draws every row once before any row is repeated. With a positive value, rows are ranked at random, and
     the frequency of a row falls with its rank to this power, as popularity does.
@@ -171,15 +173,15 @@ def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: 
 
 
 def can_be_cut(schema: ModelSchema) -> bool:
-    """Whether a large request can be split into smaller ones, because no list is padded to the maximum length in its
-    batch.
+    """Whether a large request can be split into smaller ones. It cannot if lists are padded to the maximum length in
+    their batch.
     """
     return all(-1 not in tensor.dims for tensor in (*schema.inputs, *schema.optional_inputs))
 
 
 def _parts(entry: Any, content: bytes, count: int) -> list[bytes]:
-    """Split a tensor's bytes into `count` parts with the same number of elements. Strings have a four-byte size
-    prefix.
+    """Split the serialized content of a tensor into `count` parts with equal numbers of elements. Each string has a
+    four-byte length prefix.
     """
     if entry.datatype != "BYTES":
         size = len(content) // count

@@ -1,4 +1,5 @@
-"""One client process that sends requests in a closed loop or when they are due (open loop), and counts responses.
+"""The send loop of one client process. It sends requests in a closed loop or on a schedule (open loop), and counts
+responses.
 
 In an open loop, latency counts from the time a request was due, whether it could be sent or not. A stalling server is
 thus charged for all requests that wait in the meantime, as it would be by users; a closed loop would send nothing in
@@ -24,7 +25,7 @@ Report = Callable[[dict[int, SliceRecord], int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The load of one process.
+    """The part of a load that one client process sends.
 
     Attributes:
         connect: function that opens the connection; must be picklable.
@@ -48,8 +49,8 @@ class Job:
 
 
 class Engine:
-    """The loop that runs a job. `clock` (shared by all processes and the transport) and `cpu_clock` (of this process)
-    are in nanoseconds.
+    """The loop that runs a job. Both clocks return nanoseconds: `clock` is shared with the transport and all processes,
+    `cpu_clock` measures this process.
 
     `report` is called with the counts since the last call, and the number of the first unfinished slice. `last_slice`
     returns the number of the last slice to run, once it is known.
@@ -79,7 +80,7 @@ class Engine:
         self._full_since_ns: int | None = None  # since when requests are due but too many are in flight
 
     def run(self, begin_ns: int) -> str:
-        """Send requests until the time limit, the last slice to run or a connection failure, then wait for the
+        """Send requests until the time limit, the end of the last slice or a connection failure, then wait for pending
         responses.
 
         Return why the connection failed before that; empty if it did not.

@@ -34,7 +34,7 @@ class Transport(Protocol):
 
     @property
     def failure(self) -> str:
-        """Why the connection has failed; empty while it is open."""
+        """The reason why the connection has failed, or an empty string while it is open."""
 
     @property
     def capacity(self) -> int:
@@ -52,7 +52,7 @@ class Transport(Protocol):
         """Wait up to `timeout_s` for data, and return the responses that have arrived."""
 
     def cancel(self, key: int) -> None:
-        """Give up a call; its response will never be returned."""
+        """Cancel a call, so that its response is never returned."""
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Client processes with one connection each, and the sum of their counts."""
+"""Run client processes, each with its own connection, and add up their counts."""
 
 import ctypes
 import gc
@@ -24,7 +24,9 @@ STOPPED = "stopped by Ctrl-C"
 
 
 def connect(name: str, url: str, path: str = INFER) -> Transport:
-    """Open a connection: `http2` needs the least client CPU, `grpcio` is what a Python program uses."""
+    """Open a connection with the transport `name`. `http2` uses the least client CPU time, and `grpcio` is what Python
+    programs use.
+    """
     if name == "http2":
         from rankline.serving.loadtest.generator.http2 import Http2Connection
 
@@ -266,7 +268,7 @@ def _run_job(pipe: Connection, job: Job) -> None:
 
 
 def _orders(pipe: Connection) -> Iterator[int | None]:
-    """Yield the number of the last slice to run, or None until the parent has sent it."""
+    """Yield the number of the last slice to run once the parent process has sent it, and None until then."""
     next_ns, last_slice = 0, None
     while True:
         now = time.perf_counter_ns()

@@ -40,7 +40,9 @@ def write_plot(report: BenchmarkReport, path: Path) -> None:
 
 
 def svg_pictures(report: BenchmarkReport) -> Iterator[str]:
-    """Yield the charts as SVG elements for a page, in its text color and without external references."""
+    """Yield the charts as SVG elements to embed in a page. They use the page's text color and have no external
+    references.
+    """
     if not any(result.num_requests for result in report.bench):
         return
     for draw in _PICTURES:
@@ -63,8 +65,8 @@ def _draw_throughput(axes: Axes, results: Sequence[LoadResult]) -> None:
 
 
 def _draw_over_load(axes: Axes, results: Sequence[LoadResult], names: Sequence[str], *, title: str, unit: str) -> None:
-    """Plot metrics against the load. With several batch sizes, plot only the last metric, with one line for each
-    size.
+    """Plot metrics against the load. If there are several batch sizes, plot only the last metric, with one line per
+    batch size.
     """
     key = _varying(results)
     groups = _series(results, key)
@@ -111,8 +113,8 @@ def _series(results: Sequence[LoadResult], key: str) -> Mapping[str, Sequence[Lo
 
 
 def _curves(results: Sequence[LoadResult]) -> dict[str, tuple[list[float], list[float]]]:
-    """Return the latency curve of each load: 1 / (1 - share), and milliseconds. Loads without reported latency are
-    omitted.
+    """Return the latency curve of each load, with 1 / (1 - share) as x and the latency in ms as y. Omit loads without
+    latencies.
     """
     found = {}
     for result in _some(results):

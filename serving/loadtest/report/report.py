@@ -122,8 +122,8 @@ class LoadResult:
         return LatencyHistogram.decode(self.histogram.encode())
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to built-in types, with metrics as top-level keys, and with latency intervals and withheld reasons
-        grouped.
+        """Convert to a dict of built-in types. Metrics are top-level keys, and latency intervals and reasons for
+        withheld metrics are nested dicts.
         """
         plain = asdict(self)
         del plain["metrics"]

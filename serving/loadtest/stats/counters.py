@@ -177,7 +177,7 @@ _MIN_ANSWERS = 50  # minimum per window for a meaningful median
 
 
 class Windows:
-    """Windows of a running measurement, updated at a cost that does not grow with its length.
+    """The windows of a running measurement. The cost of an update does not depend on the length of the measurement.
 
     Latencies are counted in the slice in which a request was due, so late responses still change earlier slices. The
     last windows are therefore read again whenever another window ends. Windows with too few responses are longer than
@@ -210,8 +210,8 @@ class Windows:
 
 
 def _agree(windows: Sequence[Sequence[SliceRecord]], tolerance: float) -> bool:
-    """Whether the throughput and median latency of all windows differ by at most `tolerance`, relative to the
-    lowest.
+    """Whether the throughputs of all windows, and also their median latencies, differ by at most `tolerance` relative
+    to the lowest value.
     """
     wholes = [SliceRecord.merged(slices) for slices in windows]
     rates_per_s = [whole.num_answered / (len(slices) * SLICE_S) for whole, slices in zip(wholes, windows, strict=True)]

@@ -17,7 +17,7 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric of each load.
+    """A metric that is computed for each load.
 
     Attributes:
         name: name in JSON, CSV and MLflow, such as p50_ms or rows_per_s. It ends with the unit. Metrics in ms are
@@ -62,7 +62,7 @@ class Metric:
 
 
 def latency_percentile(level: float, *, is_compared: bool = False, is_drawn: bool = False) -> Metric:
-    """Return the metric of a latency percentile, such as p99.9 for a level of 0.999."""
+    """Return the metric for a latency percentile, such as p99.9 for a level of 0.999."""
     label = f"p{100 * level:g}"
 
     def measure(run: Run) -> Estimate:
@@ -115,8 +115,8 @@ METRICS = {
 
 
 def measure_all(run: Run, refusal: str = "") -> dict[str, Estimate]:
-    """Compute all metrics of a run by name. If `refusal` is set, latencies have it as their reason instead of a
-    value.
+    """Return all metrics of a run, keyed by name. If `refusal` is given, latency metrics have no value, and `refusal`
+    is the reason.
     """
     return {
         name: Estimate(reason=refusal) if refusal and metric.is_latency else metric.measure(run)

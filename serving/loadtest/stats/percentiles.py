@@ -60,7 +60,7 @@ def percentile(slices: Sequence[LatencyHistogram], level: float) -> Estimate:
 
 
 def samples_needed(level: float) -> int:
-    """Return the minimum number of samples for which the percentile has a two-sided confidence interval."""
+    """Return the minimum number of samples needed for a two-sided confidence interval of the percentile at `level`."""
     return math.ceil(math.log(_TAIL) / math.log(max(level, 1 - level)))
 
 
@@ -102,7 +102,9 @@ def _student_t(freedom: float) -> float:
 
 
 def _overdispersion(slices: Sequence[LatencyHistogram], value_ns: int, level: float) -> float:
-    """Return the variance of the counts above the percentile relative to a binomial distribution, at least 1."""
+    """Return the ratio of the variance of the per-slice counts above the percentile to the binomial variance, at least
+    1.
+    """
     totals = np.asarray([histogram.total for histogram in slices])
     above = np.asarray([histogram.above(value_ns) for histogram in slices])
     totals, above = totals[totals > 0], above[totals > 0]

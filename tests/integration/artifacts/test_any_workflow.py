@@ -234,7 +234,7 @@ def test_request_refused_by_the_workflow_fails_alone(client: Client, rows: pa.Ta
         answers = list(pool.map(ask, range(16)))
     for i, answer in enumerate(answers):
         if i % 4 == 0:
-            assert "the ensemble could not run the request: lengths of 'history' do not fit its values" in answer
+            assert "the ensemble could not run the request: lengths of 'history' do not match its shape" in answer
         else:
             assert answer == pytest.approx([expected[i]], abs=SCORE_ROUNDING)
 

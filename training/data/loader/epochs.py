@@ -120,7 +120,7 @@ class ParquetLoader(Generic[T]):
         from rankline.workflows.nvt.fitted import OnlineWorkflow  # NVTabular takes seconds to import
 
         if "_epochs" in self.__dict__:
-            raise ConfigError("map was called after the loader was used. Call it before the first batch.")
+            raise ConfigError("map() was called after iteration had started. Call map() before the first batch.")
         self._transform = OnlineWorkflow(workflow, keep=list(self._dtypes))
         return self
 

@@ -222,7 +222,7 @@ def check_fixed_lists(path: str, schema: pa.Schema, error: Exception) -> None:
     fixed = [field.name for field in schema if pa.types.is_fixed_size_list(field.type)]
     if fixed and "Expected all lists to be of size" in str(error):
         raise DataError(
-            f"{path}: one of the fixed-size list columns {fixed} contains nulls. Fill them, or write the column "
+            f"{path}: one of the fixed-size list columns {fixed} contains nulls. Fill the nulls, or write the column "
             "as variable-size lists."
         ) from None
 

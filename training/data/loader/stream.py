@@ -143,7 +143,7 @@ class BatchStream:
         self._prefetch, self._num_threads = prefetch, num_threads
         self._columns, self._bucket_by = list(columns), bucket_by
         if bucket_by is not None and bucket_by not in self._columns:
-            raise ConfigError(f"bucket_by is {bucket_by!r}, expected one of the columns read: {self._columns}.")
+            raise ConfigError(f"bucket_by is {bucket_by!r}, expected one of the loaded columns: {self._columns}.")
         self._fill_nulls, self._cardinalities = dict(fill_nulls or {}), dict(cardinalities or {})
         self._finite = frozenset(finite)
         self._dtypes = {name: np.dtype(dtype) for name, dtype in (dtypes or {}).items()}
@@ -283,7 +283,7 @@ class BatchStream:
         where = f"{self._files.name(group)}: the workflow"
         if len(made) != len(table):
             raise DataError(
-                f"{where} returned {len(made)} rows for {len(table)} input rows. It must not add or drop rows while "
+                f"{where} returned {len(made)} rows for {len(table)} input rows, but must not add or drop rows while "
                 "loading. Filter the rows when preparing the data."
             )
         for name in self._columns:

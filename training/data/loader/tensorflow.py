@@ -157,7 +157,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         **options: "Unpack[StreamOptions]",
     ) -> None:
         if engine != "parquet":
-            raise ConfigError(f"engine is {engine!r}, but the loader reads only 'parquet'. Convert the files first.")
+            raise ConfigError(f"engine is {engine!r}, expected 'parquet'. Convert the files to Parquet first.")
         if list_layout not in _LAYOUTS:
             raise ConfigError(f"list_layout is {list_layout!r}, expected {' or '.join(_LAYOUTS)}.")
         if feature_columns is not None:
@@ -216,7 +216,8 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
             raise ConfigError("the loader uses threads and cannot run in another process. Omit use_multiprocessing.")
         if self._epochs.is_resuming:
             raise ConfigError(
-                "batches cannot be indexed after load_state_dict. Iterate over the loader, or pass as_dataset() to fit."
+                "batches cannot be indexed after load_state_dict. Iterate over the loader, or pass "
+                "loader.as_dataset() to fit()."
             )
         epoch = self._epochs.epoch
         with self._turn:
@@ -348,8 +349,8 @@ def _described_by(feature_columns: Sequence[Any]) -> tuple[list[str], list[str],
                 cardinalities[ids.key] = ids.number_buckets
         else:
             raise ConfigError(
-                f"feature column {column.name!r} is a {kind}, expected numeric_column or a "
-                "categorical_column_with_identity, _hash_bucket or _vocabulary. Pass cat_names and cont_names "
+                f"feature column {column.name!r} is a {kind}, expected a numeric column or a "
+                "categorical identity, hash-bucket or vocabulary column. Pass cat_names and cont_names "
                 "instead."
             )
     return cat_names, cont_names, cardinalities

@@ -317,7 +317,8 @@ def _layout_of(
     if len(set(with_nnzs.values())) > 1:
         odd = next(path for path, is_block in with_nnzs.items() if not is_block)
         raise DataError(
-            f"{odd} has one row per record, but other files have blocks of rows. Convert all files again in one run."
+            f"{odd} has one row per record, but other files have a block of rows per record. "
+            "Convert all files again in one run."
         )
     kind = _LISTS[tensor_dtype(counted)][0]
     layout = Layout(
@@ -449,7 +450,7 @@ class TFRecordLoader:
             if number < 1:
                 raise ConfigError(f"{name} is {number}, expected a positive integer.")
         if not files:
-            raise DataError("the loader got no TFRecord files. Pass at least one.")
+            raise DataError("no TFRecord files were passed to the loader. Pass at least one.")
         limit_tensorflow_memory()
         self.num_rows = num_rows // batch_size * batch_size if drop_last else num_rows
         check_any_batch(self.num_rows, batch_size, all_rows=num_rows)

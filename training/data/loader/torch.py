@@ -238,7 +238,7 @@ def existing_device(device: torch.device | str | int | None) -> torch.device:
             f"device is {device!r}, expected a PyTorch device such as 'cpu' or 'cuda': {reason}"
         ) from None
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU. Omit it, or pass 'cpu'.")
+        raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU. Omit device, or pass 'cpu'.")
     return found
 
 

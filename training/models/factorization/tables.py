@@ -133,7 +133,7 @@ def _place(spec: FeatureSpec, model: TablesConfig, role: str, name: str | None) 
     singles = [feature.name for feature in spec.categorical if not feature.is_list]
     if name not in singles:
         raise SpecError(
-            f"model {model.name!r} needs a column of single {role} ids, got {name!r}. Set {role}_column. "
+            f"model {model.name!r} requires a column with one {role} id per row, got {name!r}. Set {role}_column. "
             f"Available: {', '.join(singles) or 'none'}."
         )
     return names.index(name)

@@ -32,8 +32,8 @@ def kind_of(column: Any) -> str:
     if hasattr(categorical, "number_buckets"):  # only identity columns have it
         return "embedding" if hasattr(column, "combiner") else "indicator"
     raise ConfigError(
-        f"DenseFeatures got {type(column).__name__}, expected numeric_column, or embedding_column or indicator_column "
-        "over categorical_column_with_identity."
+        f"DenseFeatures got {type(column).__name__}, expected numeric_column, or categorical_column_with_identity "
+        "wrapped in embedding_column or indicator_column."
     )
 
 

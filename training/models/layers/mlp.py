@@ -83,7 +83,7 @@ class Mlp(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     def __init__(self, units: Sequence[int], activation: str = PRELU, dropout: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if activation not in ACTIVATIONS:
-            raise ConfigError(f"activation is {activation!r}. Available: {', '.join(ACTIVATIONS)}.")
+            raise ConfigError(f"unknown activation {activation!r}. Available: {', '.join(ACTIVATIONS)}.")
         self.units, self.activation, self.dropout = tuple(units), activation, dropout
         self._layers = []
         for width in self.units:

@@ -26,7 +26,7 @@ class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         shape = input_shape[0]
         if shape[1] is None:
             raise ConfigError(
-                f"{type(self).__name__} got histories of unknown length, expected a fixed length. Truncate them."
+                f"{type(self).__name__} got histories of unknown length, expected a fixed length. Pad or truncate them."
             )
         self._kernel = self.add_weight("kernel", (shape[-1], 3 * self.units), initializer="glorot_uniform")
         self._recurrent = self.add_weight("recurrent_kernel", (self.units, 3 * self.units), initializer="orthogonal")

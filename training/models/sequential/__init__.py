@@ -52,7 +52,7 @@ class EvolutionConfig(SequentialConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DIENConfig(EvolutionConfig):
-    """Config of DIEN: interests that evolve over the latest items. Earlier items are ignored."""
+    """Config for DIEN, which models how interests evolve over the most recent items. Earlier items are ignored."""
 
     name: ClassVar[str] = "dien"
     network: ClassVar[str] = "rankline.training.models.sequential.network:build_dien"

@@ -38,8 +38,8 @@ def check(spec: FeatureSpec, model: SequentialConfig) -> None:
     check_rows(spec, model)
     if others := [feature.name for feature in (*spec.channel(CATEGORICAL), *spec.continuous)]:
         raise SpecError(
-            f"model {model.name!r} supports only ids of users, items and histories, got {others} in other channels. "
-            "Omit these features, or move ids to channel 'user_features'."
+            f"model {model.name!r} supports only ids of users, items and histories; {others} are in other channels. "
+            "Omit these features, or move the ids to channel 'user_features'."
         )
 
 

@@ -110,7 +110,7 @@ def _rows(table: nn.Module, ids: Any) -> torch.Tensor:
 
 
 def _start_uniform(table: nn.Module, scale: float) -> None:
-    """Initialize ids uniformly in ± `scale`, and reserved ids with zero, so that an untrained id contributes zero."""
+    """Initialize the weights of ids uniformly in [-`scale`, `scale`], and the weights of reserved ids to zero."""
     weight = cast(torch.Tensor, table.weight)
     nn.init.uniform_(weight, -scale, scale)
     with torch.no_grad():

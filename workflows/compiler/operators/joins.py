@@ -94,7 +94,7 @@ def _find(op: Any, columns: Columns, on: Sequence[str], keys: pd.DataFrame) -> K
     if lists := [name for name in on if columns[name].is_list]:
         raise LoweringError(f"{what}: {lists} contain lists, expected one key per row.")
     if not len(keys):
-        raise LoweringError(f"{what}: the table to join has no rows. Provide a table with at least one.")
+        raise LoweringError(f"{what}: the table to join has no rows. Provide a table with at least one row.")
     return find([columns[name] for name in on], [column_of(keys[name]) for name in keys.columns], what=what)  # type: ignore[misc]
 
 

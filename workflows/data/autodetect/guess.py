@@ -192,7 +192,7 @@ def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tupl
     if {name.lower() for name in names} <= {*TRUE, *FALSE}:
         if len({name.lower() in TRUE for name in names}) < 2:
             raise DataError(
-                f"label {column.name!r} contains only {names}, which all mean the same. Pass another column with "
+                f"label {column.name!r} contains only {names}, which all mean the same thing. Pass another column with "
                 "--label."
             )
         positive = next(name for name in names if name.lower() in TRUE)

@@ -126,7 +126,9 @@ def generate_criteo(
     """
     check_size(num_rows, seed)
     if not 0 < cardinality_scale <= _MAX_SCALE:
-        raise ConfigError(f"cardinality_scale is {cardinality_scale}, expected above 0 and at most {_MAX_SCALE}.")
+        raise ConfigError(
+            f"cardinality_scale is {cardinality_scale}, expected a number above 0 and at most {_MAX_SCALE}."
+        )
     clear_truth(directory)
     rng = np.random.default_rng(seed)
     world = _make_world(cardinality_scale, rng)
@@ -193,7 +195,7 @@ def _draw_missing(shares: Sequence[float], num_rows: int, rng: np.random.Generat
 
 
 def _draw_ids(count: int, num_rows: int, rng: np.random.Generator) -> Ints:
-    """Sample ids in [0, count) by Zipf's law, since floor((count + 1)^u) for uniform u equals k with probability ~
+    """Sample ids in [0, count) from an approximate Zipf distribution: floor((count + 1)^u) is k with probability ~
     1/k.
     """
     places = np.exp(rng.random(num_rows) * math.log(count + 1)).astype(np.int64)

@@ -259,7 +259,7 @@ def _check_header(file: _TextFile) -> None:
         for other in found:
             if other.strip().casefold() == name.casefold():
                 raise DataError(
-                    f"{file.path} has a column {other!r}, expected {name!r}. Rename the column in the first line."
+                    f"{file.path} has a column named {other!r}, expected {name!r}. Rename the column in the first line."
                 )
         raise DataError(
             f"{file.path} has no column {name!r}. Found {', '.join(found)}; expected {', '.join(file.schema.names)} in "

@@ -104,8 +104,8 @@ class ColumnConfig:
             )
         if (self.role == "vector") != (self.length > 0):
             raise ConfigError(
-                f"role {self.role} has length {self.length}. Role vector requires a 'length', the number of values, "
-                "and other roles must omit it."
+                f"role {self.role} has length {self.length}. Role vector requires 'length' (number of values), "
+                "and other roles must omit 'length'."
             )
         if (self.role == "timestamp") != (self.type == "timestamp") and self.role not in ("ignored", "group"):
             raise ConfigError(
@@ -146,15 +146,15 @@ class LabelConfig:
     def __post_init__(self) -> None:
         if self.task == "binary" and len(self.classes) not in (0, 2):
             raise ConfigError(
-                f"a binary label has classes {list(self.classes)}, expected two classes, or none for values 0 and 1."
+                f"a binary label has classes {list(self.classes)}, expected exactly two, or none for values 0 and 1."
             )
         if self.task == "regression" and self.classes:
             raise ConfigError(
-                f"a regression label has classes {list(self.classes)}, expected none because it is a number."
+                f"a regression label has classes {list(self.classes)}, expected none because the label is a number."
             )
         if self.task == "multiclass" and len(self.classes) < 2:
             raise ConfigError(
-                f"a multiclass label has classes {list(self.classes)}, expected the names of all classes."
+                f"a multiclass label has classes {list(self.classes)}, expected at least two class names."
             )
         if len(set(self.classes)) < len(self.classes):
             raise ConfigError(f"classes {list(self.classes)} contains a duplicate. List each class once.")
@@ -188,11 +188,11 @@ class TableConfig:
 
     def __post_init__(self) -> None:
         if not self.labels:
-            raise ConfigError("labels is empty, expected the column to predict.")
+            raise ConfigError("labels is empty, expected at least one column to predict.")
         if both := sorted(name for name in self.labels if name in self.columns and self.columns[name].is_feature):
             raise ConfigError(f"{both} are both labels and features. Remove them from columns, or set role ignored.")
         if not self.features:
-            raise ConfigError("no column is a feature. Set a role other than ignored for at least one.")
+            raise ConfigError("no column is a feature. Set a role other than ignored for at least one column.")
         for name in self.features:
             why = not_in_requests(name)
             if name == SCORE and [label.task for label in self.labels.values()] == ["binary"]:
@@ -210,7 +210,9 @@ class TableConfig:
                         f"columns.{name}.of is {column.of!r}, which contains no ids. Set it to a column of ids."
                     )
         if self.time is not None and self.columns[self.time].type not in ("timestamp", "int", "float"):
-            raise ConfigError(f"time is {self.time!r}, of type {self.columns[self.time].type}, expected a timestamp.")
+            raise ConfigError(
+                f"time is column {self.time!r} of type {self.columns[self.time].type}, expected a timestamp."
+            )
 
     @property
     def features(self) -> dict[str, ColumnConfig]:

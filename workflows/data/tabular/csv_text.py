@@ -176,7 +176,7 @@ def _fault(row: _Row, names: Sequence[str], numeric: set[int], config: FilesConf
 
 
 def _swallows(row: _Row, num_cells: int, numeric: set[int], config: FilesConfig) -> bool:
-    """Whether the lines of a row look like separate rows, with the expected number of cells and numbers in the numeric
+    """Whether each line of a multi-line row looks like a row of its own, with all cells and with numbers in numeric
     columns.
     """
     if not _is_well_quoted(row.lines, config):

@@ -114,7 +114,7 @@ def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
         got = " and ".join(str(each or "unknown") for each in (found, *others))
         shown = ", ".join(path.name for path in paths[:3])
         raise ConfigError(
-            f"the format of {shown} is {got}, expected csv, parquet or jsonl. Provide files of one format."
+            f"the format of {shown} is {got}, expected csv, parquet or jsonl. Provide files in a single format."
         )
     return replace(config, format=found)
 

@@ -222,7 +222,7 @@ class TableRequests:
         if unknown:
             raise DataError(f"{unknown} are not features. Expected {list(features)}.{hint}")
         if missing:
-            raise DataError(f"the row lacks {missing}. Expected {list(features)}; pass an empty string if missing.")
+            raise DataError(f"the row lacks {missing}. Expected {list(features)}; pass '' for a missing value.")
         for name, text in texts.items():
             separator = features[name].separator
             is_other = re.match(r"\[.*\]$", text) or (separator not in text and re.search("[|;,]", text))
@@ -248,8 +248,8 @@ def _reading_of(choices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[Path]]:
-    """Return a remark for each column that some files lack, with the list of these files. Raise if all files lack a
-    column.
+    """Return a remark for each column that is missing from some files. Raise DataError if one is missing from all
+    files.
     """
     wanted = [*reading.columns, *reading.labels]
     lacking: dict[str, list[Path]] = {name: [] for name in wanted}

@@ -367,7 +367,7 @@ class Plan::Impl {
       if (input.mask >= 0) {
         const Tensor& mask = given[static_cast<size_t>(input.mask)];
         if (mask.data != nullptr && values.data != nullptr && mask.width != values.width) {
-          throw RequestError("valid of " + Quoted(input.name) + " does not fit its values.");
+          throw RequestError("valid of " + Quoted(input.name) + " does not match its values.");
         }
       }
     }
@@ -412,7 +412,7 @@ class Plan::Impl {
     auto* valid = scratch.Take<uint8_t>(rows);
     for (int64_t i = 0; i < rows; ++i) {
       if (length[i] < kMissingList || length[i] > values.width) {
-        throw RequestError("lengths of " + Quoted(input.name) + " do not fit its values [" + std::to_string(rows) +
+        throw RequestError("lengths of " + Quoted(input.name) + " do not match its shape [" + std::to_string(rows) +
                            ", " + std::to_string(values.width) + "]: " + std::to_string(length[i]) + " in row " +
                            std::to_string(i) + ".");
       }

@@ -50,7 +50,7 @@ class UnloadedFunction:
             )
         if self._where.startswith("Bucketize"):
             raise ArtifactError(
-                f"{self._where} stores its boundaries in a function saved with its code, which Rankline does not "
+                f"{self._where} stores its boundaries in a function that was saved as code, which Rankline does not "
                 "run; use rankline.workflows.nvt.operators.Bucketize, which stores them as data."
             )
         raise ArtifactError(

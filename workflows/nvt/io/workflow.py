@@ -90,7 +90,7 @@ def check_loadable(workflow: nvt.Workflow) -> None:
     for kind in {type(node.op) for node in _nodes(workflow.graph)}:
         if not has_rule(kind.__module__, kind.__qualname__):
             raise ConfigError(
-                f"a saved workflow with {kind.__module__}.{kind.__qualname__} could not be loaded. Register the "
+                f"a saved workflow that uses {kind.__module__}.{kind.__qualname__} could not be loaded. Register the "
                 f"class in the entry-point group {GROUP} of an installed package: {kind.__name__.lower()} = "
                 f'"{kind.__module__}:{kind.__qualname__}".'
             )

@@ -38,7 +38,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         keys = self.items[key]
         if not len(keys) or keys.isna().any() or keys.duplicated().any():  # is_unique truncates strings at NUL
             raise DataError(
-                f"{key} has {len(keys)} items, {keys.isna().sum()} missing and {keys.duplicated().sum()} "
+                f"{key} has {len(keys)} items, including {keys.isna().sum()} missing and {keys.duplicated().sum()} "
                 "repeated, expected one or more distinct items."
             )
         self._index = pd.Index(keys)

@@ -7,7 +7,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """The class that Triton's Python backend loads. The model has one input `x` and one output `y` of the same type."""
+    """The model class for Triton's Python backend. A model has one input `x` and one output `y` of the same type."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         pass

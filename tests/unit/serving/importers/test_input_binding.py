@@ -99,7 +99,7 @@ REFUSED = {
         r"features \['usr'\].*Did you mean 'user' by 'usr'\? .*--rename COLUMN=usr",
     ),
     "a rename of nothing": ([Input(name="user")], {"usr": "user"}, "expected columns of the workflow"),
-    "a rename to nothing": ([Input(name="user")], {"user": "id"}, "expected inputs of the model"),
+    "a rename to nothing": ([Input(name="user")], {"user": "id"}, r"names unknown inputs \['id'\]\. The model"),
     "strings": ([Input(name="user", dtype="object", shape=(None,))], {}, "strings are not supported"),
     "lengths that wrap around": (
         [Input(name="tags" + NNZS, dtype="int8", shape=(None, 1))],

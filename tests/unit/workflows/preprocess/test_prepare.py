@@ -174,7 +174,7 @@ def test_choice_out_of_range_is_refused(choice: dict[str, object], message: str)
 
 def test_options_of_another_kind_of_data_are_refused(raw: RawData, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="movielens expects RowsConfig, got SequenceConfig, because its raw rows stay rows"
+        ConfigError, match="movielens expects RowsConfig, got SequenceConfig, because its rows are not encoded"
     ):
         prepare(MOVIELENS, raw, tmp_path / "prepared", encoding=SequenceConfig(negatives=4))
     assert not list(tmp_path.iterdir())

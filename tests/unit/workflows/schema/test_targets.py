@@ -101,7 +101,7 @@ def test_label_may_be_missing_where_there_are_others() -> None:
     [
         (Head("y"), [1, 1], r"every label in the valid split is 1\.0, but a model needs both classes"),
         (PRICE, [2.5, 2.5], r"label 'price' is 2\.5 in the whole"),
-        (PRICE, [np.nan], "the valid split has the label 'price'"),
+        (PRICE, [np.nan], "the valid split has a value for label 'price'"),
     ],
 )
 def test_split_that_shows_nothing_is_refused(head: Head, labels: list[float], message: str) -> None:
