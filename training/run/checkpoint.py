@@ -98,7 +98,9 @@ class Checkpoint:
     def of(
         cls, header: Mapping[str, Any], fingerprint: str, *, state: Sequence[Array], best: Sequence[Array]
     ) -> "Checkpoint":
-        """Build a checkpoint from its header and its arrays, given in the order of the names in the header."""
+        """Build a checkpoint from its header and arrays. The `state` arrays must be in the order of their names in the
+        header.
+        """
         header = {"chosen": {}, **header}  # earlier versions lack it
         return cls(
             fingerprint=fingerprint,
@@ -185,7 +187,7 @@ def refuse_to_replace(path: Path) -> None:
 
 
 class Reader:
-    """The batches of a run, which can start in the middle of an epoch."""
+    """An iterable over a run's batches that can start in the middle of an epoch."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -332,7 +334,7 @@ class Generation:
 
 
 def resized(checkpoint: Checkpoint, reader: Reader) -> Checkpoint:
-    """Convert a checkpoint to another number of workers, at the same fraction of the epoch.
+    """Adapt a checkpoint to a different number of workers, keeping its relative position in the epoch.
 
     Steps are converted as if these workers had run from the start, so that the learning rate decays to the end of the
     run. Some rows of this epoch may be read twice and others not at all, because each number of workers splits the rows

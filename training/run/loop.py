@@ -1,4 +1,4 @@
-"""The epochs of a training run: train, evaluate, report, write checkpoints and stop. Independent of the framework."""
+"""The framework-independent training loop: train each epoch, evaluate, report, write checkpoints and stop."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ class OpenData:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """The length of a fit, and the split on which its epochs are evaluated.
+    """The number of epochs of a fit, and when and on which split it is evaluated.
 
     Attributes:
         epochs: maximum number of epochs.
@@ -210,8 +210,8 @@ class TrainingRun:
         return now
 
     def _figures(self, now: "_Sums", last: "_Sums") -> dict[str, float]:
-        """Return the metrics of the steps between two reports. If steps have no loss of their own, the epoch's loss is
-        used.
+        """Return the metrics of the steps between two reports, with the epoch's loss for models that do not learn in
+        steps.
         """
         num_rows = now.mark.num_rows - last.mark.num_rows
         of_steps = (now.loss_sum - last.loss_sum) / num_rows
@@ -294,7 +294,7 @@ class TrainingRun:
 
 
 class _Sums(NamedTuple):
-    """Running totals of rows and losses at a point of the run."""
+    """Running totals of rows and losses at one point in the run."""
 
     mark: Mark
     loss_sum: float
@@ -302,7 +302,7 @@ class _Sums(NamedTuple):
 
 
 def inner_spec(spec: FeatureSpec, data: PreparedData) -> FeatureSpec:
-    """Return a spec with two splits: "inner" is the holdout, and "train" has the other training rows.
+    """Return a spec that splits the training rows into the holdout, "inner", and the other rows, "train".
 
     A model trains on the other training rows to find the best epoch; `rankline.training.run.train` then trains another
     one on all of them for as many epochs, so validation metrics stay unbiased (Hastie et al. 2009, "The Elements of
@@ -328,7 +328,7 @@ def evaluate(
     world: Communicator = SOLO,
     first_rows: FirstRows | None = None,
 ) -> dict[str, float]:
-    """Score a split, with the averaged weights if there are any, and compute its metrics.
+    """Score a split, using the averaged weights if available, and compute its metrics.
 
     Raises:
         DataError: the labels do not fit the heads, or the split has only one class.

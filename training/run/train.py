@@ -232,7 +232,7 @@ class _Job:
 
     @property
     def checkpoint_every(self) -> int:
-        """Number of steps between checkpoints, or 0 for no checkpoints. Elastic runs always write them."""
+        """Number of steps between checkpoints, or 0 for none. Elastic runs always write checkpoints."""
         return self.session.checkpoint_every or (self.workers.commit_every if self.workers.is_elastic else 0)
 
 
@@ -279,7 +279,9 @@ def _checked(
 
 
 def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
-    """Return the checkpoint to resume from. If there is none, raise an error if a checkpoint would be overwritten."""
+    """Return the checkpoint to resume from, or None for a new run. Raise an error if a new run would overwrite a
+    checkpoint.
+    """
     found = None
     if job.is_first:
         # The launcher may not know of a checkpoint written just before the last generation ended.
@@ -316,7 +318,9 @@ def _opened(job: _Job, open_split: Callable[..., Batches], spec: FeatureSpec) ->
 
 
 class _Fitting:
-    """The one or two fits of a run: one to choose the number of epochs, if rows are held out, and one to publish."""
+    """The fits of a run. If rows are held out, a first fit chooses the number of epochs. The last fit trains the
+    published model.
+    """
 
     def __init__(
         self, job: _Job, log: RunLog, observer: Observer, progress: Progress, resumed: Checkpoint | None
@@ -456,7 +460,7 @@ def _log_inputs(job: _Job, log: RunLog) -> None:
 
 
 def _log_generation(job: _Job, log: RunLog, generation: Generation, resumed: Checkpoint | None) -> None:
-    """Log the number of workers from this step on, and why it changed."""
+    """Log the number of workers starting at this step, and the reason for the change."""
     size, step = job.world.size, resumed.position.step if resumed else 0
     if generation.number:  # before the metric, so that a number never lacks its reason if a worker dies in between
         log.note(

@@ -41,12 +41,12 @@ class TrackingConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, str | None], directory: Path) -> "TrackingConfig":
-        """Build a config from the output of `to_dict`. `directory` is the work directory that contained it."""
+        """Build a config from the output of `to_dict` and the current path of its work directory."""
         server = values.get("server")  # earlier versions kept the password
         return cls(**{**values, "directory": directory, "server": server and without_credentials(server)})  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, str | None]:
-        """Return JSON-serializable values, without the directory, because it may be moved."""
+        """Return the config as JSON-serializable values, excluding the directory, which may be moved."""
         return {name: value for name, value in vars(self).items() if name != "directory"}
 
     @property
@@ -75,5 +75,5 @@ def journals_of(directory: Path) -> Path:
 
 
 def artifacts_of(directory: Path) -> Path:
-    """Return the directory in which the local MLflow store of a work directory keeps artifacts."""
+    """Return the artifact directory of a work directory's local MLflow store."""
     return directory / "mlartifacts"

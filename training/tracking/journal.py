@@ -127,7 +127,7 @@ class Journal:
         return folder
 
     def sync(self) -> None:
-        """Sync all entries, and the files that they refer to, to disk."""
+        """Sync all entries to disk, together with the files that they reference."""
         with self._guard:
             folders, self._unsynced = self._unsynced, []
         for folder in folders:
@@ -184,7 +184,7 @@ def undelivered(directory: Path, failure: str) -> str:
 
 
 def journal_of(journals: Path, run_id: str) -> Journal | None:
-    """Return the remaining journal of a run, or None if the store has the complete run."""
+    """Return a run's journal if it has not been fully uploaded, otherwise None."""
     for left in left_in(journals):
         if run_id in (left.directory.name, left.delivered.run_id):
             return Journal(left.directory)

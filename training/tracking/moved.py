@@ -16,7 +16,7 @@ _LOCATIONS = (
 
 
 def adopt_artifacts(store: Path) -> None:
-    """Point a store's artifact locations at the directory next to the store.
+    """Rewrite a store's artifact locations to point to the artifact directory next to the store.
 
     MLflow stores absolute locations, so a moved or copied store would write artifacts into the original directory. A
     store that is not writable stays unchanged.

@@ -50,9 +50,7 @@ _ANSWERS_LATER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EX
 
 
 def client_of(uri: str) -> MlflowClient:
-    """Return a client that fails within seconds if the server does not respond, creating the file store if it is
-    missing.
-    """
+    """Return a client that fails within seconds if the server does not respond. A missing file store is created."""
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would overwrite a progress bar
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)
     if file := file_of(uri):
@@ -115,7 +113,7 @@ def _runs_called(client: MlflowClient, experiments: list[str], own_id: str) -> l
 
 
 class Delivery:
-    """An ordered upload of a journal's entries to a store, which can be retried safely.
+    """Uploads a journal's entries to a store in order. The upload can be retried safely.
 
     A response can be lost after the store has processed the request, so uploads must be idempotent. A metric is
     identified by name, step, time and value, which MLflow's database stores once (its primary key), and the times come
@@ -418,7 +416,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def _config_of(journal: Journal, opening: Mapping[str, Any]) -> TrackingConfig:
-    """Return the tracking config saved in a journal, with file stores located in the journal's work directory."""
+    """Return the tracking config saved in a journal, with the journal's work directory as its directory."""
     return TrackingConfig.from_dict(opening["config"], journal.directory.parents[1])
 
 

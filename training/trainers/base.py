@@ -98,8 +98,8 @@ class Trainer(ABC):
         """
 
     def loss_sum(self) -> float:
-        """Return the cumulative training loss over the rows of all workers, each row's loss taken at the step that used
-        it.
+        """Return the cumulative training loss over the rows of all workers. Each row contributes the loss computed in
+        its training step.
         """
         return float(self._loss_sum)
 
@@ -116,13 +116,13 @@ class Trainer(ABC):
         """Return the number of weights in embedding tables and the number of all other weights."""
 
     def average(self) -> None:
-        """Add the current weights to their running average. Does nothing unless `weight_averaging` is set."""
+        """Add the current weights to their running average if `weight_averaging` is set."""
         if self._average is not None:
             self._average.update()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Make `score` use the averaged weights within the block. Does nothing if weights are not averaged."""
+        """Make `score` use the averaged weights, if available, within the block."""
         if self._average is not None:
             self._average.swap()
         try:
@@ -133,13 +133,15 @@ class Trainer(ABC):
 
     @abstractmethod
     def score(self, inputs: Mapping[str, Any]) -> Array:
-        """Return the concatenated outputs of all heads, of shape (N,) for a single output, otherwise (N, sum of
+        """Return the concatenated outputs of all heads. The shape is (N,) for a single output, otherwise (N, sum of
         widths).
         """
 
     @abstractmethod
     def array(self, tensor: Any) -> Array:
-        """Convert a batch tensor to an array of shape (N,) for one value per row, otherwise (N, values)."""
+        """Convert a batch tensor to an array of shape (N,) if it has one value per row, otherwise (N, values per
+        row).
+        """
 
     @abstractmethod
     def weights(self) -> Sequence[Array]:
@@ -151,7 +153,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def state(self) -> Mapping[str, Array]:
-        """Return everything needed to resume a run exactly with the same config: weights and their average, optimizer
+        """Return the state from which a run with the same config resumes exactly: weights and their average, optimizer
         state, loss scale, loss sums, and dropout generators.
         """
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ArrayLoader(ParquetLoader[tuple[dict[str, Column], Array]]):
-    """Batches of prepared Parquet files as NumPy arrays.
+    """A loader of prepared Parquet files that yields batches of NumPy arrays.
 
     A batch is `(inputs, labels)`. `inputs` maps names to ids int64 (N,), numbers float32 (N,) or lists (`Ragged`).
     `labels` is float32 (N,), or (N, number of labels).
@@ -48,7 +48,7 @@ class ArrayLoader(ParquetLoader[tuple[dict[str, Column], Array]]):
 
 
 class InMemoryTrainer(Trainer):
-    """A trainer that keeps the rows of the first epoch in memory and fits another part of the model after each epoch.
+    """A trainer that keeps the rows of the first epoch in memory and fits the next part of the model after each epoch.
 
     The same rows in the same order give the same model, so the saved state consists of the rows. The loss of an epoch
     is computed on all rows at its end.

@@ -176,8 +176,8 @@ class TensorFlowTrainer(Trainer):
         return _traced(network.score, {name: self._inputs[name] for name in self._scored})
 
     def _state_variables(self) -> dict[str, Any]:
-        """Return the variables to save, by name. Names contain positions because Keras numbers layers differently in
-        each model.
+        """Return a dict of the variables to save, keyed by name. Names contain positions because Keras numbers layers
+        differently in each model.
         """
         # The learning rate comes from the config, so that a run can resume with a lower one.
         slots = [variable for variable in self._optimizer.variables if _short_name(variable) != "learning_rate"]
@@ -235,7 +235,7 @@ class TensorFlowTrainer(Trainer):
 
 
 class _Network:
-    """A model split into two functions: the feature lookup, and the dense network, which may be compiled with XLA."""
+    """A model split into a feature lookup and a dense network, which may be compiled with XLA."""
 
     def __init__(self, model: Any, heads: Sequence[Head], *, xla: bool) -> None:
         self._heads = heads
@@ -254,8 +254,8 @@ class _Network:
         return self._head_score(self._look_up(inputs))
 
     def gradients(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any]]:
-        """Return the loss and its extra terms as float32 scalars, and the gradients of `weights` multiplied by
-        `scale`.
+        """Return the loss and its extra terms as float32 scalars, and the gradients with respect to `weights`, scaled
+        by `scale`.
         """
         with tf.GradientTape() as tape:
             rows = self._look_up(inputs)

@@ -63,7 +63,7 @@ def _values(gradient: Any) -> Any:
 
 
 class PlainSGD(keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow has no types
-    """Stochastic gradient descent without momentum that updates only the table rows used by a batch.
+    """Momentum-free stochastic gradient descent that updates only the table rows used by a batch.
 
     The SGD of Keras 2 stores a momentum for every weight even if momentum is 0, and reads or writes whole tables three
     times per step because of it. In addition, the base class applies a weight decay of 0 unless it is None, which takes
@@ -203,7 +203,7 @@ def make_optimizer(
     table_lr_scale: float | None = None,
     weight_decay: float = 0.0,
 ) -> Any:
-    """Build an optimizer by its name in `OPTIMIZERS`."""
+    """Build the optimizer with the given name in `OPTIMIZERS`."""
     check_optimizer(name, table_lr_scale, OPTIMIZERS)
     optimizer = OPTIMIZERS[name](learning_rate, table_lr_scale, batch_size)
     if weight_decay:

@@ -80,7 +80,7 @@ class Computed(Expression):
 
 @dataclass(frozen=True, eq=False)
 class Lookup(Expression):
-    """A lookup of table rows. If `rows` contains lists, each table row is a list element."""
+    """A column looked up in `table` at the row numbers in `rows`. Lists of row numbers yield lists."""
 
     rows: Expression
     table: AnyColumn
@@ -101,7 +101,7 @@ Lowering: TypeAlias = Callable[[Any, nvt.ColumnSelector, Columns], Columns]
 
 
 def apply(step: Step, *columns: Expression) -> Expression:
-    """Apply a step to columns, or directly to their tables if all columns look up the same rows."""
+    """Apply a step to columns, or directly to the underlying tables if all columns are lookups of the same rows."""
     lookups = [column for column in columns if isinstance(column, Lookup)]
     if len(lookups) == len(columns) and len({id(column.rows) for column in lookups}) == 1:
         rows = lookups[0].rows
@@ -129,15 +129,16 @@ class KeyMatch:
         return self.look_up_table(take_or_missing(column, self.positions))
 
     def look_up_table(self, table: AnyColumn) -> Lookup:
-        """Look up `table`, which has one entry per table row, including the rows for unknown and missing keys."""
+        """Return a lookup in `table`, a column with one entry per table row, including the rows for unknown and missing
+        keys.
+        """
         if isinstance(self.rows, Lookup):
             return Lookup(self.rows.rows, Take(table=table).run(self.rows.table))
         return Lookup(self.rows, table)
 
 
 def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, num_unknown: int = 1) -> KeyMatch:
-    """Look up the keys formed by one or more columns among the known `keys`. A list column cannot be combined with
-    others.
+    """Match the values of one or more columns against the known `keys`. A list column must be the only column.
 
     Missing equals missing, as in a pandas merge. Numbers of different dtypes are equal if their values are. More than
     one table row for unknown keys is possible for a single column only.

@@ -16,7 +16,7 @@ def quality_interval(low: float, high: float) -> str:
 
 
 def listed(texts: Sequence[str], most: int, separator: str = ", ") -> str:
-    """Join the first `most` strings, followed by the number of remaining ones."""
+    """Join the first `most` strings, and append the number of strings left out, if any."""
     return separator.join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
@@ -29,8 +29,8 @@ _MIN_SIMILARITY = 0.75  # accepts two swapped letters in a word of four
 
 
 def did_you_mean(wrong: Iterable[str], right: Iterable[str]) -> str:
-    """Return a suggestion with a leading space to append to an error message, or an empty string if no name is
-    similar.
+    """Return a "Did you mean …?" suggestion with a leading space, for appending to a message, or an empty string if no
+    name is similar.
     """
     known = {_letters(name): name for name in right}
     closest = ((name, get_close_matches(_letters(name), known, n=1, cutoff=_MIN_SIMILARITY)) for name in wrong)

@@ -25,7 +25,7 @@ def busyness(
     sleep: Callable[[float], None] = time.sleep,
     load: Callable[[], tuple[float, ...]] = os.getloadavg,
 ) -> str:
-    """Measure the machine's load for half a second and describe it, or return an empty string if the machine is
+    """Measure the machine's load for half a second and return a description, or an empty string if the machine is
     idle.
     """
     with suppress(OSError, ValueError, IndexError):
@@ -55,7 +55,7 @@ _GIVE_BACK = ((_MMAP_MAX, 1 << 16), (_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOL
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory for the next batch instead of returning it to Linux, for the lifetime of this process.
+    """Make this process keep freed memory for reuse by later batches instead of returning it to the kernel.
 
     By default glibc returns large arrays to the kernel as soon as they are freed, and the kernel zeroes every page of
     the next ones: a quarter of a training step with batches of 32,768 rows, half of the time to score batches of 16,384
@@ -67,7 +67,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Apply `keep_freed_memory` within the block only, for callers that later allocate arrays as large as a table."""
+    """Apply `keep_freed_memory` within the block only, so that callers can later allocate table-sized arrays."""
     keep_freed_memory()
     try:
         yield

@@ -87,7 +87,7 @@ class LoadHook(MetaPathFinder):
 
 @contextmanager
 def stand_ins(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """Replace modules that are not yet imported with stand-ins within the block. Later imports load the real
+    """Within the block, substitute stand-ins for modules that are not imported yet. Later imports load the real
     modules.
     """
     absent = modules.keys() - sys.modules.keys()

@@ -1,4 +1,4 @@
-"""Tracking URIs of MLflow stores in a file or on a server. Does not import MLflow."""
+"""Tracking URIs of MLflow stores, whether in files or on a server. Importing this module does not import MLflow."""
 
 import os
 import re
@@ -41,8 +41,8 @@ def without_credentials(text: str) -> str:
 
 
 def with_credentials(uri: str) -> str:
-    """Add the credentials from `MLFLOW_TRACKING_URI` if it names the same store, because artifacts and messages omit
-    them.
+    """Add the credentials from `MLFLOW_TRACKING_URI` if it refers to the same store. URIs in artifacts and messages
+    omit credentials.
     """
     given = os.environ.get(VARIABLE, "")
     return given if without_credentials(given) == uri else uri

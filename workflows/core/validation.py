@@ -37,7 +37,7 @@ _SHOWN = 80
 
 
 def validated(kind: type[_Kind], value: Any, place: str) -> _Kind:
-    """Validate built-in values and convert them to a dataclass. Quoted numbers count as strings.
+    """Validate a value composed of built-in types and convert it to the dataclass `kind`. Quoted numbers are strings.
 
     Raises:
         SpecError: a value is missing, unknown or of the wrong type; the message names the place.

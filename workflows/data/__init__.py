@@ -1,1 +1,3 @@
-"""Datasets, each with a `Dataset`, a reader and a generator of synthetic rows."""
+"""Supported datasets, each with a `Dataset` object and a reader. Public datasets also have a generator of synthetic
+rows.
+"""

@@ -26,7 +26,7 @@ def check_size(num_rows: int, seed: int) -> None:
 def long_tailed_counts(
     num_rows: int, num_users: int, rng: np.random.Generator, *, least: int, sd: float, most_over_mean: float
 ) -> npt.NDArray[np.int64]:
-    """Sample the number of rows per user, at least `least` each and `num_rows` in total.
+    """Sample the number of rows of each user. Each user has at least `least` rows, and the counts sum to `num_rows`.
 
     `sd` is the standard deviation of the logarithm of the rows beyond the minimum. The tail ends at a multiple of the
     mean, so that no user has most of the catalog.
@@ -56,5 +56,7 @@ def write_truth(directory: Path, truth: Any) -> None:
 
 
 def best_auc(directory: Path) -> float:
-    """Return the best AUC attainable on the generated rows, except by chance."""
+    """Return the highest AUC that a model can be expected to reach on the generated rows, as recorded in the truth
+    file.
+    """
     return float(json.loads((directory / TRUTH).read_text(encoding="utf-8"))["best_auc"])

@@ -161,7 +161,7 @@ def shipped_objects() -> Path | None:
 
 
 def find_plan_library() -> Path | None:
-    """Return the path of the plan library, shipped or compiled earlier, or None if there is none yet."""
+    """Return the path of the plan library, whether shipped or previously compiled, or None if it does not exist yet."""
     try:
         directory = shipped_objects() or find_objects()
     except BuildError:  # g++ exists but does not run

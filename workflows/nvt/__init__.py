@@ -1,3 +1,3 @@
-"""NVTabular 23.8 as used by Rankline: imported without warnings, extended with operators, and loaded without running
-code.
+"""NVTabular 23.8 as Rankline uses it: imported without warnings, extended with operators, and able to load workflows
+without running their code.
 """

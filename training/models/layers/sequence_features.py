@@ -107,7 +107,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         return self._look_up(columns)
 
     def lookup(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute the output. Lists may be `Lists` or `PaddedLists`, and there may be several candidates.
+        """Compute the layer's output. Lists may be `Lists` or `PaddedLists`, and each row may have several candidates.
 
         Args:
             columns: name → ids (N, 1), for the target (N, C); `Lists` or `PaddedLists` for a list.
@@ -189,7 +189,9 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         return tf.maximum(longest, max(self.num_recent, 1))
 
     def _item_rows(self, ids: list[list[Any]]) -> list[Any]:
-        """Look up all features with one gather per table; returns the concatenated rows for each list of ids."""
+        """Look up all item features with one gather per table. Return one tensor per part of `ids`, with the features
+        concatenated.
+        """
         rows = [
             tf.gather(self.tables[name], tf.concat(of_feature, axis=0))
             for name, of_feature in zip(self._targets, ids, strict=True)
@@ -201,7 +203,9 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
 
 
 class _Runs(NamedTuple):
-    """A list column. Row i consists of the `nnzs[i]` items of `values` that end at index `last[i]`, its latest item."""
+    """A list column in flat form. Row i consists of the `nnzs[i]` elements of `values` up to and including index
+    `last[i]`.
+    """
 
     values: Any
     last: Any
@@ -221,7 +225,7 @@ def _as_runs(column: Any) -> Any:
 
 
 class _Places:
-    """Positions of a list column's latest values in a matrix whose rows are aligned at the end.
+    """The positions of a list column's latest values in a right-aligned matrix of shape (N, T).
 
     Attributes:
         is_item: bool (N, T).
@@ -236,11 +240,12 @@ class _Places:
         self._sources = tf.gather(runs.last - num_steps + 1, rows) + steps
 
     def of(self, runs: _Runs) -> Any:
-        """Return the values at these positions, row by row, shape (number of values,)."""
+        """Return the values at these positions in row order, as a tensor of shape (number of values,)."""
         return tf.gather(runs.values, self._sources)
 
     def spread(self, rows: Any) -> Any:
-        """Scatter `rows`, (number of values, D), to their positions in a tensor (N, T, D) that is zero elsewhere.
+        """Scatter `rows` of shape (number of values, D) to their positions in a tensor of shape (N, T, D) that is zero
+        elsewhere.
 
         This is a scatter because its gradient is a gather; the gradient of a gather would be a sum.
         """

@@ -21,7 +21,7 @@ OBJECTIVES = {BINARY: "binary", REGRESSION: "regression", MULTICLASS: "multiclas
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """The columns of one feature in the matrix: its value or, for lists, the counts of its most frequent ids."""
+    """The matrix columns of one feature: its value or, for a list, the counts of its most frequent ids."""
 
     feature: Feature
     width: int
@@ -51,7 +51,9 @@ class Forests:
         self.boosters: list[lightgbm.Booster] = []
 
     def matrix(self, inputs: Mapping[str, Any]) -> NDArray[np.float32]:
-        """Convert a mapping of columns to a feature matrix (N, features). Ids are exact up to 2**24."""
+        """Convert a dict of columns to a feature matrix of shape (N, features). Ids up to 2**24 are represented
+        exactly.
+        """
         return np.concatenate([block.columns(inputs[block.feature.name]) for block in self.blocks], axis=1)
 
     def begin(self, rows: NDArray[np.float32], labels: NDArray[np.float32], seed: int) -> None:
@@ -62,7 +64,9 @@ class Forests:
             self.boosters.append(lightgbm.Booster(self._parameters(head, seed), data))
 
     def learn(self, share: float) -> None:
-        """Grow each forest to the fraction `share` of its trees, or until no more splits are found."""
+        """Add trees to each forest until it has the fraction `share` of its maximum number of trees, or no further
+        split is found.
+        """
         trees = round(share * self._model.trees)
         for booster in self.boosters:
             while booster.current_iteration() < trees and not booster.update():

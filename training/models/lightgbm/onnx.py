@@ -1,4 +1,4 @@
-"""Conversion of forests to an ONNX model that has the padded inputs common to all served models.
+"""Conversion of forests to an ONNX model with the padded inputs that all served models use.
 
 Rows take exactly LightGBM's branches: a float32 value is at most a float64 threshold exactly if it is at most the
 largest float32 value below or equal to the threshold. Missing values take LightGBM's branch too.
@@ -21,7 +21,7 @@ _TRANSFORMS: dict[str, tuple[str, dict[str, Any]]] = {BINARY: ("Sigmoid", {}), M
 
 
 def to_onnx(forests: Forests) -> ModelProto:
-    """Convert forests to a model with one output per head. `output_names` gives the names of the outputs."""
+    """Convert forests to an ONNX model with one output per head, named by `output_names`."""
     graph = Graph()
     rows = graph.add("Concat", *(_features(graph, block) for block in forests.blocks), axis=1)
     for head, name, text in zip(forests.heads, output_names(forests.heads), forests.texts(), strict=True):

@@ -42,7 +42,7 @@ class EvolutionConfig(SequentialConfig):
         check_not_negative(self, "aux_weight")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """Also count the two recurrent layers, which have three gates each."""
+        """Include the weights of the two recurrent layers, which have three gates each."""
         return {**super().num_weights(spec), "gru_units": 6 * self.gru_units**2}
 
     @property

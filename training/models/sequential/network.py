@@ -74,7 +74,7 @@ def look_up(inputs: Any, spec: FeatureSpec, model: SequentialConfig, **options: 
 
 
 def hidden(parts: Any, units: Any, model: SequentialConfig) -> Any:
-    """Concatenate `parts`, excluding None, and apply dense layers; returns (N, C, units[-1])."""
+    """Concatenate `parts`, ignoring None, and apply dense layers. The result has shape (N, C, units[-1])."""
     return Mlp(units, dropout=model.dropout)(BroadcastConcat()([part for part in parts if part is not None]))
 
 
@@ -91,7 +91,7 @@ def recent(found: dict[str, Any], max_items: int, model: SequentialConfig) -> tu
 
 
 def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: FeatureSpec, model: SequentialConfig) -> Any:
-    """Return the output layer "output": probabilities (N, C).
+    """Return the output named "output": probabilities of shape (N, C).
 
     With `linear_terms` the weights of the candidate's ids are added to the logit, with `dot_product_features` the dot
     products of the candidate and the summaries.
@@ -106,14 +106,14 @@ def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: Feature
 
 
 def probability(logits: Any, name: str, spec: FeatureSpec) -> Any:
-    """Return the sigmoid of the logits, float32, calibrated to one negative per positive."""
+    """Return the sigmoid of the logits as float32, corrected to a ratio of one negative per positive."""
     if (num_negatives := spec.metadata.negatives or 1) > 1:
         logits = NegativeSamplingCorrection(num_negatives)(logits)
     return keras.layers.Activation("sigmoid", dtype=tf.float32, name=name)(logits)
 
 
 class BroadcastConcat(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Concatenates tensors (N, C, D) and (N, D) along the last axis, repeating the latter for all candidates.
+    """Concatenates tensors of shapes (N, C, D) and (N, D) along the last axis, repeating the latter for all candidates.
 
     Call with a list whose first tensor is (N, C, D); returns (N, C, sum of all D).
     """
@@ -159,7 +159,9 @@ class SplitHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
 
 
 def _with_l2_penalty(x: Any, l2: float, name: str) -> Any:
-    """Add a penalty on the squared norm of `x`, averaged over the rows, in float32 to avoid overflow of the squares."""
+    """Add a penalty on the squared norm of `x`, averaged over the rows. It is computed in float32 so that the squares
+    do not overflow.
+    """
     return keras.layers.ActivityRegularization(l2=l2, dtype=tf.float32, name=f"{name}_penalty")(x) if l2 else x
 
 
@@ -215,7 +217,7 @@ def build_dien(
 
 
 def evolved(target: Any, latest: Any, present: Any, negatives: Any, model: EvolutionConfig) -> Any:
-    """Return the evolved interest state of each candidate after the latest items, (N, C, `gru_units`).
+    """Return each candidate's interest state after evolving over the latest items, with shape (N, C, `gru_units`).
 
     Args:
         target: candidates, (N, C, D).

@@ -86,7 +86,7 @@ def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> 
 
 @keras.utils.register_keras_serializable("rankline")
 class ZerosForPadding(keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
-    """A Glorot uniform initializer for kernels, which sets the last `padding` rows to zero."""
+    """A Glorot uniform initializer for kernels that sets the last `padding` rows to zero."""
 
     def __init__(self, padding: int) -> None:
         self.padding = padding
@@ -152,7 +152,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 class NumberVectors(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """A learned vector per number, times the number: (N, M) → (N, M, dimension)."""
+    """Multiplies each numeric feature by a learned vector: (N, M) → (N, M, dimension)."""
 
     def __init__(self, dimension: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)

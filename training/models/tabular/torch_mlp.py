@@ -1,4 +1,6 @@
-"""The model of NVIDIA's MovieLens notebook for PyTorch: embeddings, lists summed, then Linear-ReLU-BatchNorm layers."""
+"""The model of NVIDIA's MovieLens notebook for PyTorch: embeddings (summed for lists), then Linear-ReLU-BatchNorm
+layers.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -16,7 +18,7 @@ from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, He
 
 
 class Output(NamedTuple):
-    """The output of a model for `rankline.training.trainers.torch`, for N rows.
+    """A model's output for N rows, as expected by `rankline.training.trainers.torch`.
 
     Attributes:
         logit: logits of the heads, shape (N,) for a single number, else (N, sum of the heads' widths); the sigmoid of a
@@ -86,7 +88,7 @@ class TorchMLP(nn.Module):
 
 
 class _BatchNorm(nn.BatchNorm1d):
-    """Batch normalization that supports a single row, which has no variance, by using the running statistics."""
+    """Batch normalization that uses the running statistics for a batch with a single row, which has no variance."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if self.training and len(input) == 1:
@@ -102,7 +104,9 @@ def _table(feature: Feature, dim: int) -> nn.Module:
 
 
 def _rows(table: nn.Module, ids: Any) -> torch.Tensor:
-    """Look up the embeddings of ids (N, 1), fixed-length lists (N, W), or a tuple of list values and offsets."""
+    """Look up the embeddings of ids of shape (N, 1), fixed-length lists of shape (N, W), or lists given as `(values,
+    offsets)`.
+    """
     if isinstance(ids, tuple):
         values, offsets = ids
         return cast(torch.Tensor, table(values, offsets.reshape(-1)))
@@ -141,7 +145,9 @@ def loss_of(heads: Sequence[Head], labels: torch.Tensor, logits: torch.Tensor) -
 
 
 def outputs_of(heads: Sequence[Head], logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the output of each head, (N, width): probabilities, or a number in the unit of its label."""
+    """Return each head's output of shape (N, width): probabilities or, for regression, predictions in the unit of the
+    label.
+    """
     columns = logits[:, None] if logits.dim() == 1 else logits
     return tuple(_activated(head, own) for head, own in zip(heads, _of_heads(heads, columns), strict=True))
 
@@ -158,7 +164,9 @@ def _activated(head: Head, logit: torch.Tensor) -> torch.Tensor:
 
 
 def _row_losses(head: Head, labels: torch.Tensor, logit: torch.Tensor) -> torch.Tensor:
-    """Return the loss of each row, (N,), from labels (N,) and logits (N,), or (N, C) for C classes."""
+    """Return per-row losses of shape (N,) for labels of shape (N,) and logits of shape (N,), or (N, C) for C
+    classes.
+    """
     if head.task == BINARY:
         return functional.binary_cross_entropy_with_logits(logit, labels, reduction="none")
     if head.task == MULTICLASS:

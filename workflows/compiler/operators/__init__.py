@@ -1,4 +1,4 @@
-"""Lowerings of NVTabular operators to a `TransformPlan`, each with one function and one entry in `LOWERINGS`.
+"""Lowerings of NVTabular operators to a `TransformPlan`. Each operator has one function and one entry in `LOWERINGS`.
 
 A lowering takes the operator, the selected columns and their expressions, and returns expressions of the output
 columns. It calls `apply` with steps of `rankline.workflows.plan.steps`, or `find` and `look_up` for keys, and folds as

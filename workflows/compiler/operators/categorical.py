@@ -25,7 +25,8 @@ from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, NULL_ID
 
 
 def lower_categorify(op: ops.Categorify, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Look up values in the vocabulary. The first ids are for unseen values; known values follow, most frequent first.
+    """Map values to vocabulary ids. The first ids are reserved for unseen values, followed by known values in order of
+    descending frequency.
 
     A missing list element is an unseen value, as in NVTabular. A missing integer is null even if the fitted column had
     no missing values, in which case NVTabular fails.

@@ -41,7 +41,9 @@ def _filled(op: Any, columns: Columns, values: dict[str, Any]) -> Columns:
 
 
 def _fitting(op: Any, name: str, column: Expression, value: Any) -> Any:
-    """Return `value` as a Python scalar. Raise if it does not fit the column's dtype, apart from float rounding."""
+    """Return `value` as a Python scalar. Raise if the column's dtype cannot represent it, except that floats may be
+    rounded.
+    """
     value = _number(value)
     dtype = column.dtype
     if column.is_string == isinstance(value, str):
@@ -101,7 +103,7 @@ def lower_normalize(op: ops.Normalize, selector: nvt.ColumnSelector, columns: Co
 
 
 def lower_normalize_min_max(op: ops.NormalizeMinMax, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Compute (x - min) / (max - min), or x / 2x if max equals min."""
+    """Compute (x - min) / (max - min), or x / (2 * x) if max equals min."""
     lowered = {}
     for name in selector.names:
         check_numbers(op, name, columns[name])
@@ -136,7 +138,7 @@ def lower_bucketize(op: ops.Bucketize, selector: nvt.ColumnSelector, columns: Co
 
 
 def lower_reduce_dtype_size(op: ops.ReduceDtypeSize, _selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Cast each column to the dtype chosen during the fit, the smallest that could represent its values."""
+    """Cast each column to the smallest dtype that could represent its values when the workflow was fitted."""
     lowered = dict(columns)
     for name, dtype in op.dtypes.items():
         if np.dtype(dtype.to_numpy) != object:

@@ -107,7 +107,7 @@ def _as_list(names: Any) -> list[str]:
 
 
 def lower_item_attributes(op: ItemAttributes, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Look up each item only once, regardless of the number of attributes.
+    """Look up item attributes, matching each item only once for all of its attributes.
 
     Raises:
         LoweringError: items are strings and known items are numbers, or vice versa.

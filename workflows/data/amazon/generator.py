@@ -53,8 +53,8 @@ _FIRST_SECOND, _LAST_SECOND, _DAY_S, _DAYS_BETWEEN = 946_684_800, 1_136_073_600,
 
 @dataclass(frozen=True, kw_only=True)
 class AmazonTruth:
-    """Known properties of generated data. The best AUC ranks items by their true probability divided by their sampling
-    probability as negatives.
+    """Known properties of generated data. Ranking items by their true probability divided by their sampling probability
+    as negatives gives the best AUC.
     """
 
     best_auc: float  # of each user's last choice against unchosen items drawn by their number of reviews
@@ -170,8 +170,8 @@ def _draw_choices(before: Ints, items: _Items, rng: np.random.Generator) -> Ints
 
 
 def _shares_at(step: int) -> tuple[float, float]:
-    """Return the probabilities of copying the category of a recent and of an older choice after `step` choices, 0 where
-    none exists.
+    """Return the probabilities that the choice after `step` others copies the category of a recent or an older choice.
+    A probability is 0 if no such choice exists.
     """
     return (_RECENT if step else 0.0), (_LONG_AGO if step >= _FIRST_LAG else 0.0)
 
@@ -200,7 +200,9 @@ def _draw_negatives(histories: Ints, draw: Floats, rng: np.random.Generator) -> 
 
 
 def _left(histories: Ints, weights: Floats) -> Floats:
-    """Return the total weight of the items missing from each history, of shape (num_users,)."""
+    """Return, for each history, the total weight of the items that it does not contain, as an array of shape
+    (num_users,).
+    """
     left: Floats = 1 - np.where(histories >= 0, weights[histories], 0).sum(axis=1)
     return left
 
@@ -233,7 +235,9 @@ def _weights(before: Ints, steps: Ints, candidates: Ints, items: _Items) -> Floa
 
 
 def _lag_weights(shares: Floats, num_long: Ints) -> Iterator[tuple[int, Floats]]:
-    """Yield each lag with the per-user probabilities that a choice copies the category of the choice at that lag."""
+    """Yield each lag and, per user, the probability that a choice copies the category of the choice `lag` steps
+    earlier.
+    """
     for lag, weight in enumerate(_RECENT_WEIGHTS, start=1):
         yield lag, shares[:, 0] * weight
     for lag in range(_FIRST_LAG, _LAST_LAG + 1):

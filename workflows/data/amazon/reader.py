@@ -241,7 +241,7 @@ def _in_order(users: pa.ChunkedArray, items: pa.ChunkedArray, times: Ints) -> pa
 
 
 def _catalog(items: pa.Array, brands: pa.Array | None, paths: pa.ListArray) -> pa.Table:
-    """Return one row per item, dropping columns other than the category if all their values are missing."""
+    """Return a table with one row per item. Columns whose values are all missing are dropped, except the category."""
     lengths = pc.list_value_length(paths).fill_null(0).to_numpy().astype(np.int64)
     columns = {} if brands is None else {BRAND: _without_blanks(brands)}
     columns[PARENT] = _without_blanks(_element(paths, lengths - 2))
@@ -251,7 +251,9 @@ def _catalog(items: pa.Array, brands: pa.Array | None, paths: pa.ListArray) -> p
 
 
 def _element(lists: pa.ListArray, places: Ints) -> pa.Array:
-    """Return the element at the given position of each list, or null if the position is out of range."""
+    """Return one element of each list, at the corresponding position in `places`, or null if that position is out of
+    range.
+    """
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
     is_there = (places >= 0) & (places < lengths)
     return lists.values.take(pa.array(lists.offsets.to_numpy()[:-1] + places, mask=~is_there))
@@ -285,7 +287,9 @@ def _read_lines(path: Path, schema: pa.Schema, lines: _Lines) -> pa.Table:
 
 
 def _by_arrow(block: bytes, schema: pa.Schema) -> pa.Table | None:
-    """Parse a block with Arrow. Return None unless every line is valid JSON for the schema with a user and an item."""
+    """Parse a block with Arrow. Return None if any line is not valid JSON, does not match the schema, or lacks a user
+    or an item.
+    """
     if block.startswith(b"{'"):
         return None  # Python literals, like the whole file
     options = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")

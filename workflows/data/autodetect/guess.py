@@ -1,4 +1,4 @@
-"""Guess each column's type and role, the label and its task from a profile, and explain every guess.
+"""Guess column types and roles, labels and tasks from a profile, with an explanation of each guess.
 
 Limits on distinct values are absolute: with limits relative to the number of rows, an age would become a category in a
 large table.
@@ -211,15 +211,15 @@ def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tupl
 
 
 def _name(value: Any) -> str:
-    """Return the class name that the label's reader derives from a value."""
+    """Return the class name to which the reader converts a label value."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _are_classes(name: str, counts: Mapping[str, int]) -> bool:
-    """Whether numbers are class labels: few, integral, close together, uniformly formatted, and in a column not named
-    like an amount.
+    """Whether a numeric label looks like class labels: few, closely spaced, consistently formatted integers in a column
+    whose name does not suggest an amount.
     """
     numbers = {float(number) for number in counts}
     is_close = max(numbers) - min(numbers) < 2 * len(numbers)
@@ -352,7 +352,9 @@ def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
 
 
 def _id(column: Column, why: str, kind: Type) -> Guess:
-    """Guess the config of an id column, merging more of the rare ids the more distinct ids there are."""
+    """Guess the config of an id column. The more distinct ids a column has, the more aggressively rare ids are
+    merged.
+    """
     config = ColumnConfig(type=kind, role="id")
     rows_each = column.num_present / max(column.num_distinct, 1)
     if column.num_distinct > MANY_IDS:

@@ -54,7 +54,9 @@ def _bins(values: Floats) -> Floats:
 
 
 def _score(groups: Floats, target: Floats, config: LabelConfig) -> float:
-    """Return how well `groups` predicts the label, fitted on a random half of the rows and scored on the other half."""
+    """Fit a predictor of the label from `groups` on a random half of the rows, and return its AUC, accuracy or R² on
+    the other half.
+    """
     _, places = np.unique(groups, return_inverse=True)
     fit = np.random.default_rng(0).random(len(target)) < 0.5
     held = ~fit

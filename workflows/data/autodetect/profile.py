@@ -98,7 +98,7 @@ class Column:
 
     @cached_property
     def distinct(self) -> tuple[pa.Array, NDArray[np.int64]]:
-        """The distinct values in the sample, or list elements for a list column, and their counts."""
+        """The distinct values in the sample and their counts. For a list column, the values are the list elements."""
         found, counts = self.elements.values.drop_null().value_counts().flatten()
         return found, counts.to_numpy()
 
@@ -189,7 +189,9 @@ class _Builder:
 
 
 def _joined(parts: Sequence[pa.Array]) -> pa.Array | None:
-    """Concatenate arrays as one type, or as strings if their types differ. Return None if that is impossible."""
+    """Concatenate arrays after promoting them to a common type, or else converting them to strings. Return None if
+    neither is possible.
+    """
     try:
         tables = [pa.table({"values": part}) for part in parts]
         return pa.concat_tables(tables, promote_options="permissive")["values"].combine_chunks()
@@ -242,7 +244,7 @@ def _infer_number(values: pa.Array) -> Inferred:
 
 
 def _is_rounded(values: pa.Array) -> bool:
-    """Whether a decimal column contains integers that exceed the exact range of float64."""
+    """Whether a decimal column contains integers that are too large for float64 to represent exactly."""
     if not pa.types.is_decimal(values.type) or values.type.scale > 0 or values.null_count == len(values):
         return False
     extremes = pc.min_max(values).as_py()
@@ -282,7 +284,9 @@ def _span(micros: pa.Array) -> int:
 
 
 def _are_codes(numbers: pa.Array) -> bool:
-    """Whether numeric strings should stay strings because they are integers with leading zeros or beyond 64 bits."""
+    """Whether numeric strings should stay strings because they are integers that have leading zeros or do not fit in 64
+    bits.
+    """
     if not pc.all(pc.match_substring_regex(numbers, r"^-?\d+$")).as_py():
         return False
     return bool(pc.any(pc.match_substring_regex(numbers, r"^-?0\d")).as_py()) or _read_as(numbers, "int") is None

@@ -204,7 +204,7 @@ def _draw_ids(count: int, num_rows: int, rng: np.random.Generator) -> Ints:
 
 
 def _terms(world: _World, block: _Block) -> Floats:
-    """Return the effect, interaction and count terms before centering and scaling, of shape (3, num_rows)."""
+    """Return the effect, interaction and count terms as an array of shape (3, num_rows), not yet centered or scaled."""
     num_rows = len(block.ids[0])
     effects = np.zeros(num_rows, dtype=np.float32)
     for column, effects_of in world.effects.items():
@@ -235,7 +235,7 @@ def _norms(vectors: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class _Calibration:
-    """A conversion of terms to logits with means and scales of shape (3, 1) and an intercept."""
+    """Parameters that convert terms to logits. The means and scales have shape (3, 1)."""
 
     means: Floats
     scales: Floats
@@ -247,8 +247,8 @@ class _Calibration:
 
 
 def _calibrate(terms: Floats) -> _Calibration:
-    """Fit a calibration to sampled terms that equalizes their standard deviations and matches the target positive
-    rate.
+    """Fit a calibration that gives all terms the same standard deviation and makes the mean probability equal the
+    target positive rate.
     """
     means = terms.mean(axis=1, keepdims=True)
     scales = _TERM_SD / terms.std(axis=1, keepdims=True)

@@ -45,7 +45,7 @@ _WHOLE_NUMBER = ColumnConfig(type="int", role="numeric")
 
 
 def read_criteo(directory: Path, *, shard_bytes: int = SHARD_BYTES) -> RawData:
-    """Find and scan the Criteo files in a directory. Rows are read on demand, with one period per file.
+    """Find and scan the Criteo files in a directory. Rows are read on demand, and each file is one period.
 
     Raises:
         DataError: there are no such files, a file is empty, truncated or not gzip, or its first line is not a row.
@@ -137,7 +137,9 @@ def _label(numbers: pa.Int64Array) -> pa.Int64Array:
 
 
 def _category(texts: pa.StringArray) -> pa.StringArray:
-    """Check that strings are hexadecimal and replace empty strings with null, faster than Arrow's own functions."""
+    """Check that strings are hexadecimal and replace empty strings with null. This is faster than using Arrow's
+    functions.
+    """
     _, offset_buffer, data = texts.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     lengths = np.diff(offsets)

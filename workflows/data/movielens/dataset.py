@@ -84,7 +84,7 @@ def movielens_history_graph(raw: RawData, config: PrepareConfig, rows: RowsConfi
 
 
 def _years(catalog: "pa.Table") -> "pa.ChunkedArray":
-    """Return release years rounded down to multiples of four as strings, or "" for titles without a year."""
+    """Return release years as strings, rounded down to multiples of four, or "" for titles without a year."""
     found = pc.struct_field(pc.extract_regex(catalog[TITLE], r"\((?P<year>[0-9]{4})\)\s*$"), "year").cast("int64")
     together = pc.multiply(pc.divide(found, _YEARS_TOGETHER), _YEARS_TOGETHER)
     return pc.fill_null(together.cast("string"), "")

@@ -159,8 +159,8 @@ def _make_world(num_rows: int, cardinality_scale: float, rng: np.random.Generato
 
 
 def _between(num_rows: int, column: int) -> int:
-    """Return the number of users (column 1) or movies (column 2) for `num_rows`, by a power law through the two real
-    datasets.
+    """Return the number of users (column 1) or movies (column 2) for `num_rows` ratings, from a power law fitted to the
+    two real datasets.
     """
     exponent = math.log(_LARGE[column] / _SMALL[column]) / math.log(_LARGE[0] / _SMALL[0])
     return round(_SMALL[column] * math.pow(num_rows / _SMALL[0], exponent))

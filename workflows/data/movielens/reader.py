@@ -1,4 +1,4 @@
-"""Reader for the three MovieLens file layouts, and the archives available for download.
+"""Reader for the three MovieLens file layouts, and definitions of the downloadable archives.
 
     ml-latest, ml-25m   ratings.csv, movies.csv                 CSV with a header, UTF-8
     ml-1m               ratings.dat, movies.dat                 fields separated by `::`, no header, Latin-1
@@ -243,7 +243,7 @@ def _read_csv(file: _TextFile, *, use_threads: bool) -> pa.Table:
 
 
 def _single_character_delimited(file: _TextFile) -> str | pa.BufferReader:
-    """Return the contents of `file` as an input for Arrow, which requires a single-character delimiter."""
+    """Return a path or buffer from which Arrow can read `file`, because Arrow requires a single-character delimiter."""
     if len(file.delimiter) == 1:
         return str(file.path)
     content = file.path.read_bytes().replace(file.delimiter.encode(), _UNIT_SEPARATOR.encode())

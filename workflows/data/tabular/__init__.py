@@ -1,1 +1,1 @@
-"""Tables of any schema, read from files described by a `TableConfig`, the data half of a recipe file."""
+"""Tables of any schema, read from files described by a `TableConfig`, which is the data section of a recipe file."""

@@ -141,7 +141,7 @@ def _cast(values: pa.Array, target: pa.DataType, expected: str) -> pa.Array:
 
 
 def _whole_numbers(texts: pa.Array) -> pa.Array:
-    """Normalize integer strings, so that 36.0, +36, 3.6e1 and 36. become 36."""
+    """Normalize strings that represent integers, such as "36.0", "+36" and "3.6e1", to plain digits."""
     is_other = pc.match_substring_regex(texts, f"^{NUMBER}$")
     is_other = pc.and_(is_other, pc.invert(pc.match_substring_regex(texts, r"^-?\d+$")))
     changed = {text: _whole_number(text) for text in texts.filter(is_other).unique().to_pylist()}
@@ -215,8 +215,8 @@ _YEAR_1000 = -30_610_224_000_000_000
 
 
 def times_of(texts: pa.Array, form: str) -> pa.Array:
-    """Parse strings in the given format as microseconds, assuming UTC if they contain no time zone. Mismatches become
-    null.
+    """Parse strings in the given format to microseconds since 1970, assuming UTC if they contain no time zone.
+    Mismatches become null.
     """
     if form == ISO:
         return iso_times(texts)
@@ -229,8 +229,8 @@ _ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
 
 
 def iso_times(texts: pa.Array) -> pa.Array:
-    """Parse ISO 8601 strings as microseconds, assuming UTC if they contain no time zone. Invalid strings become
-    null.
+    """Parse ISO 8601 strings to microseconds since 1970, assuming UTC if they contain no time zone. Invalid strings
+    become null.
     """
     is_time = pc.match_substring_regex(texts, f"{_ISO}({_ZONE})?$")
     zoned = pc.and_(is_time, pc.match_substring_regex(texts, f"[T ].*{_ZONE}"))

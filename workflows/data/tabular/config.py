@@ -226,7 +226,7 @@ class TableConfig:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """All options that affect the prepared data, as a mapping from keys to JSON values."""
+        """All options that affect the prepared data, as a dict of JSON values."""
         data = {f"data.{name}": value for name, value in asdict(self.data).items()}
         if self.data.quote == FilesConfig.quote:
             del data["data.quote"]  # absent in data prepared by earlier versions

@@ -71,7 +71,7 @@ def opened(path: Path, file: io.FileIO, encoding: str | None) -> "io.BufferedRea
 
 
 def wide_encoding(path: Path, encoding: str) -> str | None:
-    """Return a file's encoding if its bytes cannot be split at line ends, as in UTF-16, or None otherwise.
+    """Return the encoding of a file whose bytes cannot be split at line ends, such as UTF-16, or None for other files.
 
     A byte order mark takes precedence over the encoding in the config. Raises LookupError for an unknown one.
     """
@@ -112,7 +112,7 @@ class Header:
 
 
 def read_header(path: Path, config: FilesConfig) -> Header:
-    """Read the column names. Unnamed columns are called column_N, where N is their position.
+    """Read the column names. An unnamed column is called column_N, where N is its position.
 
     Raises:
         DataError: the file is empty, or its first lines are not a header.
@@ -138,8 +138,8 @@ def read_header(path: Path, config: FilesConfig) -> Header:
 
 
 def first_fault(path: Path, config: FilesConfig) -> DataError | None:
-    """Return an error for the first line that is malformed or opens a cell that swallows other rows, or None if there
-    is no such line.
+    """Return an error for the first line that is malformed or has a stray quote that merges several rows, or None if
+    there is no such line.
     """
     names = read_header(path, config).names
     some = islice((row for row in _rows(path, config) if len(row.lines) == 1), 1, _ROWS_LOOKED_AT)
@@ -194,7 +194,7 @@ def _swallows(row: _Row, num_cells: int, numeric: set[int], config: FilesConfig)
 
 
 def _numeric(rows: Sequence[Sequence[str]], num_cells: int) -> set[int]:
-    """Return the columns that contain only numbers and empty cells, and at least one number."""
+    """Return the indexes of the columns whose non-empty cells are all numbers. Columns without numbers are excluded."""
     found = set[int]()
     for place in range(num_cells):
         filled = [cell for row in rows if len(row) == num_cells and (cell := row[place].strip())]
@@ -204,7 +204,7 @@ def _numeric(rows: Sequence[Sequence[str]], num_cells: int) -> set[int]:
 
 
 def _is_well_quoted(lines: Sequence[str], config: FilesConfig) -> bool:
-    """Whether every opening quote of a cell is closed at the end of the cell."""
+    """Whether the lines form a single row in which every quoted cell is closed at its end."""
     try:
         return len(list(csv.reader(lines, strict=True, **_dialect(config)))) == 1
     except csv.Error:

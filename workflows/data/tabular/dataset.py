@@ -83,7 +83,9 @@ class _Graph:
         return [self._ids(names) >> _encoder(*way) for way, names in ways.items()]
 
     def lists(self) -> list[Any]:
-        """Encode multi-hot lists, and histories together with the columns whose vocabularies they share."""
+        """Encode multi-hot lists and histories. Histories are encoded together with the column whose vocabulary they
+        share.
+        """
         from rankline.workflows.nvt.operators import SharedCategorify
 
         nodes = [
@@ -176,7 +178,7 @@ def _encoder(threshold: int, buckets: int, are_numbers: bool = False) -> Any:
 
 
 def _scaled(columns: Any, scale: str) -> Any:
-    """Scale numeric columns. Missing and infinite values become the mean, or 0 if `scale` is none."""
+    """Scale numeric columns, and replace missing and infinite values with the mean, or with 0 if `scale` is "none"."""
     from rankline.workflows.nvt.compat import ops
     from rankline.workflows.nvt.operators import Finite
 

@@ -120,7 +120,7 @@ def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
 
 
 def names_in(path: Path, config: FilesConfig) -> list[str]:
-    """Return the names of a file's partition columns, followed by the names of its own columns in order."""
+    """Return a file's column names, with partition columns first, followed by the columns in the file in order."""
     names = _own_names(path, config)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{path} has more than one column named {', '.join(map(repr, twice))}. Rename all but one.")
