@@ -148,7 +148,7 @@ def test_worker_of_other_code_or_without_it_is_refused(tmp_path: Path) -> None:
     with scheduler(tmp_path) as (_, address):
         config = DaskConfig(dask=address, dask_timeout_s=LIMIT_S)
         cases = {
-            r"worker tcp.* has Rankline's code \w+, here \w+\. Install the same versions everywhere": {"code": other},
+            r"worker tcp.* has Rankline's code \w+, not \w+\. Install the same versions everywhere": {"code": other},
             r"worker tcp.* cannot run Rankline .*workflows.*Start it in an environment": {
                 "before": "sys.modules['rankline.workflows'] = None"
             },

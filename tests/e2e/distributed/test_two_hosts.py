@@ -291,4 +291,4 @@ def test_cable_that_is_cut_ends_the_run_with_one_message(hosts: Hosts, work: Wor
     _, message = training.communicate()
     assert training.returncode == 1
     assert len(message.splitlines()) == 1
-    assert "another worker exited or does not respond" in message
+    assert "another worker exited or stopped responding" in message

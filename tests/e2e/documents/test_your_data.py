@@ -141,7 +141,7 @@ def test_recipe_that_was_changed_since_is_not_mistaken_for_what_it_was(workplace
     done = rankline("predict", "texts.yaml", "--input", "clicks.csv", cwd=workplace)
     assert done.returncode == 1
     assert (
-        "was exported when the recipe had another data.missing. Restore the recipe, or train and export again"
+        "was exported before the recipe changed its data.missing. Restore the recipe, or train and export again"
         in done.stderr
     )
 

@@ -75,7 +75,7 @@ def predicted(directory: Path, *arguments: str, stdin: str | None = None) -> lis
 def test_recommend_says_that_there_are_no_items(directory: Path) -> None:
     done = rankline("recommend", "criteo-dlrm", "--user", "1", cwd=directory)
     assert done.returncode == 1
-    assert "recommend requires a user and an item" in done.stderr
+    assert "`recommend` requires a user, an item" in done.stderr
 
 
 @pytest.mark.parametrize(
