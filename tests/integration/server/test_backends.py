@@ -117,7 +117,7 @@ KINDS = {
             ),
             "other_names": Fault(
                 edit=lambda message: setattr(message.input[1], "name", "ids"),
-                reason=r"takes \['ids__nnzs', 'ids__values', 'weight'\], but config.pbtxt declares \['ids', ",
+                reason=r"inputs \['ids__nnzs', 'ids__values', 'weight'\], but config.pbtxt declares \['ids', ",
             ),
             "bad_threads": Fault(
                 parameters={"INTRA_OP_THREAD_COUNT": "many"}, reason="INTRA_OP_THREAD_COUNT is 'many'"

@@ -208,7 +208,9 @@ def test_column_that_may_be_missing_is_not_missed_in_silence() -> None:
     ):
         missing_columns(["user"], ["age"], ["user", "age"])
     with pytest.raises(
-        DataError, match=r"the rows have no column 'minutes'\. Did you mean 'minutes' by 'minuts'\? Rename"
+        DataError,
+        match=r"the rows have no column 'minutes'\. Did you mean 'minutes' by 'minuts'\? If a column of the rows is "
+        r"misspelled, rename",
     ):
         missing_columns(["user"], ["minutes"], ["user", "minuts"])
 

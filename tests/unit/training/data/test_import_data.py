@@ -233,7 +233,7 @@ def test_rows_without_histories_are_imported_by_their_channels(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("{continuous: [user_age]", "{all: [user_age, user_id]", "channel_spec has the unknown channel 'all'"),
+        ("{continuous: [user_age]", "{all: [user_age, user_id]", "channel_spec has an unknown channel 'all'"),
         ("label: [label]}", "}", "channel 'label' is empty"),
         ("label: [label]}", "label: [label]}\nmetadata: {heads: [{column: b}]}", "heads lists .*b"),
         ("label: [label]}", "label: [label]}\nmetadata: {heads: [{task: b}]}", r"a head\.column: field"),

@@ -193,5 +193,5 @@ def test_checkpoint_belongs_to_its_configuration_and_data(tmp_path: Path) -> Non
         loaded.check(larger, "f" * 64)
     with pytest.raises(ConfigError, match=r"got hidden \[8\], expected \[8, 4\]; seed 3, expected 0\."):
         loaded.check(CONFIG.with_choices(hidden=(8,), seed=3), "f" * 64)
-    with pytest.raises(ArtifactError, match="prepared data ffffffffffff, not gggggggggggg"):
+    with pytest.raises(ArtifactError, match="prepared data with fingerprint ffffffffffff, not gggggggggggg"):
         loaded.check(CONFIG, "g" * 64)

@@ -218,7 +218,7 @@ def test_stopped_run_says_how_to_resume_and_its_checkpoint_is_not_overwritten(
     left = Checkpoint.load(checkpoint_path(output))
     assert progress.notes[-1] == "stopped; --resume continues after step 8"
     assert mlflow.MlflowClient(tracking.uri).get_run(left.run_id).info.status == "KILLED"
-    with pytest.raises(ConfigError, match="Continue with --resume, or delete it"):
+    with pytest.raises(ConfigError, match="Continue with --resume, or delete the"):
         train(prepared, output, QUICK, session=session, tracking=tracking)
     train(prepared, output, replace(QUICK, epochs=1), tracking=tracking)  # writes none, so it is in nobody's way
     assert Checkpoint.load(checkpoint_path(output)).position.step == 8

@@ -172,7 +172,8 @@ def test_too_many_malformed_lines_stop_the_reading(tmp_path: Path) -> None:
     assert list(read_amazon(tmp_path).dropped.values()) == [100]
     write(tmp_path, {"reviews.json": REVIEWS * 50 + "no\n" * 101})
     assert refusal(tmp_path) == (
-        "DIR/reviews.json: 101 of 251 lines are malformed, more than 100 lines and 1.0% of the file. The first are: "
+        "DIR/reviews.json: 101 of 251 lines are malformed, expected at most 100 lines or 1.0% of the file, "
+        "whichever is more. The first are: "
         + "; ".join(f"reviews.json, line {n}: 'no' is neither JSON nor a Python literal" for n in (151, 152, 153))
         + ". Fix the file."
     )

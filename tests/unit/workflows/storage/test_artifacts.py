@@ -92,7 +92,7 @@ def test_publish_never_overwrites_another_kind_or_foreign_manifest(tmp_path: Pat
     if manifest:
         (tmp_path / "a" / MANIFEST).write_text(manifest)
     with (
-        pytest.raises(ArtifactError, match=r"which would be replaced by a other\. Choose another"),
+        pytest.raises(ArtifactError, match=r"which would be replaced by a new other\. Choose another"),
         publish(tmp_path / "a", "other"),
     ):
         pytest.fail("the stage must not even start")

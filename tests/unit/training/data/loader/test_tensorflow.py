@@ -47,7 +47,7 @@ def test_batches_have_the_documented_names_shapes_and_types(prepared: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"engine": "csv"}, "reads only 'parquet'"),
+        ({"engine": "csv"}, ", expected 'parquet'"),
         ({"list_layout": "lengths"}, "list_layout is 'lengths', expected nnzs or offsets"),
         ({"feature_columns": []}, "Pass only one"),
         ({"cat_names": [], "cont_names": [], "feature_columns": [BUCKETS]}, "'age_bucketized' is a BucketizedColumn"),

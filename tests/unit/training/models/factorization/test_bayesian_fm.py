@@ -163,9 +163,11 @@ def without(spec: FeatureSpec, **metadata: Any) -> FeatureSpec:
 def test_users_and_items_may_be_named_and_must_be_known() -> None:
     nameless = without(spec_of(), group_by=None, item=None)
     BayesianFM(nameless, replace(MODEL, user_column="user", item_column="item"))
-    with pytest.raises(SpecError, match=r"single user ids, got None. Set user_column. Available: user, item"):
+    with pytest.raises(
+        SpecError, match=r"with one user id per row, got None\. Set user_column\. Available: user, item"
+    ):
         BayesianFM(nameless, MODEL)
-    with pytest.raises(SpecError, match="single item ids, got 'genres'"):
+    with pytest.raises(SpecError, match="with one item id per row, got 'genres'"):
         BayesianFM(spec_of(), replace(MODEL, item_column="genres"))
     with pytest.raises(SpecError, match="'user' for both users and items, expected two columns"):
         BayesianFM(spec_of(), replace(MODEL, item_column="user"))

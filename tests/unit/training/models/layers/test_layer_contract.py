@@ -142,7 +142,7 @@ def test_layer_is_part_of_a_functional_model_with_known_shapes(name: str) -> Non
         (lambda: AuxiliaryLoss(()), "aux_hidden is empty"),
         (lambda: SoftSearch(0), "num_searched is 0"),
         (lambda: HardSearch(0), "num_searched is 0"),
-        (lambda: Mlp((5,), "tanh"), "activation is 'tanh'"),
+        (lambda: Mlp((5,), "tanh"), "activation 'tanh'"),
     ],
 )
 def test_layer_refuses_options_out_of_range(make: Any, message: str) -> None:

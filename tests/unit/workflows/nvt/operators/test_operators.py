@@ -369,5 +369,7 @@ def test_online_workflow_makes_its_columns_and_keeps_others() -> None:
 
 @pytest.mark.parametrize("other", ["directory", ["user"] >> ops.Categorify()])
 def test_online_workflow_refuses_other_objects(other: object) -> None:
-    with pytest.raises(ConfigError, match=f"map got a {type(other).__name__}, expected a fitted nvtabular.Workflow"):
+    with pytest.raises(
+        ConfigError, match=rf"map\(\) got a {type(other).__name__}, expected a fitted nvtabular.Workflow"
+    ):
         OnlineWorkflow(other)
