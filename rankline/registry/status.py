@@ -128,5 +128,5 @@ def _served(url: str, ensemble: "ExportedEnsemble") -> int:
         raise ServerError(f"{url} did not return the configuration of {ensemble.name!r}: {error.message()}.") from None
     found = re.fullmatch(r".*_v(\d+)", config.ensemble_scheduling.step[0].model_name)
     if found is None:
-        raise ServerError(f"{url} serves a model {ensemble.name!r} that was not exported by Rankline.")
+        raise ServerError(f"{url} serves model {ensemble.name!r}, which was not exported by Rankline.")
     return int(found.group(1))

@@ -54,7 +54,7 @@ def client_for(repository: Path, url: str | None, tls_root: Path | None = None) 
 def server_for(
     repository: Path, url: str | None = None, *, log_path: Path | None = None, with_identity: bool = False
 ) -> Iterator[Server]:
-    """Yield the server at `url`, or serve an exported ensemble until the `with` block ends if `url` is None."""
+    """Yield the server at `url`. If `url` is None, serve an exported ensemble until the `with` block ends."""
     if url is not None:
         yield Server(url=url)
         return

@@ -80,7 +80,7 @@ class Engine:
         return model
 
     def load_trained(self, path: Path) -> "OfflineModel":
-        """Load a model that was trained in the engine's format into this process."""
+        """Load a trained model that was saved in the engine's format."""
         return cast("OfflineModel", self.load(path))
 
     def convert(self, trained: "ModelArtifact", target: Path) -> None:

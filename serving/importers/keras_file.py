@@ -159,7 +159,7 @@ class _Names:
         return self._is_operation(name, module) or (name in self._classes and _is_module(module))
 
     def _is_operation(self, name: Any, module: str | None) -> bool:
-        """Whether a name is a Keras 3 operation between layers, such as the sum of two tensors."""
+        """Whether a name refers to a Keras 3 operation on layer outputs, such as adding two tensors."""
         if not module or not _OPERATIONS.fullmatch(module) or self._keras.__name__ != "keras":
             return False
         try:

@@ -145,7 +145,7 @@ def _keeper(model: Any, function: Any) -> Any:
 
 
 def _columns(feeds: Sequence[InputBinding]) -> list[tuple[str, str, bool]]:
-    """Return name and dtype of each encoded column, and whether it contains lists."""
+    """Return the name and dtype of each encoded column, and whether the column contains lists."""
     lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
     return [(name, dtype, name in lists) for name, dtype in dtypes_of(feeds).items()]
 

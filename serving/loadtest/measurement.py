@@ -86,7 +86,7 @@ class ScoreCheck:
                     worst = f"row {row} got {scores[i]:.6g}, expected {expected[i]:.6g}"
         if num_wrong:
             raise ServingError(
-                f"{num_wrong:,} of {self.num_checked:,} scores compared under load are wrong. Largest error: "
+                f"{num_wrong:,} of {self.num_checked:,} scores compared under load are wrong. The largest error is "
                 f"{worst_error:.3g} ({worst}), but the tolerance is {self._tolerance:g}. Export the ensemble again."
             )
 

@@ -441,7 +441,8 @@ def _name_in(path: Path) -> str:
         raise ArtifactError(f"{path.absolute()} does not exist.{there} Expected {KIND}: {remedy(KIND, path)}.")
     if len(names := names_in(path)) != 1:
         raise ArtifactError(
-            f"{path} contains {names or 'no'} ensembles, expected one. Export the model again to another path."
+            f"{path} must contain exactly one ensemble, found {names or 'none'}. Export the model again to "
+            "another path."
         )
     return names[0]
 

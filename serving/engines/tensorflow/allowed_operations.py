@@ -139,7 +139,7 @@ def _read(path: Path) -> Any:
 
 
 def _check_graph(path: Path, graph: Any, num_bytes: int) -> None:
-    """Reject duplicate names, and constants and calls that expand far beyond the size of the file."""
+    """Reject duplicate names, as well as constants or calls that would expand far beyond the size of the file."""
     functions = graph.library.function
     names = Counter(node.name for node in graph.node), Counter(function.signature.name for function in functions)
     if twice := [name for counts in names for name, count in counts.items() if count > 1]:

@@ -194,7 +194,9 @@ class Epoch:
             batch = stop
 
     def group_order(self, block: int, number: int) -> npt.NDArray[np.intp] | None:
-        """Return the shuffled order of a row group's rows in a block, or None to keep the order of the file."""
+        """Return the order in which a block's rows from one row group are shuffled, or None to keep the file's
+        order.
+        """
         return self._order(self._first_group[block] + number, self.blocks[block].rows[number].num_rows)
 
     def run_order(self, run: BatchRun) -> npt.NDArray[np.intp] | None:

@@ -486,7 +486,7 @@ class TFRecordLoader:
             )
 
     def as_dataset(self) -> Any:
-        """Return the batches as a `tf.data.Dataset`. Each pass over it is the next epoch.
+        """Return the batches as a `tf.data.Dataset`. Each pass over it yields the next epoch.
 
         Errors in the data are TensorFlow's, including a number of batches that differs from `len()`.
         """

@@ -38,7 +38,7 @@ def check(spec: FeatureSpec, model: SequentialConfig) -> None:
     check_rows(spec, model)
     if others := [feature.name for feature in (*spec.channel(CATEGORICAL), *spec.continuous)]:
         raise SpecError(
-            f"model {model.name!r} supports only ids of users, items and histories; {others} are in other channels. "
+            f"model {model.name!r} supports only ids in the user, item and history channels, but {others} are not. "
             "Omit these features, or move the ids to channel 'user_features'."
         )
 

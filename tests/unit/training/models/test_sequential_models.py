@@ -290,7 +290,7 @@ WITH_AGE = replace(SPEC, features=(*SPEC.features, AGE), channels={**SPEC.channe
     [
         ("sim", PLAIN, "'sim' requires rows with a history and.*Choose one of .*dcnv2, .*mlp"),
         ("torch_mlp", SPEC, r"'torch_mlp' requires rows without a.* Choose one of dien, din, sim\."),
-        ("din", WITH_AGE, r"only ids of users, items and histories; \['age'\]"),
+        ("din", WITH_AGE, r"but \['age'\] are not"),
     ],
 )
 def test_model_refuses_rows_of_another_kind(name: str, spec: FeatureSpec, message: str) -> None:
