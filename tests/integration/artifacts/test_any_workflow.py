@@ -260,5 +260,5 @@ def test_steps_and_runtimes_answer_the_same(
         assert of_other.schema == client.schema
         np.testing.assert_array_equal(of_other.predict(rows), client.predict(rows))
         request: dict[str, Any] = {name: rows.slice(0, 1)[name] for name in INPUTS if name != "history"}
-        with pytest.raises(RequestError, match="lengths of 'history' do not fit"):
+        with pytest.raises(RequestError, match="lengths of 'history' .*do not match"):
             of_other.predict(request | {"history__values": [[1, 2]], "history__nnzs": [9]})
