@@ -96,8 +96,8 @@ def test_operator_that_no_package_names_is_refused_before_anything_is_fitted(sit
     done = cli(site, "prepare", "shop", "--data-dir", "data", "--valid-share", "0.25")
     assert done.returncode == 1
     assert (
-        "a saved workflow that uses shop.operators.Cents could not be loaded. Register the class in the entry-point group "
-        in done.stderr
+        "a saved workflow that uses shop.operators.Cents could not be loaded. Register the class in the entry-point "
+        "group " in done.stderr
     )
     assert done.stderr.rstrip().endswith('rankline.operators of an installed package: cents = "shop.operators:Cents".')
 
