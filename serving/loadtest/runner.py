@@ -1,4 +1,4 @@
-"""Benchmark that runs closed loops, open loops, or a search for the highest rate, for each batch size.
+"""For each batch size, runs closed-loop tests, open-loop tests, or a search for the highest rate.
 
 This module determines the loads and their order; `measurement` measures a single load.
 """

@@ -1,4 +1,4 @@
-"""Parameters of the command `sim`. This module is fast to import."""
+"""Parameters of the `sim` command, in a module of their own that is fast to import."""
 
 import os
 from collections.abc import Sequence

@@ -85,8 +85,7 @@ def check_served(path: Path) -> None:
 
 
 def _check_files(path: Path, *, is_served: bool) -> None:
-    """Reject files that TensorFlow could read instead of the checked files. Also reject everything that is not a
-    regular file.
+    """Reject any file that TensorFlow might read in place of a checked one, and anything that is not a regular file.
 
     A served SavedModel must contain nothing else. Others may contain links to files, as in model caches, and a README.
     """

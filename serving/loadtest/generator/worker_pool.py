@@ -40,7 +40,7 @@ def connect(name: str, url: str, path: str = INFER) -> Transport:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The counts of all processes after the warm-up.
+    """Counts summed over all processes, excluding the warm-up.
 
     Attributes:
         samples: (process, message number, response).

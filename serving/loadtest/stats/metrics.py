@@ -1,4 +1,4 @@
-"""The metrics of a load, all defined in the table `METRICS`.
+"""Metrics measured during a load test, each of which is defined in `METRICS`.
 
 JSON, CSV, page, terminal, charts, comparison, latency targets and MLflow all use this table, and contain no metric
 names of their own.

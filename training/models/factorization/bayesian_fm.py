@@ -19,8 +19,7 @@ _DRAW_EVERY = 2
 
 
 class Posterior:
-    """A running posterior mean of a factorization machine, stored in constant memory as a single low-dimensional
-    machine.
+    """Running posterior mean of a factorization machine, kept in a fixed amount of memory as one low-rank machine.
 
     The mean of the dot products of two ids' vectors, over S draws of K dimensions, is the dot product of their S·K
     concatenated values divided by S. The first principal axes of these values preserve the dot products (Eckart & Young
