@@ -42,7 +42,7 @@ def problem(*, mpi: bool = False) -> str | None:
         return f"TensorFlow is not installed: {install_line('cpu')}"
     built_for = _built_for(horovod)
     if built_for != installed:
-        return f"Horovod was built for TensorFlow {built_for or '(none)'}, got {installed}: {remedy}"
+        return f"Horovod was built for TensorFlow {built_for or '(none)'}, not {installed}: {remedy}"
     try:
         trial = subprocess.run(
             [sys.executable, "-c", _TRIAL],

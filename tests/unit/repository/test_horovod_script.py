@@ -112,7 +112,7 @@ def test_check_says_why_horovod_does_not_work(checkout: Path) -> None:
     assert check(checkout) == "Horovod is not installed: make horovod in a checkout of Rankline\n"
     install(checkout, built_for="2.14.0")
     assert check(checkout).startswith(
-        f"Horovod was built for TensorFlow 2.14.0, got {tensorflow_version()}: make horovod"
+        f"Horovod was built for TensorFlow 2.14.0, not {tensorflow_version()}: make horovod"
     )
     install(checkout, built_for=tensorflow_version())
     (library,) = (site(checkout) / "horovod" / "tensorflow").glob("mpi_lib*.so")
