@@ -1,4 +1,4 @@
-"""MLflow pyfunc loader of registered versions, which score raw rows in this process."""
+"""MLflow pyfunc loader for registered versions, which then score raw rows in this process."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -297,7 +297,7 @@ class Trials:
         )
 
     def _percentile_ms(self, result: LoadResult) -> float | None:
-        """Return the latency in ms at the target percentile, with client delays, or None if requests are too few."""
+        """Return the target percentile of the latency in ms, client delays included, or None for too few requests."""
         num_requests, level = result.num_requests, self._slo.level
         if num_requests < samples_needed(level):
             return None

@@ -486,8 +486,7 @@ def _narrowed(plan: Transform) -> dict[str, str]:
 
 
 def _edge_case_values(spec: ColumnSpec, taken: str) -> pa.Array:
-    """Return edge-case values for a column's type. For list columns, return an empty list, a list per value, and a list
-    of all values.
+    """Return edge-case values of a column's type, for lists in three forms: empty, one value each, and all values.
 
     `taken` is the NumPy dtype name in which the model takes integers of the column.
     """

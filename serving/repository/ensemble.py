@@ -439,11 +439,10 @@ def _name_in(path: Path) -> str:
         beside = sorted(other.name for other in path.parent.glob("*") if names_in(other))
         there = f" Did you mean {listed(beside, 5)}?" if beside else ""
         raise ArtifactError(f"{path.absolute()} does not exist.{there} Expected {KIND}: {remedy(KIND, path)}.")
-    if len(names := names_in(path)) != 1:
-        raise ArtifactError(
-            f"{path} must contain exactly one ensemble, found {names or 'none'}. Export the model again to "
-            "another path."
-        )
+    if not (names := names_in(path)):
+        raise ArtifactError(f"{path} contains no ensembles. Expected {KIND}: {remedy(KIND, path)}.")
+    if len(names) > 1:
+        raise ArtifactError(f"{path} contains the ensembles {listed(names, 5)}, expected one. Use one path for each.")
     return names[0]
 
 

@@ -151,9 +151,7 @@ def gauc(rows: ScoredRows) -> float:
 
 
 def _share_above(gap: Array, counts: Array, num_thresholds: int) -> Array:
-    """Return the fraction of rows above each threshold, from the highest to the lowest. `gap` is the index of each
-    row's threshold interval.
-    """
+    """Return the fraction of rows above each threshold, in descending order. `gap` is each row's threshold interval."""
     if not len(gap):
         raise ValueError("AUC requires labels of both classes.")
     in_gap = np.bincount(gap, weights=counts, minlength=num_thresholds - 1)

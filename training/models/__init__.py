@@ -68,7 +68,7 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
         got, expected = ("with", "without") if spec.is_sequential else ("without", "with")
         raise SpecError(
             f"model {model.name!r} requires rows {expected} a history and an item to score (channels {TARGET!r} and "
-            f"{HISTORY!r}), but the data has rows {got} them (its channels: {sorted(spec.channels)}). Choose one of "
+            f"{HISTORY!r}), but the data has rows {got} them (channels: {sorted(spec.channels)}). Choose one of "
             f"{', '.join(fitting)}."
         )
     heads = spec.heads

@@ -90,7 +90,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TablesConfig(ModelConfig):
-    """Config of a model that consists only of per-id tables and is fitted with all rows in memory.
+    """Config for a model that consists only of per-id tables and is fitted with all rows in memory.
 
     Options about steps and gradients, such as `optimizer` and `learning_rate`, do not apply to it.
 
@@ -163,7 +163,7 @@ class NetworkConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TabularConfig(NetworkConfig):
-    """Config of a model that concatenates numbers with embeddings, whose widths may differ. The defaults give a good
+    """Config for a model that concatenates numbers with embeddings, whose widths may differ. The defaults give a good
     MLP for MovieLens.
 
     Attributes:
@@ -196,7 +196,7 @@ class TabularConfig(NetworkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialConfig(NetworkConfig):
-    """Config of a model that scores an item against a user's history.
+    """Config for a model that scores an item against a user's history.
 
     Attributes:
         hidden: units of the dense layers before the score.

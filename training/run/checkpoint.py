@@ -150,7 +150,7 @@ class Checkpoint:
             if got.get(name) != expected.get(name)
         ]:
             raise ConfigError(
-                f"the checkpoint belongs to another configuration: got {'; '.join(odd)}. Pass the same options as "
+                f"the checkpoint was written with other options: got {'; '.join(odd)}. Pass the same options as "
                 "before, or delete the checkpoint and train without --resume."
             )
 
@@ -310,10 +310,10 @@ _STEP_COUNTERS = ("/iteration", "/finite_steps")  # name suffixes of the optimiz
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """One start of an elastic run, with a fixed set of workers.
+    """One launch of an elastic run, with a fixed set of workers.
 
     Attributes:
-        number: number of earlier starts.
+        number: number of earlier launches.
         run_id: MLflow run that an earlier generation opened.
         has_checkpoint: whether an earlier generation wrote a checkpoint.
         cause: why the last generation ended, as a sentence.

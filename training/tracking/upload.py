@@ -1,4 +1,4 @@
-"""Upload of a run's journal to MLflow, during the run or later. Imports MLflow, which takes seconds."""
+"""Upload a run's journal to MLflow, during the run or later. Importing MLflow takes seconds."""
 
 import os
 import shlex

@@ -159,16 +159,14 @@ class Trainer(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Load a state returned by `state`. It may be empty on workers other than 0, which receive it through
-        `share_state`.
-        """
+        """Load a state returned by `state`. Workers other than 0 may pass an empty one; `share_state` fills it."""
 
     @abstractmethod
     def export(self, path: Path) -> None: ...
 
 
 def share_of_sample(number: Any) -> Any:
-    """Return the share of the `number`-th sample in the running average of the weights, which favors later samples.
+    """Return the coefficient of sample `number` in the running average of the weights, which favors later samples.
 
     Polynomial-decay averaging (Shamir & Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section
     4): the t-th sample has the share (η + 1) / (t + η), η = 0.5.

@@ -196,7 +196,7 @@ def _fitted(name: str, column: Expression, dtype: str | None, width: int | None)
         return column
     except UnfitError as error:  # raised for values in a table; other values are checked per request
         raise LoweringError(
-            f"{error} Save the model with a larger type or width, or change the workflow to output smaller values."
+            f"{error} Save the model with a larger input dtype or width, or limit the values in the workflow."
         ) from None
 
 

@@ -116,7 +116,7 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.type not in SOURCE_TYPES:
-            raise SpecError(f"a source is of type {self.type!r}. Available: {', '.join(SOURCE_TYPES)}.")
+            raise SpecError(f"unknown source type {self.type!r}. Available: {', '.join(SOURCE_TYPES)}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,7 +163,9 @@ def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, z
     _check_gap(end - position)
     records = {name: info for (_, _, name), info in zip(names, archive.infolist(), strict=True) if _is_needed(name)}
     if missing := [name for name in ("version", *_PICKLES) if name not in records]:
-        raise ArtifactError(f"has no record named {missing[0]!r}, expected TorchScript. Save it with torch.jit.save.")
+        raise ArtifactError(
+            f"is not a TorchScript file: it has no record {missing[0]!r}. Save the model with torch.jit.save."
+        )
     return records
 
 

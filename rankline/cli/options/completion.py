@@ -37,7 +37,7 @@ def _offer(found: Callable[[typer.Context, str], Offers]) -> Complete:
 
 @_offer
 def recipes(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (typer's)
-    """Suggest recipes and, for commands with a repository option, ensembles exported under other names."""
+    """Suggest recipes. If the command has a repository option, also suggest ensembles exported under other names."""
     names: list[str | tuple[str, str]] = [(name, recipe.summary) for name, recipe in available().recipes.items()]
     return [*names, *exported_only(_repository(ctx))] if "repository" in ctx.params else names
 

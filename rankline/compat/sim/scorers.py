@@ -39,7 +39,7 @@ def saved(path: Path, spec: FeatureSpec) -> Scorer:
 
 
 def from_checkpoint(checkpoint: Checkpoint, spec: FeatureSpec, *, precision: str, xla: bool) -> Scorer:
-    """Return a scorer for a checkpoint's model, computing in `precision` and with XLA if `xla` is set."""
+    """Return a scorer for a checkpoint's model that computes in `precision`, using XLA if `xla` is set."""
     config = TrainConfig.from_dict(checkpoint.config)
     trained = _new_trainer(spec, config)
     trained.restore(checkpoint.state)

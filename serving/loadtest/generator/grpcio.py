@@ -22,7 +22,7 @@ _OPTIONS = [
 
 
 class GrpcioConnection:
-    """A `Transport` with unary calls over a grpcio channel, whose threads put responses into a queue."""
+    """A `Transport` that makes unary calls over a grpcio channel. The threads of grpcio put responses into a queue."""
 
     capacity = 1 << 31
 

@@ -357,7 +357,7 @@ def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
             yield tf.train.Example.FromString(record).features.feature
         except DecodeError:
             raise DataError(
-                f"{path}, record {number:,} is not a tf.train.Example. Write each record as an Example."
+                f"record {number:,} of {path} is not a tf.train.Example. Write each record as an Example."
             ) from None
 
 

@@ -44,7 +44,7 @@ class BayesianFMConfig(TablesConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EASEConfig(TablesConfig):
-    """Config of a linear model that recommends items to a user based on the items the user liked.
+    """Config for a linear model that recommends items to a user based on the items the user liked.
 
     It uses only the rows with a label of 1 and has a closed-form solution, so one epoch is enough. Its score ranks
     items; it is not the probability that the user likes an item, which `bayesian_fm` predicts.

@@ -25,7 +25,7 @@ from rankline.workflows.schema.targets import BINARY
 
 @dataclass(frozen=True, kw_only=True)
 class Ids:
-    """The columns of a row matrix that contain the ids of one feature.
+    """The columns that one feature's ids occupy in a matrix of rows.
 
     Attributes:
         first, last: range of its columns in the matrix: one, or the length of its longest list, padded with 0.
@@ -95,7 +95,7 @@ class TablesModel(ABC):
         return np.concatenate([ids.of_inputs(inputs[ids.feature.name]) for ids in self.columns], axis=1)
 
     def scores(self, rows: Array) -> Array:
-        """Return the scores, float32 of shape (N, 1), of rows that are encoded by `matrix`."""
+        """Return scores as float32 of shape (N, 1), for rows encoded by `matrix`."""
         found = np.stack([ids.looked_up(table, rows) for ids, table in zip(self.columns, self.tables, strict=True)])
         vectors, linear = found[..., :-1], found[..., -1:].sum(axis=0)
         squares = (vectors**2).sum(axis=(0, 2))

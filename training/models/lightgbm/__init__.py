@@ -14,7 +14,7 @@ _MAX_LEAVES = 131_072  # LightGBM's limit
 
 @dataclass(frozen=True, kw_only=True)
 class LightGBMConfig(ModelConfig):
-    """Config of LightGBM forests, one per label. Features are numbers, ids ordered by frequency, and counts of the ids
+    """Config for LightGBM forests, one per label. Features are numbers, ids ordered by frequency, and counts of the ids
     in lists.
 
     All rows are kept in memory. The epochs divide the trees among them, and the validation rows are scored after each.

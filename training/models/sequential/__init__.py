@@ -13,7 +13,7 @@ SOFT, HARD = SEARCHES = ("soft", "hard")
 
 @dataclass(frozen=True, kw_only=True)
 class DINConfig(SequentialConfig):
-    """Config of DIN: attention of the candidate over the whole history."""
+    """Config for DIN: attention of the candidate over the whole history."""
 
     name: ClassVar[str] = "din"
     network: ClassVar[str] = "rankline.training.models.sequential.network:build_din"
@@ -60,7 +60,7 @@ class DIENConfig(EvolutionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SIMConfig(EvolutionConfig):
-    """Config of SIM: search in the long history, attention over its results, and DIEN over the short history.
+    """Config for SIM: search in the long history, attention over its results, and DIEN over the short history.
 
     Attributes:
         search: "soft" keeps the items with the highest attention, "hard" the latest items that share the candidate's

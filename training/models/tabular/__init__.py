@@ -15,7 +15,7 @@ _MAX_LAYERS, _MAX_EXPERTS = 100, 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class MLPConfig(TabularConfig):
-    """Config of a multilayer perceptron: dense layers on the concatenated embeddings and numeric features.
+    """Config for a multilayer perceptron: dense layers on the concatenated embeddings and numeric features.
 
     Attributes:
         number_dim: width of a vector added for each number, computed from waves with learned frequencies; 0 adds none.
@@ -39,7 +39,7 @@ class MLPConfig(TabularConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DLRMConfig(NetworkConfig):
-    """Config of DLRM: dot products between all embeddings and one vector computed from the numeric features.
+    """Config for DLRM: dot products between all embeddings and one vector computed from the numeric features.
 
     Attributes:
         embedding_dim: columns of every embedding table, and width of the vector computed from the numbers.
@@ -60,7 +60,7 @@ class DLRMConfig(NetworkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DCNv2Config(TabularConfig):
-    """Config of DCN-V2: cross layers over embeddings and numeric features, followed by dense layers.
+    """Config for DCN-V2: cross layers over embeddings and numeric features, followed by dense layers.
 
     Attributes:
         cross_layers: number of cross layers.
@@ -86,7 +86,7 @@ class DCNv2Config(TabularConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DeepFMConfig(NetworkConfig):
-    """Config of DeepFM: a factorization machine in parallel with dense layers, on shared embeddings.
+    """Config for DeepFM: a factorization machine in parallel with dense layers, on shared embeddings.
 
     Attributes:
         embedding_dim: columns of every embedding table, and width of the vector of each number.
@@ -106,7 +106,7 @@ class DeepFMConfig(NetworkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class MMoEConfig(TabularConfig):
-    """Config of MMoE: all labels share the same experts, and each has its own gate and tower.
+    """Config for MMoE: all labels share the same experts, and each has its own gate and tower.
 
     Attributes:
         hidden: units of the dense layers of each expert.
@@ -133,7 +133,7 @@ class MMoEConfig(TabularConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchMLPConfig(TabularConfig):
-    """Config of a PyTorch MLP: dense layers with batch normalization over embeddings (summed for lists) and numeric
+    """Config for a PyTorch MLP: dense layers with batch normalization over embeddings (summed for lists) and numeric
     features.
     """
 

@@ -80,7 +80,7 @@ def _loaded(entry: Any) -> Callable[..., Any]:
 
 
 def label_unloaded_functions(node: Any) -> None:
-    """Record a node's operator and columns in its unloaded functions, for use in their error messages."""
+    """Tell the functions of a node that could not be loaded its operator and columns, for their error messages."""
     for name in {name for names in HELD_BY.values() for name in names}:
         function = vars(node.op).get(name)
         if isinstance(function, UnloadedFunction):

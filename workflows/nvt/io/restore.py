@@ -1,4 +1,4 @@
-"""Build a saved workflow from its pickle, with one rule for each kind of part. Parts without a rule are rejected.
+"""Build a saved workflow from its pickle, accepting only the kinds of objects that have a rule here.
 
 NVTabular saves workflows as pickles, which could run any code. The pickle is read as data
 (`workflows/nvt/io/pickle_reader.py`) and its objects are created here. Graphs, schemas and operators are created empty,

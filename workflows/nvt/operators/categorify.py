@@ -45,7 +45,7 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return parts[0]
 
     def fit_finalize(self, categories: Any) -> None:
-        """Write the vocabularies from the counts.
+        """Build the vocabularies from the counts and write them to files.
 
         Raises:
             DataError: all values of a column are missing.

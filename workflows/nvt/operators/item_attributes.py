@@ -38,8 +38,8 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         keys = self.items[key]
         if not len(keys) or keys.isna().any() or keys.duplicated().any():  # is_unique truncates strings at NUL
             raise DataError(
-                f"{key} has {len(keys)} items, including {keys.isna().sum()} missing and {keys.duplicated().sum()} "
-                "repeated, expected one or more distinct items."
+                f"{key} must be a non-empty column of distinct values, got {len(keys)} items, of which "
+                f"{keys.isna().sum()} are missing and {keys.duplicated().sum()} are duplicates."
             )
         self._index = pd.Index(keys)
         self._values = {name: _filled(self.items[name], value) for name, value in fill.items()}

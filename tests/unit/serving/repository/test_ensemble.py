@@ -297,6 +297,9 @@ def test_load_names_what_is_missing(tmp_path: Path) -> None:
     export(tmp_path / "m"), export(tmp_path / "m")
     with pytest.raises(ArtifactError, match=r"has no version 7\. Available: 1, 2"):
         ExportedEnsemble.load(tmp_path / "m", 7)
+    shutil.copytree(tmp_path / "m" / "m", tmp_path / "m" / "n")
+    with pytest.raises(ArtifactError, match="contains the ensembles m, n, expected one"):
+        ExportedEnsemble.load(tmp_path / "m")
 
 
 def remove(path: Path) -> None:

@@ -253,8 +253,8 @@ def test_saved_workflow_is_loaded_as_data_and_gives_the_same(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a", "b", "a"], "0 missing and 1 repeated"),
-        ([], "item has 0 items"),
+        (["a", "b", "a"], "got 3 items, of which 0 are missing and 1 are duplicates"),
+        ([], "item must be a non-empty column of distinct values, got 0 items"),
     ],
 )
 def test_item_attributes_require_distinct_items(names: list[Any], message: str) -> None:
