@@ -2,8 +2,7 @@
 
     python -m bench.chaos.workers movielens --work-dir work --kills 20
 
-The recipe must be prepared. Undisturbed runs first determine the usual duration, and the variation of AUC with the
-seed.
+The recipe must be prepared. Undisturbed runs first determine the usual duration and how AUC varies with the seed.
 """
 
 import argparse

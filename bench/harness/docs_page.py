@@ -1,5 +1,4 @@
-"""Writes docs/figures into docs/project/benchmarks.md, and draws the targets reached: `python -m
-bench.harness.docs_page`.
+"""Writes docs/figures into docs/project/benchmarks.md and draws reached targets: `python -m bench.harness.docs_page`.
 
 The page is written by hand except for its blocks. `<!-- ratios of NAME --> … <!-- end of figures -->` contains the
 command, the machine, the ratios in NAME.json, and a link to that file; `<!-- figures of NAME -->` also contains the

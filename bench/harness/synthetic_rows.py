@@ -24,8 +24,7 @@ _MOVIE_SKEW = 0.8  # exponent of the power law of ratings per movie
 def write_rows(directory: Path, num_rows: int, seed: int = 0) -> FeatureSpec:
     """Write rows as Parquet below `directory`/train.
 
-    Users are uniformly distributed, movies follow a power law, a movie always has the same genres, and labels are
-    random.
+    Users are uniformly distributed, movies follow a power law, a movie's genres are fixed, and labels are random.
     """
     rng = np.random.default_rng(seed)
     (directory / "train").mkdir(parents=True)

@@ -1,7 +1,6 @@
 """TensorFlow and NVTabular in a FastAPI app: `uvicorn bench.peers.fastapi_app:app --workers CORES`.
 
-Each worker loads both before it accepts requests. The environment variables in `WORKFLOW` and `SAVED_MODEL` contain
-their paths.
+Workers load both before accepting requests. The environment variables in `WORKFLOW` and `SAVED_MODEL` hold the paths.
 """
 
 import os

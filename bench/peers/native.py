@@ -85,9 +85,7 @@ def feature_columns(spec: FeatureSpec, model: ModelConfig, *, accelerated: bool)
 def make_dataset(
     files: Sequence[Path], spec: FeatureSpec, columns: Sequence[Any], batch_size: int, *, accelerated: bool
 ) -> Any:
-    """Return an epoch of shuffled batches, pairs of inputs and labels (N, 1), from Parquet if `accelerated`, else
-    TFRecord.
-    """
+    """Return an epoch of shuffled batches of inputs and labels (N, 1), from Parquet if `accelerated`, else TFRecord."""
     if not accelerated:
         return notebook_dataset(files, spec, batch_size)
     loader = KerasSequenceLoader(files, batch_size, [spec.label.name], feature_columns=columns)

@@ -4,8 +4,7 @@ The rows are those of the recipe. In the document's path, each record is a block
 padded on the left to full length, full records only (`--drop_remainder`). Records are parsed, masked where the first
 history feature is 0, and prefetched, in file order. "cached" keeps the parsed rows in memory, which is the document's
 default and takes 8 bytes per id. Its model computes on full length. Rankline's path reads ragged lists from Parquet,
-shuffled, with similar lengths within a batch; its model pads to the longest row of the batch and skips padding where
-possible.
+shuffled, with similar lengths per batch; its model pads to the batch's longest row and skips padding where possible.
 
 Both paths train the same network. "ragged" reads the document's files into ragged batches, "no model" only reads, "in
 memory" trains without reading, and "small layers" trains a network with little to compute.

@@ -1,7 +1,6 @@
 """Worker of `bench.training.distributed`: python -m bench.training.distributed_worker DIRECTORY.
 
-`task.json` in the directory contains the name of a function in this module and its arguments. Its result is written to
-RANK.json.
+`task.json` in the directory names a function in this module and its arguments. Its result is written to RANK.json.
 """
 
 import gc

@@ -1,5 +1,4 @@
-"""sequences: SIM against DIEN and DIN on histories with drifting interests, and the cost of ranking a user's
-candidates.
+"""sequences: SIM against DIEN and DIN on histories of drifting interests, and the cost of ranking a user's candidates.
 
 All models use the same generated reviews, prepared once: one negative per positive, items with id and category, and
 histories of up to 100 items, with the latest 10 as the short history, as in SIM's paper for Amazon. Each model is

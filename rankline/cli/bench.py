@@ -61,8 +61,7 @@ def bench_command(
 ) -> None:
     """Measure latency percentiles and rows/s over gRPC, and log them to the MLflow run that trained the model.
 
-    Requests are kept in flight (closed loop), sent at a fixed rate, or sent at the highest rate that meets a latency
-    target.
+    Requests are kept in flight (closed loop), sent at a fixed rate, or at the highest rate that meets a latency target.
 
     **Examples**
 

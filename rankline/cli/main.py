@@ -139,9 +139,8 @@ def main() -> None:
 def _interrupt(*_: object) -> None:
     """Raise KeyboardInterrupt unless one is being handled, so that a second Ctrl-C does not interrupt the cleanup.
 
-    Python drops exceptions raised in finalizers and C callbacks, so the next Ctrl-C must raise again. Nothing may be
-    imported here, and Rich imports modules for emoji and non-ASCII text: an interrupted import fails with a KeyError
-    (python/cpython#91351).
+    Python drops exceptions in finalizers and C callbacks, so the next Ctrl-C must raise again. Nothing may be imported
+    here, not even by Rich for emoji or non-ASCII text: an interrupted import raises KeyError (python/cpython#91351).
     """
     if not _is_leaving(sys.exc_info()[1]):
         ERRORS.print("\nstopping; finished artifacts are kept.", emoji=False, markup=False)

@@ -116,8 +116,7 @@ class ElasticRun:
     def _find_hosts(self) -> Mapping[str, int]:
         """Return the current hosts, or the previous ones if the discovery script fails or lists none.
 
-        The script may read a list that is being written at the moment. If the hosts are really gone, the run loses its
-        workers anyway.
+        The script may read a list that is being written. If hosts are really gone, the run loses its workers anyway.
         """
         with suppress(ConfigError):
             self._hosts = self._options.find_hosts(self._config) or self._hosts

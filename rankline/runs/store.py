@@ -37,8 +37,7 @@ def uri_of(work_dir: Path) -> str:
 def uri_of_run(tracking_uri: str, work_dir: Path) -> str:
     """Return the tracking URI of the store that contains a run, given the tracking URI recorded in an artifact.
 
-    If `tracking_uri` is empty (the model was trained elsewhere) or is a file that no longer exists, return the work
-    directory's store.
+    If `tracking_uri` is empty (the model was trained elsewhere) or a missing file, return the work directory's store.
     """
     file = file_of(tracking_uri)
     return tracking_uri if tracking_uri and (file is None or file.exists()) else store_uri(work_dir)

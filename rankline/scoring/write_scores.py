@@ -85,8 +85,7 @@ def without_score(scores: "NDArray[Any]") -> "NDArray[np.int64]":
 def scores_to(output: Path | None, format_name: str) -> Iterator[Write]:
     """Yield a function that appends rows and their scores to a file, or to stdout if `output` is None.
 
-    Scores have shape [num_rows], or [num_rows, num_candidates] and are written as lists. The file is written
-    atomically.
+    Scores have shape [num_rows], or [num_rows, num_candidates], written as lists. The file is written atomically.
     """
     with ExitStack() as stack:
         if output is None:

@@ -87,7 +87,9 @@ def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
         return url, config
     transport, is_encrypted = _SCHEMES[scheme]
     if transport == GRPC != config.transport:
-        raise ConfigError(f"{url} requires gRPC, but transport is {config.transport!r}. Change one of them.")
+        raise ConfigError(
+            f"{url} requires gRPC, but transport is {config.transport!r}. Change the URL or the transport."
+        )
     tls = config.tls or (ClientTls() if is_encrypted else None)
     return re.sub(r"/(v2(/.*)?)?$", "", address), replace(config, transport=transport, tls=tls)
 

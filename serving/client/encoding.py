@@ -141,7 +141,7 @@ def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
     if valid is not None and (column.mask is None or (row_shape and not tensor.is_candidates)):
         raise RequestError(
             f"{tensor.name!r} has {len(valid) - int(valid.sum())} nulls, which {tensor.datatype} cannot represent. "
-            "Fill them or drop these rows."
+            "Fill the nulls, or drop the rows that contain nulls."
         )
     if not row_shape and (tensor.is_scalar or tensor.is_candidates):
         row_shape = (1,)
@@ -210,9 +210,7 @@ def _exact(values: Any, tensor: Tensor) -> Array | None:
 
 
 def _convert(values: Any, tensor: Tensor) -> tuple[Flat, tuple[int, ...], Array | None]:
-    """Return the flattened values, the shape of each row (`()` for scalars) and a validity mask, or None if all are
-    valid.
-    """
+    """Return the flattened values, each row's shape (`()` for scalars) and a validity mask (None if all are valid)."""
     column, row_shape = _flatten(values, tensor)
     column = _cast(column, tensor)
     valid = None
@@ -234,7 +232,7 @@ def _flatten(values: Any, tensor: Tensor) -> tuple[pa.Array, tuple[int, ...]]:
         if column.null_count or lengths["min"] != lengths["max"]:
             raise RequestError(
                 f"{tensor.name!r} has ragged lists ({lengths['min']} to {lengths['max']} values, {column.null_count} "
-                "nulls), expected lists of equal length. Pad them, or send each length in a separate request."
+                "nulls), expected lists of equal length. Pad the lists, or send a separate request for each length."
             )
         row_shape += (lengths["min"] or 0,)
         column = column.flatten()

@@ -91,7 +91,7 @@ class HttpTransport(ABC):
         """
         values: Array | None = response.as_numpy(tensor.name)
         if values is None or values.dtype != tensor.numpy_dtype:
-            raise ValueError(f"output is {'missing' if values is None else values.dtype}, not {tensor.dtype}")
+            raise ValueError(f"the output is {'missing' if values is None else values.dtype}, expected {tensor.dtype}")
         return values
 
     @abstractmethod

@@ -124,11 +124,11 @@ def join_scores(answers: Iterable[Array], schema: ModelSchema, request: Prepared
             return np.empty(0 if is_single else (0, sum(each.dims[0] for each in schema.outputs)), output.numpy_dtype)
         scores = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if len(scores) != request.num_rows:
-            raise ValueError(f"{len(scores)} rows, expected {request.num_rows}")
+            raise ValueError(f"received {len(scores)} rows, expected {request.num_rows}")
     except (IndexError, ValueError, struct.error) as error:
         raise ServerError(
-            f"the response of model {schema.name!r} does not match its output {output.name!r}: {error}. Export the "
-            "model again."
+            f"the response from model {schema.name!r} does not match the declared output {output.name!r}: {error}. "
+            "Export the model again."
         ) from error
     return scores
 
@@ -161,7 +161,7 @@ def _lay_out(given: Mapping[str, Any], schema: ModelSchema) -> list[Dense | List
         )
     if not wanted:
         raise RequestError(
-            f"the rows have no columns for model {schema.name!r}. Expected at least one of {_some(names)}."
+            f"the rows have no columns, but model {schema.name!r} expects at least one of {_some(names)}."
         )
     laid_out: list[Dense | ListRows] = []
     for column in wanted:
@@ -211,14 +211,12 @@ def _candidates_of(candidates: Any, schema: ModelSchema) -> dict[str, Any]:
         return dict(columns_of(candidates, schema))
     if len(schema.candidates) > 1:
         got = type(candidates).__name__
-        raise RequestError(f"candidates are a {got}, expected a mapping from {list(schema.candidates)} to columns.")
+        raise RequestError(f"candidates have type {got}, expected a mapping from {list(schema.candidates)} to columns.")
     return {schema.candidates[0]: candidates}
 
 
 def _wanted(given: Mapping[str, Any], schema: ModelSchema) -> list[ColumnSchema]:
-    """Return the expected columns of a request, with lists and masks as separate tensors if they were passed that
-    way.
-    """
+    """Return the expected columns of a request, with lists and masks as separate tensors if passed that way."""
     wanted: list[ColumnSchema] = []
     for column in schema.columns:
         tensors = [column.values]

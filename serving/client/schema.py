@@ -68,7 +68,8 @@ class ModelSchema:
         """
         if config.max_batch_size < 1:
             raise RequestError(
-                f"model {config.name!r} does not support batches (max_batch_size 0), expected at least 1."
+                f"model {config.name!r} does not support batches because max_batch_size is 0. Set max_batch_size to 1 "
+                "or more."
             )
         if not config.input or not config.output:
             raise RequestError(f"model {config.name!r} has no inputs or no outputs, expected at least one of each.")
@@ -114,9 +115,7 @@ class ModelSchema:
 
     @cached_property
     def columns(self) -> tuple[ColumnSchema, ...]:
-        """The columns of a request, in input order. The inputs `NAME__values` and `NAME__nnzs` form one column,
-        `NAME`.
-        """
+        """The columns of a request in input order. `NAME__values` and `NAME__nnzs` form one column, `NAME`."""
         required = {tensor.name for tensor in self.inputs}
         inputs = {tensor.name: tensor for tensor in (*self.inputs, *self.optional_inputs)}
         lengths = {
@@ -158,4 +157,4 @@ def _tensor(entry: Any, candidates: Collection[str], *, optional: bool = False) 
             entry.name, data_type, entry.dims, optional=optional, is_candidates=entry.name in candidates
         )
     except ValueError as error:
-        raise RequestError(f"{error}. Cast it in the model.") from None
+        raise RequestError(f"{error}. Cast the tensor to a supported type in the model.") from None

@@ -56,7 +56,7 @@ class Client:
     def __reduce__(self) -> Any:
         if self._transport is not None:
             raise TypeError(
-                f"the client of {self.url} is connected to a model and cannot be pickled. Create a client in each "
+                f"this client is connected to a model at {self.url}, so it cannot be pickled. Create a client in each "
                 "process."
             )
         return type(self), (self.url, self._model_name, self._config)

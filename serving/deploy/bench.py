@@ -59,7 +59,7 @@ def show(report: BenchmarkReport) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rankline.serving.deploy.bench", description="Measure a server.")
     parser.add_argument("--url", required=True, help="gRPC address of the server (HOST:PORT)")
-    parser.add_argument("--model", required=True, help="the ensemble's name")
+    parser.add_argument("--model", required=True, help="name of the ensemble")
     parser.add_argument("--prepared", type=Path, required=True, help="prepared data with held-out rows")
     parser.add_argument(
         "--batch-sizes",

@@ -2,8 +2,7 @@
 
     track.py [OPTIONS OF mlflow server]
 
-Tables of an older MLflow are upgraded, which keeps their content. If the server cannot start, one line states the
-reason.
+Tables of an older MLflow are upgraded, which keeps their content. If the server cannot start, one line says why.
 """
 
 import os

@@ -66,7 +66,7 @@ class Engine:
     def folder(self) -> Path:
         spec = find_spec(self.package)
         if spec is None or spec.origin is None:
-            raise ConfigError(f"engine {self.name!r} names the package {self.package!r}, which was not found.")
+            raise ConfigError(f"engine {self.name!r} requires the package {self.package!r}, which was not found.")
         return Path(spec.origin).parent
 
     def require(self, *, feature: str) -> None:
@@ -112,7 +112,7 @@ def engine_for(trained_format: str, name: str | None = None) -> Engine:
     if name is not None:
         if name not in fitting:
             raise ConfigError(
-                f"engine is {name!r}, expected an engine that supports {trained_format}: {', '.join(fitting)}."
+                f"engine {name!r} cannot serve {trained_format}. Available engines: {', '.join(fitting)}."
             )
         return fitting[name]
     for engine in fitting.values():

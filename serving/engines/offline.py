@@ -38,8 +38,7 @@ class ScoringModel(Protocol):
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
         """Return the function with which the backend scores a request, using all cores.
 
-        It takes one array per name, as created by `padded_tensors`, and returns the outputs in the order of their
-        names.
+        It takes one array per name, as created by `padded_tensors`, and returns outputs in the order of their names.
         """
 
 

@@ -2,8 +2,7 @@
 
 The serving graph is a merlin-systems `Ensemble` of `TransformWorkflow` and its operator for the model. `NativeRuntime`
 writes the graph in place of `TritonExecutorRuntime`, which generates one Python model that calls the other models
-request by request. Each export adds one version to a Triton model repository: see
-`rankline.serving.repository.ensemble`.
+request by request. Each export adds a version to a Triton model repository: see `rankline.serving.repository.ensemble`.
 """
 
 import itertools
@@ -150,9 +149,7 @@ def publish_exportable(
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Compile the workflow, verify that served results match the original workflow and model, and publish a version in
-    `output`.
-    """
+    """Compile the workflow, verify that served results match the original workflow and model, and publish a version."""
     with checked(exportable, config, progress) as ready:
         progress.update(3, 4, "write")
         ensemble = ready.publish(output, config, name=name, promote=promote)
@@ -296,9 +293,7 @@ def _is_lacking(column: pa.ChunkedArray) -> bool:
 
 
 def _filled(plan: Transform, heldout: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return one flag per column: whether the plan replaces missing values of the column, so that they never reach the
-    model.
-    """
+    """Return one flag per column: whether the plan replaces its missing values, so that they never reach the model."""
     row = rows_of(plan.inputs, heldout, 1)
     first = pa.array(np.zeros(len(names), np.int64))
     columns = {name: row[name].combine_chunks().take(first) for name in row.column_names}

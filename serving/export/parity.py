@@ -152,8 +152,7 @@ def check_parity(
 def check_batch_independence(plan: Transform, heldout: pa.Table) -> float:
     """Raise ParityError if transforming a row depends on the other rows in its batch, since serving batches requests.
 
-    Operators that run through NVTabular may look at neighboring rows. Return the median latency of a row in
-    milliseconds.
+    Operators that run through NVTabular may look at neighboring rows. Return a row's median latency in milliseconds.
     """
     rows = rows_of(plan.inputs, heldout, _NUM_ALONE)
     together, times = _serve(plan, rows), list[float]()
@@ -167,8 +166,9 @@ def check_batch_independence(plan: Transform, heldout: pa.Table) -> float:
             own, among = (c.ragged().values if isinstance(c, Padded) else c for c in (column, same))
             if len(own) != len(among) or not _identical(own, among).all():
                 raise ParityError(
-                    f"column {name!r} differs: {_row(rows, number)} yields {own} alone and {among} among other rows, "
-                    "so the result depends on the rest of the batch. Nothing was exported."
+                    f"column {name!r} differs: the workflow returns {own} for the row {_row(rows, number)} alone but "
+                    f"{among} for the same row in a batch, so the result depends on the other rows in the batch. "
+                    "Nothing was exported."
                 )
     return statistics.median(times)
 
@@ -244,9 +244,7 @@ def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.
 def _transform_lacking(
     workflow: nvt.Workflow, plan: Transform, present: pa.Table, lacking: pa.Table
 ) -> tuple[dict[str, Column], pd.DataFrame] | None:
-    """Transform `lacking`, rows with missing values, with both the plan and NVTabular. Return None if either rejects
-    the rows.
-    """
+    """Transform `lacking`, rows with missing values, by the plan and NVTabular. Return None if either rejects them."""
     try:
         served = plan.run(*plan_inputs(plan, lacking))
     except RequestError:
@@ -284,7 +282,8 @@ def _serve(plan: Transform, rows: pa.Table) -> dict[str, Column]:
         return plan.run(inputs, valid)
     except RequestError as error:
         raise ParityError(
-            f"the held-out rows or variants of them could not be served: {error} Nothing was exported."
+            f"the held-out rows, or edge cases derived from these rows, could not be served: {error} Nothing was "
+            "exported."
         ) from None
 
 
@@ -297,8 +296,7 @@ def _compare(
     *,
     are_made_up: bool = False,
 ) -> float:
-    """Check that the plan and NVTabular encode a batch identically, and return the largest difference between the
-    scores.
+    """Check that the plan and NVTabular encode a batch identically, and return the largest score difference.
 
     How a model handles NaN and overflowing sums depends on engine and processor: with AVX-512, TensorFlow's ReLU turns
     NaN into 0. Synthetic rows are therefore not rejected for such differences.
@@ -313,9 +311,9 @@ def _compare(
     worst, difference = _worst(expected, actual)
     if not difference <= SCORE_TOLERANCE:  # also true for NaN
         raise ParityError(
-            f"the scores of {_row(rows, worst)} are {float(expected[worst])!r} offline and "
-            f"{float(actual[worst])!r} served, "
-            f"but may differ by at most {SCORE_TOLERANCE}. Nothing was exported."
+            f"the score of the row {_row(rows, worst)} is {float(expected[worst])!r} offline but "
+            f"{float(actual[worst])!r} when served. The scores may differ by at most {SCORE_TOLERANCE}. Nothing was "
+            "exported."
         )
     return difference
 
@@ -328,9 +326,9 @@ def _compare_with_training(rows: pa.Table, served: Columns, trained_on: pa.Table
     for name in served:
         if (row := _first_difference(served[name], before[name], _close)) is not None:
             raise ParityError(
-                f"column {name!r} differs: {_row(rows, row)} was {before[name].iloc[row]} when the data was "
-                f"prepared, but is {_value(served[name], row)} now, so the code of an operator changed. Prepare and "
-                "train again. Nothing was exported."
+                f"column {name!r} differs: the value for the row {_row(rows, row)} was {before[name].iloc[row]} when "
+                f"the data was prepared, but is {_value(served[name], row)} now, so the code of an operator has "
+                "changed. Prepare and train again. Nothing was exported."
             )
 
 
@@ -421,7 +419,7 @@ def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collec
     if actual.size != expected.size:
         raise ParityError(
             f"the model returns {actual.size} scores for {count} rows with {count} candidates each, expected "
-            f"{expected.size}: its output is not one score per candidate. Nothing was exported."
+            f"{expected.size}. The model must return one score per candidate. Nothing was exported."
         )
     actual = actual.reshape(expected.shape)
     worst, difference = _worst(expected, actual)
@@ -429,9 +427,9 @@ def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collec
         row, candidate = (_row(rows, number) for number in divmod(worst, count))
         row |= {name: value for name, value in candidate.items() if name in candidates}
         raise ParityError(
-            f"the scores of {row} are {float(expected[worst])!r} alone and {float(actual[worst])!r} among other "
-            "candidates, "
-            f"but may differ by at most {SCORE_TOLERANCE}. Nothing was exported."
+            f"the score of the row {row} is {float(expected[worst])!r} for the candidate alone but "
+            f"{float(actual[worst])!r} for the same candidate in a request with other candidates. The scores may "
+            f"differ by at most {SCORE_TOLERANCE}. Nothing was exported."
         )
     return difference
 
@@ -510,9 +508,7 @@ def _edge_case_values(spec: ColumnSpec, taken: str) -> pa.Array:
 
 
 def _values(spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
-    """Convert a column to NumPy, with missing strings as None, missing floats as NaN, and other missing values as
-    zero.
-    """
+    """Convert a column to NumPy, with missing strings as None, floats as NaN, and other values as zero."""
     if spec.dtype == "object":
         array = array.cast(pa.large_binary())
     elif spec.numpy_dtype.kind != "f" and array.null_count:
@@ -526,7 +522,7 @@ def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
     if elements.null_count and spec.numpy_dtype.kind in "iub":
         raise ParityError(
             f"column {spec.name!r} has lists of {spec.dtype} with missing values, which a request cannot represent. "
-            "Fill them in the data, or convert the column to float64. Nothing was exported."
+            "Fill the missing values in the data, or convert the column to float64. Nothing was exported."
         )
     lengths = array.value_lengths().fill_null(MISSING_LIST).to_numpy(zero_copy_only=False).astype(np.int32)
     width = max(int(lengths.max(initial=0)), 1)
@@ -536,8 +532,8 @@ def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
 def _compare_column(name: str, served: Column, offline: "pd.Series[Any]", rows: pa.Table) -> None:
     if (row := _first_difference(served, offline, _identical)) is not None:
         raise ParityError(
-            f"column {name!r} differs: {_row(rows, row)} yields {offline.iloc[row]} offline and "
-            f"{_value(served, row)} served. Nothing was exported."
+            f"column {name!r} differs: the row {_row(rows, row)} yields {offline.iloc[row]} offline but "
+            f"{_value(served, row)} when served. Nothing was exported."
         )
 
 

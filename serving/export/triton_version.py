@@ -201,9 +201,7 @@ def _mask(spec: ColumnSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
 
 
 def _of_candidates(tensor: Tensor) -> Tensor:
-    """Return the tensor with a second dimension of variable size, which holds one value per candidate or a single value
-    per row.
-    """
+    """Return the tensor with a second dimension of variable size, with one value per candidate or one per row."""
     return replace(tensor, dims=(-1,), is_candidates=True)
 
 

@@ -7,9 +7,8 @@
     lightgbm.py       LightGBM's text files
     xgboost.py        XGBoost's JSON and UBJSON files
 
-Each module has a function `can_load(path)`, which inspects the content of a file, and a class `Model`, a
-`ForeignModel`. Other packages add formats through the entry-point group `rankline.model_formats`, whose values are such
-modules.
+Each module has a function `can_load(path)`, which inspects a file's content, and a class `Model`, a `ForeignModel`.
+Other packages add formats through the entry-point group `rankline.model_formats`, which names such modules.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,8 +71,7 @@ class ForeignModel(Protocol):
         return feeds
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Score a dict of input arrays with the model's own framework. Return a dict of outputs of shape [rows] or
-        [rows, width].
+        """Score a dict of input arrays with the model's framework. Return a dict of outputs, [rows] or [rows, width].
 
         Raises:
             ExportError: the model cannot run the arrays.
@@ -84,9 +82,7 @@ class ForeignModel(Protocol):
         return ()
 
     def take_as_missing(self, value: float) -> None:
-        """Treat a value as missing, in addition to NaN. Raise ConfigError if the model's format does not support
-        this.
-        """
+        """Treat a value as missing, besides NaN. Raise ConfigError if the model's format does not support this."""
         raise ConfigError(f"--missing {value:g} is supported only for XGBoost models. Remove the option.")
 
     def assumed(self) -> tuple[str, ...]:

@@ -149,9 +149,7 @@ def _matched(
 
 
 def _assumed(model: ForeignModel, feeds: Sequence[InputBinding], source: str) -> list[str]:
-    """Return the assumptions behind the scores that are recorded in neither the model nor the workflow, one sentence
-    each.
-    """
+    """Return the assumptions behind the scores that neither the model nor the workflow records, one sentence each."""
     by_position = [feed for feed in feeds if feed.by_position and len(feed.columns) > 1]
     return [*model.assumed(), *(_said_of_order(feed, source) for feed in by_position)]
 
@@ -184,9 +182,7 @@ class ConvertedModel:
 
 
 class _ReferenceScorer:
-    """An `OfflineModel` that scores offline rows with the original framework, and served rows with the exported
-    model.
-    """
+    """An `OfflineModel` that scores offline rows with the original framework, and served rows with the export."""
 
     def __init__(
         self, foreign: ForeignModel, feeds: tuple[InputBinding, ...], heads: tuple[Head, ...], adapted: OfflineModel
@@ -209,9 +205,7 @@ class _ReferenceScorer:
         return scores_of({name: made[h.column].reshape(-1, h.width).astype(np.float32) for name, h in named})
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """Score rows with the same call as the Triton backend, since results may depend on how a framework loads the
-        file.
-        """
+        """Score rows as the Triton backend does, since results may depend on how a framework loads the file."""
         arrays = padded_tensors(columns)
         if self._call is None:
             self._call = self._adapted.served_call(list(arrays))
@@ -219,7 +213,7 @@ class _ReferenceScorer:
             made = self._call(*arrays.values())
         except Exception as error:  # engines raise anything
             reason = str(error).strip().partition("\n")[0]
-            raise ExportError(f"the model fails when run as it would be served: {reason}.") from error
+            raise ExportError(f"the model fails when it is called in the same way as in serving: {reason}.") from error
         return scores_of(dict(zip(sorted(output_names(self._heads)), made, strict=True)))
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
@@ -349,7 +343,7 @@ def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int)
         if array.dtype.kind in "iu" and (array != array.astype(np.float32)).any():
             raise ExportError(
                 f"the model's output {name!r} is {array.dtype} with values up to {np.abs(array).max()}, but scores "
-                "are float32, which cannot represent them. Remove it from the model's outputs."
+                "are float32, which cannot represent these values exactly. Remove this output from the model."
             )
         width = 1 if array.ndim == 1 else array.shape[1]
         classes = model.classes(name) or tuple(map(str, range(width)))

@@ -151,9 +151,7 @@ def _stem(name: str) -> str:
 
 
 def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str) -> InputBinding | None:
-    """Return the binding if the model's only input is a matrix of columns. Return None if each input is matched to its
-    own column.
-    """
+    """Return the binding if the model's only input is a matrix of columns, or None if each input has its own column."""
     if len(inputs) != 1 or _stem(inputs[0].name) in by_name:
         return None
     entry, columns = inputs[0], by_name
@@ -177,7 +175,10 @@ def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str
         )
     wrong = [str(column) for column in columns.values() if not _is_number(column)]
     if wrong:
-        raise ExportError(f"the model requires {entry}, a single numeric matrix, but {source} has {', '.join(wrong)}.")
+        raise ExportError(
+            f"the model requires {entry}, a single numeric matrix, but {source} has columns that do not contain one "
+            f"number per row: {', '.join(wrong)}."
+        )
     names = tuple(column.name for column in columns.values())
     return InputBinding(
         input=entry, kind=MATRIX, columns=names, dtype=entry.dtype or "float32", rank=2, by_position=not features
@@ -189,9 +190,7 @@ def _is_number(column: Encoded) -> bool:
 
 
 def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> InputBinding | str | None:
-    """Return the binding of an input, or an error message if the matching column does not fit. Return None if no column
-    matches.
-    """
+    """Return the binding of an input, an error message if the matching column does not fit, or None if none matches."""
     part = next((part for part in _PARTS if entry.name.endswith(part) and _stem(entry.name) in by_name), None)
     column = by_name.get(entry.name if part is None else _stem(entry.name))
     if column is None:
@@ -236,9 +235,7 @@ def _wrong_type(entry: Input, column: Encoded) -> str | None:
 
 
 def _model_dtype(column: Encoded) -> str:
-    """Return the dtype for inputs that do not declare one: float32 for float columns and int64 for others, as PyTorch's
-    layers expect.
-    """
+    """Return the dtype of inputs that declare none: float32 for float columns, else int64, as PyTorch layers expect."""
     return "float32" if np.dtype(column.dtype).kind == "f" else "int64"
 
 
@@ -271,9 +268,9 @@ def check_sample(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> None:
             is_missing = frame[name].isna().to_numpy()
             if feed.is_of_list and is_missing.any():  # NVTabular reports missing integers
                 raise DataError(
-                    f"column {name!r} has a missing list in row {is_missing.argmax()} of the sample, which would reach "
-                    "the "
-                    "model. Drop such rows, or fill the column in the workflow with NullToEmptyList."
+                    f"column {name!r} has a missing list in row {is_missing.argmax()} of the sample, which cannot "
+                    "be passed to the model. Drop the rows with missing lists, or fill the column in the "
+                    "workflow with NullToEmptyList."
                 )
             column = column_of_rows(frame[name], is_list=feed.is_of_list)
             made = (column.elements if isinstance(column, Lists) else column).values.dtype
@@ -283,15 +280,13 @@ def check_sample(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> None:
                         column = step.run(column)
             except UnfitError as error:
                 raise DataError(
-                    f"the model does not accept the sample: {error} Drop such rows, or save the model with a larger "
-                    "type or width."
+                    f"the model does not accept the sample: {error} Drop the rows with such values, or save the model "
+                    "with a larger type or width."
                 ) from None
 
 
 def arrays_of(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Convert encoded rows to a dict of the model's input arrays, keyed by input name. Lists are objects in the
-    rows.
-    """
+    """Convert encoded rows to a dict of the model's input arrays, keyed by name. Lists are objects in the rows."""
     with np.errstate(all="ignore"):  # a float64 may be too large for the model's dtype
         return {feed.input.name: _array(feed, frame) for feed in feeds}
 

@@ -99,8 +99,7 @@ def checked_release(path: Path) -> str:
 def check_names(path: Path, keras: Any) -> None:
     """Raise ArtifactError if a config names classes or functions that are not harmless parts of Keras.
 
-    The top-level compile config is skipped, since it is not read for scoring. Compile configs of nested models are
-    checked.
+    The top-level compile config is skipped, since it is not read for scoring. Those of nested models are checked.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -111,8 +110,9 @@ def check_names(path: Path, keras: Any) -> None:
         raise _damaged(path, error) from None
     if foreign:
         raise ArtifactError(
-            f"{path} contains {', '.join(foreign)}, expected only parts of Keras without side effects. Build "
-            "the model from built-in Keras layers, or save it as a SavedModel, which includes its computation."
+            f"{path} contains {', '.join(foreign)}, expected only built-in Keras objects without side effects. "
+            "Build the model from built-in Keras layers, or save the model as a SavedModel, which includes the "
+            "computation of every layer."
         )
 
 
@@ -225,7 +225,8 @@ def _check_weights(content: bytes, path: Path) -> None:
             raise ArtifactError(f"{path} has weights that link to other files: {outside}. Save the model again.")
     if (total := sum(datasets.values())) > len(content):  # compressed or never written
         raise ArtifactError(
-            f"{path} has {total} bytes of weights in {len(content)} bytes, expected no compression. Save it again."
+            f"{path} declares {total} bytes of weights, but the weights file has only {len(content)} bytes. Save the "
+            "model again without compression."
         )
 
 
@@ -290,9 +291,7 @@ class Model(ForeignModel):
         saved_model.save(self._model, self.function, feeds, heads, target)
 
     def function(self, **arrays: Any) -> dict[str, Any]:
-        """Run the model on named inputs, and return a dict of outputs keyed by layer name. If a name repeats, all names
-        are numbered.
-        """
+        """Run the model on named inputs and return its outputs by layer name. If a name repeats, all are numbered."""
         import tensorflow as tf
 
         given = tf.nest.map_structure(lambda tensor: arrays[_name(tensor)], self._taken)
@@ -323,8 +322,8 @@ class _Creator:
         self._num_bytes += dtype.size * (tf.TensorShape(shape).num_elements() or 0)
         if self._num_bytes > self._max_bytes:
             raise ValueError(
-                f"its layers have more than {self._num_bytes} bytes of variables, but a file of its size can "
-                f"have at most {self._max_bytes}"
+                f"its layers require at least {self._num_bytes} bytes for variables, but a file of this size can "
+                f"contain at most {self._max_bytes}"
             )
         return create(**options)
 

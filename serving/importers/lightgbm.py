@@ -105,7 +105,8 @@ def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:
     try:
         if int(options.get("num_class", width)) != width:
             raise ArtifactError(
-                f"{path} has {width} classes, but its objective has {options['num_class']}. Save it again."
+                f"{path} has {width} classes, but its objective sets num_class to {options['num_class']}. Save it "
+                "again."
             )
         if "sigmoid" in options:
             scale = float(options["sigmoid"])

@@ -57,9 +57,7 @@ def _saved(op: Any, place: int, workflow: nvt.Workflow | None, sample: pa.Table,
 
 
 def _traced(model: Any, workflow: nvt.Workflow | None, sample: pa.Table, path: Path) -> Path:
-    """Trace a module that takes a dict of columns, each of shape [rows], and save it as TorchScript, as
-    merlin-systems does.
-    """
+    """Trace a module that takes a dict of columns of shape [rows], and save it as TorchScript, like merlin-systems."""
     import torch
 
     from rankline.serving.importers.torch_script import quiet_torch

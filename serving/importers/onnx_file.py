@@ -91,11 +91,12 @@ def _load(path: Path) -> Any:
         raise ArtifactError(f"{path} cannot be read as ONNX: {_line(error)}. Convert the model again.") from None
     if any(tensor.data_location for tensor in _tensors(model)):  # ONNX Runtime would look for it
         raise ArtifactError(
-            f"{path} has external data that onnx did not load. Save it with all weights in the same file."
+            f"{path} has external data that the onnx package did not load. Save the model with all weights in the "
+            "model file."
         )
     if foreign := sorted({node.domain for node in _nodes(model.graph)} - _DOMAINS):
         raise ArtifactError(
-            f"{path} has operators from the domains {foreign}, expected those of ONNX and ONNX Runtime."
+            f"{path} has operators from the domains {foreign}, expected only operators of ONNX and ONNX Runtime."
         )
     return model
 
@@ -152,7 +153,7 @@ def _open(path: Path, model: Any) -> Any:
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         versions = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
         raise ArtifactError(
-            f"{path}, of opset {versions}, cannot be run by ONNX Runtime {onnxruntime.__version__}: "
+            f"ONNX Runtime {onnxruntime.__version__} cannot run {path}, which uses opset {versions}: "
             f"{_line(error)}. Convert the model to an older opset, or install a newer onnxruntime."
         ) from None
 
@@ -185,8 +186,8 @@ def _check_places(path: Path, model: Any) -> None:
                 or not (directory / place).resolve().is_relative_to(directory)
             ):
                 raise ArtifactError(
-                    f"{path} has weights in {entry.value!r}, expected a file beside it. Save the model again with its "
-                    "weights in the same directory."
+                    f"{path} has weights in {entry.value!r}, expected a relative path within the model's directory. "
+                    "Save the model again with its weights in the same directory."
                 )
 
 
@@ -230,9 +231,7 @@ def _inner(attribute: Any) -> Iterator[Any]:
 
 
 def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
-    """Replace outputs that are maps from class to probability with tensors. Return the class names of each replaced
-    output.
-    """
+    """Replace outputs that are maps from class to probability with tensors. Return the class names of each."""
     from onnx import TensorProto, helper
 
     graph, classes = model.graph, dict[str, tuple[str, ...]]()
@@ -272,9 +271,8 @@ def _input(path: Path, tensor: Any) -> Input:
         dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
         if dims and dims[0] is not None:
             raise ArtifactError(
-                f"{path} requires {dims[0]} rows for input {tensor.name!r}, expected any number. Convert the model "
-                "again, with "
-                "the rows as a dynamic axis."
+                f"{path} requires exactly {dims[0]} rows for input {tensor.name!r}, but must accept any number of "
+                "rows. Convert the model again, with the rows as a dynamic axis."
             )
         shape = tuple(dims)
     return Input(name=tensor.name, dtype=_dtype(path, tensor, "takes"), shape=shape)
@@ -314,9 +312,7 @@ def _served(model: Any, feeds: Sequence[InputBinding], heads: Sequence[Head]) ->
 
 
 def _of_opset(model: Any, feeds: Sequence[InputBinding]) -> Any:
-    """Return the model, converted to a newer opset if its inputs include lists and its own opset lacks the operators
-    for them.
-    """
+    """Return the model, converted to a newer opset if it has list inputs and its own opset lacks operators for them."""
     from onnx import helper, version_converter
 
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)

@@ -1,7 +1,6 @@
 """Import SavedModels written by Keras 2, Keras 3 or a plain `tf.Module`, using the signature `serving_default`.
 
-`rankline.serving.engines.tensorflow.allowed_operations` checks the graph before it is loaded, since loading runs parts
-of it.
+`rankline.serving.engines.tensorflow.allowed_operations` checks the graph before loading, which runs parts of it.
 """
 
 import re
@@ -230,7 +229,8 @@ class MultiModel(ForeignModel):
         for entry in (entry for model in models for entry in model.inputs):
             if by_name.setdefault(entry.name, entry) != entry:
                 raise ExportError(
-                    f"two models have different inputs {by_name[entry.name]} and {entry}. Make them equal."
+                    f"two models declare the same input differently, as {by_name[entry.name]} and {entry}. Save both "
+                    "models with identical inputs."
                 )
         self._models: tuple[Any, ...] = tuple(models)
         self.inputs = tuple(by_name.values())

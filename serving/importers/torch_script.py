@@ -181,9 +181,7 @@ def _lists(feeds: tuple[InputBinding, ...], padded: bool) -> tuple[InputBinding,
 
 
 def _named(made: Any) -> dict[str, Any]:
-    """Return a model's outputs as a dict. A single tensor is named `score`, and the elements of a tuple or list are
-    numbered.
-    """
+    """Return the outputs as a dict. A single tensor is named `score`; elements of a tuple or list are numbered."""
     if isinstance(made, dict):
         return made
     if isinstance(made, tuple | list):
@@ -247,9 +245,7 @@ def _tensor(feed: InputBinding, columns: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
-    """Suppress TorchScript's deprecation warnings, and warnings about example values that tracing turns into
-    constants.
-    """
+    """Suppress TorchScript's deprecation warnings and those about example values that tracing turns into constants."""
     import torch
 
     with warnings.catch_warnings():
@@ -259,7 +255,5 @@ def quiet_torch() -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    """Return the last line of an error message, which describes the problem. The preceding lines only locate it in the
-    script.
-    """
+    """Return the last line of an error message, which describes the problem; earlier lines locate it in the script."""
     return str(error).strip().rpartition("\n")[2].rstrip(".")

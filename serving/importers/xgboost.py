@@ -188,15 +188,13 @@ def _check_features(names: tuple[Any, ...], count: int) -> None:
 
 
 def _check_targets(targets: Sequence[int], width: int) -> None:
-    """Raise ValueError for invalid class indices, since XGBoost uses them as array sizes and offsets without
-    checking.
-    """
+    """Raise ValueError for invalid class indices, which XGBoost uses as array sizes and offsets without checking."""
     if not targets:
         raise ValueError("it has no trees")
     if wrong := [target for target in targets if not 0 <= target < width]:
-        raise ValueError(f"a tree has the class {wrong[0]}, but there are {width} classes")
+        raise ValueError(f"a tree belongs to class {wrong[0]}, but the model has {width} classes")
     if width > len(targets):
-        raise ValueError(f"it has {width} classes, but {len(targets)} trees")
+        raise ValueError(f"it has {width} classes, but only {len(targets)} trees")
 
 
 def _num_best(model: Mapping[str, Any], attributes: Mapping[str, Any], width: int) -> int:
@@ -208,7 +206,7 @@ def _num_best(model: Mapping[str, Any], attributes: Mapping[str, Any], width: in
     ends = model.get("iteration_indptr") or range(0, count + 1, step)
     best = int(attributes["best_iteration"])
     if not 0 <= best < len(ends) - 1 or not 0 < ends[best + 1] <= count:
-        raise ValueError(f"its best iteration is {best}, but there are {len(ends) - 1} iterations")
+        raise ValueError(f"its best iteration is {best}, but the model has {len(ends) - 1} iterations")
     return index(ends[best + 1])
 
 
@@ -361,7 +359,7 @@ class _Reader:
             return self._object()
         if mark == b"[":
             return self._array()
-        raise ValueError(f"{mark!r} before byte {self.place} is not a known type")
+        raise ValueError(f"it has a value of unknown type {mark!r} before byte {self.place}")
 
     def _numbers(self, mark: bytes, count: int) -> list[Any]:
         dtype = np.dtype(_NUMBERS[mark])
@@ -371,7 +369,7 @@ class _Reader:
     def _count(self) -> int:
         count = self.value(self.take(1))
         if not isinstance(count, int) or isinstance(count, bool):
-            raise ValueError(f"a length before byte {self.place} is {count!r}")
+            raise ValueError(f"it has the invalid length {count!r} before byte {self.place}")
         return count
 
     def _text(self) -> str:
@@ -390,7 +388,7 @@ class _Reader:
         if mark == b"$":
             kind, sign = self.take(1), self.take(1)
             if kind not in _NUMBERS or sign != b"#":
-                raise ValueError(f"a list before byte {self.place} has the type {kind!r}")
+                raise ValueError(f"it has an invalid list of type {kind!r} before byte {self.place}")
             return self._numbers(kind, self._count())
         if mark == b"#":
             return [self.value(self.take(1)) for _ in range(self._count())]

@@ -21,8 +21,7 @@ _HOW = "command"  # key in the environment; the command line explains no differe
 class Difference:
     """The change in one figure between two reports. The figure is a metric, or `highest_requests_per_s` for a search.
 
-    `change` is after / before - 1, between `low` and `high` at 95 % confidence, which are None if a report has no
-    bound.
+    `change` is after / before - 1, between `low` and `high` (95 % confidence), which are None if a report has no bound.
     """
 
     load: str
@@ -107,8 +106,8 @@ def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: flo
     shared = [load for load in loads_after if load in loads_before]
     if not shared:
         raise ConfigError(
-            f"the reports have no load in common: {_listed(loads_before)} before, {_listed(loads_after)} now. "
-            "Measure the same batch sizes, concurrency and rates."
+            f"the reports have no load in common. The loads are {_listed(loads_before)} in the first report and "
+            f"{_listed(loads_after)} in the second report. Measure the same batch sizes, concurrency and rates."
         )
     differences, not_reported = [], []
     for load in shared:

@@ -61,9 +61,7 @@ class ScoreCheck:
         self.max_abs_error = 0.0
 
     def compare(self, answers: Iterable[Answered]) -> None:
-        """Raise ServingError if a score differs by more than the tolerance, or a response belongs to another
-        request.
-        """
+        """Raise ServingError if a score differs by more than the tolerance or a response belongs to another request."""
         if self._expected is None:
             return
         num_wrong, worst_error, worst = 0, -1.0, ""
@@ -98,8 +96,8 @@ class ScoreCheck:
             )
         if self._version is not None and response.model_version != str(self._version):
             raise ServingError(
-                f"version {response.model_version} responded under load, expected version {self._version}. Measure a "
-                "server that does not switch versions."
+                f"version {response.model_version} of the model responded under load, expected version "
+                f"{self._version}. Do not switch versions during the benchmark."
             )
 
     def _scores(self, response: Any, num_rows: int) -> npt.NDArray[Any]:
@@ -244,9 +242,7 @@ def _failure(run: Run, outcome: Outcome) -> str:
 
 
 def _lateness(run: Run, config: LoadConfig) -> str:
-    """Return a message about timed-out requests, or an empty string in a search, which tries excessive rates on
-    purpose.
-    """
+    """Return a message about timed-out requests. It is empty in a search, which tries excessive rates on purpose."""
     num_late = run.whole.errors["DEADLINE_EXCEEDED"]
     if not num_late or config.slo is not None:
         return ""

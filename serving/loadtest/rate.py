@@ -18,9 +18,7 @@ _NEARER = 0.8
 
 
 def duration_s(rate_per_s: float, slo: Slo, config: LoadConfig) -> float:
-    """Return the duration of a measurement: `min_duration_s`, or longer if the target's percentile needs more
-    samples.
-    """
+    """Return a measurement's duration: `min_duration_s`, or longer if the target's percentile needs more samples."""
     return max(config.min_duration_s, 1.2 * samples_needed(slo.level) / rate_per_s)
 
 
@@ -43,9 +41,7 @@ def kept_up(result: LoadResult, slo: Slo) -> bool:
 
 
 class SloSearch:
-    """A search for the highest rate that meets a latency target. If it ends early, the tested rates remain
-    available.
-    """
+    """A search for the highest rate that meets a latency target. If it ends early, tested rates remain available."""
 
     def __init__(self, slo: Slo, measure: Callable[[float], LoadResult], say: Callable[[str], None]) -> None:
         self._slo, self._measure, self._say = slo, measure, say
@@ -75,9 +71,7 @@ class SloSearch:
         return held
 
     def _check_use_of_lower_rates(self) -> None:
-        """Raise an error if halving the rate no longer reduces the percentile, which means that latency is not caused
-        by queueing.
-        """
+        """Raise an error if halving the rate no longer reduces the percentile: latency is not caused by queueing."""
         values_ms = [result.value(self._slo.metric) for result in self._tested[-_ALIKE:]]
         found = [value_ms for value_ms in values_ms if value_ms is not None]
         if len(found) < _ALIKE or min(found[1:]) < _NEARER * found[0]:

@@ -46,8 +46,7 @@ def measure(
 ) -> BenchmarkReport:
     """Measure latency and throughput for each batch size and load.
 
-    Ctrl-C or an error ends the benchmark early; completed measurements are then returned, and `problem` states the
-    reason.
+    Ctrl-C or an error ends the benchmark early; completed measurements are then returned, and `problem` says why.
 
     Args:
         rows: raw rows to draw requests from, or whose values are combined to new rows; columns that the model does not

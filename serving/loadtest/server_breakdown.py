@@ -63,9 +63,7 @@ class Breakdown:
     remainder_ms: float
 
     def parts_ms(self) -> dict[str, float]:
-        """Return the time of each part in milliseconds, keyed by name, in the order in which a request passes through
-        the parts.
-        """
+        """Return the time of each part in milliseconds, keyed by name, in the order a request passes through them."""
         steps = {
             f"{model}, {name.removesuffix('_ms')}": value
             for model, times in self.steps.items()
@@ -105,8 +103,7 @@ class Statistics:
     def breakdown(
         self, before: Reading, after: Reading, *, num_requests: int, latency_ms: float, client_ms: float
     ) -> Breakdown | None:
-        """Break down the mean latency of our requests between two readings. `client_ms` is the part that was spent in
-        the client.
+        """Break down our requests' mean latency between two readings. `client_ms` is the part spent in the client.
 
         Return None if the server answered none of our requests, or also requests of other clients, since its statistics
         would not describe our requests.
@@ -144,7 +141,7 @@ class Statistics:
         try:
             return method(name, client_timeout=_TIMEOUT_S)
         except InferenceServerException as error:
-            raise ServerError(f"{self._url} returned no statistics of {name!r}: {error.message()}") from None
+            raise ServerError(f"{self._url} returned no statistics for {name!r}: {error.message()}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

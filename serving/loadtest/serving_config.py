@@ -139,7 +139,8 @@ def space(
             found.setdefault(one)
     if len(found) == 1:
         raise ConfigError(
-            f"there is nothing to compare: {name_of(base)} is the only configuration. Vary more with --only."
+            f"the only configuration is {name_of(base)}, so there is nothing to compare. Vary more settings with "
+            "--only."
         )
 
     def distance(one: ExportConfig) -> tuple[bool, int]:
@@ -156,9 +157,7 @@ def name_of(config: ExportConfig) -> str:
 
 
 def _shares(base: ExportConfig, num_cores: int, only: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of instance and thread counts to try, as powers of two. If both vary, their product is at most
-    `num_cores`.
-    """
+    """Yield instance and thread counts to try: powers of two, with a product up to `num_cores` if both vary."""
     powers = [2**power for power in range(num_cores.bit_length()) if 2**power <= num_cores]
     for instances in powers if "instances" in only else (base.instances,):
         for threads in powers if "threads" in only else (base.threads,):

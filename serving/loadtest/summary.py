@@ -95,9 +95,7 @@ def _rows(batch_size: int) -> str:
 
 
 def remarks(results: Sequence[LoadResult]) -> Iterator[str]:
-    """Yield remarks on the results, except each load's own `problem`. Remarks that apply to several loads are
-    merged.
-    """
+    """Yield remarks on the results except each load's own `problem`. Remarks that apply to several loads are merged."""
     for metric in METRICS.values():
         yield from _not_reported(metric, results)
     yield from _remarked(results)

@@ -1,8 +1,7 @@
 """Base class of Rankline's Triton backends, which run waiting requests as one batch and split the results.
 
-Triton loads only `model.py` from a backend folder. This module, like `rankline.workflows.plan` for the backend
-`nvtabular`, is found through the Python path: the embedded server sets it, a container needs Rankline's directory in
-PYTHONPATH.
+Triton loads only `model.py` from a backend folder. This module, like `rankline.workflows.plan` for `nvtabular`, is
+found through the Python path: the embedded server sets it, a container needs Rankline's directory in PYTHONPATH.
 
 Parameters in `config.pbtxt`, for models that take several candidates per row:
 
@@ -38,9 +37,7 @@ _FEW_CELLS = 1 << 16
 
 
 class BatchingModel(ABC):
-    """Base class of the models that Triton's Python backend loads. Each model instance is an object in its own
-    process.
-    """
+    """Base class of the models that Triton's Python backend loads. Each instance is an object in its own process."""
 
     FRAMEWORK: ClassVar[str]
     """Name of the framework, for messages."""
@@ -112,7 +109,9 @@ class BatchingModel(ABC):
             values, lengths = batch[values_at], batch[lengths_at]
             if values is not None and lengths is not None and lengths.max(initial=0) > values.shape[1]:
                 name = self._inputs[lengths_at].name
-                raise ValueError(f"{name} has list lengths greater than the {values.shape[1]} values in a row")
+                raise ValueError(
+                    f"{name} has list lengths greater than {values.shape[1]}, the number of values in each row"
+                )
 
     def _run_alone(self, batch: Batch) -> Any:
         try:
@@ -134,7 +133,7 @@ class BatchingModel(ABC):
     def _split(self, results: Sequence[Array], batches: Sequence[Batch]) -> list[Any]:
         *bounds, num_rows = np.cumsum([next(len(array) for array in batch if array is not None) for batch in batches])
         if any(len(result) != num_rows for result in results):
-            raise ValueError(f"outputs have {[len(result) for result in results]} rows for {num_rows} input rows")
+            raise ValueError(f"the outputs have {[len(result) for result in results]} rows for {num_rows} input rows")
         split: list[Sequence[Array]] = list(zip(*(np.split(result, bounds) for result in results), strict=True))
         if self._candidates is not None:
             shapes = [self._candidates.shape_of(batch) for batch in batches]
@@ -209,7 +208,9 @@ def _candidates_of(model: ServedModel) -> Candidates | None:
         return None
     known = {tensor.name for tensor in model.inputs if tensor.dims == (-1,) and not tensor.optional}
     if unknown := sorted(set(names) - known):
-        raise pb_utils.TritonModelException(f"parameter {CANDIDATES} has {unknown}, expected inputs with dims [-1].")
+        raise pb_utils.TritonModelException(
+            f"parameter {CANDIDATES} lists {unknown}, expected only inputs with dims [-1]."
+        )
     many = {*names, *(name + VALID for name in names)}
     made = [tensor.name for tensor in model.outputs]
     lists = {values_at for values_at, _ in _lists_among(made)}

@@ -21,8 +21,7 @@ Run = Callable[..., Sequence[Array]]
 class ServedModel:
     """Triton's description of a model to serve.
 
-    `max_batch_size` is the maximum number of rows in a request or in joined requests; of candidates, if rows have
-    several.
+    `max_batch_size` is the maximum number of rows in a request or joined requests; of candidates, if rows have several.
     """
 
     version: Path

@@ -50,17 +50,20 @@ class Candidates:
         name, (num_rows, count) = next(iter(shapes.items()))
         if len(set(shapes.values())) > 1:
             found = {name: shape[1] for name, shape in shapes.items()}
-            raise RequestError(f"columns differ in candidates per row: {found}. Pass the same number in each column.")
+            raise RequestError(
+                f"columns differ in the number of candidates per row: {found}. Pass the same number in each column."
+            )
         if not count:
             raise RequestError(f"{name!r} has no candidates, expected at least one per row.")
         if self.max_per_row and count > self.max_per_row:
             raise RequestError(
-                f"{name!r} has {count} candidates per row, expected at most {self.max_per_row}. Send fewer at a time."
+                f"{name!r} has {count} candidates per row, expected at most {self.max_per_row}. Send fewer "
+                "candidates at a time."
             )
         if num_rows * count > self.max_scores:
             raise RequestError(
-                f"{num_rows} rows have {count} candidates each, expected at most {self.max_scores} in all. "
-                "Send fewer rows at a time."
+                f"{num_rows} rows have {count} candidates each, expected at most {self.max_scores} candidates in "
+                "total. Send fewer rows at a time."
             )
         return num_rows, count
 

@@ -272,9 +272,9 @@ def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[
     origin = (path.resolve() / details[MADE_IN]).resolve()
     if origin != model.resolve():
         raise ArtifactError(
-            f"{path} serves version {number} of another project's model, in {origin}. That model requires "
-            f"{listed(details[INPUTS], 5)}, but this one requires {listed(list(inputs), 5)}. Use another --repository, "
-            f"or export with --no-promote and then replace it: rankline promote {name}"
+            f"{path} serves version {number} of a model from another project, {origin}. The active model requires "
+            f"{listed(details[INPUTS], 5)}, but the new model requires {listed(list(inputs), 5)}. Use another "
+            f"--repository, or export with --no-promote and then replace the active model: rankline promote {name}"
         )
 
 
@@ -382,9 +382,7 @@ def _move_in(staging: Path, path: Path, name: str, number: int) -> None:
 
 
 def _prune_old_versions(path: Path, name: str, keep: int, spared: Collection[int | None], target: Path) -> None:
-    """Move all but the latest `keep` versions to `target`, unless they are in `spared` or in use. Each move is
-    atomic.
-    """
+    """Move all but the latest `keep` versions to `target`, unless in `spared` or in use. Each move is atomic."""
     for old in _numbers(path / name)[: -max(keep, 2)]:
         directory = path / name / str(old)
         if old not in spared and not is_in_use(directory):
@@ -487,9 +485,7 @@ def _fields(config: Any) -> set[str]:
 
 
 def _parameters() -> set[str]:
-    """Return the parameters that a step may set. Others are refused because Triton would load any library in
-    TRITON_BATCH_STRATEGY_PATH.
-    """
+    """Return the parameters a step may set. Others are refused: TRITON_BATCH_STRATEGY_PATH would load any library."""
     of_engines = {name for engine in engines().values() for name in (*engine.parameters, engine.threads_parameter)}
     return {MANIFEST_PARAMETER, CANDIDATES, MAX_LIST_LENGTH, CLASSES, *of_engines}
 

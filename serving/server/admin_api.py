@@ -1,7 +1,6 @@
 """Load and unload a server's models over gRPC.
 
-Triton's "model repository" protocol is restricted to requests with a key that only the process that started the server
-knows.
+Triton's "model repository" protocol requires a key that only the process that started the server knows.
 """
 
 import re
@@ -34,9 +33,7 @@ class ModelControl:
     timeout_s: float
 
     def is_ready(self, server_id: str) -> bool:
-        """Whether the server has the id `server_id`, unlike an earlier server on the same port, and has loaded all
-        models.
-        """
+        """Whether the server has id `server_id`, unlike an earlier one on the same port, and has loaded all models."""
         try:
             named = self._ask(lambda stub: stub.ServerMetadata, pb.ServerMetadataRequest()).name == server_id
             return named and bool(self._ask(lambda stub: stub.ServerReady, pb.ServerReadyRequest()).ready)

@@ -108,16 +108,13 @@ class Endpoints:
 
 
 class _RetryableStartError(ServerError):
-    """A failed start that is worth retrying, such as a crash of the server or a model process, a hang, or a port
-    conflict.
-    """
+    """A failed start worth retrying, such as a crash of the server or a model process, a hang or a port conflict."""
 
 
 class EmbeddedServer:
     """A tritonserver process that runs for the duration of a `with` block and never outlives this process.
 
-    `launch.py` runs the server, and cleans up after it whether it is stopped, exits by itself or this process is
-    killed.
+    `launch.py` runs the server and cleans up after it whether it is stopped, exits by itself or this process is killed.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -240,8 +237,7 @@ class EmbeddedServer:
         )
 
     def restart(self, models: tuple[str, ...]) -> None:
-        """Restart the server with `models` at the same addresses. If it was ready, its log is saved with the suffix
-        `.old`.
+        """Restart the server with `models` at the same addresses. If it was ready, its log is saved with suffix `.old`.
 
         Raises:
             ServerError: as in `start`, or the server was never ready. The call may be repeated.
@@ -272,8 +268,7 @@ class EmbeddedServer:
         return f"tritonserver exited with status {status}{self._where()}. {self._reason()}"
 
     def load(self, model: str, config: str | None = None) -> None:
-        """Load a model, or reload it if its files have changed. The old model serves requests until the new one is
-        ready.
+        """Load a model, or reload it if its files changed. The old model serves requests until the new one is ready.
 
         `config` is a configuration as JSON, used instead of the file. If the model's process crashes, loading is
         retried once; see `start`.
@@ -443,9 +438,7 @@ def _listens(pid: int, ports: Collection[int]) -> bool:
 
 
 def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
-    """Yield the repository paths, replacing those with special characters by links, because Triton splits paths at
-    spaces.
-    """
+    """Yield the repository paths, linking to those with special characters, since Triton splits paths at spaces."""
     for number, repository in enumerate(repositories):
         path = repository.absolute()
         if not _PLAIN_PATH.fullmatch(str(path)):
@@ -456,9 +449,7 @@ def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
 
 
 def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], *, shm_prefix: str) -> list[str]:
-    """Return all options except ports, keys and repositories, with the hardening that Triton's deployment guide
-    recommends.
-    """
+    """Return all options except ports, keys and repositories, with the hardening of Triton's deployment guide."""
     names = sorted({PYTHON_BACKEND} | {folder.name for folder in backends.iterdir()})
     return [
         f"--backend-directory={backends}",
@@ -482,9 +473,7 @@ def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], 
 
 
 def _restrictions(config: ServerConfig, key: str) -> list[str]:
-    """Return the options that restrict administrative protocols to requests with a secret key, which clients never
-    receive.
-    """
+    """Return the options that restrict admin protocols to requests with a secret key, which clients never receive."""
     closed = "trace,logging,shared-memory" + (",model-repository" if config.models else "")
     flags = ("--grpc-restricted-protocol", "--http-restricted-api")
     return [f"{flag}={closed}:{KEY_HEADER}={key}" for flag in flags]

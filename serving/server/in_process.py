@@ -134,9 +134,7 @@ def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:
 
 
 def _array(tensor: WireTensor) -> Any:
-    """Return a tensor's values reshaped to its shape. Scalar strings stay in Arrow, which the plan accepts without a
-    copy.
-    """
+    """Return a tensor's values in its shape. Scalar strings stay in Arrow, which the plan accepts without a copy."""
     values: Any = tensor.values
     if isinstance(values, pa.Array):
         if tensor.schema.is_scalar:

@@ -113,9 +113,7 @@ def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) 
 
 
 def _lead_to_environment(pid: int, num_hidden: int) -> None:
-    """Redirect the last argument pointers of a program to values in its environment, before its first instruction
-    runs.
-    """
+    """Redirect a program's last argument pointers to values in its environment, before its first instruction runs."""
     word = struct.Struct("=L" if struct.calcsize("P") == 4 else "=Q")
     with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
 
@@ -159,8 +157,7 @@ def _ask_to_stop(pid: int, timeout_s: float) -> None:
     its child processes have exited.
 
     tritonserver answers its requests, ends the models and their processes, and then sleeps: it checks its models only
-    once a second, waits as long for a thread that collects metrics, and waits indefinitely for a model whose process
-    has died.
+    once a second, waits as long for its metrics thread, and indefinitely for a model whose process has died.
     """
     workers = {worker for worker in _children(pid) if not _has_died(worker)}
     os.kill(pid, signal.SIGTERM)
@@ -179,9 +176,7 @@ def _has_died(pid: int) -> bool:
 
 
 def _sleeps(pid: int) -> bool:
-    """Whether all threads of the program are sleeping, which implies that it has handled the exit of its child
-    processes.
-    """
+    """Whether all threads of the program sleep, which implies that it has handled the exit of its child processes."""
     try:
         return all(_stat(thread)[0] == "S" for thread in Path(f"/proc/{pid}/task").iterdir())
     except OSError:  # a thread has exited since it was listed
@@ -209,9 +204,7 @@ def _children(parent_pid: int) -> Iterator[int]:
 
 
 def _stat(process: Path) -> list[str]:
-    """Return the fields of /proc/PID/stat after the process name, starting with the state and the parent's process
-    id.
-    """
+    """Return the fields of /proc/PID/stat after the process name, starting with the state and the parent's PID."""
     return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 

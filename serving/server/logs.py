@@ -102,9 +102,7 @@ class PipeLog:
 
 
 def failure_reason(log: str) -> str:
-    """Return why the start failed: one line per model that failed to load, or otherwise the last error or line in the
-    log.
-    """
+    """Return why the start failed: one line per model that failed to load, or else the log's last error or line."""
     if models := {name: reason for pattern in _MODEL_FAILURES for name, reason in pattern.findall(log)}:
         return "\n".join(f"Model {name!r}: {_without_traceback(reason)}" for name, reason in models.items())
     lines = _ERROR.findall(log) or log.strip().splitlines()

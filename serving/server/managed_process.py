@@ -19,18 +19,14 @@ _YOUNG_S = 60.0  # `launch.py` locks its directory within this time
 
 
 def new_home(program: str) -> Path:
-    """Remove the working directories of killed processes, and return an unused path for the working directory of
-    `program`.
-    """
+    """Remove the working directories of killed processes, and return an unused path for that of `program`."""
     directory, prefix = Path(tempfile.gettempdir()), f"rankline-{program}-"
     remove_left(directory, prefix)
     return directory / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def remove_left(directory: Path, prefix: str) -> None:
-    """Clean up after killed launchers by removing directories that start with `prefix` and the shared memory named
-    after them.
-    """
+    """Clean up after killed launchers: remove directories starting with `prefix` and shared memory named after them."""
     for home in directory.glob(f"{prefix}*"):
         with suppress(OSError):  # owned by another user, or gone
             found = home.stat()
@@ -45,8 +41,7 @@ class Launched:
     """A launcher process that has created `home` and is ready to start its program.
 
     `home` is the path of a new directory, the program's working directory. It, and shared memory whose name starts with
-    its name, are removed when the program ends. A running program that takes longer to stop than `stop_timeout_s` is
-    killed.
+    its name, are removed when the program ends. A program that takes longer than `stop_timeout_s` to stop is killed.
 
     Raises:
         EOFError: `home` cannot be created; the log contains the reason.
@@ -88,9 +83,7 @@ class Launched:
         self._process.send_signal(signal.SIGUSR1)
 
     def poll(self) -> int | None:
-        """Return the exit status (negative for a signal), or None until the program has exited and cleanup is
-        complete.
-        """
+        """Return the exit status (negative for a signal), or None until the program has exited and cleanup is done."""
         return self._process.poll()
 
     def wait(self) -> int:

@@ -45,7 +45,7 @@ def _choose(name: str, wanted: int, *, but: Collection[int]) -> int:
     problem = "is already in use" if is_used else f"cannot be opened ({os.strerror(code)})"
     raise ServerError(
         f"{name} {wanted} on {LOOPBACK} {problem}. {'Stop the process that uses it, or try' if is_used else 'Try'} "
-        "another port, or 0 for a free one."
+        "another port, or pass 0 for any free port."
     )
 
 
@@ -58,9 +58,7 @@ def _bound(number: int) -> int:
 
 
 def _drawn() -> list[int]:
-    """Return random ports outside the system's ephemeral port range, followed by zeros, which stand for any free
-    port.
-    """
+    """Return random ports outside the system's ephemeral range, followed by zeros, which stand for any free port."""
     first = int(_OF_CONNECTIONS.read_text(encoding="ascii").split()[0]) if _OF_CONNECTIONS.exists() else 0
     numbers = range(_FIRST, first)
     return [*SystemRandom().sample(numbers, min(_DRAWS, len(numbers))), *[0] * _DRAWS]

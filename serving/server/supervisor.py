@@ -21,9 +21,7 @@ _MIN_PAUSE_S, _MAX_PAUSE_S = 5.0, 300.0  # between attempts to switch to a versi
 
 
 class Follower:
-    """A watcher that switches to each version that is activated on disk, and reports each event as a line of text to
-    `report`.
-    """
+    """A watcher that switches to each version activated on disk and reports each event as a line to `report`."""
 
     def __init__(
         self, ensemble: ExportedEnsemble, report: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
@@ -257,8 +255,6 @@ class Supervisor:
 
 
 def config_of(ensemble: ExportedEnsemble, *, port: int = 0, **choices: object) -> ServerConfig:
-    """Return the server config for one ensemble, with metrics on the port after `port`. `choices` sets other fields of
-    `ServerConfig`.
-    """
+    """Return the server config for one ensemble, with metrics on the port after `port`. `choices` sets other fields."""
     ports: dict[str, Any] = {"grpc_port": port, "metrics_port": port and port + 1}
     return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **ports, **choices)  # type: ignore[arg-type]

@@ -115,7 +115,10 @@ def find_installation() -> Installation:
     stub = triton / "python_backend_stubs" / _python_version() / STUB
     server = triton / "bin" / "tritonserver"
     if not server.is_file():
-        raise ServerError(f"{server} is missing: pip install --force-reinstall --no-deps nvidia-pytriton==0.7.0")
+        raise ServerError(
+            f"{server} is missing. Reinstall the package: pip install --force-reinstall --no-deps "
+            "nvidia-pytriton==0.7.0"
+        )
     return Installation(
         server=server,
         python_backend=triton / "backends" / "python",
@@ -142,8 +145,7 @@ def need_python(models: Sequence[str], repositories: Sequence[Path], native: Col
     """Whether any model, or any step of an ensemble, runs in Python or has an unreadable config.
 
     Triton's Python backend is only installed in this case: with it, any process that may load models could have Triton
-    run its own `model.py`. The first repository that has a model is used; `native` are backends that have a native form
-    here.
+    run its own `model.py`. The first repository with a model is used; `native` are backends with a native form here.
     """
     waiting, seen = list(models), set[str]()
     while waiting:
@@ -238,8 +240,7 @@ def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")
 
 
 def environment(installation: Installation, stub_environment: Path) -> dict[str, str]:
-    """Return this process's environment variables, with the stub's `python3` first on PATH and its libraries in
-    LD_LIBRARY_PATH.
+    """Return this process's environment, with the stub's `python3` first on PATH and its libraries in LD_LIBRARY_PATH.
 
     The interpreter's own library directory comes first: with another libpython of the same version, extension modules
     fail with `undefined symbol`.
@@ -291,9 +292,9 @@ def fit_for_numpy(stub: bytes) -> bytes:
         return stub
     if sha256(stub).hexdigest() not in _KNOWN:
         raise ServerError(
-            "Triton's Python backend here is built for NumPy 1 and is not the one from nvidia-pytriton 0.7.0 for "
-            f"x86-64, but NumPy {np.__version__} is installed. Run pip install --force-reinstall --no-deps "
-            "nvidia-pytriton==0.7.0, or use a Triton container."
+            f"NumPy {np.__version__} is installed, but Triton's Python backend on this machine is built for NumPy 1. "
+            "This backend cannot be patched, since it is not from nvidia-pytriton 0.7.0 for x86-64. Run pip install "
+            "--force-reinstall --no-deps nvidia-pytriton==0.7.0, or use a Triton container."
         )
     for read in _READS:
         stub = stub.replace(read, read[:-1] + _NUMPY_2_OFFSET)

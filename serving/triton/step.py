@@ -30,9 +30,7 @@ COLUMNS_FILE = "columns.json"
 
 
 def check_step(model: Path, manifest: str) -> None:
-    """Verify a step's files against the manifest of its version. The path `manifest` is relative to the model
-    repository.
-    """
+    """Verify a step's files against its version's manifest. The path `manifest` is relative to the model repository."""
     check_step_files(model, Manifest.read((model.parent / manifest).parent).files)
 
 

@@ -152,7 +152,7 @@ def _texts(values: Any) -> list[str | None]:
 
 def _values(spec: ColumnSpec, column: "pd.Series[Any]") -> NDArray[Any] | Padded:
     if spec.width is None and column.isna().any() and spec.numpy_dtype.kind != "f":
-        raise RequestError(f"column {spec.name!r} has a missing value, but the model requires {spec.dtype}.")
+        raise RequestError(f"column {spec.name!r} has a missing value, which {spec.dtype} cannot represent.")
     made, width = column_of_rows(column, is_list=spec.width is not None), spec.width
     elements = made.elements if isinstance(made, Lists) else made
     for step in fitting(spec.name, elements.values.dtype, spec.dtype, None if width == ANY_WIDTH else width):
@@ -164,9 +164,7 @@ def _values(spec: ColumnSpec, column: "pd.Series[Any]") -> NDArray[Any] | Padded
 def load_call(
     directory: Path, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> tuple[Transform, Callable[[Tensors], dict[str, NDArray[Any]]]]:
-    """Load the transform from a version directory, and return it together with its tensor function (see
-    `tensor_call`).
-    """
+    """Load the transform from a version directory, and return it with its tensor function (see `tensor_call`)."""
     if not (directory / COLUMNS_FILE).is_file():
         plan = TransformPlan.load(directory)
         return plan, call_of(plan, directory, candidates, max_list_length)

@@ -120,9 +120,7 @@ class TrainConfig(StepConfig):
 
     @property
     def copies_of_weights(self) -> int:
-        """The minimum number of in-memory values per weight: the weight itself, the optimizer's state and the
-        average.
-        """
+        """The minimum number of in-memory values per weight: the weight, the optimizer's state and the average."""
         return 1 + _SLOTS.get(self.optimizer, 0) + self.weight_averaging
 
     @property
@@ -158,9 +156,7 @@ class TrainConfig(StepConfig):
 
     @classmethod
     def from_dict(cls, choices: Mapping[str, Any]) -> "TrainConfig":
-        """Create the config from the output of `to_dict`, even after a JSON round trip, which turns tuples into
-        lists.
-        """
+        """Create a config from the output of `to_dict`, even after a JSON round trip, which turns tuples into lists."""
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()
         }

@@ -128,9 +128,7 @@ def spec_of(data: DataSet) -> FeatureSpec:
 
 
 def _channel_of(data: DataSet, name: str) -> str:
-    """Return the Rankline channel that corresponds to a channel in the data, based on its name or else on its
-    content.
-    """
+    """Return the Rankline channel that corresponds to a channel in the data, based on its name or else its content."""
     if name in _CHANNELS:
         return name
     file = data.spec
@@ -264,8 +262,7 @@ def _history(feature: Feature) -> Any:
 
 
 def trimmed(rows: Rows, histories: Sequence[str], negatives: Sequence[str]) -> dict[str, pa.ListArray]:
-    """Strip the zero padding from both ends of each history and each list of negatives. Return the stripped columns by
-    name.
+    """Strip zero padding from both ends of each history and list of negatives. Return the stripped columns by name.
 
     Args:
         histories: list columns with the features of one history, which correspond item by item.

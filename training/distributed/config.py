@@ -62,9 +62,7 @@ class WorkersConfig:
         return self.max_workers > 0
 
     def of_world(self, config: "TrainConfig", size: int) -> "TrainConfig":
-        """Return a copy of `config` with the total batch size of `size` workers, and with the learning rate scaled as
-        configured.
-        """
+        """Return `config` with the total batch size of `size` workers and the learning rate scaled as configured."""
         batch_size = self.global_batch_size or config.batch_size * size
         if batch_size % size:
             raise ConfigError(

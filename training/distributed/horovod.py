@@ -1,5 +1,4 @@
-"""Communication between workers through Horovod (Sergeev & Del Balso 2018, arXiv:1802.05799). Only this module imports
-Horovod.
+"""Communication between workers through Horovod (Sergeev & Del Balso 2018, arXiv:1802.05799), imported only here.
 
 Tables are exchanged as rows: each worker sends the rows that it used, once each, so the traffic depends on the batch
 and not on the table. Everything else is summed in one buffer.
@@ -182,8 +181,7 @@ class HorovodWorld:
             time.sleep(_GRACE_S)
 
     def _factors(self, values: dict[int, Any]) -> dict[int, Any]:
-        """Return scale factors for the values to send as float16, keyed by position. Values sent as float32 have no
-        entry.
+        """Return scale factors for values to send as float16, keyed by position. Values sent as float32 have no entry.
 
         Factors are powers of two, the same on all workers, for which the largest possible sum still fits into float16.
         Non-finite values stay non-finite.

@@ -1,5 +1,4 @@
-"""Metrics of scored rows, computed over a whole split without sampling. They are exact unless their name says
-otherwise.
+"""Metrics of scored rows, computed over a whole split without sampling, and exact unless their name says otherwise.
 
 A metric is a function of `ScoredRows` with an entry in `METRICS`, or an entry point of the group `rankline.metrics`
 that refers to a `Metric`, such as `brier = "shop.metrics:BRIER"`. `all_metrics` determines the metrics in manifests,
@@ -65,9 +64,7 @@ OBJECTIVES = (_OF_SEVERAL, *_OBJECTIVES.values())
 
 
 def objective_of(heads: Sequence[Head]) -> Objective:
-    """Return the objective for early stopping and summaries. With several heads, it is the weighted mean of their
-    losses.
-    """
+    """Return the objective for early stopping and summaries: with several heads, the weighted mean of their losses."""
     return _OBJECTIVES[heads[0].task] if len(heads) == 1 else _OF_SEVERAL
 
 

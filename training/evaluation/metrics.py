@@ -42,8 +42,7 @@ def accuracy(rows: ScoredRows) -> float:
 
 
 def macro_f1(rows: ScoredRows) -> float:
-    """Return the macro-averaged F1 score. A class's F1 is 2 · correct rows / (rows of the class + rows predicted as the
-    class).
+    """Return the macro-averaged F1. A class's F1 is 2 · correct rows / (rows of the class + rows predicted as it).
 
     Classes without any such rows are ignored.
     """
@@ -105,8 +104,7 @@ def calibration(rows: ScoredRows) -> float:
 
 
 def calibration_error(rows: ScoredRows) -> float:
-    """Return the mean absolute difference between the mean score and the mean label, over 15 bins with equal numbers of
-    rows.
+    """Return the mean absolute difference between mean score and mean label, over 15 bins with equal numbers of rows.
 
     This is the expected calibration error with equal mass (Nguyen and O'Connor 2015, "Posterior calibration and
     exploratory analysis for natural language processing models"). Ties stay in one bin. With several classes it is the

@@ -1,9 +1,8 @@
 """Ranking metrics: how well a model ranks all items for a user, compared to the items that the user chose later.
 
-Recall and normalized discounted cumulative gain (NDCG) of the first k items, as defined by Liang et al. 2018
-("Variational Autoencoders for Collaborative Filtering", section 4.1), over all candidates. Negatives are not sampled,
-because sampling can change which model is better (Krichene and Rendle 2020, "On Sampled Metrics for Item
-Recommendation").
+Recall and normalized discounted cumulative gain (NDCG) of the first k items as in Liang et al. 2018 ("Variational
+Autoencoders for Collaborative Filtering", section 4.1), over all candidates. Negatives are not sampled, since that can
+change which model is better (Krichene and Rendle 2020, "On Sampled Metrics for Item Recommendation").
 """
 
 import numpy as np

@@ -123,9 +123,7 @@ def _unpacked(keys: Array, counts: Array, has_groups: bool) -> ScoredRows:
 
 
 def _merged(keys: Array, counts: Array) -> tuple[Array, Array]:
-    """Sort the keys and sum the counts of equal ones. A stable sort is fast here because the input is a few sorted
-    runs.
-    """
+    """Sort the keys and sum the counts of equal ones. A stable sort is fast here: the input is a few sorted runs."""
     order = np.argsort(keys, kind="stable")
     begins = np.flatnonzero(starts(keys[order]))
     return keys[order][begins], np.add.reduceat(counts[order], begins) if len(begins) else counts

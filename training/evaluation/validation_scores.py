@@ -39,9 +39,7 @@ class ValidationScores:
         return split_by_head(self.heads, ScoredRows.of(self.labels, self.scores))
 
     def write(self, directory: Path) -> None:
-        """Write the columns LABEL and LABEL_score of each head to `FILE`, and plots to `PICTURE`, both in
-        `directory`.
-        """
+        """Write each head's columns LABEL and LABEL_score to `FILE`, and plots to `PICTURE`, both in `directory`."""
         from rankline.training.evaluation.plots import write_pictures
 
         labels, scores = (_columns(values) for values in (self.labels, self.scores))

@@ -3,8 +3,7 @@
 Each model is a functional `keras.Model` with the inputs of `keras_inputs` and the outputs of `scores`, one per head.
 For a row with a history, the output is a probability for each of its C candidates, (N, C).
 
-Under a mixed-precision policy of Keras, activations use half precision; tables, logits, linear terms and scores are
-float32.
+Under mixed precision in Keras, activations use half precision; tables, logits, linear terms and scores are float32.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,8 +22,7 @@ from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
 @keras.utils.register_keras_serializable("rankline")
 class UniformIds(keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
-    """Initializes the rows of an embedding table uniformly between -`scale` and `scale`, and the rows of reserved ids
-    with zeros.
+    """Initializes an embedding table uniformly between -`scale` and `scale`, and the rows of reserved ids with zeros.
 
     An id that never occurred in training then contributes zero instead of noise.
     """
@@ -107,8 +105,7 @@ def logit(x: Any, width: int = 1) -> Any:
 
 
 def scores(x: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
-    """Return one output per head: probabilities of shape (N, 1) or (N, C), or predictions of shape (N, 1) in the
-    label's unit.
+    """Return one output per head: probabilities (N, 1) or (N, C), or predictions (N, 1) in the label's unit.
 
     Args:
         x: input of all heads, (N, D); or a list with one tensor per head.

@@ -45,9 +45,8 @@ class ModelConfig:
     """Base class of model configs. The fields of a subclass are the model's options.
 
     A subclass has the model's name and the location of its network, so that choosing a model does not import a
-    framework. `TrainConfig.model` accepts any subclass; `rankline.training.models.MODELS` lists the models that come
-    with Rankline. Each field needs a line under "Attributes:" in the docstring, which becomes the help of its
-    command-line option.
+    framework. `TrainConfig.model` accepts any subclass; `rankline.training.models.MODELS` lists Rankline's own. Each
+    field needs a line under "Attributes:" in the docstring, which becomes its command-line help.
     """
 
     name: ClassVar[str]
@@ -229,9 +228,7 @@ class SequentialConfig(NetworkConfig):
 
 
 def check_units(config: ModelConfig, *names: str) -> None:
-    """Raise `ConfigError` if an option lists too many dense layers or an invalid number of units. Empty lists are
-    valid.
-    """
+    """Raise `ConfigError` if an option lists too many layers or an invalid number of units. Empty lists are valid."""
     for name in names:
         layers = getattr(config, name)
         check_choice(config, name, all(units >= 1 for units in layers), "positive integers")

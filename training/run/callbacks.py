@@ -10,8 +10,7 @@ from rankline.training.run.observers import Throughput
 
 
 class ThroughputLogger(keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
-    """Adds `samples_per_s` to the logs: the running average after each step, and the overall average at the end of the
-    epoch.
+    """Adds `samples_per_s` to the logs: the running average after each step, and the overall average after the epoch.
 
     The progress bar, `History` and later callbacks can read it, so TensorBoard's callback must come after this one. It
     replaces `callbacks.ThroughputLogger(BATCH_SIZE)` of NVIDIA's Criteo notebook. Validation does not count, nor do the

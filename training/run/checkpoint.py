@@ -98,9 +98,7 @@ class Checkpoint:
     def of(
         cls, header: Mapping[str, Any], fingerprint: str, *, state: Sequence[Array], best: Sequence[Array]
     ) -> "Checkpoint":
-        """Build a checkpoint from its header and arrays. The `state` arrays must be in the order of their names in the
-        header.
-        """
+        """Build a checkpoint from its header and arrays. The `state` arrays must be in the header's order."""
         header = {"chosen": {}, **header}  # earlier versions lack it
         return cls(
             fingerprint=fingerprint,
@@ -337,8 +335,7 @@ def resized(checkpoint: Checkpoint, reader: Reader) -> Checkpoint:
     """Adapt a checkpoint to a different number of workers, keeping its relative position in the epoch.
 
     Steps are converted as if these workers had run from the start, so that the learning rate decays to the end of the
-    run. Some rows of this epoch may be read twice and others not at all, because each number of workers splits the rows
-    differently.
+    run. Some rows of this epoch may be read twice and others never, because the split depends on the number of workers.
     """
     checkpoint = replace(checkpoint, order=reader.order)
     if len(reader) == checkpoint.num_batches:

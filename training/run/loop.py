@@ -108,9 +108,7 @@ class TrainingRun:
             self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
 
     def run(self) -> Mapping[str, float]:
-        """Train until the last epoch or early stopping, set the best weights, and return the metrics of the best
-        epoch.
-        """
+        """Train until the last epoch or early stopping, set the best weights, and return the best epoch's metrics."""
         try:
             while not self._is_done():
                 self._run_epoch()
@@ -210,9 +208,7 @@ class TrainingRun:
         return now
 
     def _figures(self, now: "_Sums", last: "_Sums") -> dict[str, float]:
-        """Return the metrics of the steps between two reports, with the epoch's loss for models that do not learn in
-        steps.
-        """
+        """Return the metrics of steps between two reports, with the epoch's loss for models not trained in steps."""
         num_rows = now.mark.num_rows - last.mark.num_rows
         of_steps = (now.loss_sum - last.loss_sum) / num_rows
         figures = {
@@ -228,9 +224,7 @@ class TrainingRun:
         return (sums.loss_sum - self._at.loss_sum) / self._epoch_rows()
 
     def _epoch_rows(self) -> int:
-        """Return the number of rows trained on so far in this epoch. Only the last batch can be smaller than the
-        others.
-        """
+        """Return the number of rows trained on so far in this epoch. Only the last batch can be smaller."""
         return min(self._at.batch * self._config.batch_size, self._num_rows)
 
     def _show(self, note: str) -> None:
@@ -255,9 +249,7 @@ class TrainingRun:
         return loss_sum
 
     def _check_finite(self, weights: Iterable[Array]) -> None:
-        """Raise an error if a weight is not finite. The loss may hide it, because TensorFlow's ReLU turns NaN into
-        0.
-        """
+        """Raise an error if a weight is not finite. The loss may hide it, since TensorFlow's ReLU turns NaN into 0."""
         if not all_finite(weights):
             raise self._diverged(f"weights are not finite after step {self._at.step}")
 

@@ -1,7 +1,6 @@
 """Training, from prepared data to a published model: validate, open the data, record the run, train, publish.
 
-The epochs are in `rankline.training.run.loop`; the trainers of each framework implement
-`rankline.training.trainers.base`.
+The epochs are in `rankline.training.run.loop`; each framework's trainers implement `rankline.training.trainers.base`.
 """
 
 import gc
@@ -181,9 +180,7 @@ def run_trial(
 
 @contextmanager
 def _visible_devices(session: SessionConfig) -> Iterator[None]:
-    """Hide GPUs inside the block if the run uses the CPU. Both frameworks look for GPUs when they first need a
-    device.
-    """
+    """Hide GPUs in the block if the run uses the CPU. Both frameworks look for GPUs when they first need a device."""
     if session.device != "cpu":
         yield
         return
@@ -279,9 +276,7 @@ def _checked(
 
 
 def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
-    """Return the checkpoint to resume from, or None for a new run. Raise an error if a new run would overwrite a
-    checkpoint.
-    """
+    """Return the checkpoint to resume from, or None for a new run. Raise an error if a new run would overwrite one."""
     found = None
     if job.is_first:
         # The launcher may not know of a checkpoint written just before the last generation ended.
@@ -318,9 +313,7 @@ def _opened(job: _Job, open_split: Callable[..., Batches], spec: FeatureSpec) ->
 
 
 class _Fitting:
-    """The fits of a run. If rows are held out, a first fit chooses the number of epochs. The last fit trains the
-    published model.
-    """
+    """The fits of a run. With held-out rows, the first chooses the epoch count. The last trains the published model."""
 
     def __init__(
         self, job: _Job, log: RunLog, observer: Observer, progress: Progress, resumed: Checkpoint | None

@@ -69,9 +69,7 @@ class RunLog:
         )
 
     def log_metrics(self, metrics: Mapping[str, float], step: int, *, of_model: bool = False) -> None:
-        """Log metrics at a step or epoch. With `of_model`, also associate them with the last logged model and the
-        validation data.
-        """
+        """Log metrics at a step or epoch. With `of_model`, link them to the last logged model and validation data."""
         values = {name: float(value) for name, value in metrics.items()}
         self._append("metrics", values=values, step=step, ms=_now_ms(), of_model=of_model)
 
@@ -197,9 +195,7 @@ def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
 
 
 def code_version() -> str:
-    """Return Rankline's version. In a Git checkout, include the commit, with "-dirty" appended if files have
-    changed.
-    """
+    """Return Rankline's version. In a Git checkout, include the commit, with "-dirty" appended if files changed."""
     source = Path(__file__).resolve()
     try:
         _git("ls-files", "--error-unmatch", source.name, cwd=source.parent)  # fails in another project's repository

@@ -6,8 +6,7 @@
         delivered      position in the journal up to which the store has the entries, and the id of the run there
         lock           held by the process that writes or uploads the journal
 
-A line is written before the logging call returns, so it survives the process. It is synced to disk before it is
-uploaded.
+A line is written before the logging call returns, so it survives the process. It is synced to disk before the upload.
 """
 
 import json
@@ -109,9 +108,7 @@ class Journal:
                 raise
 
     def keep(self, path: Path) -> str:
-        """Store a file or directory in the journal, as hard links if possible, and return its path relative to the
-        journal.
-        """
+        """Store a file or directory in the journal, as hard links if possible, and return its relative path."""
         folder = self.new_folder()
         if path.is_dir():
             shutil.copytree(path, folder / path.name, copy_function=_link)
@@ -208,9 +205,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _link(source: str | Path, target: str | Path) -> str:
-    """Hard-link a file, or copy it where links are unsupported. Links are safe because artifacts are never modified in
-    place.
-    """
+    """Hard-link a file, or copy it if links are unsupported. Links are safe: artifacts are never modified in place."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links

@@ -320,9 +320,7 @@ class Deliverer:
         self._thread.start()
 
     def opened(self, limit_s: float | None) -> Delivery:
-        """Wait up to `limit_s` for the first attempt to create the run in the store. Raise if the store rejected the
-        run.
-        """
+        """Wait up to `limit_s` for the first attempt to create the run in the store. Raise if the store rejected it."""
         self._tried.wait(limit_s)
         failure = self._failure
         if failure is not None and not self._delivery.run_id and not is_transient(failure):

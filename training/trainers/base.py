@@ -33,9 +33,7 @@ class Batches(Protocol):
         """Return the number of batches per epoch."""
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Yield each batch as framework tensors: a dict of inputs keyed by name, and the labels with one column per
-        label.
-        """
+        """Yield each batch as framework tensors: a dict of inputs by name, and the labels with one column per label."""
 
 
 class Trainer(ABC):
@@ -133,15 +131,11 @@ class Trainer(ABC):
 
     @abstractmethod
     def score(self, inputs: Mapping[str, Any]) -> Array:
-        """Return the concatenated outputs of all heads. The shape is (N,) for a single output, otherwise (N, sum of
-        widths).
-        """
+        """Return the concatenated outputs of all heads: (N,) for a single output, otherwise (N, sum of widths)."""
 
     @abstractmethod
     def array(self, tensor: Any) -> Array:
-        """Convert a batch tensor to an array of shape (N,) if it has one value per row, otherwise (N, values per
-        row).
-        """
+        """Convert a batch tensor to an array of shape (N,) if it has one value per row, else (N, values per row)."""
 
     @abstractmethod
     def weights(self) -> Sequence[Array]:

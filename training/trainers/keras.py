@@ -254,9 +254,7 @@ class _Network:
         return self._head_score(self._look_up(inputs))
 
     def gradients(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any]]:
-        """Return the loss and its extra terms as float32 scalars, and the gradients with respect to `weights`, scaled
-        by `scale`.
-        """
+        """Return the loss and extra terms as float32 scalars, and the gradients w.r.t. `weights`, scaled by `scale`."""
         with tf.GradientTape() as tape:
             rows = self._look_up(inputs)
         loss, added, of_rows, of_dense = self._head_gradients(rows, labels, scale)

@@ -58,8 +58,7 @@ class LearningRateSchedule:
         return self.decay == "none" and not self.warmup_steps
 
     def factor(self, step: Any, ops: Any = np) -> Any:
-        """Return the learning rate multiplier in [0, 1] after `step` steps, where `step` is a number or a
-        floating-point tensor.
+        """Return the learning rate multiplier in [0, 1] after `step` steps. `step` is a number or float tensor.
 
         `ops` is the module with `minimum`, `maximum` and `cos` for its type: numpy or tensorflow.
         """

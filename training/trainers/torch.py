@@ -31,8 +31,7 @@ class TorchTrainer(Trainer):
     """Trains a `torch.nn.Module` that maps the inputs of `TorchAsyncItr` to `torch_mlp.Output`.
 
     Uses a GPU if there is one. Seeds PyTorch's global generators; dropout then continues in a separate random stream
-    that other code does not affect. A mixed `precision` applies to training only; scoring and export compute in
-    float32.
+    unaffected by other code. A mixed `precision` applies to training only; scoring and export use float32.
     """
 
     PYFUNC = torch_script.__name__

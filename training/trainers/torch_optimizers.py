@@ -20,9 +20,7 @@ Weights: TypeAlias = Sequence[nn.Parameter]
 
 
 class RowwiseAdagrad(Optimizer):
-    """Row-wise Adagrad for embedding tables with sparse gradients; see
-    `rankline.training.trainers.keras_optimizers.RowwiseAdagrad`.
-    """
+    """Row-wise Adagrad for sparse table gradients; see `rankline.training.trainers.keras_optimizers.RowwiseAdagrad`."""
 
     def __init__(self, tables: Weights, lr: float, *, initial_accumulator: float) -> None:
         super().__init__(tables, {"lr": lr, "initial_accumulator": initial_accumulator})
@@ -44,8 +42,7 @@ class RowwiseAdagrad(Optimizer):
 class LossScale:
     """Dynamic loss scaling; see `rankline.training.trainers.lr_schedule`.
 
-    PyTorch's `GradScaler` decides separately for each optimizer whether to skip a step; this class decides for both at
-    once.
+    PyTorch's `GradScaler` decides per optimizer whether to skip a step; this class decides for both at once.
     """
 
     def __init__(self) -> None:
@@ -74,8 +71,7 @@ def _values(weight: nn.Parameter) -> torch.Tensor:
 
 
 class Optimizers:
-    """A model's optimizers and learning rate schedule: one optimizer for all weights, or separate ones for tables and
-    the rest.
+    """A model's optimizers (one for all weights, or separate ones for tables and the rest) and learning rate schedule.
 
     Tables are the weights of `torch.nn.Embedding` and `torch.nn.EmbeddingBag`. Their gradients are sparse except with
     Adam, whose moments decay in every row at every step. With the precision "float16" the loss is scaled.

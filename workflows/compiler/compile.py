@@ -127,9 +127,7 @@ def _input_spec(name: str, schema: Any) -> ColumnSpec:
 
 
 def _check_statistics_apart(output_node: Any) -> None:
-    """Check that no two operators share a statistics file, because NVTabular names files by column and overwrites
-    them.
-    """
+    """Check that no two operators share a statistics file: NVTabular names files by column and overwrites them."""
     owners: dict[str, Any] = {}
     for node in Graph.get_nodes_by_op_type([output_node], StatOperator):
         paths = getattr(node.op, "stats" if isinstance(node.op, ops.TargetEncoding) else "categories", {})

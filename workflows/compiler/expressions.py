@@ -129,9 +129,7 @@ class KeyMatch:
         return self.look_up_table(take_or_missing(column, self.positions))
 
     def look_up_table(self, table: AnyColumn) -> Lookup:
-        """Return a lookup in `table`, a column with one entry per table row, including the rows for unknown and missing
-        keys.
-        """
+        """Return a lookup in `table`, a column with one entry per table row, also for unknown and missing keys."""
         if isinstance(self.rows, Lookup):
             return Lookup(self.rows.rows, Take(table=table).run(self.rows.table))
         return Lookup(self.rows, table)

@@ -25,9 +25,7 @@ def busyness(
     sleep: Callable[[float], None] = time.sleep,
     load: Callable[[], tuple[float, ...]] = os.getloadavg,
 ) -> str:
-    """Measure the machine's load for half a second and return a description, or an empty string if the machine is
-    idle.
-    """
+    """Measure the machine's load for half a second and return a description, or an empty string if it is idle."""
     with suppress(OSError, ValueError, IndexError):
         before = _ticks(state)
         sleep(0.5)
@@ -57,10 +55,9 @@ _GIVE_BACK = ((_MMAP_MAX, 1 << 16), (_MMAP_THRESHOLD, 32 << 20), (_TRIM_THRESHOL
 def keep_freed_memory() -> None:
     """Make this process keep freed memory for reuse by later batches instead of returning it to the kernel.
 
-    By default glibc returns large arrays to the kernel as soon as they are freed, and the kernel zeroes every page of
-    the next ones: a quarter of a training step with batches of 32,768 rows, half of the time to score batches of 16,384
-    (measured with TensorFlow 2.15 and 2.21). The process keeps the memory of its largest batch. Does nothing on other C
-    libraries.
+    By default glibc returns freed large arrays to the kernel, and the kernel zeroes every page of the next ones: a
+    quarter of a training step with batches of 32,768 rows, half the time to score batches of 16,384 (measured with
+    TensorFlow 2.15 and 2.21). The process keeps the memory of its largest batch. Does nothing on other C libraries.
     """
     _set(_KEEP)
 

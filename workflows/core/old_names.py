@@ -43,9 +43,7 @@ _PARENTS |= {name.rpartition(".")[0] for name in _PARENTS} - {""}
 
 
 class _Finder:
-    """A finder and loader for old module names. It avoids inheriting from `importlib.abc`, which takes 9 ms to
-    import.
-    """
+    """A finder and loader for old module names. It avoids `importlib.abc`, which takes 9 ms to import."""
 
     def find_spec(self, fullname: str, *_: Sequence[str] | ModuleType | None) -> ModuleSpec | None:
         if fullname in NEW_NAMES or fullname in _PARENTS:

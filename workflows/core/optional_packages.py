@@ -32,9 +32,7 @@ def require(module: str, *, feature: str, extra: str) -> None:
 
 
 def tensorflow_problem(extra: str) -> str | None:
-    """Return why the installed TensorFlow does not match the pinned version and how to fix it, or None if it
-    matches.
-    """
+    """Return why the installed TensorFlow does not match the pinned version and how to fix it, or None if it does."""
     found = dict(_installed_tensorflows())
     listed = " and ".join(f"{name} {release}" for name, release in found.items())
     remedy = f"pip uninstall -y {' '.join(found)}, then {install_line(extra)}"
@@ -87,9 +85,7 @@ class LoadHook(MetaPathFinder):
 
 @contextmanager
 def stand_ins(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """Within the block, substitute stand-ins for modules that are not imported yet. Later imports load the real
-    modules.
-    """
+    """Within the block, substitute stand-ins for modules not yet imported. Later imports load the real modules."""
     absent = modules.keys() - sys.modules.keys()
     for name in absent:
         sys.modules[name] = ModuleType(name)

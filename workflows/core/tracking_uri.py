@@ -41,16 +41,13 @@ def without_credentials(text: str) -> str:
 
 
 def with_credentials(uri: str) -> str:
-    """Add the credentials from `MLFLOW_TRACKING_URI` if it refers to the same store. URIs in artifacts and messages
-    omit credentials.
-    """
+    """Add credentials from `MLFLOW_TRACKING_URI` if it is the same store. URIs in artifacts and messages omit them."""
     given = os.environ.get(VARIABLE, "")
     return given if without_credentials(given) == uri else uri
 
 
 def kept_uri(uri: str, directory: Path) -> str:
-    """Return the tracking URI to save in an artifact, with a file store's path made relative to the artifact's
-    directory.
+    """Return the tracking URI to save in an artifact, with a file store's path relative to the artifact's directory.
 
     The artifact then still finds its project's store after the project was moved or copied.
     """

@@ -1,3 +1,1 @@
-"""Supported datasets, each with a `Dataset` object and a reader. Public datasets also have a generator of synthetic
-rows.
-"""
+"""Supported datasets, each with a `Dataset` object and reader. Public ones also have a generator of synthetic rows."""

@@ -56,7 +56,5 @@ def write_truth(directory: Path, truth: Any) -> None:
 
 
 def best_auc(directory: Path) -> float:
-    """Return the highest AUC that a model can be expected to reach on the generated rows, as recorded in the truth
-    file.
-    """
+    """Return the highest AUC that a model can be expected to reach on generated rows, recorded in the truth file."""
     return float(json.loads((directory / TRUTH).read_text(encoding="utf-8"))["best_auc"])

@@ -74,9 +74,7 @@ def _without_frameworks() -> Iterator[None]:
 
 
 def _load_with_dtypes(load: Callable[[ModuleType], object], module: ModuleType) -> None:
-    """Load Merlin's compatibility module for a framework, and make the framework available to Merlin's dtypes and table
-    columns.
-    """
+    """Load Merlin's compatibility module for a framework, which Merlin's dtypes and table columns can then use."""
     load(module)
     import_module(f"merlin.dtypes.mappings.{_DTYPES_OF[module.__name__]}")
     framework = module.__name__.rpartition(".")[2]
@@ -121,9 +119,7 @@ with importing_merlin():
     _similarities = column_similarity.row_wise_inner_product
 
     def _checked_similarities(a: Any, a_features: Any, b: Any, b_features: Any, on_device: bool = True) -> Any:
-        """Compute similarities like NVTabular, but reject row numbers outside the matrix instead of reading past its
-        end.
-        """
+        """Compute similarities like NVTabular, but reject row numbers out of range instead of reading past the end."""
         for rows, features in ((a, a_features), (b, b_features)):
             if not (rows.min() >= 0 and rows.max() < features.shape[0]):
                 raise ValueError(f"ColumnSimilarity expects row numbers from 0 to {features.shape[0] - 1}")

@@ -42,7 +42,5 @@ NUMERIC_PARTS = ("day_of_year", "elapsed_days")
 
 
 def date_part(micros: Micros, part: str) -> NDArray[np.float64]:
-    """Extract `part`, a key of `PARTS`, from UTC times in microseconds since 1970. The results are whole numbers in
-    float64.
-    """
+    """Extract `part`, a key of `PARTS`, from UTC times in microseconds since 1970, as whole numbers in float64."""
     return PARTS[part](micros).astype(np.float64)

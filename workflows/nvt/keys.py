@@ -54,9 +54,7 @@ def hash_strings(strings: pa.LargeBinaryArray, seed: int = 0) -> NDArray[np.uint
 
 
 def _parts_of(strings: pa.LargeBinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the concatenated bytes of all strings followed by 8 zero bytes, and the start and length of each
-    string.
-    """
+    """Return the concatenated bytes of all strings followed by 8 zero bytes, and each string's start and length."""
     _, offset_buffer, data_buffer = strings.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     data = np.zeros(offsets[-1] - offsets[0] + 8, dtype=np.uint8)
@@ -138,8 +136,7 @@ _FEW_HEX_ROWS = 64  # up to this size, a Python loop is faster than NumPy
 
 
 def numbers_of_hex(strings: pa.LargeBinaryArray) -> NDArray[np.float64]:
-    """Parse hexadecimal strings, ignoring case. Strings other than 1 to 15 hexadecimal digits become NaN; nulls are not
-    allowed.
+    """Parse hex strings, ignoring case. Strings other than 1 to 15 hex digits become NaN; nulls are not allowed.
 
     Numbers of up to 13 digits are exact, longer ones are rounded to 53 bits.
     """

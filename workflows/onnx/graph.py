@@ -69,9 +69,7 @@ class Graph:
 
 
 def _put_before_names(prefix: str, graph: Any) -> None:
-    """Prefix every tensor name in a graph and its subgraphs. onnx.compose misses outer names that are used in branches
-    and loops.
-    """
+    """Prefix all tensor names in a graph and its subgraphs. onnx.compose misses outer names in branches and loops."""
     sparse = [part.values for part in graph.sparse_initializer]
     for tensor in (*graph.input, *graph.output, *graph.value_info, *graph.initializer, *sparse):
         tensor.name = prefix + tensor.name

@@ -186,9 +186,7 @@ def _place(child: int, num_leaves: int) -> int:
 
 
 def _threshold32(value: float) -> float:
-    """Return the largest float32 that LightGBM sends left at the threshold `value`. Numbers within `_ZERO` of 0 count
-    as 0.
-    """
+    """Return the largest float32 LightGBM sends left at threshold `value`. Numbers within `_ZERO` of 0 count as 0."""
     if abs(value) <= _ZERO:
         return float(_ZERO if value >= 0 else np.nextafter(-_ZERO, np.float32(-math.inf)))
     with np.errstate(over="ignore"):  # a number above all float32 becomes infinity

@@ -58,9 +58,7 @@ def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) ->
 
 
 def column_of_rows(rows: "pd.Series[Any]", *, is_list: bool) -> AnyColumn:
-    """Convert a pandas column of numbers or lists of numbers to a `Vector` or `Lists`. It must not contain missing
-    values.
-    """
+    """Convert a pandas column of numbers or lists of numbers, without missing values, to a `Vector` or `Lists`."""
     if not is_list:
         return Vector(rows.to_numpy())
     lists = Ragged.of_rows(rows)

@@ -129,9 +129,7 @@ def positions_of(asked: NDArray[np.uint64], hashes: NDArray[np.uint64], starts: 
 
 
 def as_words(keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Convert numeric keys of any shape to 64-bit words, one distinct word per key. Positive and negative zero share a
-    word.
-    """
+    """Convert numeric keys of any shape to 64-bit words, one distinct word per key. 0.0 and -0.0 share a word."""
     if keys.dtype.kind == "f":
         return (keys.astype(np.float64) + 0.0).view(np.int64)
     return keys.astype(np.int64, copy=False)

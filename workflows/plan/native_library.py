@@ -1,5 +1,4 @@
-"""An in-process C++ runtime for plans, which is much faster than `rankline.workflows.plan` and returns the same
-results.
+"""An in-process C++ runtime for plans that is much faster than `rankline.workflows.plan` and returns the same results.
 
 It is used if `librankline_plan.so` is installed or was compiled before; otherwise plans run in Python.
 """

@@ -221,9 +221,7 @@ class TransformPlan:
         return self.made_of(inputs, valid)
 
     def made_of(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> dict[str, NDArray[Any] | Padded]:
-        """Transform raw rows like `run`, but without checking them. Inputs may differ in length unless an output
-        combines them.
-        """
+        """Transform raw rows like `run`, but unchecked. Inputs may differ in length unless an output combines them."""
         results: dict[Reference, AnyColumn] = {
             spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self.inputs
         }

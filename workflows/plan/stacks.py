@@ -18,9 +18,7 @@ from rankline.workflows.plan.steps import Arithmetic, Bucket, Step
 
 @dataclass(frozen=True, kw_only=True)
 class StackedArithmetic:
-    """A step that applies a binary NumPy function to each column and its operand. `operands` has the shape
-    [num_columns, 1].
-    """
+    """A step that applies a binary NumPy function to each column and its operand in `operands`, [num_columns, 1]."""
 
     function: str
     operands: NDArray[Any]

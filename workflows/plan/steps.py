@@ -127,9 +127,7 @@ class Finite(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class DatePart(Step):
-    """A step that extracts a date or time part as float64 from times in microseconds since 1970. Missing values stay
-    missing.
-    """
+    """A step that extracts a date or time part as float64 from microseconds since 1970. Missing values stay missing."""
 
     part: str
 
@@ -194,9 +192,7 @@ class Clip(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Digitize(Step):
-    """A step that returns the int32 bin number of each value. A boundary belongs to the bin above it, and NaN is above
-    all boundaries.
-    """
+    """A step that returns each value's int32 bin number. A boundary belongs to the bin above it; NaN is above all."""
 
     boundaries: NDArray[Any]
     descending: bool
@@ -221,9 +217,7 @@ class Combine(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket(Step):
-    """Hashes the values of one column, or the combined values of several, to int32 buckets. Missing values hash to
-    0.
-    """
+    """Hashes one column's values, or the combined values of several, to int32 buckets. Missing values hash to 0."""
 
     num_buckets: int
 
@@ -307,9 +301,7 @@ class Element(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class SameLengths(Step):
-    """A step that truncates lists to their latest elements or pads them with leading zeros, to match the lengths in
-    another column.
-    """
+    """A step that fits lists to the lengths of another column: it keeps the latest elements or adds leading zeros."""
 
     elementwise: ClassVar[bool] = False
 
@@ -364,9 +356,7 @@ def fitting(name: str, made: np.dtype[Any], dtype: str | None, width: int | None
 
 
 def numbers_of(column: Vector) -> NDArray[Any]:
-    """Return the values of a column for arithmetic. Integers with missing values become float64 with NaN, as in
-    pandas.
-    """
+    """Return a column's values for arithmetic. Integers with missing values become float64 with NaN, as in pandas."""
     values: NDArray[Any] = column.values
     return values if column.valid is None else np.where(column.valid, values.astype(np.float64), np.nan)
 

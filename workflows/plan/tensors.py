@@ -111,12 +111,10 @@ Tensors: TypeAlias = Mapping[str, Any]
 def tensor_call(
     plan: Transform, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> Callable[[Tensors], dict[str, NDArray[Any]]]:
-    """Return a function that runs a plan on request tensors and returns output tensors in the layout of
-    `padded_tensors`.
+    """Return a function that runs a plan on request tensors and returns outputs in the layout of `padded_tensors`.
 
-    Candidates are raw columns that may have several values per row, [num_rows, num_candidates]. Columns that the
-    request omits are missing in all rows. Lists may be of any length if `max_list_length` is 0. The function raises
-    RequestError.
+    Candidates are raw columns that may have several values per row, [num_rows, num_candidates]. Omitted columns are
+    missing in all rows. Lists may be of any length if `max_list_length` is 0. The function raises RequestError.
 
     Raises:
         LoweringError: the plan does not support several candidates.
@@ -185,9 +183,7 @@ class _Counter:
     def _of_lookups(
         self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]
     ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Yield each raw column's name and a mask of its unknown values, once per lookup that depends only on that
-        column.
-        """
+        """Yield each raw column's name and a mask of its unknown values, once per lookup that depends only on it."""
         columns: dict[str | int, AnyColumn] = {
             spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self.inputs
         }

@@ -1,6 +1,4 @@
-"""Options for `prepare` and its encodings. This module imports quickly, because the command line derives its options
-from it.
-"""
+"""Options for `prepare` and its encodings. This module imports quickly, because the command line is built from it."""
 
 import math
 import re
@@ -103,8 +101,7 @@ _MAX_NEGATIVES = 10_000  # each adds one row per positive row
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig:
-    """Options for converting interactions to rows with histories. The defaults deliberately differ from the reference
-    implementation.
+    """Options for converting interactions to rows with histories. The defaults deliberately differ from the reference.
 
     The reference (NVIDIA's SIM for TensorFlow 2) uses `min_interactions` 20 and `own_items`: docs/reference/amazon.md.
 

@@ -52,8 +52,7 @@ _LOOK_S = 1.0  # interval between checks for running workers
 
 @contextmanager
 def open_pool(config: DaskConfig, shared: Path) -> Iterator[Pool]:
-    """Connect to a Dask cluster or start a local one, and yield its workers as a `Pool`. Local workers stop when the
-    block exits.
+    """Connect to a Dask cluster or start a local one, and yield its workers as a `Pool`. Local workers stop on exit.
 
     Raises:
         ClusterError: the scheduler does not respond or has no workers, or a worker runs other software or cannot see
@@ -319,9 +318,7 @@ class _Workers:
 
 
 class _Upstream(WorkerPlugin):
-    """A plugin that imports the NVTabular compatibility layer on every worker, because NVTabular's own tasks need
-    it.
-    """
+    """A plugin that imports the NVTabular compatibility layer, which NVTabular's own tasks need, on every worker."""
 
     name = "rankline-upstream"
     idempotent = True  # do not set up again on workers that already have the plugin
@@ -353,9 +350,7 @@ def _itself(function: Any) -> Any:
 
 
 def software() -> dict[str, str]:
-    """Return a dict from name to version for all software that must match across the cluster to produce identical
-    data.
-    """
+    """Return a dict from name to version of software that must match across the cluster to produce identical data."""
     found = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):

@@ -19,15 +19,12 @@ if TYPE_CHECKING:
 
 
 class Generator(Protocol):
-    """Interface for functions that write synthetic data with a dataset's schema, so that all stages can run without a
-    download.
-    """
+    """Interface for functions that write synthetic data with a dataset's schema, so that no stage needs a download."""
 
     def __call__(
         self, directory: Path, *, num_rows: int, seed: int, cardinality_scale: float, progress: Progress
     ) -> object:
-        """Write raw files to `directory`, along with `truth.json`, which contains the highest achievable AUC as
-        `best_auc`.
+        """Write raw files to `directory`, and `truth.json`, which contains the highest achievable AUC as `best_auc`.
 
         `cardinality_scale` multiplies the number of distinct ids.
         """
@@ -52,9 +49,7 @@ class Requests(Protocol):
         """Return the format of a file: csv, parquet or jsonl."""
 
     def incompatible_changes(self, choices: Mapping[str, Any]) -> list[str]:
-        """Return the keys whose earlier values in `choices` would cause rows to be read differently than the current
-        `Dataset.choices`.
-        """
+        """Return the keys whose earlier values in `choices` would read rows differently than `Dataset.choices`."""
 
     def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:
         """Convert one row of strings, as in a CSV file, to a request row.

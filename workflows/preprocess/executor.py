@@ -1,5 +1,4 @@
-"""The interface of encodings, and the executors that run their tasks in this process or on a Dask cluster (see
-`dask_cluster`).
+"""The interface of encodings, and executors that run their tasks in-process or on a Dask cluster (`dask_cluster`).
 
 Executors run the same tasks and return results in task order, so the output does not depend on the executor.
 """

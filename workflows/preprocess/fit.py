@@ -1,7 +1,6 @@
 """A version of `Workflow.fit` for data larger than memory, which reads as little data as possible.
 
-NVTabular's own implementation reads all columns for each operator, and transforms a whole partition just to infer
-dtypes.
+NVTabular's implementation reads all columns for each operator, and transforms a whole partition just to infer dtypes.
 """
 
 from collections.abc import Callable, Sequence

@@ -49,8 +49,7 @@ class Rows:
 
 
 class Sequences:
-    """A generator of rows from interactions. `num_rows`, `num_negatives` and `dropped` are available before any rows
-    are generated.
+    """A generator of rows from interactions. `num_rows`, `num_negatives` and `dropped` are available in advance.
 
     Raises:
         DataError: no rows are left for training or validation.
@@ -144,9 +143,7 @@ class Sequences:
 
 
 class _Positions:
-    """A mapping from consecutive numbers to users and positions. User i has `counts[i]` consecutive positions, starting
-    at `first[i]`.
-    """
+    """A mapping from consecutive numbers to users and positions. User i has `counts[i]` positions from `first[i]`."""
 
     def __init__(self, first: Codes, counts: Codes) -> None:
         self._ends = np.cumsum(counts)

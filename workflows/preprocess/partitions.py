@@ -184,9 +184,7 @@ class FilesWriter:
     def of_split(
         cls, directory: Path, name: str, num_rows: int, *, max_file_rows: int, max_group_rows: int
     ) -> "FilesWriter":
-        """Return a writer that divides a split into several files and row groups, so that loaders can read in
-        parallel.
-        """
+        """Return a writer that divides a split into several files and row groups, for loaders to read in parallel."""
         rows_per_file, rows_per_group = layout_of_split(name, num_rows, max_file_rows, max_group_rows)
         return cls(directory / name, rows_per_file=rows_per_file, rows_per_group=rows_per_group)
 

@@ -1,9 +1,7 @@
-"""The `prepare` stage, which turns raw rows into a fitted NVTabular workflow, encoded Parquet splits and a feature
-spec.
+"""The `prepare` stage turns raw rows into a fitted NVTabular workflow, encoded Parquet splits and a feature spec.
 
-This module has the steps that are the same for every kind of data: create the workflow, fit it to the training rows,
-save it, and publish the encoded rows. The encodings (`rankline.workflows.preprocess`) select, encode and write the
-rows.
+This module has the steps shared by all kinds of data: create the workflow, fit it to the training rows, save it, and
+publish the encoded rows. The encodings (`rankline.workflows.preprocess`) select, encode and write the rows.
 """
 
 from dataclasses import asdict, replace

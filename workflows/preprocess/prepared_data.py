@@ -35,9 +35,7 @@ CARDINALITIES = "metadata.json"
 
 
 def cardinalities_of(spec: FeatureSpec) -> dict[str, Any]:
-    """Return the contents of `metadata.json`, which lists the maximum id of each user and item feature. Id 0 is
-    padding.
-    """
+    """Return `metadata.json`, which lists the maximum id of each user and item feature. Id 0 is padding."""
     return {
         "cardinalities": [
             {"name": feature.name.removesuffix(TARGET_SUFFIX), "value": feature.embedding_shape[0] - 1}
@@ -108,9 +106,7 @@ class PreparedData:
         return self.spec.metadata.candidates
 
     def workflow(self) -> "nvt.Workflow":
-        """Load the fitted NVTabular workflow, including its label columns. This imports NVTabular, which takes
-        seconds.
-        """
+        """Load the fitted NVTabular workflow, with its label columns. This imports NVTabular, which takes seconds."""
         from rankline.workflows.nvt.io.workflow import load_workflow
 
         return load_workflow(self.path / "workflow")
@@ -133,8 +129,7 @@ class PreparedData:
         return list(pq.read_schema(self.path / CATALOG).names) if CATALOG in self.manifest.files else []
 
     def histories(self) -> pa.Table | None:
-        """Return one row per raw user with a list of all their items. If rows have histories, the lists are in
-        chronological order.
+        """Return one row per raw user with all their items as a list, chronological if rows have histories.
 
         None if the rows have no item ids or do not fit in memory.
         """

@@ -53,9 +53,7 @@ class RawData:
 
 
 def fingerprint_of(paths: Iterable[Path]) -> str:
-    """Return a SHA-256 hash of the names and contents of `paths`, in the given order. Their directories do not affect
-    it.
-    """
+    """Return a SHA-256 hash of the names and contents of `paths`, in the given order, independent of directories."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.name} {sha256_of(path)}\n".encode())

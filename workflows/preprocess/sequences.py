@@ -3,8 +3,7 @@
 The workflow encodes each id independently, alone or in a list. It therefore runs once over the distinct users and
 items, and the rows are assembled from the encoded ids; `workflow.transform` of the raw rows gives the same result.
 Users, items and the interactions (as codes) are held in memory; rows are assembled and written block by block in this
-process. The rows of a user are consecutive and in chronological order, each positive row before its negatives; loaders
-shuffle them.
+process. A user's rows are consecutive and chronological, each positive row before its negatives; loaders shuffle them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,9 +112,7 @@ class HistoryEncoding:
 
 
 class _RawIds:
-    """The distinct raw users and items, and the interactions as integer codes. Codes follow the order of first
-    appearance.
-    """
+    """The distinct raw users and items, and the interactions as integer codes in order of first appearance."""
 
     def __init__(self, raw: RawData, columns: SequenceColumns, report: Report) -> None:
         self._columns = columns

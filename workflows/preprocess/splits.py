@@ -133,8 +133,7 @@ def _parts(table: pa.Table, valid: npt.NDArray[np.bool_]) -> Iterator[tuple[str,
 
 
 def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Rows]:
-    """Return the row numbers for training and validation. The validation rows are the last ones in a seeded NumPy
-    permutation.
+    """Return the row numbers for training and validation. The latter are the last ones of a seeded NumPy permutation.
 
     The validation share is rounded up to whole rows.
     """
@@ -160,10 +159,9 @@ def split_of_stream(
 ) -> Callable[[int], npt.NDArray[np.bool_]]:
     """Return a function that maps the size of the next stream batch to a mask of its validation rows.
 
-    By time, the validation split is the smallest number of last periods that contain at least the share. If there is
-    only one period, it is the last rows of that period. Otherwise each row is drawn independently: a row is for
-    validation if its number in `numpy.random.default_rng(seed).random(num_rows)` is below the share, regardless of the
-    batches.
+    By time, the validation split is the smallest number of last periods that contain at least the share. With only one
+    period, it is the last rows of that period. Otherwise each row is drawn independently: a row is for validation if
+    its number in `numpy.random.default_rng(seed).random(num_rows)` is below the share, regardless of batches.
     """
     num_rows = sum(periods)
     num_train = _num_train(num_rows, valid_share)

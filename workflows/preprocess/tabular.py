@@ -76,9 +76,7 @@ class TabularPreprocessor:
         return self._splits[0].example()
 
     def write_splits(self, workflow: nvt.Workflow, job: PrepareContext) -> FeatureSpec:
-        """Encode and write each split file by file. Held-out rows contain the raw inputs and encoded labels of the
-        validation split.
-        """
+        """Encode and write splits file by file. Held-out rows are the raw inputs and encoded labels for validation."""
         load = partial(load_workflow, job.directory / "workflow")
         saved = load()
         files = _EncodedFiles(
@@ -297,9 +295,7 @@ def _encode(
 
 
 def _fitted(heads: Sequence[Head], labels: Sequence[Labels]) -> tuple[Head, ...]:
-    """Return the heads with label statistics from the training rows, or an empty tuple if they equal the default
-    heads.
-    """
+    """Return the heads with label statistics from the training rows, or an empty tuple if they equal the defaults."""
     fitted = tuple(of_head.fitted(head) for head, of_head in zip(heads, labels, strict=True))
     return () if fitted == usual_heads([head.column for head in heads]) else fitted
 

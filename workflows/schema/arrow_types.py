@@ -34,9 +34,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def of_plain_type(column: pa.Array) -> pa.Array:
-    """Convert views, float16 and run-end encoded values to types that Arrow's functions support. The column must not be
-    chunked.
-    """
+    """Convert views, float16 and run-end encoding in an unchunked column to types that Arrow's functions support."""
     kind = column.type
     if pa.types.is_run_end_encoded(kind):
         return of_plain_type(pc.run_end_decode(column))
@@ -94,9 +92,7 @@ def _lists_like(column: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def numbers_as_written(rows: pa.Table, columns: Collection[str]) -> pa.Table:
-    """Convert string columns to numbers if the cast is lossless (00501 and 1.50 stay strings). Empty strings become
-    null.
-    """
+    """Convert string columns to numbers if lossless (00501 and 1.50 stay strings). Empty strings become null."""
     for place, name in enumerate(rows.column_names):  # names may be duplicated
         if name in columns:
             texts = rows.column(place).combine_chunks()

@@ -2,8 +2,7 @@
 
 Loaders, models, exporters and clients are built from a `FeatureSpec`, never from literal column names. On disk it is
 `feature_spec.yaml` in the layout of NVIDIA's DeepLearningExamples, read and written by
-`rankline.workflows.schema.spec_file`. A channel groups columns by how a model uses them. A split is one chunk with all
-columns.
+`rankline.workflows.schema.spec_file`. A channel groups columns by their role. A split is one chunk with all columns.
 """
 
 from collections.abc import Mapping, Sequence

@@ -47,9 +47,7 @@ class Labels:
         )
 
     def __add__(self, other: "Labels") -> "Labels":
-        """Combine the statistics of two sets of labels (Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise
-        algorithm").
-        """
+        """Combine the statistics of two label sets (Chan et al. 1979, "Updating formulae and a pairwise algorithm")."""
         num_rows = self.num_rows + other.num_rows
         difference, share = other.mean - self.mean, other.num_rows / max(num_rows, 1)
         return Labels(

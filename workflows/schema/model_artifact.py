@@ -1,8 +1,7 @@
 """Trained models on disk. Reading one imports neither TensorFlow nor PyTorch.
 
 A trained-model artifact contains the model as one file or directory, named after its format, and a copy of the
-`feature_spec.yaml` that it was built from. Every model accepts padded rows: see
-`rankline.workflows.schema.ragged`.
+`feature_spec.yaml` that it was built from. Every model accepts padded rows: see `rankline.workflows.schema.ragged`.
 """
 
 from collections.abc import Mapping

@@ -35,9 +35,7 @@ class Ragged:
 
     @classmethod
     def of_arrow(cls, array: pa.Array) -> "Ragged":
-        """Build ragged lists from an Arrow array of numeric lists, without copying if possible. The array must not
-        contain nulls.
-        """
+        """Build ragged lists from a null-free Arrow array of numeric lists, without copying if possible."""
         offsets = array.offsets.to_numpy()
         first = offsets[0] if len(offsets) else 0
         return cls(values=flat_of_arrow(array.flatten()), offsets=offsets - first if first else offsets)

@@ -48,8 +48,7 @@ _HEX = re.compile(r"as_hex_((?:[0-9a-f]{2})*)")
 
 
 def argument_names(names: Iterable[str]) -> dict[str, str]:
-    """Map tensor names to argument names that Python, TensorFlow and TorchScript accept. Unsupported names are
-    hex-encoded.
+    """Map tensor names to argument names that Python, TensorFlow and TorchScript accept, hex-encoding unsupported ones.
 
     TensorFlow does not distinguish upper and lower case.
     """
@@ -69,9 +68,7 @@ def tensor_name(argument: str) -> str:
 
 
 class Signature:
-    """A callable signature of a loaded SavedModel that accepts tensors by name. `inputs` maps each name to its
-    `tf.TensorSpec`.
-    """
+    """A callable SavedModel signature that accepts tensors by name. `inputs` maps each name to its `tf.TensorSpec`."""
 
     def __init__(self, function: Any) -> None:
         self.function = function

@@ -78,9 +78,7 @@ def concat_outputs(outputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def relative_error(scores: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the error of each score, absolute if the expected magnitude is at most 1 and relative otherwise. NaN stays
-    NaN.
-    """
+    """Return the error of each score, absolute if the expected magnitude is at most 1, else relative. NaN stays NaN."""
     distance: npt.NDArray[Any] = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
     return distance
 

@@ -216,9 +216,7 @@ def remedy(kind: str, directory: Path) -> str:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a hidden temporary file that replaces `path` if the block succeeds. Missing directories are
-    created.
-    """
+    """Yield the path of a hidden temporary file that replaces `path` on success. Missing directories are created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         staging = Path(file.name)

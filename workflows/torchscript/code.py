@@ -151,8 +151,7 @@ def _reaching_outside(tokens: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _packages(tokens: Sequence[tuple[str, str]]) -> set[int]:
-    """Return the token positions of package and module names in `__torch__` paths, which name the file's own classes
-    and functions.
+    """Return the token positions of package and module names in `__torch__` paths (the file's classes and functions).
 
     The last word of a path is excluded: it may be an operator on a value, such as a member of an enumeration.
     """

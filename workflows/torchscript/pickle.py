@@ -56,8 +56,7 @@ class _Made:
 
 
 def check_pickle(content: bytes, storages: Mapping[str, int]) -> None:
-    """Reject a pickle that PyTorch cannot load safely. `storages` maps each record that tensors may use to its size in
-    bytes.
+    """Reject a pickle that PyTorch cannot load safely. `storages` maps records that tensors may use to sizes in bytes.
 
     Raises:
         ArtifactError: the pickle does more than compute, contains tensors without data, or is nested too deeply.

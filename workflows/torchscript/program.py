@@ -48,9 +48,7 @@ _LOCAL = struct.Struct("<4s5H3I2H")
 
 
 def is_torch_script(path: Path) -> bool:
-    """Whether a file is a zip archive that contains the records of a TorchScript file. The contents of the records are
-    not checked.
-    """
+    """Whether a file is a zip archive with the records of a TorchScript file. Their contents are not checked."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     try:
@@ -62,8 +60,7 @@ def is_torch_script(path: Path) -> bool:
 
 
 def load_torch_script(path: Path, torch: Any, device: Any = "cpu", *, remedy: str) -> tuple[Any, list[str]]:
-    """Check a TorchScript file and load it in evaluation mode with the given `torch` module, which this package does
-    not import.
+    """Check a TorchScript file and load it in eval mode with the given `torch`, which this package does not import.
 
     Returns:
         The model and the names of its outputs, which are empty if the file does not contain them.
@@ -237,9 +234,7 @@ def _limited_memory(size: int, device: Any) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress PyTorch 2.13's deprecation warning for TorchScript, because Triton's PyTorch backend requires the
-    format.
-    """
+    """Suppress PyTorch 2.13's deprecation warning for TorchScript, which Triton's PyTorch backend requires."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.load` is deprecated", category=DeprecationWarning)
         yield

@@ -65,11 +65,11 @@ def _check(content: mmap.mmap) -> None:
             elif wire == _BYTES:
                 size, place = _varint(content, place, _MAX_TAG_BYTES)
             elif not size:
-                raise ValueError(f"it has a field of the unknown wire type {wire}")
+                raise ValueError(f"it has a field of unknown wire type {wire}")
             if place + size > end:
                 raise ValueError("it is truncated")
             if message == "model" and (number not in _OF_MODEL or number in seen - _REPEATED):
-                raise ValueError(f"it has the model field {number}, which is repeated or not written by Rankline")
+                raise ValueError(f"field {number} of the model is repeated or is never written by Rankline")
             if message == "model":
                 seen.add(number)
             if message == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value)):
@@ -94,9 +94,8 @@ def _varint(content: mmap.mmap, place: int, max_bytes: int) -> tuple[int, int]:
 def open_model(path: Path, *, intra_op_threads: int = 0) -> onnxruntime.InferenceSession:
     """Check a model, and load it into a session that runs its operations sequentially in the calling thread.
 
-    Idle threads sleep. Spinning, ONNX Runtime's default, would take cores from tritonserver and its clients. The
-    default number of threads is that of the cores available to this process: ONNX Runtime counts all cores of the
-    machine.
+    Idle threads sleep. Spinning, ONNX Runtime's default, takes cores from tritonserver and its clients. The default
+    number of threads is that of the cores this process may use: ONNX Runtime counts all cores of the machine.
     """
     check_file(path)
     options = onnxruntime.SessionOptions()

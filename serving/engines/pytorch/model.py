@@ -1,10 +1,9 @@
 """Triton backend `pytorch`: runs a TorchScript model.
 
 The folder is a Python-based backend: Triton runs this `model.py` for every model whose config says
-`backend: "pytorch"`, and the model's version directory contains only `model.pt`. It needs NumPy and PyTorch. The same
-directory and config run under Triton's own PyTorch backend, unless a column name is not a valid argument name: inputs
-are named as the arguments of `forward`, and the names of outputs end in `__0`, `__1` and so on, their position in the
-returned tuple.
+`backend: "pytorch"`, and the version directory holds only `model.pt`. It needs NumPy and PyTorch. The same directory
+and config run under Triton's own PyTorch backend, unless a column name is not a valid argument name: inputs are named
+as the arguments of `forward`, and output names end in `__0`, `__1` and so on, their position in the returned tuple.
 
 Parameter in `config.pbtxt`, named as in Triton's own backend:
 
@@ -12,8 +11,7 @@ Parameter in `config.pbtxt`, named as in Triton's own backend:
 
 The model runs as it was saved: freezing or optimizing it for inference does not change the latency, 0.06 ms for one row
 of the MovieLens model. Idle OpenMP threads sleep: spinning, their default, takes cores from tritonserver and its
-clients (measured with 2 cores used by others, 1,024 rows: p50 68 ms spinning, 8 ms sleeping; no difference for one
-row).
+clients (with 2 cores used by others and 1,024 rows: p50 68 ms spinning, 8 ms sleeping; no difference for one row).
 """
 
 import os
@@ -57,7 +55,9 @@ class TritonPythonModel(BatchingModel):
                 returned = script(*(torch.from_numpy(arrays[place]) for place in order))
             results = returned if isinstance(returned, tuple) else (returned,)
             if len(results) <= max(places):
-                raise ValueError(f"it returns {len(results)} tensors, but an output at index {max(places)} is required")
+                raise ValueError(
+                    f"it returns {len(results)} tensors, but config.pbtxt requires an output at index {max(places)}"
+                )
             return [results[place].numpy() for place in places]
 
         self._check(path, run, model)
@@ -74,7 +74,8 @@ class TritonPythonModel(BatchingModel):
         except Exception as error:
             types = {tensor.name: tensor.dtype for tensor in model.inputs}
             raise pb_utils.TritonModelException(
-                f"{path} failed on a row of zeros with the types in config.pbtxt, {types}: {self.explain(error)}"
+                f"{path} failed on a row of zeros of the types that config.pbtxt declares ({types}): "
+                f"{self.explain(error)}"
             ) from error
         for tensor, result in zip(model.outputs, results, strict=True):
             if result.dtype != tensor.numpy_dtype:

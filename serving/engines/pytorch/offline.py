@@ -27,9 +27,7 @@ class Model(PaddedModel):
         return spec.model_dtypes
 
     def operator(self, encoded: Any) -> Any:
-        """Return merlin-systems' PyTorch operator, created with a copy of the schema because the operator modifies
-        it.
-        """
+        """Return merlin-systems' PyTorch operator, created from a copy of the schema, which it modifies."""
         from rankline.serving.engines.merlin_operators import (  # slow import, needed by exports only
             ColumnSchema,
             Schema,

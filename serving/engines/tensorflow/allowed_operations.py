@@ -72,9 +72,7 @@ def check_loaded(path: Path) -> None:
 
 
 def check_served(path: Path) -> None:
-    """Raise ArtifactError if serving a SavedModel could have side effects other than updating its state and restoring
-    its variables.
-    """
+    """Raise ArtifactError if serving a SavedModel may do more than compute, update its state and restore variables."""
     _check_files(path, is_served=True)
     for graph in _read(path).meta_graphs:
         if "serve" in graph.meta_info_def.tags and (found := set(_refused(graph))):
@@ -129,8 +127,7 @@ def _read(path: Path) -> Any:
     if saved.ByteSize() != len(content):
         raise ArtifactError(
             f"{path / 'saved_model.pb'} has duplicate fields, or fields that the installed TensorFlow does not "
-            "know. Save the model "
-            "again with this release of TensorFlow or an older release."
+            "recognize. Save the model again with this release of TensorFlow or an older release."
         )
     for graph in saved.meta_graphs:
         _check_graph(path, graph.graph_def, len(content))
@@ -147,8 +144,8 @@ def _check_graph(path: Path, graph: Any, num_bytes: int) -> None:
     num_elements = sum(prod(max(0, dim.size) for dim in tensor.tensor_shape.dim) for tensor in tensors)
     if num_elements > _MAX_ELEMENTS + num_bytes:
         raise ArtifactError(
-            f"{path} declares constants of {num_elements} elements in a file of {num_bytes} bytes. Save the model "
-            "with variables instead."
+            f"{path} declares constants with {num_elements} elements in total, but the file has only {num_bytes} "
+            "bytes. Save the model with variables instead of constants."
         )
     _check_calls(path, {function.signature.name: function.node_def for function in functions} | {"": graph.node})
 
@@ -164,8 +161,9 @@ def _check_calls(path: Path, nodes: Mapping[str, Sequence[Any]]) -> None:
             depths[name] = 1 + max((depths[called] for called in inner), default=0)
             if num_nodes[name] > _MAX_NODES or depths[name] > _MAX_DEPTH:
                 raise ArtifactError(
-                    f"{path} nests function calls {depths[name]} deep, with {num_nodes[name]} nodes in all, expected "
-                    f"at most {_MAX_DEPTH} and {_MAX_NODES}. Save a simpler model."
+                    f"{path} has function calls with {depths[name]} levels of nesting and {num_nodes[name]} nodes in "
+                    f"total, but at most {_MAX_DEPTH} levels and {_MAX_NODES} nodes are supported. Save a simpler "
+                    "model."
                 )
     except CycleError:
         raise ArtifactError(f"{path} has recursive functions, which are not supported. Use a loop instead.") from None
@@ -222,8 +220,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _refused(graph: Any) -> Iterator[str]:
-    """Yield the forbidden operations of a meta graph that is served. Its restore operation may read the variables'
-    files.
+    """Yield the forbidden operations of a served meta graph. Its restore operation may read the variables' files.
 
     The whole graph is checked, because TensorFlow runs stateless nodes during shape inference. Save and restore
     operations are stateful, and are accepted if no signature or initializer reaches them.
@@ -285,8 +282,7 @@ def _run_by(graph: Any, roots: Iterable[str]) -> set[str]:
 
 
 def _crashing_products(graph: Any) -> Iterator[str]:
-    """Yield the left factor's shape for each batch matrix product that makes oneDNN read past the end of the right
-    factor.
+    """Yield the left factor's shape for each batch matrix product that makes oneDNN read past the right factor's end.
 
     This was observed for four or more dimensions if a dimension other than the first and the last two is 1, or possibly
     1 because it is unknown. TensorFlow's pull request 120199 fixes it.

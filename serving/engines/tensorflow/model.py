@@ -1,8 +1,7 @@
 """Triton backend `tensorflow`: runs one signature of a SavedModel.
 
 The folder is a Python-based backend: Triton runs this `model.py` for every model whose config says
-`backend: "tensorflow"`, and the model's version directory contains only `model.savedmodel`. It needs NumPy and any
-TensorFlow 2.
+`backend: "tensorflow"`, and the version directory holds only `model.savedmodel`. It needs NumPy and any TensorFlow 2.
 
 Parameters in `config.pbtxt`, the first named as in Triton's own TensorFlow backend:
 

@@ -106,7 +106,7 @@ class TraceArrivals:
         try:
             return cls(times_s=tuple(float(line[column]) for line in lines))
         except (ValueError, IndexError) as error:
-            raise DataError(f"{path}: {error}; expected one arrival time in seconds per line.") from None
+            raise DataError(f"{path} cannot be read: {error}. Expected one arrival time in seconds per line.") from None
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
 

@@ -1,10 +1,8 @@
-"""Make unary gRPC calls directly over HTTP/2. This takes a tenth of grpcio's CPU time, so that the client is not the
-bottleneck.
+"""Make unary gRPC calls directly over HTTP/2 in a tenth of grpcio's CPU time, so that the client is not the bottleneck.
 
 Requests differ only in their message, so everything else is precomputed as bytes. The module implements the parts of
-HTTP/2 (RFC 9113) that a client of a gRPC server needs: flow control in both directions, SETTINGS, PING, RST_STREAM and
-GOAWAY. Header compression (RFC 7541) is not used in requests, and used without a table in responses, which `hpack`
-decodes.
+HTTP/2 (RFC 9113) that a gRPC client needs: flow control in both directions, SETTINGS, PING, RST_STREAM and GOAWAY.
+Header compression (RFC 7541) is not used in requests, and used without a table in responses, which `hpack` decodes.
 """
 
 import select
@@ -210,9 +208,7 @@ class Http2Connection:
         answers.append(Answer(call.key, at_ns, status, body))
 
     def _decode(self, block: bytes) -> dict[str, str]:
-        """Decode a header block, caching the result. Without a dynamic table, equal blocks always decode to equal
-        headers.
-        """
+        """Decode a header block, caching the result. Without a dynamic table, equal blocks decode to equal headers."""
         found = self._blocks.get(block)
         if found is None:
             try:

@@ -34,8 +34,7 @@ MISSING_SHARE = 0.01
 def generate(
     known: pa.Table, schema: ModelSchema, num_rows: int, exponent: float, rng: np.random.Generator
 ) -> pa.Table:
-    """Generate rows from the column values in `known`. `known` must have at least one row, a single chunk, and only the
-    model's columns.
+    """Generate rows from the column values in `known`, which must have rows, one chunk and only the model's columns.
 
     The model's schema determines the columns that may have missing values. An exponent of 0 is a uniform distribution.
     """
@@ -119,8 +118,7 @@ def lay_out(
     *,
     num_takers: int = 1,
 ) -> Requests:
-    """Sample rows of a table and serialize them as requests. The table must have a single chunk, and only the model's
-    columns.
+    """Sample a table's rows and serialize them as requests. The table must have one chunk and only the model's columns.
 
     Args:
         count: desired number of requests, which is reduced if they would need too much memory or time.
@@ -173,9 +171,7 @@ def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: 
 
 
 def can_be_cut(schema: ModelSchema) -> bool:
-    """Whether a large request can be split into smaller ones. It cannot if lists are padded to the maximum length in
-    their batch.
-    """
+    """Whether a large request can be split up. It cannot if lists are padded to the maximum length in their batch."""
     return all(-1 not in tensor.dims for tensor in (*schema.inputs, *schema.optional_inputs))
 
 

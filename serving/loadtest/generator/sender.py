@@ -1,5 +1,4 @@
-"""The send loop of one client process. It sends requests in a closed loop or on a schedule (open loop), and counts
-responses.
+"""The send loop of a client process. It sends requests in a closed or open loop (on a schedule), and counts responses.
 
 In an open loop, latency counts from the time a request was due, whether it could be sent or not. A stalling server is
 thus charged for all requests that wait in the meantime, as it would be by users; a closed loop would send nothing in
@@ -80,8 +79,7 @@ class Engine:
         self._full_since_ns: int | None = None  # since when requests are due but too many are in flight
 
     def run(self, begin_ns: int) -> str:
-        """Send requests until the time limit, the end of the last slice or a connection failure, then wait for pending
-        responses.
+        """Send requests until the time limit, the last slice's end or a connection failure, then await responses.
 
         Return why the connection failed before that; empty if it did not.
         """

@@ -41,9 +41,7 @@ class Transport(Protocol):
         """Number of requests that the server accepts in flight."""
 
     def send(self, key: int, message: bytes) -> None:
-        """Start a call, which is sent by the next `poll` at the latest. `key` must be unique among the calls in
-        flight.
-        """
+        """Start a call, which is sent by the next `poll` at the latest. `key` must be unique among calls in flight."""
 
     def flush(self) -> None:
         """Send as much buffered data as the operating system accepts without blocking."""

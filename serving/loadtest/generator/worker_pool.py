@@ -24,9 +24,7 @@ STOPPED = "stopped by Ctrl-C"
 
 
 def connect(name: str, url: str, path: str = INFER) -> Transport:
-    """Open a connection with the transport `name`. `http2` uses the least client CPU time, and `grpcio` is what Python
-    programs use.
-    """
+    """Open a connection with transport `name`: `http2` uses the least client CPU time; Python programs use `grpcio`."""
     if name == "http2":
         from rankline.serving.loadtest.generator.http2 import Http2Connection
 
@@ -93,8 +91,7 @@ class Workers:
     ) -> Outcome:
         """Run one job on each of the first `len(jobs)` processes, and return their counts.
 
-        Ctrl-C also ends the run: finished slices are returned if there are any, and the processes accept no further
-        jobs.
+        Ctrl-C also ends the run: finished slices, if any, are returned, and the processes accept no further jobs.
 
         Args:
             on_begin: called when the warm-up is over.

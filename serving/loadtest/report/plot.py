@@ -40,9 +40,7 @@ def write_plot(report: BenchmarkReport, path: Path) -> None:
 
 
 def svg_pictures(report: BenchmarkReport) -> Iterator[str]:
-    """Yield the charts as SVG elements to embed in a page. They use the page's text color and have no external
-    references.
-    """
+    """Yield the charts as SVG elements to embed in a page, with its text color and without external references."""
     if not any(result.num_requests for result in report.bench):
         return
     for draw in _PICTURES:
@@ -65,9 +63,7 @@ def _draw_throughput(axes: Axes, results: Sequence[LoadResult]) -> None:
 
 
 def _draw_over_load(axes: Axes, results: Sequence[LoadResult], names: Sequence[str], *, title: str, unit: str) -> None:
-    """Plot metrics against the load. If there are several batch sizes, plot only the last metric, with one line per
-    batch size.
-    """
+    """Plot metrics against the load. With several batch sizes, plot only the last metric, one line per batch size."""
     key = _varying(results)
     groups = _series(results, key)
     for group_name, group in groups.items():
@@ -113,9 +109,7 @@ def _series(results: Sequence[LoadResult], key: str) -> Mapping[str, Sequence[Lo
 
 
 def _curves(results: Sequence[LoadResult]) -> dict[str, tuple[list[float], list[float]]]:
-    """Return the latency curve of each load, with 1 / (1 - share) as x and the latency in ms as y. Omit loads without
-    latencies.
-    """
+    """Return the latency curve of each load that has one, with 1 / (1 - share) as x and the latency in ms as y."""
     found = {}
     for result in _some(results):
         values, counts = result.latencies().counts()

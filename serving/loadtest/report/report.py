@@ -78,9 +78,7 @@ class LoadResult:
         is_refused: bool = False,
         is_cut_short: bool = False,
     ) -> "LoadResult":
-        """Create the result of a run. If `is_refused`, latencies are withheld and `problem` is recorded as the
-        reason.
-        """
+        """Create the result of a run. If `is_refused`, withhold latencies and record `problem` as the reason."""
         whole, cost = run.whole, run.client_cost
         return cls(
             **asdict(run.load),
@@ -206,8 +204,7 @@ class BenchmarkReport:
 
     @classmethod
     def from_dict(cls, document: Any, source: str) -> "BenchmarkReport":
-        """Create a report from the output of `to_dict`. Extra keys are ignored, so the JSON of `rankline run` also
-        works.
+        """Create a report from the output of `to_dict`. Extra keys are ignored, so `rankline run`'s JSON also works.
 
         `source` is the origin of the document, for messages.
 
@@ -263,9 +260,7 @@ class BenchmarkReport:
         return text.getvalue()
 
     def histograms(self) -> dict[str, str]:
-        """Return one HdrHistogram log per measurement, keyed by file name. Repeated measurements of a load get numbered
-        names.
-        """
+        """Return one HdrHistogram log per measurement, keyed by file name. Repeats of a load get numbered names."""
         files: dict[str, str] = {}
         times: Counter[str] = Counter()
         for result in self.bench:

@@ -1,7 +1,6 @@
 """Per-slice counts and latencies of the client processes, and the check for whether a run is stable.
 
-The rule of stability is that of perf_analyzer, except that earlier windows stay in the result, so that slow phases are
-not discarded.
+The stability rule is perf_analyzer's, but earlier windows stay in the result, so that slow phases are not discarded.
 """
 
 import math

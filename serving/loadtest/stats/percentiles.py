@@ -74,8 +74,7 @@ def interval_ranks(num_samples: int, level: float) -> tuple[int, int]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the Student's t confidence interval of the mean of a time series of rates, or None for fewer than four
-    values.
+    """Return Student's t confidence interval of the mean of a time series of rates, or None for fewer than four values.
 
     The number of independent values is reduced by the autocorrelation of neighbors (first-order autoregression).
     """
@@ -102,9 +101,7 @@ def _student_t(freedom: float) -> float:
 
 
 def _overdispersion(slices: Sequence[LatencyHistogram], value_ns: int, level: float) -> float:
-    """Return the ratio of the variance of the per-slice counts above the percentile to the binomial variance, at least
-    1.
-    """
+    """Return the ratio of the variance of per-slice counts above the percentile to the binomial one, at least 1."""
     totals = np.asarray([histogram.total for histogram in slices])
     above = np.asarray([histogram.above(value_ns) for histogram in slices])
     totals, above = totals[totals > 0], above[totals > 0]

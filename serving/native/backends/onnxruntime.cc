@@ -154,8 +154,8 @@ void CheckFile(std::string_view content) {
         const char name = number < 32 ? static_cast<char>(number) : '\0';
         const bool is_twice = seen.find(name) != std::string::npos && kRepeatedOfModel.find(name) == std::string::npos;
         if (kOfModel.find(name) == std::string_view::npos || is_twice)
-          throw ArtifactError("it has the model field " + std::to_string(number) +
-                              ", which is repeated or not written by Rankline");
+          throw ArtifactError("field " + std::to_string(number) +
+                              " of the model is repeated or is never written by Rankline");
         seen += name;
       }
       if (message == kTensor && (number == kExternalData || (number == kDataLocation && reader.number != 0)))

@@ -47,8 +47,9 @@ int64_t Candidates::CountOf(const Request& request, const std::vector<TensorSpec
   for (size_t i = 0; i < specs.size(); ++i) {
     if (!inputs[i] || request[i].data == nullptr) continue;
     if (count >= 0 && (request[i].width != count || request[i].rows != rows)) {
-      throw RequestError("rows have {'" + first + "': " + std::to_string(count) + ", '" + specs[i].name +
-                         "': " + std::to_string(request[i].width) + "} candidates, expected the same number of each.");
+      throw RequestError("columns differ in the number of candidates per row: {'" + first +
+                         "': " + std::to_string(count) + ", '" + specs[i].name +
+                         "': " + std::to_string(request[i].width) + "}. Pass the same number in each column.");
     }
     if (count < 0) first = specs[i].name;
     count = request[i].width, rows = request[i].rows;
@@ -56,12 +57,12 @@ int64_t Candidates::CountOf(const Request& request, const std::vector<TensorSpec
   if (count < 1) throw RequestError("'" + first + "' has no candidates, expected at least one per row.");
   if (max_per_row > 0 && count > max_per_row) {
     throw RequestError("'" + first + "' has " + std::to_string(count) + " candidates per row, expected at most " +
-                       std::to_string(max_per_row) + ". Send fewer at a time.");
+                       std::to_string(max_per_row) + ". Send fewer candidates at a time.");
   }
   if (rows * count > max_scores) {
     throw RequestError(std::to_string(rows) + " rows have " + std::to_string(count) +
                        " candidates each, expected at most " + std::to_string(max_scores) +
-                       " in all. Send fewer rows at a time.");
+                       " candidates in total. Send fewer rows at a time.");
   }
   return count;
 }

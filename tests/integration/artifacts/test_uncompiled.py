@@ -123,5 +123,5 @@ def test_function_without_an_entry_point_is_not_called(model: Path, tmp_path: Pa
 
 def test_function_that_depends_on_other_rows_is_refused(functions: Any, model: Path, tmp_path: Path) -> None:
     save_workflow(fitted(graph(functions.above_the_mean), ROWS, tmp_path / "scratch"), tmp_path / "workflow")
-    with pytest.raises(ParityError, match="depends on the rest of the batch"):
+    with pytest.raises(ParityError, match="depends on the other rows in the batch"):
         export_foreign(model, SAMPLE, tmp_path / "mine", UNCOMPILED, name="mine", workflow=tmp_path / "workflow")

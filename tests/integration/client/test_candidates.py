@@ -233,5 +233,7 @@ def test_server_refuses_no_and_too_many_candidates(client: Client, server: Embed
         unlimited._core.schema = replace(unlimited.schema, max_list_length=0, max_batch_size=4096)
         with pytest.raises(RequestError, match="'item_id' has 301 candidates per row, expected at most 300"):
             unlimited.rank(row_of(1), ["é1"] * 301)
-        with pytest.raises(RequestError, match="3 rows have 200 candidates each, expected at most 512 in all"):
+        with pytest.raises(
+            RequestError, match="3 rows have 200 candidates each, expected at most 512 candidates in total"
+        ):
             unlimited.predict(interactions(3, seed=5).assign(item_id=[["é1"] * 200] * 3))

@@ -353,7 +353,7 @@ def test_server_is_restarted_after_every_end_and_failed_start(tmp_path: Path, mo
         "version  is active again",
         "tritonserver was killed by SIGKILL, not by Rankline. Restarting it.",  # it had run for a while
         "tritonserver could not be restarted, retrying until it can: grpc_port  on ... is already in use. "
-        "Stop the process that uses it, or try another port, or  for a free one.",
+        "Stop the process that uses it, or try another port, or pass  for any free port.",
         "version  is active again",
     ]
 

@@ -61,9 +61,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedColumn:
-    """A column whose rows are grouped. `groups`, int32 of shape (N,), maps rows to groups, and `blocks` contain the
-    groups' features.
-    """
+    """A column with grouped rows. `groups`, int32 (N,), maps rows to groups; `blocks` contain the groups' features."""
 
     groups: Array
     num_groups: int
@@ -71,8 +69,7 @@ class GroupedColumn:
 
 
 class Chain:
-    """A Gibbs sampler that stores the current sample of all weights and computes the next one. Reproducible for a given
-    seed.
+    """A Gibbs sampler that stores the current sample of all weights and computes the next. Reproducible given a seed.
 
     Attributes:
         groups: for each column the weights of its groups, (factors + 1, groups); the last row is linear.
@@ -184,9 +181,7 @@ def _gamma(shape: float, rate: float) -> float:
 
 @compiled
 def _above(bound: float) -> float:
-    """Sample from a standard normal distribution truncated below at `bound` (Robert 1995, "Simulation of truncated
-    normal variables").
-    """
+    """Sample a standard normal truncated below at `bound` (Robert 1995, "Simulation of truncated normal variables")."""
     if bound < 0.5:
         while True:
             number = np.random.standard_normal()
@@ -306,9 +301,7 @@ class Encoded:
 
     @classmethod
     def of_lists(cls, ids: Array) -> "Encoded":
-        """Encode zero-padded lists of ids, of shape (N, W). Each distinct list is a group whose ids have equal
-        weights.
-        """
+        """Encode zero-padded lists of ids of shape (N, W). Each distinct list is a group of ids with equal weights."""
         lists, groups, counts = np.unique(ids, axis=0, return_inverse=True, return_counts=True)
         of_entry, place = np.nonzero(lists)
         distinct, features = np.unique(lists[of_entry, place], return_inverse=True)
@@ -327,9 +320,7 @@ class Encoded:
 
 
 def partners(side: Encoded, other: Encoded) -> Block:
-    """Build a block in which each group of `side` has as features the k groups of `other` that share its rows, each
-    weighted 1/√k.
-    """
+    """Build a block where each group of `side` has as features the k groups of `other` sharing rows, weighted 1/√k."""
     pairs = sorted_distinct(side.groups.astype(np.int64) * other.num_groups + other.groups)
     groups, features = np.divmod(pairs, other.num_groups)
     weights = 1 / np.sqrt(np.bincount(groups, minlength=side.num_groups))[groups]

@@ -15,8 +15,7 @@ from rankline.workflows.schema.targets import BINARY
 
 
 def served_model(spec: FeatureSpec, tables: Mapping[str, Any]) -> Any:
-    """Return a Keras model that computes the sum of all linear weights and of all pairwise dot products between
-    columns.
+    """Return a Keras model that computes the sum of all linear weights and all pairwise dot products between columns.
 
     Args:
         spec: the features, which must be ids or lists of ids, and one head.

@@ -75,10 +75,9 @@ class DinUnit(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no ty
     concat[q, s, q − s, q∘s] of a candidate q and an item s → sigmoid layers → one number.
 
     Call with `[targets, history, present]`: (N, C, D), (N, T, D), and (N, T) or (N, C, T). Returns scores (N, C, T),
-    whose values at padding are meaningless. The weights form dense layers on the concatenation, but the
-    concatenation is never computed: terms that depend only on the candidate or only on the item are computed once for
-    each. If T is unknown at graph construction and there is one candidate, as in training, padding costs no
-    computation.
+    whose values at padding are meaningless. The weights form dense layers on the concatenation, which is never
+    computed: terms that depend only on the candidate or only on the item are computed once for each. If T is unknown at
+    graph construction and there is one candidate, as in training, padding costs no computation.
     """
 
     def __init__(self, units: Sequence[int] = _UNITS, **kwargs: Any) -> None:

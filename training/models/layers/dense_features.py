@@ -51,9 +51,7 @@ def width_of(column: Any) -> int:
 
 
 def initializer_of(column: Any) -> Any:
-    """Convert the initializer of an embedding column to a Keras initializer. By default, columns use a TensorFlow 1
-    initializer.
-    """
+    """Convert an embedding column's initializer to a Keras one. By default, columns use a TensorFlow 1 initializer."""
     initializer = column.initializer
     if isinstance(initializer, keras.initializers.Initializer):
         return initializer

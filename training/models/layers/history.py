@@ -1,9 +1,8 @@
 """Layers over histories: recency weights, search, and the similarity between candidates and a summary of the history.
 
 Shapes as in `rankline.training.models.layers.attention`. A search (SIM, Pi et al. 2020, arXiv:2006.05639) returns a
-mask over the history instead of a list of items. Attention and means do not depend on the order, so they give the same
-result for both. With a mask, candidates share one history, nothing is gathered, and the gradient has no sum in
-nondeterministic order.
+mask over the history instead of a list of items. Attention and means ignore the order, so both give the same result.
+With a mask, candidates share one history, nothing is gathered, and the gradient has no nondeterministic sum.
 
 The layers of recency and similarity improve DIN, DIEN and SIM on Amazon's reviews of
 beauty products. On generated reviews, DIN without them does not see the order, and DIEN sees the order of only the
@@ -66,8 +65,7 @@ class RecencyMean(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has n
 
 
 class DotProductFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """Dot products of the candidate's features with a summary of the history, each scaled by a learned factor and
-    summed.
+    """Dot products of the candidate's features with a history summary, each scaled by a learned factor and summed.
 
     Call with `[targets, summary]`: (N, C, D), and (N, C, D) or (N, D). Returns float32 (N, C), to add to a logit.
     """
@@ -146,8 +144,7 @@ class SoftSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
 class HardSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Keeps the latest items that share a feature with the candidate, such as the category.
 
-    Call with `same`, (N, C, T), 1 at the items that do; returns float32 (N, C, T), 1 at the items to keep. It has no
-    gradient.
+    Call with `same`, (N, C, T), 1 at items that do; returns float32 (N, C, T), 1 at items to keep. It has no gradient.
     """
 
     def __init__(self, num_searched: int, **kwargs: Any) -> None:
@@ -162,9 +159,7 @@ class HardSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
 
 
 def _latest(marks: Any, num_kept: Any) -> Any:
-    """Keep the last `num_kept` 1s along the last axis of `marks`, float32 of shape (N, C, T), and set the others to
-    zero.
-    """
+    """Keep the last `num_kept` 1s along the last axis of `marks`, float32 (N, C, T), and set the others to zero."""
     return tf.where(tf.cumsum(marks, axis=-1, reverse=True) <= num_kept, marks, 0.0)
 
 

@@ -119,8 +119,6 @@ def with_leading_axes_of(like: Any, rows: Any) -> Any:
 
 
 def product(x: Any, matrix: Any, bias: Any = None) -> Any:
-    """Multiply `x`, of shape (…, D), by `matrix`, of shape (D, U), as one matrix product. Add `bias`, of shape (U,), if
-    given.
-    """
+    """Multiply `x` of shape (…, D) by `matrix` of shape (D, U) as one matrix product, adding `bias` (U,) if given."""
     rows = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), matrix)
     return with_leading_axes_of(x, rows if bias is None else add_bias(rows, bias))

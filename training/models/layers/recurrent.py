@@ -1,7 +1,6 @@
 """The recurrent layers of DIEN (Zhou et al. 2019, arXiv:1809.03672), which model how interests evolve.
 
-Shapes as in `rankline.training.models.layers.attention`. The loop over the T steps is unrolled, so T must be known at
-graph construction.
+Shapes as in `rankline.training.models.layers.attention`. The loop over the T steps is unrolled, so T must be static.
 """
 
 from collections.abc import Callable, Sequence
@@ -93,8 +92,7 @@ class Gru(_Recurrent):
 
 
 class Augru(_Recurrent):
-    """A GRU whose update gates are multiplied by attention weights: u ← a·u. An item with zero weight leaves the state
-    unchanged.
+    """A GRU whose update gates are multiplied by attention weights: u ← a·u. A zero weight leaves the state unchanged.
 
     Call with `[history, attention]`: (N, T, D), and weights (N, C, T) in [0, 1]. Returns the last state, (N, C, units).
     The projections of the history are computed once for all candidates.
@@ -119,8 +117,7 @@ class Augru(_Recurrent):
 
 
 class DienBlock(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
-    """A GRU over the history, followed by attention of each candidate over the GRU's states and an AUGRU over the same
-    states.
+    """A GRU over the history, followed by each candidate's attention over the GRU's states and an AUGRU over them.
 
     The attention is a `DinUnit` of the states and a PReLU layer on the candidate.
 
@@ -160,16 +157,13 @@ def _scaled(rate: Any, gate: Any) -> Any:
 
 
 def _open_gates(shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
-    """Initialize the biases of the reset and update gates with ones, and the biases of the candidate state with
-    zeros.
-    """
+    """Initialize the biases of the reset and update gates with ones, and those of the candidate state with zeros."""
     third = shape[0] // 3
     return tf.concat([tf.ones(2 * third, dtype), tf.zeros(third, dtype)], axis=0)
 
 
 def auxiliary_loss(clicked: Any, not_clicked: Any, present: Any, *, over_all: bool = False) -> Any:
-    """Return the binary cross-entropy of chosen and unchosen items, given their logits. It is finite for all finite
-    logits.
+    """Return the binary cross-entropy of chosen and unchosen items from their logits, finite for all finite logits.
 
     Args:
         clicked: logits (N, T) of chosen items.

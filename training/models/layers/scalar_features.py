@@ -61,9 +61,7 @@ class ScalarDenseFeatures(DenseFeatures):
         self._fused = fused_columns  # assigned once complete: Keras cannot save a model with a modified dictionary
 
     def table(self, key: str) -> Any:
-        """Return the table of one column, of shape (num_buckets, dimension). If the table is fused, the result is a
-        copy.
-        """
+        """Return one column's table, of shape (num_buckets, dimension). If the table is fused, the result is a copy."""
         if key in self.tables:
             return self.tables[key]
         for name, columns in self._fused.items():
@@ -128,9 +126,7 @@ class ScalarDenseFeatures(DenseFeatures):
         return f"{'' if column.trainable else 'constant_'}width_{column.dimension}_embedding"
 
     def _rows(self, name: str, columns: Mapping[str, Any]) -> Any:
-        """Look up the rows of all columns in a fused table, returning a tensor of shape (N, number of columns,
-        width).
-        """
+        """Look up the rows of all columns in a fused table. Return a tensor of shape (N, number of columns, width)."""
         members = self._fused[name]
         sizes = np.array([num_ids(column) for column in members])
         ids = tf.cast(tf.concat([columns[key_of(column)] for column in members], axis=1), tf.int64)

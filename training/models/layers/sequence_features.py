@@ -189,9 +189,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         return tf.maximum(longest, max(self.num_recent, 1))
 
     def _item_rows(self, ids: list[list[Any]]) -> list[Any]:
-        """Look up all item features with one gather per table. Return one tensor per part of `ids`, with the features
-        concatenated.
-        """
+        """Look up all item features, one gather per table. Return concatenated features for each part of `ids`."""
         rows = [
             tf.gather(self.tables[name], tf.concat(of_feature, axis=0))
             for name, of_feature in zip(self._targets, ids, strict=True)
@@ -203,9 +201,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
 
 
 class _Runs(NamedTuple):
-    """A list column in flat form. Row i consists of the `nnzs[i]` elements of `values` up to and including index
-    `last[i]`.
-    """
+    """A list column in flat form. Row i is the `nnzs[i]` elements of `values` up to and including index `last[i]`."""
 
     values: Any
     last: Any
@@ -244,8 +240,7 @@ class _Places:
         return tf.gather(runs.values, self._sources)
 
     def spread(self, rows: Any) -> Any:
-        """Scatter `rows` of shape (number of values, D) to their positions in a tensor of shape (N, T, D) that is zero
-        elsewhere.
+        """Scatter `rows` (number of values, D) to their positions in a tensor (N, T, D) that is zero elsewhere.
 
         This is a scatter because its gradient is a gather; the gradient of a gather would be a sum.
         """

@@ -14,8 +14,7 @@ _MAX_LEAVES = 131_072  # LightGBM's limit
 
 @dataclass(frozen=True, kw_only=True)
 class LightGBMConfig(ModelConfig):
-    """Config for LightGBM forests, one per label. Features are numbers, ids ordered by frequency, and counts of the ids
-    in lists.
+    """Config for LightGBM forests, one per label. Features are numbers, frequency-ordered ids, and id counts of lists.
 
     All rows are kept in memory. The epochs divide the trees among them, and the validation rows are scored after each.
     Options about steps and gradients, such as `optimizer` and `learning_rate`, do not apply.

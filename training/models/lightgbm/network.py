@@ -51,9 +51,7 @@ class Forests:
         self.boosters: list[lightgbm.Booster] = []
 
     def matrix(self, inputs: Mapping[str, Any]) -> NDArray[np.float32]:
-        """Convert a dict of columns to a feature matrix of shape (N, features). Ids up to 2**24 are represented
-        exactly.
-        """
+        """Convert a dict of columns to a feature matrix of shape (N, features). Ids up to 2**24 are exact."""
         return np.concatenate([block.columns(inputs[block.feature.name]) for block in self.blocks], axis=1)
 
     def begin(self, rows: NDArray[np.float32], labels: NDArray[np.float32], seed: int) -> None:

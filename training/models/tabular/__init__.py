@@ -133,9 +133,7 @@ class MMoEConfig(TabularConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchMLPConfig(TabularConfig):
-    """Config for a PyTorch MLP: dense layers with batch normalization over embeddings (summed for lists) and numeric
-    features.
-    """
+    """Config for a PyTorch MLP: dense layers with batch norm on embeddings (summed for lists) and numeric features."""
 
     name: ClassVar[str] = "torch_mlp"
     network: ClassVar[str] = "rankline.training.models.tabular.torch_mlp:TorchMLP"

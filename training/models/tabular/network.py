@@ -112,8 +112,7 @@ def _check(spec: FeatureSpec) -> None:
 def build_dcnv2(spec: FeatureSpec, model: DCNv2Config, step: StepConfig) -> Any:
     """Build the stacked variant of DCN-V2 (Wang et al. 2020, arXiv:2008.13535).
 
-    The dense layers follow the cross layers and see their explicit products; without `hidden` it is the cross network
-    alone.
+    The dense layers follow the cross layers and see their products; without `hidden` it is the cross network alone.
     """
     inputs = keras_inputs(spec)
     start = x = embedded(inputs, spec, model, step)

@@ -1,6 +1,4 @@
-"""The model of NVIDIA's MovieLens notebook for PyTorch: embeddings (summed for lists), then Linear-ReLU-BatchNorm
-layers.
-"""
+"""The model of NVIDIA's PyTorch MovieLens notebook: embeddings (summed for lists) and Linear-ReLU-BatchNorm layers."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -104,9 +102,7 @@ def _table(feature: Feature, dim: int) -> nn.Module:
 
 
 def _rows(table: nn.Module, ids: Any) -> torch.Tensor:
-    """Look up the embeddings of ids of shape (N, 1), fixed-length lists of shape (N, W), or lists given as `(values,
-    offsets)`.
-    """
+    """Look up the embeddings of ids (N, 1), fixed-length lists (N, W), or lists given as `(values, offsets)`."""
     if isinstance(ids, tuple):
         values, offsets = ids
         return cast(torch.Tensor, table(values, offsets.reshape(-1)))
@@ -145,9 +141,7 @@ def loss_of(heads: Sequence[Head], labels: torch.Tensor, logits: torch.Tensor) -
 
 
 def outputs_of(heads: Sequence[Head], logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return each head's output of shape (N, width): probabilities or, for regression, predictions in the unit of the
-    label.
-    """
+    """Return each head's output (N, width): probabilities or, for regression, predictions in the label's unit."""
     columns = logits[:, None] if logits.dim() == 1 else logits
     return tuple(_activated(head, own) for head, own in zip(heads, _of_heads(heads, columns), strict=True))
 
@@ -164,9 +158,7 @@ def _activated(head: Head, logit: torch.Tensor) -> torch.Tensor:
 
 
 def _row_losses(head: Head, labels: torch.Tensor, logit: torch.Tensor) -> torch.Tensor:
-    """Return per-row losses of shape (N,) for labels of shape (N,) and logits of shape (N,), or (N, C) for C
-    classes.
-    """
+    """Return per-row losses (N,) for labels (N,) and logits of shape (N,), or (N, C) for C classes."""
     if head.task == BINARY:
         return functional.binary_cross_entropy_with_logits(logit, labels, reduction="none")
     if head.task == MULTICLASS:

@@ -25,8 +25,7 @@ from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, NULL_ID
 
 
 def lower_categorify(op: ops.Categorify, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Map values to vocabulary ids. The first ids are reserved for unseen values, followed by known values in order of
-    descending frequency.
+    """Map values to vocabulary ids: first reserved ids for unseen values, then known values by descending frequency.
 
     A missing list element is an unseen value, as in NVTabular. A missing integer is null even if the fitted column had
     no missing values, in which case NVTabular fails.

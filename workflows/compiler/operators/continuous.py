@@ -41,9 +41,7 @@ def _filled(op: Any, columns: Columns, values: dict[str, Any]) -> Columns:
 
 
 def _fitting(op: Any, name: str, column: Expression, value: Any) -> Any:
-    """Return `value` as a Python scalar. Raise if the column's dtype cannot represent it, except that floats may be
-    rounded.
-    """
+    """Return `value` as a Python scalar. Raise if the column's dtype cannot represent it; floats may be rounded."""
     value = _number(value)
     dtype = column.dtype
     if column.is_string == isinstance(value, str):

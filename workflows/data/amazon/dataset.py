@@ -23,9 +23,7 @@ _TARGET_ITEM, _HISTORY_ITEMS = ITEM_ID + TARGET_SUFFIX, ITEM_ID + HISTORY_SUFFIX
 
 
 def amazon_graph(raw: RawData, config: PrepareConfig, sequence: SequenceConfig) -> "nvt.Workflow":
-    """Build the workflow that encodes user, item and history. The category, if used, is the last feature of each
-    item.
-    """
+    """Build the workflow that encodes user, item and history. The category, if used, is each item's last feature."""
     from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
     from rankline.workflows.nvt.operators import ItemAttributes, NullToEmptyList, SharedCategorify
 

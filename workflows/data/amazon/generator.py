@@ -200,9 +200,7 @@ def _draw_negatives(histories: Ints, draw: Floats, rng: np.random.Generator) -> 
 
 
 def _left(histories: Ints, weights: Floats) -> Floats:
-    """Return, for each history, the total weight of the items that it does not contain, as an array of shape
-    (num_users,).
-    """
+    """Return the total weight of the items that each history does not contain, as an array of shape (num_users,)."""
     left: Floats = 1 - np.where(histories >= 0, weights[histories], 0).sum(axis=1)
     return left
 
@@ -235,9 +233,7 @@ def _weights(before: Ints, steps: Ints, candidates: Ints, items: _Items) -> Floa
 
 
 def _lag_weights(shares: Floats, num_long: Ints) -> Iterator[tuple[int, Floats]]:
-    """Yield each lag and, per user, the probability that a choice copies the category of the choice `lag` steps
-    earlier.
-    """
+    """Yield each lag and, per user, the probability that a choice copies the category chosen `lag` steps earlier."""
     for lag, weight in enumerate(_RECENT_WEIGHTS, start=1):
         yield lag, shares[:, 0] * weight
     for lag in range(_FIRST_LAG, _LAST_LAG + 1):

@@ -251,9 +251,7 @@ def _catalog(items: pa.Array, brands: pa.Array | None, paths: pa.ListArray) -> p
 
 
 def _element(lists: pa.ListArray, places: Ints) -> pa.Array:
-    """Return one element of each list, at the corresponding position in `places`, or null if that position is out of
-    range.
-    """
+    """Return one element of each list, at the corresponding position in `places`, or null if it is out of range."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
     is_there = (places >= 0) & (places < lengths)
     return lists.values.take(pa.array(lists.offsets.to_numpy()[:-1] + places, mask=~is_there))
@@ -368,9 +366,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether the text can be encoded as UTF-8, which excludes the unpaired surrogates that JSON escapes can
-    produce.
-    """
+    """Whether the text can be encoded as UTF-8, which excludes unpaired surrogates that JSON escapes can produce."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -1,7 +1,6 @@
 """Guess column types and roles, labels and tasks from a profile, with an explanation of each guess.
 
-Limits on distinct values are absolute: with limits relative to the number of rows, an age would become a category in a
-large table.
+Limits on distinct values are absolute: with relative ones, an age would become a category in a large table.
 """
 
 import re
@@ -255,9 +254,7 @@ def guess_column(column: Column) -> Guess:
 
 
 def _is_coded(column: Column) -> bool:
-    """Whether the strings of a non-CSV column are category codes that only look like integers and should stay
-    strings.
-    """
+    """Whether the strings of a non-CSV column are category codes that look like integers and should stay strings."""
     is_int = column.elements.type == "int"
     return column.is_text and column.format != "csv" and is_int and column.num_distinct <= FEW_NUMBERS
 
@@ -352,9 +349,7 @@ def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
 
 
 def _id(column: Column, why: str, kind: Type) -> Guess:
-    """Guess the config of an id column. The more distinct ids a column has, the more aggressively rare ids are
-    merged.
-    """
+    """Guess the config of an id column. The more distinct ids it has, the more aggressively rare ids are merged."""
     config = ColumnConfig(type=kind, role="id")
     rows_each = column.num_present / max(column.num_distinct, 1)
     if column.num_distinct > MANY_IDS:

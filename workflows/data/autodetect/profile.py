@@ -284,9 +284,7 @@ def _span(micros: pa.Array) -> int:
 
 
 def _are_codes(numbers: pa.Array) -> bool:
-    """Whether numeric strings should stay strings because they are integers that have leading zeros or do not fit in 64
-    bits.
-    """
+    """Whether numeric strings should stay strings because they are integers with leading zeros or more than 64 bits."""
     if not pc.all(pc.match_substring_regex(numbers, r"^-?\d+$")).as_py():
         return False
     return bool(pc.any(pc.match_substring_regex(numbers, r"^-?0\d")).as_py()) or _read_as(numbers, "int") is None

@@ -195,9 +195,7 @@ def _draw_missing(shares: Sequence[float], num_rows: int, rng: np.random.Generat
 
 
 def _draw_ids(count: int, num_rows: int, rng: np.random.Generator) -> Ints:
-    """Sample ids in [0, count) from an approximate Zipf distribution: floor((count + 1)^u) is k with probability ~
-    1/k.
-    """
+    """Sample ids in [0, count), approximately Zipf-distributed: floor((count + 1)^u) is k with probability ~ 1/k."""
     places = np.exp(rng.random(num_rows) * math.log(count + 1)).astype(np.int64)
     ids: Ints = np.minimum(places, count) - 1  # rounding may reach count + 1
     return ids

@@ -137,9 +137,7 @@ def _label(numbers: pa.Int64Array) -> pa.Int64Array:
 
 
 def _category(texts: pa.StringArray) -> pa.StringArray:
-    """Check that strings are hexadecimal and replace empty strings with null. This is faster than using Arrow's
-    functions.
-    """
+    """Check that strings are hexadecimal and replace empty ones with null. This is faster than Arrow's functions."""
     _, offset_buffer, data = texts.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     lengths = np.diff(offsets)

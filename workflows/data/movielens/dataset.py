@@ -2,8 +2,7 @@
 
 The graph follows NVIDIA's "Getting Started MovieLens" notebooks: genres are joined from the movies table, ids and
 genres are encoded by `Categorify`, and ratings above 3 are positive. `MOVIELENS_HISTORY` is for models of each user's
-rated movies, which they take from the training rows (`training/models/factorization/bayesian_fm.py`); it adds the year
-of release.
+rated movies, taken from the training rows (`training/models/factorization/bayesian_fm.py`); it adds the release year.
 """
 
 from dataclasses import replace

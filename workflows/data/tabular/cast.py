@@ -229,9 +229,7 @@ _ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
 
 
 def iso_times(texts: pa.Array) -> pa.Array:
-    """Parse ISO 8601 strings to microseconds since 1970, assuming UTC if they contain no time zone. Invalid strings
-    become null.
-    """
+    """Parse ISO 8601 strings, by default in UTC, to microseconds since 1970. Invalid strings become null."""
     is_time = pc.match_substring_regex(texts, f"{_ISO}({_ZONE})?$")
     zoned = pc.and_(is_time, pc.match_substring_regex(texts, f"[T ].*{_ZONE}"))
     plain = _parsed(pc.if_else(pc.and_(is_time, pc.invert(zoned)), texts, None), None)

@@ -176,9 +176,7 @@ def _fault(row: _Row, names: Sequence[str], numeric: set[int], config: FilesConf
 
 
 def _swallows(row: _Row, num_cells: int, numeric: set[int], config: FilesConfig) -> bool:
-    """Whether each line of a multi-line row looks like a row of its own, with all cells and with numbers in numeric
-    columns.
-    """
+    """Whether each line of a multi-line row looks like its own row, with all cells and numbers in numeric columns."""
     if not _is_well_quoted(row.lines, config):
         return True
     parts = [line.rstrip("\r\n").split(config.delimiter) for line in row.lines if line.strip()]

@@ -83,9 +83,7 @@ class _Graph:
         return [self._ids(names) >> _encoder(*way) for way, names in ways.items()]
 
     def lists(self) -> list[Any]:
-        """Encode multi-hot lists and histories. Histories are encoded together with the column whose vocabulary they
-        share.
-        """
+        """Encode multi-hot lists and histories, the latter together with the column whose vocabulary they share."""
         from rankline.workflows.nvt.operators import SharedCategorify
 
         nodes = [

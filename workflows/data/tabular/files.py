@@ -77,9 +77,8 @@ class Scanned:
 def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
     """Return the distinct files named by a config, sorted within each pattern or directory.
 
-    A directory stands for all files below it in the config's format, or in any known format if the config has none.
-    Hidden files and directories, whose names begin with "." or "_", and outputs of Rankline, MLflow and Triton are
-    excluded.
+    A directory stands for all files below it in the config's format, or in any known format if none is set. Files and
+    directories whose names begin with "." or "_", and outputs of Rankline, MLflow and Triton are excluded.
 
     Raises:
         DataError: a name or pattern matches no files.

@@ -184,9 +184,7 @@ class TableRequests:
     def of_file(
         self, path: Path, optional: Collection[str] = (), format_name: str | None = None
     ) -> Iterator[tuple[pa.Table, pa.Table, float]]:
-        """Yield batches of rows to score, read like the training files. The file may lack labels and contain extra
-        columns.
-        """
+        """Yield batches of rows to score, read like training files. The file may lack labels and have extra columns."""
         files = replace(self.config.data, format=cast("Format | None", format_name) or self.format_of(path))
         reading = self._reading(files, set(optional).difference(names_in(path, files)))
         _check_columns([path], reading)
@@ -248,9 +246,7 @@ def _reading_of(choices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[Path]]:
-    """Return a remark for each column that is missing from some files. Raise DataError if one is missing from all
-    files.
-    """
+    """Return a remark for each column that is missing from some files. Raise DataError if one is missing from all."""
     wanted = [*reading.columns, *reading.labels]
     lacking: dict[str, list[Path]] = {name: [] for name in wanted}
     for path in paths:

@@ -1,5 +1,4 @@
-"""Safe handling of functions in saved workflows. A reference in a file never suffices for a function to be imported or
-run.
+"""Safe handling of functions in saved workflows. A reference in a file never suffices to import or run a function.
 
 A `LambdaOp` with a lambda stores the code in the file; one with a named function stores its name. Such functions may be
 in parts that serving does not need, such as a label. The workflow loads anyway, with a stand-in that raises an error

@@ -4,9 +4,8 @@ A pickle is a program: it names classes and functions, the arguments to call the
 objects. This reader represents each name by a new class that only records what the pickle requests. The result is a
 tree of plain values and `PickledObject`s, which `workflows/nvt/io/restore.py` interprets.
 
-The reader extends Python's pure-Python unpickler, which is ten times slower than the C one (a second for a million
-strings). The C unpickler allocates whatever size four bytes of the file request, and overflows the stack on deeply
-nested tuples.
+The reader extends the pure-Python unpickler, ten times slower than the C one (a second for a million strings). The C
+unpickler allocates whatever size four bytes of the file request, and overflows the stack on deeply nested tuples.
 """
 
 import io
@@ -54,9 +53,7 @@ class _Unnamed(PickledObject):
 
 
 def parse_pickle(stream: IO[bytes]) -> Any:
-    """Parse a pickle into a tree of built-in values and `PickledObject`s. Names used as values become `PickledObject`
-    subclasses.
-    """
+    """Parse a pickle into a tree of built-ins and `PickledObject`s. Names used as values become its subclasses."""
     return _InertUnpickler(stream).load()
 
 
@@ -164,9 +161,7 @@ class _InertUnpickler(pickle._Unpickler):
 
 
 def _flat(key: Any) -> Any:
-    """Return `key` unchanged. Raise `ArtifactError` if it contains nested tuples, because hashing them could recurse
-    too deeply.
-    """
+    """Return `key` unchanged. Raise `ArtifactError` if it has nested tuples, whose hashing could recurse too deeply."""
     if isinstance(key, tuple | frozenset) and any(isinstance(part, tuple | frozenset) for part in key):
         raise ArtifactError("it has a nested tuple as a dictionary key")
     return key

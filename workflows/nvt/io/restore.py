@@ -216,9 +216,7 @@ class _Maker:
         return parts if _ATOMS.issuperset(map(type, parts)) else [self.make(part) for part in parts]
 
     def keep(self, part: Any, made: Any) -> Any:
-        """Register the object built for a part. In cyclic graphs, this must happen before the object's contents are
-        built.
-        """
+        """Register the object built for a part. In cyclic graphs, this must happen before its contents are built."""
         self._made[id(part)] = made
         return made
 
@@ -418,9 +416,7 @@ def _frame_of(maker: _Maker, call: PickledObject, blocks: Any, columns: pd.Index
 
 
 def _block_of(maker: _Maker, call: PickledObject, block: Any) -> tuple[NDArray[Any], Any]:
-    """Return one block of a pandas frame: an array whose rows are columns of one dtype, and their positions in the
-    frame.
-    """
+    """Return one block of a pandas frame: an array whose rows are columns of one dtype, and their positions."""
     match block:
         case PickledObject(name="pandas._libs.internals._unpickle_block", arguments=(values, placement, 2)):
             rows = maker.make(values)

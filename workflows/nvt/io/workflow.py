@@ -62,9 +62,7 @@ def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
 
 
 def _name_files_alike(operator: Any, directory: str) -> None:
-    """Replace the directory in an operator's file paths with the placeholder `_SAVED_IN`, which loading replaces in
-    turn.
-    """
+    """Replace the directory in an operator's file paths with `_SAVED_IN`, which loading replaces in turn."""
     for kind, attribute in _FILES.items():
         if isinstance(operator, kind):
             files = getattr(operator, attribute)
@@ -75,9 +73,7 @@ def _name_files_alike(operator: Any, directory: str) -> None:
 
 
 def _name_vocabularies_alike(workflow: nvt.Workflow) -> None:
-    """Replace the directory with `_SAVED_IN` in the vocabulary paths that Categorify records in schemas. Nothing reads
-    these paths.
-    """
+    """Replace directories with `_SAVED_IN` in vocabulary paths that Categorify records in schemas but nothing reads."""
     for node in _nodes(workflow.graph):
         for schema in (node.input_schema, node.output_schema):
             for column in schema or ():
@@ -162,9 +158,7 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
 
 
 def _too_old(directory: Path) -> str:
-    """Return an error message if the workflow was saved with package versions that are no longer supported, or an empty
-    string otherwise.
-    """
+    """Return an error message if the workflow was saved with unsupported package versions, or else an empty string."""
     try:
         saved_by = json.loads(read_regular(directory / _METADATA, _MAX_METADATA_BYTES))["versions"]
         is_old = any(_numbers(saved_by[name]) < _numbers(oldest) for name, oldest in _OLDEST.items())

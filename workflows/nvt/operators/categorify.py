@@ -1,6 +1,4 @@
-"""Variants of `Categorify` that are faster than NVTabular 23.8, order ids by value, or assign stable ids to unseen
-values.
-"""
+"""`Categorify` variants that are faster than NVTabular 23.8, order ids by value, or give unseen values stable ids."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -120,9 +118,7 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return ids
 
     def _vocabulary(self, name: str) -> "pd.Series[Any]":
-        """Return a column's ids indexed by value, from NVTabular's own cache, which is cleared when vocabularies
-        change.
-        """
+        """Return a column's ids indexed by value, from NVTabular's cache, which is cleared when vocabularies change."""
         path = self.categories[name]
         with get_worker_cache("vocabularies") as cache:
             if path not in cache:
@@ -133,9 +129,7 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
 
 
 def ids_of_rows(vocabulary: pd.DataFrame, num_unseen: int) -> NDArray[np.int64]:
-    """Return the id of each vocabulary row. If the ids were not saved as the index, number the rows from the first free
-    id.
-    """
+    """Return the id of each vocabulary row. If ids were not saved as the index, number rows from the first free id."""
     first = FIRST_UNSEEN_ID + num_unseen
     ids: NDArray[np.int64] = vocabulary.index.to_numpy()
     return ids + first if len(ids) and ids[0] < first else ids
@@ -145,9 +139,7 @@ _PARTS_AT_ONCE = 8
 
 
 def _counts(df: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Return the counts of each column's distinct values, including missing ones, as frames with NVTabular's column
-    names.
-    """
+    """Return counts of each column's distinct and missing values, as frames with NVTabular's column names."""
     counts = {}
     for name in names:
         values, _ = flattened(df[name])
@@ -185,8 +177,7 @@ def _frame(columns: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
 
 
 class OrderedCategorify(Categorify):
-    """A `Categorify` for numbers that assigns ids in ascending order of value, so that decision trees can split on
-    value ranges.
+    """A `Categorify` for numbers that assigns ids in order of value, so that decision trees can split on value ranges.
 
     With NVTabular's order by frequency, a decision tree would need a leaf per hour to split a day into two parts.
     """
@@ -245,8 +236,7 @@ class HashedCategorify(Categorify):
 
 
 class KnownIds(ops.Operator):  # type: ignore[misc]
-    """An operator that passes encoded ids through as int64 and replaces missing or out-of-range ids with 0, the padding
-    id.
+    """An operator that passes encoded ids through as int64 and replaces missing or out-of-range ids with 0 (padding).
 
     Args:
         sizes: column → number of ids; valid ids are in [0, size).

@@ -111,9 +111,7 @@ def _numbers_of_hex(series: "pd.Series[Any]") -> NDArray[np.float64]:
 
 
 def _dictionary_of_hex(strings: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Convert a dictionary of hexadecimal strings to numbers, merging duplicates such as 0a and A. Invalid strings
-    become null.
-    """
+    """Convert a dictionary of hex strings to numbers and merge duplicates (0a and A). Invalid strings become null."""
     numbers = numbers_of_hex(strings.dictionary.cast(pa.large_binary()).fill_null(b""))
     distinct = pa.array(numbers, from_pandas=True).dictionary_encode()
     is_same = len(distinct.dictionary) == len(numbers)
@@ -144,8 +142,7 @@ class EmptyToNull(ops.Operator):  # type: ignore[misc]
 
 
 class DateParts(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations
-    """An operator that extracts date and time parts into float64 columns named COLUMN_PART, which are NaN for missing
-    times.
+    """An operator that extracts date and time parts into float64 columns named COLUMN_PART, NaN for missing times.
 
     The input is microseconds since 1970 in UTC.
 

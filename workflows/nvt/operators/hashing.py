@@ -98,9 +98,7 @@ def _depends_on_position(op: Any) -> bool:
 
 
 def _stable(op: Any) -> Any:
-    """Return a copy of the operator as an instance of its stable counterpart, with the same arguments and fitted
-    state.
-    """
+    """Return a copy of the operator as its stable counterpart, with the same arguments and fitted state."""
     twin = copy.copy(op)
     twin.__class__ = _STABLE[type(op)]
     return twin

@@ -18,9 +18,7 @@ def holds_text(kind: pa.DataType) -> bool:
 
 
 def flattened(series: "pd.Series[Any]") -> "tuple[pd.Series[Any], Callable[[NDArray[Any]], Any]]":
-    """Return a list column's elements and a function that regroups results into lists. Columns without lists are not
-    flattened.
-    """
+    """Return a list column's elements and a function that regroups results into lists. Other columns are unchanged."""
     if not len(series) or not isinstance(series.iloc[0], list | np.ndarray):
         return series.reset_index(drop=True), lambda values: values
     ends = np.cumsum([len(row) for row in series])
@@ -56,9 +54,7 @@ def hashes_of(series: "pd.Series[Any]") -> NDArray[np.uint64]:
 
 
 def plain_values(series: "pd.Series[Any]") -> Any:
-    """Convert a column to a NumPy array of numbers or an Arrow array of UTF-8 bytes. It must not contain missing
-    values.
-    """
+    """Convert a column without missing values to a NumPy array of numbers or an Arrow array of UTF-8 bytes."""
     if isinstance(series.dtype, pd.ArrowDtype):
         values = decoded(whole(pa.array(series)))
         return values.cast(pa.large_binary()) if is_text(values.type) else values.to_numpy()

@@ -298,7 +298,9 @@ def test_taken_port_is_named_before_anything_is_started() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with (
-            pytest.raises(ServerError, match=f"port {port} on 127.0.0.1 is already in use.* or 0 for a free one"),
+            pytest.raises(
+                ServerError, match=f"port {port} on 127.0.0.1 is already in use.* or pass 0 for any free port"
+            ),
             serve_pages("sqlite:///x", port),
         ):
             pass

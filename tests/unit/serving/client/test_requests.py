@@ -189,7 +189,7 @@ def test_ranking_takes_a_single_column_without_its_name(candidates: Any) -> None
             r"model 'm' accepts only one candidate per row\. Call predict with one row per "
             r"candidate",
         ),
-        (ROW, ["a"], BOTH, r"candidates are a list, expected a mapping from \['item', 'price'\] to columns"),
+        (ROW, ["a"], BOTH, r"candidates have type list, expected a mapping from \['item', 'price'\] to columns"),
         (ROW, {"item": ["a", "b"], "price": [1.0]}, BOTH, r"columns differ in length: {'item': 2, 'price': 1}"),
         (ROW | {"item": "a"}, ["a"], ITEM, r"the row contains \['item'\], which belong to the candidates"),
         ([1], ["a"], ITEM, "the row is a list, expected a mapping from names to values"),
@@ -252,7 +252,7 @@ def test_scores_are_joined_to_the_shape_of_the_request() -> None:
     assert join_scores([scores(3, 1)], ITEM, alone).tolist() == [0, 1, 2]
     several = prepare(columns([["a", "b"]] * 3, 3), ITEM, tensors)
     assert join_scores([scores(3, 2)], ITEM, several).tolist() == [[0, 1], [2, 3], [4, 5]]
-    with pytest.raises(ServerError, match="does not match its output 'score': 1 rows, expected 14"):
+    with pytest.raises(ServerError, match="does not match the declared output 'score': received 1 rows, expected 14"):
         join_scores([scores(1, 1)], ITEM, ranking)
 
 

@@ -45,13 +45,13 @@ def test_engine_is_that_of_the_trained_format_or_onnx(trained_format: str, name:
 @pytest.mark.parametrize(
     ("trained_format", "name", "expected"),
     [
-        (SAVED_MODEL, "pytorch", "supports model.savedmodel: tensorflow, onnx"),
-        (TORCH_SCRIPT, "tensorflow", "supports model.pt: pytorch, onnx"),
-        (TORCH_SCRIPT, "jax", "supports model.pt: pytorch, onnx"),
+        (SAVED_MODEL, "pytorch", "cannot serve model.savedmodel. Available engines: tensorflow, onnx"),
+        (TORCH_SCRIPT, "tensorflow", "cannot serve model.pt. Available engines: pytorch, onnx"),
+        (TORCH_SCRIPT, "jax", "cannot serve model.pt. Available engines: pytorch, onnx"),
     ],
 )
 def test_engine_of_another_format_is_refused(trained_format: str, name: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match=f"engine is '{name}', expected an engine that {expected}"):
+    with pytest.raises(ConfigError, match=f"engine '{name}' {expected}"):
         engine_for(trained_format, name)
 
 

@@ -298,14 +298,14 @@ def with_training() -> onnx.ModelProto:
 
 HONEST = model_of(BRANCHES).SerializeToString()
 REFUSED = {
-    "functions": (model_of(functions=FUNCTION).SerializeToString(), "the model field 25"),
-    "training": (with_training().SerializeToString(), "the model field 20"),
+    "functions": (model_of(functions=FUNCTION).SerializeToString(), "field 25 of the model"),
+    "training": (with_training().SerializeToString(), "field 20 of the model"),
     "a weight": (with_initializer().SerializeToString(), "weights are in another file"),
     "a constant": (with_constant_in_a_branch().SerializeToString(), "weights are in another file"),
     "a sparse weight": (with_sparse_initializer().SerializeToString(), "weights are in another file"),
-    "two graphs": (HONEST + HONEST, "the model field 1, which is repeated or not written by Rankline"),
-    "a graph behind it": (HONEST + b"\x3a\x00", "the model field 7"),
-    "a group": (b"\x0b", "wire type 3"),
+    "two graphs": (HONEST + HONEST, "field 1 of the model is repeated or is never written by Rankline"),
+    "a graph behind it": (HONEST + b"\x3a\x00", "field 7 of the model"),
+    "a group": (b"\x0b", "a field of unknown wire type 3"),
     "a tag beyond 32 bits": (b"\xba\x80\x80\x80\x7f\x00", "the invalid field tag"),
     "half of it": (HONEST[:-5], "truncated"),
     "a length beyond it": (b"\x3a\xff\xff\xff\xff\x07", "truncated"),

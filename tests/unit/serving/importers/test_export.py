@@ -136,7 +136,7 @@ def test_raw_lists_may_begin_with_an_empty_one(export: Callable[..., ExportedEns
     with pytest.raises(DataError, match="'tags' of the sample has only empty lists"):
         export(path, sample([], []), workflow=None)
     with pytest.raises(
-        DataError, match="'tags' has a missing list in row 1 of the sample, which would reach the model"
+        DataError, match="'tags' has a missing list in row 1 of the sample, which cannot be passed to the model"
     ):
         export(path, sample([1], None), workflow=None)
     ensemble = export(path, sample([], [1, 2], [3]), workflow=None)

@@ -127,7 +127,7 @@ def test_models_that_take_one_column_differently_are_refused(workflow: nvt.Workf
     save_saved_model((Input(name="user", dtype="int32", shape=(None, 1)), INPUTS[1]), tmp_path / "two")
     with pytest.raises(
         ExportError,
-        match=r"two models have different inputs 'user' \(int64\[\?\]\) and 'user' \(int32\[\?, "
+        match=r"two models declare the same input differently, as 'user' \(int64\[\?\]\) and 'user' \(int32\[\?, "
         r"1\]\)",
     ):
         export_foreign(

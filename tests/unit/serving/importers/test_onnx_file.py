@@ -170,7 +170,9 @@ def test_weights_outside_the_directory_are_refused(location: str, tmp_path: Path
     directory = tmp_path / "model"
     directory.mkdir()
     (directory / "link").symlink_to(tmp_path / "secret")
-    with pytest.raises(ArtifactError, match=f"weights in {location!r}, expected a file beside it"):
+    with pytest.raises(
+        ArtifactError, match=f"weights in {location!r}, expected a relative path within the model's directory"
+    ):
         Model(with_weights_elsewhere(directory, location))
 
 
@@ -180,7 +182,9 @@ def test_missing_weights_are_refused(tmp_path: Path) -> None:
 
 
 def test_fixed_batch_of_one_row_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="requires 1 rows for input 'a', expected any number.*dynamic axis"):
+    with pytest.raises(
+        ArtifactError, match="requires exactly 1 rows for input 'a', but must accept any number of rows.*dynamic axis"
+    ):
         Model(doubled(tmp_path, shape="[1, 1]"))
 
 

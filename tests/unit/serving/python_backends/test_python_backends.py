@@ -83,7 +83,7 @@ def test_strings_and_masks_are_widened() -> None:
     [
         (batch(1, 0), "'item' has no candidates, expected at least one per row"),
         (batch(1, 51), "'item' has 51 candidates per row, expected at most 50"),
-        (batch(21, 50), "21 rows have 50 candidates each, expected at most 1000 in all"),
+        (batch(21, 50), "21 rows have 50 candidates each, expected at most 1000 candidates in total"),
         ([*batch(1, 2)[:2], np.zeros((1, 3))], r"\{'item': 2, 'category': 3\}\. Pass the same number"),
     ],
 )

@@ -442,7 +442,9 @@ def test_ensemble_of_another_project_is_not_replaced(tmp_path: Path) -> None:
     export(path, made_in="../one", inputs=["a", "b"])
     for model, inputs in ((one, ["a"]), (two, ["b", "a"]), (path / ".." / "one", ["c"])):
         refuse_other_project(path, "m", model, inputs)
-    with pytest.raises(ArtifactError, match=r"one\. That model requires.*a, b, but this one requires a\. Use another"):
+    with pytest.raises(
+        ArtifactError, match=r"one\. The active model requires.*a, b, but the new model requires a\. Use another"
+    ):
         refuse_other_project(path, "m", two, ["a"])
     shutil.copytree(tmp_path, tmp_path.with_name("copy"), dirs_exist_ok=True)
     refuse_other_project(tmp_path.with_name("copy") / "models", "m", tmp_path.with_name("copy") / "one", ["a"])

@@ -145,5 +145,8 @@ def test_stub_is_patched_for_numpy_2(version: str) -> None:
 
 
 def test_unknown_stub_is_refused() -> None:
-    with pytest.raises(ServerError, match=r"built for NumPy 1 and is not the one from nvidia-pytriton 0\.7\.0"):
+    with pytest.raises(
+        ServerError,
+        match=r"built for NumPy 1\. This backend cannot be patched, since it is not from nvidia-pytriton 0\.7\.0",
+    ):
         fit_for_numpy(b"\x7fELF numpy.core.multiarray")

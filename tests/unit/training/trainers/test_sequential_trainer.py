@@ -204,7 +204,7 @@ def test_run_interrupted_twice_resumes_to_the_same_model(
             train(prepared, output, RUN, session=session, tracking=tracking, progress=cut)
         left = Checkpoint.load(checkpoint_path(output)).position
         assert (left.step, left.epoch, left.batch) == position
-    with pytest.raises(ConfigError, match="to another configuration: got model 'din', expected 'sim'"):
+    with pytest.raises(ConfigError, match="written with other options: got model 'din', expected 'sim'"):
         train(
             prepared,
             output,

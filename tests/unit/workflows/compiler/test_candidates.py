@@ -271,8 +271,11 @@ def test_rows_with_several_candidates_are_compared_with_each_alone(tmp_path: Pat
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (MindingOthers, r"the scores of {'user': .*'item': .*} are .* alone and .* among other candidates"),
-        (OnePerRow, "returns 3 scores for 3 rows with 3 candidates each, expected 9: its output is not one score per"),
+        (MindingOthers, r"the score of the row {'user': .*'item': .*} is .* alone but .* with other candidates"),
+        (
+            OnePerRow,
+            "returns 3 scores for 3 rows with 3 candidates each, expected 9. The model must return one score per",
+        ),
     ],
 )
 def test_model_that_scores_candidates_otherwise_is_refused(tmp_path: Path, model: Any, message: str) -> None:

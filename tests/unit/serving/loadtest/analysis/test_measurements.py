@@ -128,7 +128,7 @@ def test_score_check_refuses_answers_of_another_request_or_version() -> None:
     check.compare([answered([0], 0.1, version="4")])
     with pytest.raises(ServingError, match=r"request 7 of process 1 got the response to request '9'\."):
         check.compare([answered([0], 0.1, id="9", version="4")])
-    with pytest.raises(ServingError, match="version 5 responded under load, expected version 4"):
+    with pytest.raises(ServingError, match="version 5 of the model responded under load, expected version 4"):
         check.compare([answered([0], 0.1, version="5")])
 
 
