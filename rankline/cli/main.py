@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """Raise KeyboardInterrupt unless one is being handled, so that a second Ctrl-C does not interrupt the cleanup.
+    """Raise KeyboardInterrupt unless one is already being handled: a second Ctrl-C must not interrupt the cleanup.
 
     Python drops exceptions in finalizers and C callbacks, so the next Ctrl-C must raise again. Nothing may be imported
     here, not even by Rich for emoji or non-ASCII text: an interrupted import raises KeyError (python/cpython#91351).

@@ -1,4 +1,4 @@
-"""Writes the recipe file of `rankline init`, with a comment on each guess."""
+"""Writes the recipe file for `rankline init`, with a comment that explains each guess."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

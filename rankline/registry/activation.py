@@ -30,7 +30,7 @@ def registry_uri(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        raise ArtifactError(f"{file} cannot be read. Remove it, and register a version again.") from None
+        raise ArtifactError(f"{file} cannot be read. Remove the file and register the version again.") from None
 
 
 def keep_registry_uri(path: Path, uri: str) -> None:

@@ -39,7 +39,7 @@ class Bounds:
 
     def __post_init__(self) -> None:
         if not 0 <= self.by < math.inf:
-            raise ConfigError(f"--by is {self.by}, expected a finite number of at least 0.")
+            raise ConfigError(f"--by is {self.by}, expected a finite, nonnegative number.")
 
     @classmethod
     def parse(cls, metric: str | None, by: float | None, p99: str | None) -> "Bounds | None":

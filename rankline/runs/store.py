@@ -167,7 +167,6 @@ def record_export(ensemble: "ExportedEnsemble", work_dir: Path) -> None:
         client.log_metric(run_id, MEGABYTES, ensemble.num_bytes / 1e6)
     except (MlflowException, RanklineError, OSError) as error:
         raise ArtifactError(
-            f"could not record on MLflow run {ensemble.run_id} in {uri} that it was exported as version "
-            f"{ensemble.version}: "
+            f"MLflow run {ensemble.run_id} in {uri} could not be tagged as exported (version {ensemble.version}): "
             f"{reason_of(error)}. The exported ensemble is complete."
         ) from None

@@ -200,10 +200,14 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     if outside := [m.filename for m in members if m.filename[:1] in "/\\" or ".." in PurePosixPath(m.filename).parts]:
         raise ArtifactError(f"{path} has files with paths outside the archive: {outside}. Save the model again.")
     if len(members) > MAX_MEMBERS:
-        raise ArtifactError(f"{path} contains {len(members)} files, expected at most {MAX_MEMBERS}. Save it again.")
+        raise ArtifactError(
+            f"{path} contains {len(members)} files, expected at most {MAX_MEMBERS}. Save the model again."
+        )
     total, limit = sum(member.file_size for member in members), (1 << 20) + MAX_RATIO * path.stat().st_size
     if total > limit:
-        raise ArtifactError(f"{path} unpacks to {total >> 20} MiB, expected at most {limit >> 20}. Save it again.")
+        raise ArtifactError(
+            f"{path} unpacks to {total >> 20} MiB, expected at most {limit >> 20}. Save the model again."
+        )
 
 
 def _json_of(archive: zipfile.ZipFile, name: str) -> Any:

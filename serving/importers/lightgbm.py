@@ -61,7 +61,7 @@ class Model(ForeignModel):
             text = path.read_bytes().decode()
         except UnicodeDecodeError as error:
             raise ArtifactError(
-                f"{path} is a damaged LightGBM model: {error}. Save it again with save_model."
+                f"{path} is a damaged LightGBM model: {error}. Save the model again with save_model."
             ) from None
         read = read_forest(text, str(path))
         objective, transform, scale = _objective(read.objective, read.width, path)
@@ -69,7 +69,9 @@ class Model(ForeignModel):
         try:
             self._booster = lightgbm.Booster(model_str=read.text(objective))
         except (lightgbm.basic.LightGBMError, ValueError) as error:
-            raise ArtifactError(f"{path} cannot be loaded by LightGBM: {in_short(error)}. Save it again.") from None
+            raise ArtifactError(
+                f"{path} cannot be loaded by LightGBM: {in_short(error)}. Save the model again."
+            ) from None
         numbered = [f"Column_{place}" for place in range(len(read.features))]
         self.inputs: tuple[Input, ...] = inputs_of(() if list(read.features) == numbered else read.features, numbered)
 
@@ -115,6 +117,6 @@ def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:
             made.append(f"sigmoid:{scale!r}")
     except ValueError:
         raise ArtifactError(
-            f"{path} has objective {said!r}, whose parameters must be positive numbers. Save it again."
+            f"{path} has objective {said!r}, whose parameters must be positive numbers. Save the model again."
         ) from None
     return " ".join(made), transform, scale

@@ -328,7 +328,7 @@ def _of_opset(model: Any, feeds: Sequence[InputBinding]) -> Any:
     except Exception as error:  # onnx's exceptions have no common base
         raise ExportError(
             f"the ONNX model uses opset {version} and cannot be converted to opset {_FIRST_OPSET}: {_line(error)}. "
-            "Convert it again, with a newer opset."
+            "Convert the model again with a newer opset."
         ) from None
 
 

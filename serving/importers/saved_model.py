@@ -50,7 +50,9 @@ class Model(ForeignModel):
         try:
             self.kept = tf.saved_model.load(str(path))
         except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
-            raise ArtifactError(f"{path} cannot be loaded as a SavedModel: {line_of(error)}. Save it again.") from None
+            raise ArtifactError(
+                f"{path} cannot be loaded as a SavedModel: {line_of(error)}. Save the model again."
+            ) from None
         signatures = self.kept.signatures
         if _SIGNATURE not in signatures:
             raise ArtifactError(
@@ -204,7 +206,8 @@ def _dtype(spec: Any) -> str:
 def _shape(path: Path, name: str, spec: Any) -> tuple[int | None, ...]:
     if spec.shape.rank is None:
         raise ArtifactError(
-            f"{path} has input {name!r} of unknown rank. Save it with an input_signature of shape [None] or [None, 1]."
+            f"{path} has input {name!r} of unknown rank. Save the model with an input_signature of shape [None] or "
+            "[None, 1]."
         )
     return tuple(spec.shape.as_list())
 

@@ -50,7 +50,7 @@ class Model(ForeignModel):
         require("torch", feature=f"serving {path}", extra="torch")
         import torch
 
-        self._model, _ = load_torch_script(path, torch, remedy="Save it again.")
+        self._model, _ = load_torch_script(path, torch, remedy="Save the model again.")
         arguments = self._model.forward.schema.arguments[1:]
         types = {argument.name: str(argument.type) for argument in arguments}
         self._dictionary = next((name for name, kind in types.items() if kind == _DICTIONARY), None)

@@ -84,7 +84,9 @@ class Model(ForeignModel):
             base = _base(saved)
             self._booster = _load(saved, saved.trees)
         except (xgboost.core.XGBoostError, ValueError) as error:
-            raise ArtifactError(f"{path} cannot be loaded by XGBoost: {in_short(error)}. Save it again.") from None
+            raise ArtifactError(
+                f"{path} cannot be loaded by XGBoost: {in_short(error)}. Save the model again."
+            ) from None
         self._forest = Forest(
             trees=saved.trees, width=saved.width, transform=_TRANSFORMS[saved.objective["name"]], base=base
         )
@@ -141,20 +143,24 @@ def _read(path: Path) -> _Saved:
         return _checked(document, path)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else in_short(error)
-        raise ArtifactError(f"{path} is a damaged XGBoost model: {reason}. Save it again with save_model.") from None
+        raise ArtifactError(
+            f"{path} is a damaged XGBoost model: {reason}. Save the model again with save_model."
+        ) from None
 
 
 def _checked(document: Any, path: Path) -> _Saved:
     learner = document["learner"]
     booster, sizes = learner["gradient_booster"], learner["learner_model_param"]
     if booster["name"] not in ("gbtree", "dart"):
-        raise ArtifactError(f"{path} is a {booster['name']} model, expected trees. Train it with booster='gbtree'.")
+        raise ArtifactError(
+            f"{path} is a {booster['name']} model, expected a tree model. Retrain the model with booster='gbtree'."
+        )
     objective = learner["objective"]["name"]
     if objective not in _TRANSFORMS:
         remedy = _REMEDIES.get(objective, f"Expected one of {', '.join(_TRANSFORMS)}")
         raise ArtifactError(f"{path} has the objective {objective!r}. {remedy}.")
     if int(sizes.get("num_target", 1)) > 1:
-        raise ArtifactError(f"{path} has {sizes['num_target']} targets, expected one. Train one model per target.")
+        raise ArtifactError(f"{path} has {sizes['num_target']} targets, expected one. Train one model for each target.")
     if "c" in learner.get("feature_types", ()):
         raise _of_categories(path)
     model, width = booster.get("gbtree", booster)["model"], max(int(sizes["num_class"]), 1)
@@ -234,7 +240,7 @@ def _nodes(tree: Mapping[str, Any], drop: float, num_features: int, path: Path) 
     """Return a tree's nodes in breadth-first order. Thresholds and weights are rounded to float32, as in XGBoost."""
     if int(tree["tree_param"]["size_leaf_vector"]) > 1:
         raise ArtifactError(
-            f"{path} has leaves with several scores. Train it with multi_strategy='one_output_per_tree'."
+            f"{path} has leaves with several scores. Retrain the model with multi_strategy='one_output_per_tree'."
         )
     if any(tree.get("split_type", ())):
         raise _of_categories(path)
@@ -318,7 +324,8 @@ def _base(saved: _Saved) -> tuple[float, ...]:
 
 def _of_categories(path: Path) -> ArtifactError:
     return ArtifactError(
-        f"{path} splits by categories. Train it without enable_categorical, on ids as numbers or one flag per id."
+        f"{path} splits by categories. Retrain the model without enable_categorical, on ids as numbers or one flag "
+        "per id."
     )
 
 

@@ -101,7 +101,7 @@ def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: flo
         ConfigError: the limit is negative, or the reports have no load in common.
     """
     if not max_regression >= 0:
-        raise ConfigError(f"the maximum regression is {max_regression}, expected at least 0 (0.1 means 10 %).")
+        raise ConfigError(f"the maximum regression is {max_regression}, expected at least 0 (0.1 means 10%).")
     loads_before, loads_after = _loads(before), _loads(after)
     shared = [load for load in loads_after if load in loads_before]
     if not shared:

@@ -174,9 +174,7 @@ class Bench:
         return self._sum_up(load, config, outcome, readings, num_processes)
 
     def _look(self, readings: list[Reading | None], look_at_processes: Callable[[], None]) -> None:
-        """Append the server's statistics to `readings`, or None if the server has just exited, so that earlier
-        measurements are not lost.
-        """
+        """Append the server's statistics to `readings`, or None if the server has just exited."""
         try:
             readings.append(self._statistics.read())
         except ServerError:

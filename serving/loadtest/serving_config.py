@@ -139,8 +139,7 @@ def space(
             found.setdefault(one)
     if len(found) == 1:
         raise ConfigError(
-            f"the only configuration is {name_of(base)}, so there is nothing to compare. Vary more settings with "
-            "--only."
+            f"the only configuration is {name_of(base)}, so there is nothing to compare. Add settings to --only."
         )
 
     def distance(one: ExportConfig) -> tuple[bool, int]:

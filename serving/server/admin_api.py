@@ -68,7 +68,7 @@ class ModelControl:
             return self._ask(method, request, self.timeout_s)
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise ServerError(f"the server at {self.address} does not answer ({error.details()}).") from None
+                raise ServerError(f"the server at {self.address} is not responding ({error.details()}).") from None
             raise ServerError(_reason(error.details() or "")) from None
 
     def _ask(self, method: Callable[[Any], Any], request: Any, timeout_s: float = _ASK_TIMEOUT_S) -> Any:

@@ -69,7 +69,7 @@ def objective_of(heads: Sequence[Head]) -> Objective:
 
 
 def all_metrics() -> dict[str, Metric]:
-    """Return all metrics by name: first Rankline's, then metrics of installed packages.
+    """Return all metrics by name: first Rankline's own, then those that installed packages provide.
 
     Raises:
         ConfigError: a package's metric has the name of one of Rankline's.

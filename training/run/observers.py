@@ -120,7 +120,9 @@ def check_session(session: SessionConfig, framework: Framework, num_steps: int) 
     if session.profile_steps and session.profile_steps[1] > num_steps:
         raise ConfigError(f"profile_steps is {session.profile_steps}, expected steps from 1 to {num_steps}.")
     if session.profile_steps and framework.name not in _PROFILERS:
-        raise ConfigError(f"profile_steps is set, but no profiler is available for {framework.name}. Omit it.")
+        raise ConfigError(
+            f"profile_steps is set, but no profiler is available for {framework.name}. Remove profile_steps."
+        )
     if session.tensorboard or session.profile_steps:
         require("tensorboard", feature="tensorboard", extra=framework.extra)
 

@@ -167,7 +167,7 @@ class Left(NamedTuple):
 
 
 def left_in(journals: Path) -> list[Left]:
-    """Return the journals in a directory that are not uploaded completely, including journals of active runs."""
+    """Return the journals in a directory that have not been fully uploaded, including those of active runs."""
     directories = (path for path in sorted(journals.glob("*")) if _ID.fullmatch(path.name))
     return [Left(path, _delivered(path)) for path in directories if (path / _JOURNAL).exists()]
 

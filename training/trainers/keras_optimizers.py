@@ -97,7 +97,7 @@ class LazyAdam(keras.optimizers.Adam):  # type: ignore[misc]  # tensorflow has n
     def __init__(self, learning_rate: Any = 0.001, *, table_lr_scale: float = 1.0, **kwargs: Any) -> None:
         super().__init__(learning_rate, **{"jit_compile": False, "name": type(self).__name__, **kwargs})
         if self.amsgrad:
-            raise ConfigError(f"{self.name} does not support amsgrad. Omit it, or use 'adam'.")
+            raise ConfigError(f"{self.name} does not support amsgrad. Remove amsgrad, or use 'adam'.")
         self.table_lr_scale = table_lr_scale
 
     def update_step(self, gradient: Any, variable: Any) -> None:

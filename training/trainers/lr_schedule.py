@@ -26,7 +26,7 @@ def check_optimizer(name: str, table_lr_scale: float | None, known: Collection[s
         raise ConfigError(f"optimizer is {name!r}. Available: {', '.join(sorted(known))}.")
     if name in _ONE_RATE and table_lr_scale not in (None, 1):
         raise ConfigError(
-            f"optimizer {name!r} does not support table_lr_scale, got {table_lr_scale:g}. Omit it, or "
+            f"optimizer {name!r} does not support table_lr_scale ({table_lr_scale:g}). Remove table_lr_scale, or "
             "use 'lazy_adam' or 'rowwise_adagrad'."
         )
 

@@ -68,7 +68,9 @@ def read_forest(text: str, source: str) -> LightGBMForest:
         return _read(text, source)
     except (ValueError, KeyError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise ArtifactError(f"{source} is a damaged LightGBM model: {reason}. Save it again with save_model.") from None
+        raise ArtifactError(
+            f"{source} is a damaged LightGBM model: {reason}. Save the model again with save_model."
+        ) from None
 
 
 def _read(text: str, source: str) -> LightGBMForest:
@@ -111,10 +113,12 @@ def _weighted(nodes: tuple[TreeNode, ...], weight: float) -> tuple[TreeNode, ...
 
 def _numbers(fields: Mapping[str, str], source: str) -> dict[str, list[Any]]:
     if int(fields.get("is_linear", "0")):
-        raise ArtifactError(f"{source} has linear trees, which ONNX does not support. Train it without linear_tree.")
+        raise ArtifactError(
+            f"{source} has linear trees, which ONNX does not support. Retrain the model without linear_tree."
+        )
     if int(fields["num_cat"]):
         raise ArtifactError(
-            f"{source} has categorical splits, which are not supported. Train it without categorical_feature, "
+            f"{source} has categorical splits, which are not supported. Retrain the model without categorical_feature, "
             "and encode ids as numbers or one-hot columns."
         )
     num_leaves = int(fields["num_leaves"])
@@ -162,7 +166,7 @@ def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
     missing = bits & _MISSING_TYPE
     if missing == _ZERO_IS_MISSING:
         raise ArtifactError(
-            f"{source} treats zeros as missing, which is not supported. Train it without zero_as_missing."
+            f"{source} treats zeros as missing, which is not supported. Retrain the model without zero_as_missing."
         )
     # If training had no missing values, LightGBM treats NaN as 0.
     goes_left = bool(bits & _DEFAULT_LEFT) if missing == _NAN_IS_MISSING else value >= 0

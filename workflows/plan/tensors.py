@@ -99,7 +99,9 @@ def _checked_outputs(plan: TransformPlan, candidates: frozenset[str]) -> list[st
                 "model."
             )
         if column.spec.width is not None:
-            raise LoweringError(f"column {column.name!r} is a list per candidate, expected a single value. Omit it.")
+            raise LoweringError(
+                f"column {column.name!r} is a list per candidate, expected a single value. Omit the column."
+            )
         made_of_candidates.append(column.name)
     return made_of_candidates
 

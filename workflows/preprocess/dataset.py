@@ -49,7 +49,7 @@ class Requests(Protocol):
         """Return the format of a file: csv, parquet or jsonl."""
 
     def incompatible_changes(self, choices: Mapping[str, Any]) -> list[str]:
-        """Return the keys whose earlier values in `choices` would read rows differently than `Dataset.choices`."""
+        """Return the keys for which the values in `choices` would make the dataset read rows differently."""
 
     def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:
         """Convert one row of strings, as in a CSV file, to a request row.

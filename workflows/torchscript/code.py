@@ -102,7 +102,7 @@ def _tokens(definition: str, record: str) -> Iterator[tuple[str, str]]:
             line = definition.count("\n", 0, position) + 1
             raise ArtifactError(
                 f"contains code that torch.jit.save never writes: {definition[position : position + 20]!r} "
-                f"on line {line} of a definition in {record}. Save it again."
+                f"on line {line} of a definition in {record}. Save the model again."
             )
         position = token.end()
         if token.lastgroup != "space":
@@ -208,7 +208,7 @@ def _check_depth(needs: Mapping[str, set[str]], depths: Mapping[str, int]) -> No
     try:
         order = list(TopologicalSorter(needs).static_order())
     except CycleError as error:
-        raise ArtifactError(f"has circular definitions: {error.args[1][:3]}. Save it again.") from None
+        raise ArtifactError(f"has circular definitions: {error.args[1][:3]}. Save the model again.") from None
     for name in order:
         total[name] = depths.get(name, 0) + max((total[part] for part in needs.get(name, ())), default=0)
         if total[name] > _MAX_DEPTH:

@@ -56,7 +56,7 @@ class _Made:
 
 
 def check_pickle(content: bytes, storages: Mapping[str, int]) -> None:
-    """Reject a pickle that PyTorch cannot load safely. `storages` maps records that tensors may use to sizes in bytes.
+    """Reject a pickle that PyTorch cannot load safely. `storages` has the size in bytes of each tensor record.
 
     Raises:
         ArtifactError: the pickle does more than compute, contains tensors without data, or is nested too deeply.
@@ -127,7 +127,9 @@ class _Unpickler(pickle._Unpickler):
         if name not in _NAMES.get(module, ()):
             library = _LIBRARY.fullmatch(whole)
             if not _CLASS.fullmatch(whole) or (whole.startswith("__torch__.torch.classes") and not library):
-                raise ArtifactError(f"contains {whole[:100]!r}, which is not a TorchScript class. Save it again.")
+                raise ArtifactError(
+                    f"contains {whole[:100]!r}, which is not a TorchScript class. Save the model again."
+                )
             if library and library[1] not in LIBRARIES:
                 raise ArtifactError(f"contains {whole!r}, which may have side effects. Remove it from the model.")
         return _Name(module=module, name=name)
@@ -135,21 +137,23 @@ class _Unpickler(pickle._Unpickler):
     def persistent_load(self, pid: Any) -> _Storage:
         _, kind, key, _, num_items = pid
         if not isinstance(kind, _Type) or type(num_items) is not int or type(key) is not str or key in self._used:
-            raise ArtifactError(f"has storage {key!r} with a duplicate or invalid description. Save it again.")
+            raise ArtifactError(f"has storage {key!r} with a duplicate or invalid description. Save the model again.")
         if num_items < 0 or (num_items and num_items * kind.item_bytes > self._storages.get(key, 0)):
             claimed, found = num_items * kind.item_bytes, self._storages.get(key, 0)
-            raise ArtifactError(f"claims {claimed:,} bytes for storage {key!r}, but has {found:,}. Save it again.")
+            raise ArtifactError(
+                f"claims {claimed:,} bytes for storage {key!r}, but has {found:,}. Save the model again."
+            )
         self._used.add(key)
         return _Storage(num_items=num_items)
 
     def _load_new_object(self) -> None:
         if self.stack.pop() != () or not isinstance(self.stack[-1], _Name):
-            raise ArtifactError("has an object that is built in an unknown way. Save it again.")
+            raise ArtifactError("has an object that is built in an unknown way. Save the model again.")
 
     def _load_call(self) -> None:
         argument, function = self.stack.pop(), self.stack.pop()
         if not isinstance(function, _Name):
-            raise ArtifactError("has an object that is built in an unknown way. Save it again.")
+            raise ArtifactError("has an object that is built in an unknown way. Save the model again.")
         if function.module == "torch._utils":
             _check_tensor(*argument[:4])
         if function.name == "restore_type_tag":
@@ -159,11 +163,13 @@ class _Unpickler(pickle._Unpickler):
     def _load_put(self, size: int) -> None:
         place = int.from_bytes(self.read(size), "little")
         if place > len(self.memo):  # PyTorch would allocate memory for the skipped entries
-            raise ArtifactError("has gaps in its pickle memo. Save it again.")
+            raise ArtifactError("has gaps in its pickle memo. Save the model again.")
         self.memo[place] = self.stack[-1]
 
     def _refuse(self) -> None:
-        raise ArtifactError("has attributes with pickle instructions that TorchScript does not use. Save it again.")
+        raise ArtifactError(
+            "has attributes with pickle instructions that TorchScript does not use. Save the model again."
+        )
 
     dispatch: ClassVar[dict[int, Any]] = {
         **dict.fromkeys(range(256), _refuse),
@@ -194,9 +200,13 @@ class _Unpickler(pickle._Unpickler):
 def _check_tensor(storage: Any, offset: Any, sizes: Any, strides: Any) -> None:
     numbers = (offset, *sizes, *strides)
     if not isinstance(storage, _Storage) or any(type(number) is not int or number < 0 for number in numbers):
-        raise ArtifactError("has a tensor with an invalid description. Save it again.")
+        raise ArtifactError("has a tensor with an invalid description. Save the model again.")
     last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     if 0 not in sizes and last >= storage.num_items:
-        raise ArtifactError(f"has a tensor reading item {last:,} of {storage.num_items:,} stored items. Save it again.")
+        raise ArtifactError(
+            f"has a tensor reading item {last:,} of {storage.num_items:,} stored items. Save the model again."
+        )
     if prod(sizes) > max(_MAX_ELEMENTS, storage.num_items):
-        raise ArtifactError(f"has a tensor of {prod(sizes):,} items backed by {storage.num_items:,}. Save it again.")
+        raise ArtifactError(
+            f"has a tensor of {prod(sizes):,} items backed by {storage.num_items:,}. Save the model again."
+        )

@@ -127,10 +127,10 @@ def _end_of_records(file: IO[bytes]) -> int:
         stop -= _LOCATOR_64.size + _END_64.size
         end_64 = _END_64.unpack(tail[: _END_64.size])
         if end_64[0] != b"PK\x06\x06" or _LOCATOR_64.unpack(locator)[2] != stop:
-            raise ArtifactError("has contradictory zip end records. Save it again.")
+            raise ArtifactError("has contradictory zip end records. Save the model again.")
         length, offset = end_64[8], end_64[9]
     if end[0] != b"PK\x05\x06" or end[7] or offset + length != stop:
-        raise ArtifactError("has bytes before or after its zip archive, or is damaged. Save it again.")
+        raise ArtifactError("has bytes before or after its zip archive, or is damaged. Save the model again.")
     if length > _MAX_DIRECTORY_BYTES:
         raise ArtifactError(
             f"has a record list of {length >> 20} MiB, expected at most {_MAX_DIRECTORY_BYTES >> 20} MiB."
@@ -141,7 +141,7 @@ def _end_of_records(file: IO[bytes]) -> int:
 def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, zipfile.ZipInfo]:
     names = [info.filename.partition("/") for info in archive.infolist()]
     if len({folder for folder, _, _ in names}) != 1 or len({name.lower() for _, _, name in names}) != len(names):
-        raise ArtifactError("has records with duplicate names or in several folders. Save it again.")
+        raise ArtifactError("has records with duplicate names or in several folders. Save the model again.")
     if "model.json" in (name for _, _, name in names):
         raise ArtifactError("was saved by PyTorch 1.0 or older. Load and save it with a newer version.")
     position = 0
@@ -151,10 +151,11 @@ def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, z
         signature, _, flags, method, *_, name_size, extra_size = _LOCAL.unpack(file.read(_LOCAL.size))
         name = file.read(name_size)
         if (signature, flags, method) != (b"PK\x03\x04", info.flag_bits, info.compress_type):
-            raise ArtifactError(f"has two conflicting descriptions of record {info.filename!r}. Save it again.")
+            raise ArtifactError(f"has two conflicting descriptions of record {info.filename!r}. Save the model again.")
         if name != info.orig_filename.encode() or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ArtifactError(
-                f"has record {info.filename!r} with two names or an unknown compression. Save it again."
+                f"has a record {info.filename!r} that has another name elsewhere or an unsupported compression. Save "
+                "the model again."
             )
         position = info.header_offset + _LOCAL.size + name_size + extra_size + info.compress_size
     _check_gap(end - position)
@@ -169,7 +170,7 @@ def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, z
 def _check_gap(num_bytes: int) -> None:
     """Check that the gap between two records is empty or has the size of a data descriptor."""
     if num_bytes not in (0, 12, 16, 20, 24):
-        raise ArtifactError("has records that overlap or have bytes between them. Save it again.")
+        raise ArtifactError("has records that overlap or have bytes between them. Save the model again.")
 
 
 def _is_needed(name: str) -> bool:
@@ -201,7 +202,7 @@ def _outputs(content: bytes) -> list[str]:
     except RecursionError:
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ArtifactError(f"has a record named {OUTPUTS} that is not a list of names. Save it again.")
+        raise ArtifactError(f"has a record named {OUTPUTS} that is not a list of names. Save the model again.")
     return names
 
 

@@ -74,8 +74,7 @@ class TritonPythonModel(BatchingModel):
         except Exception as error:
             types = {tensor.name: tensor.dtype for tensor in model.inputs}
             raise pb_utils.TritonModelException(
-                f"{path} failed on a row of zeros of the types that config.pbtxt declares ({types}): "
-                f"{self.explain(error)}"
+                f"{path} failed on a row of zeros with the types in config.pbtxt ({types}): {self.explain(error)}"
             ) from error
         for tensor, result in zip(model.outputs, results, strict=True):
             if result.dtype != tensor.numpy_dtype:

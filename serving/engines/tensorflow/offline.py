@@ -38,7 +38,7 @@ class Model:
         return {name.removesuffix(VALUES): tensor.dtype.name for name, tensor in inputs if not name.endswith(NNZS)}
 
     def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (stated by the SavedModel)
-        """Return a placeholder, since merlin-systems' own operator uses argument names in place of tensor names."""
+        """Return a placeholder operator, because merlin-systems' own uses argument names instead of tensor names."""
         from rankline.serving.engines.merlin_operators import Predict  # slow import, needed by exports only
 
         return Predict(sorted(self._signatures[PADDED_SIGNATURE].function.structured_outputs))

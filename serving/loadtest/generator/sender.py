@@ -48,8 +48,8 @@ class Job:
 
 
 class Engine:
-    """The loop that runs a job. Both clocks return nanoseconds: `clock` is shared with the transport and all processes,
-    `cpu_clock` measures this process.
+    """The loop that runs a job. Both clocks return nanoseconds. `clock` is shared with the transport and all processes;
+    `cpu_clock` measures the CPU time of this process.
 
     `report` is called with the counts since the last call, and the number of the first unfinished slice. `last_slice`
     returns the number of the last slice to run, once it is known.

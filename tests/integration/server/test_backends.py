@@ -113,7 +113,7 @@ KINDS = {
             "damaged": Fault(reason=r"model\.pt (cannot be loaded|has bytes)"),
             "other_type": Fault(
                 edit=lambda message: setattr(message.input[1], "data_type", message.input[0].data_type),
-                reason="failed on a row of zeros of the types that config.pbtxt declares.*Expected tensor for argument",
+                reason="failed on a row of zeros with the types in config.pbtxt.*Expected tensor for argument",
             ),
             "other_names": Fault(
                 edit=lambda message: setattr(message.input[1], "name", "ids"),

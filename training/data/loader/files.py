@@ -233,7 +233,7 @@ def _open(path: str) -> _File:
             metadata = pq.read_metadata(source)
         return _File(name=path, metadata=metadata, leaves=_leaves(metadata), stamp=_stamp(path))
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist, expected a Parquet file of prepared data.") from None
+        raise DataError(f"{path} does not exist. Expected a Parquet file of prepared data.") from None
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a complete Parquet file ({error}). Prepare the data again.") from None
 

@@ -101,7 +101,8 @@ class Schedule:
         check_at_least(self, 0, "seed", maximum=MAX_SEED)
         if not 0 <= self.global_rank < self.global_size:
             raise ConfigError(
-                f"global_rank is {self.global_rank}, expected at least 0 and below global_size, {self.global_size}."
+                f"global_rank is {self.global_rank}, expected at least 0 and less than global_size "
+                f"({self.global_size})."
             )
         fewest = self.total_rows if self.pad else self.total_rows // self.global_size
         if self.total_rows and fewest < max(1, self.num_batches):

@@ -55,7 +55,7 @@ def check_any_batch(num_rows: int, batch_size: int, *, all_rows: int) -> None:
 
 
 class Transform(Protocol):
-    """A row-wise function that computes columns from the columns in the files, such as an NVTabular workflow."""
+    """A row-wise function that computes a batch's columns from the data, such as an NVTabular workflow."""
 
     @property
     def columns(self) -> Sequence[str]: ...

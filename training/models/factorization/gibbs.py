@@ -301,7 +301,7 @@ class Encoded:
 
     @classmethod
     def of_lists(cls, ids: Array) -> "Encoded":
-        """Encode zero-padded lists of ids of shape (N, W). Each distinct list is a group of ids with equal weights."""
+        """Encode an (N, W) array of zero-padded id lists. Each distinct list becomes a group of equal weights."""
         lists, groups, counts = np.unique(ids, axis=0, return_inverse=True, return_counts=True)
         of_entry, place = np.nonzero(lists)
         distinct, features = np.unique(lists[of_entry, place], return_inverse=True)

@@ -75,7 +75,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         if not spec.is_sequential:
             raise SpecError(f"the feature spec has no channel {TARGET!r}, which sequence features need.")
         if length is not None and length < max(num_recent, 1):
-            raise ConfigError(f"length is {length}, expected a positive integer not below num_recent ({num_recent}).")
+            raise ConfigError(f"length is {length}, expected a positive integer of at least num_recent ({num_recent}).")
         self._spec = spec
         self._users, self._targets, self._history, self._negatives = (
             [feature.name for feature in spec.channel(channel)] for channel in (USERS, TARGET, HISTORY, NEGATIVES)

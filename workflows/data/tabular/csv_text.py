@@ -202,7 +202,7 @@ def _numeric(rows: Sequence[Sequence[str]], num_cells: int) -> set[int]:
 
 
 def _is_well_quoted(lines: Sequence[str], config: FilesConfig) -> bool:
-    """Whether the lines form a single row in which every quoted cell is closed at its end."""
+    """Whether the lines form a single row in which every quoted cell ends with a quote."""
     try:
         return len(list(csv.reader(lines, strict=True, **_dialect(config)))) == 1
     except csv.Error:

@@ -246,7 +246,7 @@ def _reading_of(choices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[Path]]:
-    """Return a remark for each column that is missing from some files. Raise DataError if one is missing from all."""
+    """Return the files without a column, keyed by a note. Raise DataError if all lack one."""
     wanted = [*reading.columns, *reading.labels]
     lacking: dict[str, list[Path]] = {name: [] for name in wanted}
     for path in paths:

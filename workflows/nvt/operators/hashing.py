@@ -1,4 +1,4 @@
-"""Replacements for NVTabular's hashing operators, which include the row position in the hash on CPUs."""
+"""Hashing operators that replace NVTabular's, because those include the row position in the hash on CPUs."""
 
 import copy
 from typing import Any

@@ -153,7 +153,7 @@ def test_bounds_of_a_promotion_are_read_from_options() -> None:
     ("options", "expected"),
     [
         ((None, 0.1, None), "--by can be used only with --if-better METRIC"),
-        (("auc", -0.1, None), "--by is -0.1, expected a finite number of at least 0"),
+        (("auc", -0.1, None), "--by is -0.1, expected a finite, nonnegative number"),
         (("auc", None, "fast"), "p99=fast"),
     ],
 )

@@ -172,7 +172,9 @@ def test_run_says_what_it_was_exported_as(store: Store, tmp_path: Path) -> None:
 
 
 def test_deleted_run_is_reported_and_a_foreign_model_has_none(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"it was exported as version 4: .* The exported ensemble is"):
+    with pytest.raises(
+        ArtifactError, match=r"could not be tagged as exported \(version 4\): .* The exported ensemble is"
+    ):
         record_export(exported(tmp_path, "0" * 32, store.uri), tmp_path)
     record_export(exported(tmp_path / "elsewhere", "", "nowhere"), tmp_path)
 

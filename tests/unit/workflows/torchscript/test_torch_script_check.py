@@ -151,7 +151,7 @@ REFUSED = {
     "zip: two ends of 64 bits, 2": "bytes before or after its zip archive",
     "zip: one name in two cases": "records with duplicate names",
     "zip: records over each other": "records that overlap",
-    "zip: bzip2": "unknown compression",
+    "zip: bzip2": "unsupported compression",
     "zip: bomb in data/0": "tensors of 268,435,456 bytes",
     "zip: bomb in code/__torch__.py": "code of 268,435,456 bytes",
     "zip: outputs that are no names": "outputs.json that is not a list of names",

@@ -313,7 +313,10 @@ def test_row_groups_are_dealt_one_row_at_a_time_and_evenly(sizes: list[int]) -> 
         ({"parts_per_chunk": 0}, "parts_per_chunk is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"global_size": 0}, "global_size is 0"),
-        ({"global_rank": 2, "global_size": 2}, r"^global_rank is 2, expected at least 0 and below global_size, 2\.$"),
+        (
+            {"global_rank": 2, "global_size": 2},
+            r"^global_rank is 2, expected at least 0 and less than global_size \(2\)\.$",
+        ),
         ({"global_rank": -1}, "global_rank is -1"),
         ({"global_rank": 5, "global_size": 11}, "10 rows cannot be split into the same number of batches per worker"),
         (
