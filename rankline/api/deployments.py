@@ -104,7 +104,9 @@ class RanklineDeployments(BaseDeploymentClient):
         if not re.fullmatch(NAMES, name):
             raise ConfigError(f"the deployment name is {name!r}, expected only letters, digits, - and _.")
         if (self.repository / name).exists():
-            raise ConfigError(f"{self.repository / name} already exists. Update it: mlflow deployments update")
+            raise ConfigError(
+                f"{self.repository / name} already exists. Update the deployment: mlflow deployments update"
+            )
         return self.deploy(name, model_uri, flavor, config)
 
     @_for_mlflow
@@ -207,15 +209,16 @@ class RanklineDeployments(BaseDeploymentClient):
         trained = TrainedModel.load(Workspace(recipe=name, root=work_dir).model)
         if trained.run_id != run_id:
             raise ArtifactError(
-                f"{path} has no export of run {run_id}, and the model in {trained.path} was trained by run "
-                f"{trained.run_id}. Deploy a registered version: models:/NAME/VERSION."
+                f"{path} contains no export of run {run_id}, and the model of that run cannot be exported because "
+                f"{trained.path} contains the model of run {trained.run_id}. Deploy a registered version: "
+                "models:/NAME/VERSION."
             )
         return api.export(name, work_dir=work_dir, repository=self.repository, progress=False)
 
     def _status(self, name: str) -> Status:
         if not re.fullmatch(NAMES, name) or not (self.repository / name).is_dir():
             raise ArtifactError(
-                f"{self.repository} does not contain ensemble {name!r}. Create it: mlflow deployments create"
+                f"{self.repository} does not contain ensemble {name!r}. Create a deployment: mlflow deployments create"
             )
         return status_of(self.repository / name)
 

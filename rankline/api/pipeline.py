@@ -175,7 +175,10 @@ def train(
             "choose the run."
         )
     if workers and workers.is_elastic and num_seeds > 1:
-        raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start one run per --seed.")
+        raise ConfigError(
+            f"an elastic run trains only one model and cannot be combined with --seeds {num_seeds}. Start a separate "
+            "run for each --seed."
+        )
     recipe.train.model.framework.require(feature=f"training {recipe.train.model.name!r}")
     models = []
     first = recipe.train.seed
@@ -464,6 +467,6 @@ def _describe_quality(heads: Sequence[Head], metrics: Mapping[int, Mapping[str, 
 def _check_served(title: str, served: float, offline: float) -> None:
     if not abs(served - offline) <= _TOLERANCE * max(1.0, abs(offline)):
         raise ServingError(
-            f"the served scores have {title} {served:.5f}, but the model had {offline:.5f} offline. If the "
-            "server has loaded a different export, restart it; otherwise, export the model again."
+            f"{title} is {served:.5f} for the served scores, but was {offline:.5f} offline. If the server has loaded "
+            "a different export, restart the server; otherwise, export the model again."
         )

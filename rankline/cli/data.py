@@ -78,7 +78,7 @@ def init_command(
     if output.exists() and not force:
         raise ConfigError(f"{output} already exists. Pass --force to replace it, or --output to write another file.")
     if not output.absolute().parent.is_dir():
-        raise ConfigError(f"--output: {output.absolute().parent} is not an existing directory. Create it first.")
+        raise ConfigError(f"--output: {output.absolute().parent} is not a directory. Create the directory first.")
     from rankline.recipes.first_recipe import first_recipe
 
     with Stages(["look"]) as stages, stages.stage("look") as progress:

@@ -85,8 +85,8 @@ def export_command(
         typer.Option(
             "--if-better",
             metavar="METRIC",
-            help="Activate the new version only if it is significantly better than the active one in auc, logloss or "
-            "rmse; both versions score the validation rows on the same server.",
+            help="Activate the new version only if it is significantly better than the active version in auc, logloss "
+            "or rmse; both versions score the validation rows on the same server.",
         ),
     ] = None,
     by: Annotated[
@@ -97,7 +97,7 @@ def export_command(
         typer.Option(
             "--p99",
             metavar="TIME",
-            help="With --if-better: also require a p99 latency of at most this for single-row requests.",
+            help="With --if-better: also require a p99 latency of at most TIME for single-row requests.",
         ),
     ] = None,
     overrides: Overrides,

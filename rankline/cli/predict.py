@@ -149,8 +149,8 @@ def _check_options(options: Mapping[str, object], given: Mapping[str, str], reci
     for name, value in options.items():
         if value is not None and name in columns and name not in given:
             raise ConfigError(
-                f"--{name} is an option, but {name!r} is also a column. Put the column after --, as in: rankline "
-                f"predict {recipe} -- --{name} {value}"
+                f"--{name} is an option of this command, but {name!r} is also a column. To pass the column, put it "
+                f"after --, as in: rankline predict {recipe} -- --{name} {value}"
             )
 
 
@@ -210,7 +210,7 @@ def recommend_command(
     ],
     top: Annotated[int, typer.Option("--top", min=1, help="Number of items to recommend.")] = 10,
     with_known: Annotated[
-        bool, typer.Option("--with-known", help="Also rank items that the data already contains for this user.")
+        bool, typer.Option("--with-known", help="Also recommend items that are already in the user's history.")
     ] = False,
     context: Annotated[
         list[str] | None,

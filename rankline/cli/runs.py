@@ -111,10 +111,10 @@ def _run_of(named: str, repository: Path) -> str:
     if not is_version:
         return named
     if not number.isdecimal():
-        raise ConfigError(f"{named!r} is not a version, expected a name such as movielens@3.")
+        raise ConfigError(f"{named!r} is invalid, expected a version such as movielens@3.")
     ensemble = ExportedEnsemble.load(exported_workspace(name, repository=repository).ensemble, int(number))
     if not ensemble.run_id:
-        raise ConfigError(f"the model in {named} was trained elsewhere, so it has no run.")
+        raise ConfigError(f"the model in {named} was trained elsewhere, so it has no MLflow run.")
     return ensemble.run_id
 
 

@@ -138,7 +138,9 @@ def _follower(
 
     alias = Alias.parse(follow)
     if recipe not in (None, alias.model):
-        raise ConfigError(f"--follow names {alias.model!r}, but the recipe is {recipe!r}. Remove one of them.")
+        raise ConfigError(
+            f"--follow specifies {alias.model!r}, but the recipe is {recipe!r}. Remove either --follow or the recipe."
+        )
     path = repository / alias.model
     follower = AliasFollower(alias, path, uri_of(work_dir), say)
     if path.is_dir():

@@ -40,8 +40,7 @@ def tune_command(
         typer.Option(
             "--slo",
             metavar="p99=TIME",
-            help="Find and export the serving configuration with the highest throughput whose latency percentile "
-            "is below this bound.",
+            help="Find the serving configuration with the highest throughput within this latency bound, and export it.",
         ),
     ] = None,
     rows: Annotated[
@@ -94,7 +93,7 @@ def tune_command(
     names = tuple(name.strip().replace("-", "_") for name in only.split(",") if name.strip())
     if slo is None:
         given = {"--rows": rows, "--time-limit-s": time_limit_s, "--no-promote": None if promote else True}
-        _refuse("only valid with --slo", given, overrides, chosen.serving)
+        _refuse("can be used only with --slo", given, overrides, chosen.serving)
         result = _tune_training(chosen, workspace, trials or _NUM_TRIALS, names)
     else:
         _refuse("cannot be combined with --slo", {"--trials": trials}, overrides, chosen.train)
@@ -109,7 +108,7 @@ def _refuse(why: str, given: Mapping[str, object], overrides: Overrides, config:
     of_config = set(overrides.values) & set(names_of(config))
     wrong = [option for option, value in given.items() if value is not None]
     if wrong := [*wrong, *(f"--{name.replace('_', '-')}" for name in sorted(of_config))]:
-        raise ConfigError(f"{', '.join(wrong)}: {why}.")
+        raise ConfigError(f"{', '.join(wrong)} {why}.")
 
 
 def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: tuple[str, ...]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def rollback_command(
         int | None,
         typer.Option(
             "--to",
-            help="Version to return to; defaults to the previous one.",
+            help="Version to roll back to; defaults to the previous version.",
             min=1,
             autocompletion=completion.versions,
         ),

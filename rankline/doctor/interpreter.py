@@ -12,7 +12,7 @@ import sysconfig
 
 def lack():
     # type: () -> str
-    """Return the interpreter's first unmet requirement and its remedy in one line, or an empty string if none."""
+    """Return a line with the first requirement that the interpreter fails and a remedy, or an empty string."""
     found = "%d.%d" % sys.version_info[:2]  # noqa: UP031  (must run on old Pythons too)
     library = sysconfig.get_config_var("INSTSONAME") or ""
     base = sysconfig.get_config_var("LIBDIR") or ""

@@ -77,8 +77,8 @@ class ElasticRun:
             num_failures = 0 if listener.num_checkpoints or watch.stop_reason else num_failures + 1
             if num_failures == self._max_failures:
                 raise RanklineError(
-                    f"workers were lost {num_failures} times in a row without a new checkpoint. Last cause: {cause} "
-                    "If the workers ran out of memory, use fewer of them; otherwise, reduce --commit-every."
+                    f"workers were lost {num_failures} times in a row before a new checkpoint was saved. Last cause: "
+                    f"{cause} If the workers ran out of memory, use fewer workers; otherwise, reduce --commit-every."
                 )
             before, hosts = hosts, self._wait_for_hosts(self._config.min_workers)
             if not watch.stop_reason and (lost := sorted(before.keys() - hosts.keys())):
@@ -132,7 +132,7 @@ class ElasticRun:
             found = f"reachable hosts can run only {number} of the {num_workers} required workers"
             if time.monotonic() > deadline_s:
                 raise RanklineError(
-                    f"{found} after {self._hosts_timeout_s:.0f} s. Make sure that `ssh HOST true` works without a "
+                    f"after {self._hosts_timeout_s:.0f} s, {found}. Make sure that `ssh HOST true` works without a "
                     "password for enough hosts, or request fewer workers."
                 )
             self._progress.update(0, 1, f"waiting: {found}")

@@ -39,8 +39,8 @@ def with_options(*configs: Any) -> Callable[[Command], Command]:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             kinds = [type(config).__name__ for config, field in _fields(configs) if field.name in twice]
             raise ConfigError(
-                f"{_flag(twice[0])} is defined by both {' and '.join(kinds)}, but an option must be unique. Rename "
-                "the field of your model."
+                f"{_flag(twice[0])} is defined by both {' and '.join(kinds)}, but option names must be unique. "
+                "Rename the field in the configuration of your model."
             )
 
         @functools.wraps(command)

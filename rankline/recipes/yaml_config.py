@@ -47,7 +47,9 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{place}: invalid YAML ({error.problem}). Fix this line or the one before.") from None
+        raise ConfigError(
+            f"{path}{place}: invalid YAML ({error.problem}). Fix this line or the previous line."
+        ) from None
     except RecursionError:
         raise ConfigError(f"{path} is not a recipe: its lists are nested too deeply.") from None
     except yaml.YAMLError as error:

@@ -176,7 +176,7 @@ class Registry:
         newest = max(found, key=lambda one: int(one.version))
         is_ours = _FINGERPRINT in newest.tags
         if not is_ours or newest.tags.get(_INPUTS, _inputs(ensemble)) != _inputs(ensemble):
-            origin = "another project, whose requests have other columns" if is_ours else "another program"
+            origin = "another project, whose requests have different columns" if is_ours else "another program"
             raise ArtifactError(
                 f"the registered model {ensemble.name!r} in {self._uri} belongs to {origin}. Rename or delete it in "
                 "MLflow, or export under another name."
@@ -188,10 +188,14 @@ class Registry:
         if ensemble.run_id and ensemble.tracking_uri == uri:
             run = self._client.get_run(stored_id(self._client, ensemble.run_id))
             if run.info.status != RunStatus.to_string(RunStatus.FINISHED) or run.info.lifecycle_stage != "active":
-                state = "was deleted" if run.info.lifecycle_stage != "active" else f"is {run.info.status}"
+                state = (
+                    "was deleted"
+                    if run.info.lifecycle_stage != "active"
+                    else f"has status {run.info.status} instead of FINISHED"
+                )
                 raise ArtifactError(
-                    f"{ensemble.name} version {ensemble.version} was not registered: MLflow run {ensemble.run_id}, "
-                    f"which trained the model, {state}, expected FINISHED. Train and export again."
+                    f"{ensemble.name} version {ensemble.version} was not registered because MLflow run "
+                    f"{ensemble.run_id}, which trained the model, {state}. Train and export again."
                 )
             return str(run.info.experiment_id), str(run.info.run_id)
         directory = directory_of(uri)
@@ -213,8 +217,8 @@ class Registry:
             if not any(one.path == FILE_NAME for one in self._client.list_artifacts(run_id)):
                 place = self._client.get_run(run_id).info.artifact_uri
                 raise RegistryError(
-                    f"{ensemble.name} version {ensemble.version} was not registered: the artifacts of MLflow run "
-                    f"{run_id} in {place} do not include {FILE_NAME}. Restore them, or train and export again."
+                    f"{ensemble.name} version {ensemble.version} was not registered because the artifacts of MLflow "
+                    f"run {run_id} in {place} do not include {FILE_NAME}. Restore the file, or train and export again."
                 )
             self._client.download_artifacts(run_id, FILE_NAME, str(directory))
             self._copy_report(directory, ensemble, run_id)

@@ -100,8 +100,8 @@ def find_run(store: Reader, named: str) -> RunSummary:
         return RunSummary.of(store.run(named))
     if not re.fullmatch(f"[0-9a-f]{{{_MIN_DIGITS},31}}", named):
         raise ConfigError(
-            f"{named!r} does not identify a run. Pass at least {_MIN_DIGITS} leading digits of the run ID, as listed "
-            "by `rankline runs`, or an exported version, such as movielens@3."
+            f"{named!r} does not identify a run. Pass at least the first {_MIN_DIGITS} digits of the run ID, as "
+            "listed by `rankline runs`, or an exported version, such as movielens@3."
         )
     found = [RunSummary.of(run) for run in store.runs_called(named, _MAX_LISTED_RUNS)]
     if len(found) != 1:

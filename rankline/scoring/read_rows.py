@@ -46,7 +46,7 @@ def from_options(arguments: Sequence[str]) -> dict[str, str]:
         value = text if equals else next(words, None)
         if not word.startswith("--") or not name or value is None:
             raise ConfigError(
-                f"{word!r} is not a column option with a value, expected options such as --userId 1 --movieId 31"
+                f"{word!r} is invalid, expected column options with values, such as --userId 1 --movieId 31"
             )
         if name in row:
             raise ConfigError(f"--{name} is passed twice: {row[name]!r} and {value!r}. Pass each column only once.")

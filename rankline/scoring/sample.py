@@ -21,7 +21,7 @@ def check_name(name: str) -> None:
     """Raise `ConfigError` if a name is invalid or belongs to a recipe."""
     if not re.fullmatch(NAMES, name) or name in available().recipes:
         raise ConfigError(
-            f"the name is {name!r}, expected only letters, digits, - and _, and not the name of a recipe."
+            f"the name {name!r} is invalid or belongs to a recipe. Use another one of letters, digits, '-' and '_'."
         )
 
 

@@ -87,6 +87,6 @@ def search_space(config: TrainConfig, only: tuple[str, ...] = ()) -> dict[str, V
     if unknown := [name for name in only if name not in made]:
         raise ConfigError(
             f"{', '.join(unknown)} cannot be tuned for model {config.model.name!r}.{did_you_mean(unknown, made)} "
-            f"Tunable: {', '.join(made)}."
+            f"Available: {', '.join(made)}."
         )
     return {name: made[name] for name in only or made if made[name].is_choice}

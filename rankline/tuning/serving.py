@@ -171,8 +171,8 @@ def _check_reached(slo: str, tried: Sequence[Trial]) -> None:
     value_ms, rate_per_s, name = min(reached, key=lambda one: one[0])
     load = f"at {rate_per_s:,.0f} requests/s" if rate_per_s else "with one request at a time"
     raise ServingError(
-        f"no configuration meets {slo} at any rate: the best reached {value_ms:.3g} ms {load} ({name}). Raise the "
-        "bound. Nothing was exported."
+        f"no configuration meets {slo}, so nothing was exported. The best configuration ({name}) reached "
+        f"{value_ms:.3g} ms {load}. Raise the bound."
     )
 
 

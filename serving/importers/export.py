@@ -350,7 +350,7 @@ def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int)
         is_wide = width > 1
         heads.append(Head(name, task=MULTICLASS if is_wide else REGRESSION, classes=classes if is_wide else ()))
     if not heads:
-        raise ExportError(f"the model outputs {list(made)}, expected at least one numeric output.")
+        raise ExportError(f"the model returned {list(made)}, expected at least one numeric output.")
     return tuple(heads)
 
 

@@ -295,7 +295,7 @@ class Model(ForeignModel):
         saved_model.save(self._model, self.function, feeds, heads, target)
 
     def function(self, **arrays: Any) -> dict[str, Any]:
-        """Run the model on named inputs and return its outputs by layer name. If a name repeats, all are numbered."""
+        """Run the model on named inputs and return its outputs by layer name. Outputs that share one are numbered."""
         import tensorflow as tf
 
         given = tf.nest.map_structure(lambda tensor: arrays[_name(tensor)], self._taken)

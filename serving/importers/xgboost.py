@@ -366,7 +366,7 @@ class _Reader:
             return self._object()
         if mark == b"[":
             return self._array()
-        raise ValueError(f"it has a value of unknown type {mark!r} before byte {self.place}")
+        raise ValueError(f"it has a value of unknown type {mark!r} ending at byte {self.place}")
 
     def _numbers(self, mark: bytes, count: int) -> list[Any]:
         dtype = np.dtype(_NUMBERS[mark])

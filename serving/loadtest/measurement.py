@@ -251,8 +251,9 @@ def _lateness(run: Run, config: LoadConfig) -> str:
 
 
 def _schedule(load: Load, config: LoadConfig) -> tuple[Times | None, float]:
-    """Return the due times of requests since the start of the warm-up, or None for a closed loop, and the maximum
-    duration of the measurement in seconds.
+    """Return when each request is due after the start of the warm-up, and the time limit of the measurement in seconds.
+
+    The first value is None for a closed loop.
     """
     limit_s = math.ceil(config.time_limit_s / SLICE_S) * SLICE_S
     if load.rate_per_s is None:

@@ -23,7 +23,7 @@ _ONE_RATE = ("sgd", "adagrad", "adam")
 
 def check_optimizer(name: str, table_lr_scale: float | None, known: Collection[str]) -> None:
     if name not in known:
-        raise ConfigError(f"optimizer is {name!r}. Available: {', '.join(sorted(known))}.")
+        raise ConfigError(f"unknown optimizer {name!r}. Available: {', '.join(sorted(known))}.")
     if name in _ONE_RATE and table_lr_scale not in (None, 1):
         raise ConfigError(
             f"optimizer {name!r} does not support table_lr_scale ({table_lr_scale:g}). Remove table_lr_scale, or "

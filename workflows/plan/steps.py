@@ -192,7 +192,7 @@ class Clip(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Digitize(Step):
-    """A step that returns each value's int32 bin number. A boundary belongs to the bin above it; NaN is above all."""
+    """A step that returns each value's int32 bin number. A boundary belongs to the bin above it, NaN to the top."""
 
     boundaries: NDArray[Any]
     descending: bool

@@ -236,7 +236,7 @@ def _arrow_type(name: str, dtype: np.dtype[Any]) -> pa.DataType:
         return pa.from_numpy_dtype(dtype)
     except pa.ArrowNotImplementedError:
         raise SpecError(
-            f"the graph outputs text in column {name!r}, expected numbers. Encode it with Categorify, or leave it "
+            f"the graph returns text in column {name!r}, expected numbers. Encode it with Categorify, or leave it "
             "out; encode a class as its index in `classes`, starting at 0."
         ) from None
 
@@ -354,7 +354,7 @@ def _labels(head: Head, encoded: pa.Table, may_lack: bool) -> Labels:
     column = encoded[head.column]
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(
-            f"the graph outputs label {head.column!r} as {column.type}, expected {expected_labels(head)}. "
+            f"the graph returns the label {head.column!r} as {column.type}, expected {expected_labels(head)}. "
             "Convert it to numbers in the dataset's graph."
         )
     return Labels.of(head, column.cast(pa.float64()).to_numpy(), may_lack=may_lack)

@@ -29,7 +29,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="HOST:PORT",
-        help="gRPC address of a running server; without it, the model runs in this process.",
+        help="gRPC address of a running server; if omitted, the model runs in this process.",
     ),
 ]
 TlsRoot = Annotated[
@@ -53,7 +53,7 @@ ServedUrl = Annotated[
     typer.Option(
         "--url",
         metavar="HOST:PORT",
-        help="gRPC address of a running server; if passed, the version that it has loaded is also shown.",
+        help="gRPC address of a running server; if passed, the version loaded by the server is also shown.",
     ),
 ]
 

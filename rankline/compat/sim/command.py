@@ -107,8 +107,8 @@ def _imported(config: SimOptions, path: Path) -> "PreparedData":
     """Import files with a feature spec into the results directory, or reuse an earlier import of the same files."""
     if not path.is_file():
         raise ConfigError(
-            f"--dataset_dir: {path.parent} contains neither prepared data nor {path.name}. Pass the name of its "
-            "feature spec with --feature_spec."
+            f"--dataset_dir: {path.parent} contains neither prepared data nor {path.name}. If the feature spec "
+            "has a different name, pass the name with --feature_spec."
         )
     from rankline.training.data.import_data import import_data, mappings_of, spec_of
     from rankline.training.data.spec_files import DataSet
@@ -138,8 +138,9 @@ def _check_prebatch(config: SimOptions, split: str, source: Any, directory: Path
         return
     if source.type != TFRECORD:
         raise ConfigError(
-            f"--{name} is {expected}, but the {split} data is {source.type}, which has no records. Remove the "
-            f"option, or convert the data: rankline convert RECIPE --to {TFRECORD} --prebatch {expected}"
+            f"--{name} is {expected}, but the {split} data is {source.type}, which does not group rows "
+            "into records. Remove the option, or convert the data: rankline convert RECIPE "
+            f"--to {TFRECORD} --prebatch {expected}"
         )
     from rankline.training.data.loader.tfrecord import rows_per_record
     from rankline.training.data.spec_files import counting_feature
@@ -255,7 +256,7 @@ def _loaded(path: Path) -> "Checkpoint":
     from rankline.training.run.checkpoint import KIND, Checkpoint
 
     if (kind := _kind(path)) != KIND:
-        found = "does not exist" if not path.exists() else f"is {kind or 'no Rankline artifact'}"
+        found = "does not exist" if not path.exists() else f"is {kind or 'not a Rankline artifact'}"
         raise ArtifactError(f"{path} {found}, expected a {KIND} written by an earlier run with --save_checkpoint_path.")
     return Checkpoint.load(path)
 

@@ -89,7 +89,9 @@ def test_hosts_join_at_a_checkpoint_and_leave_at_once_and_an_empty_list_ends_not
 
 
 def test_workers_that_are_lost_again_and_again_end_the_run(tmp_path: Path) -> None:
-    with pytest.raises(RanklineError, match="workers were lost 2 times in a row without a new checkpoint.*SIGKILL"):
+    with pytest.raises(
+        RanklineError, match="workers were lost 2 times in a row before a new checkpoint was saved.*SIGKILL"
+    ):
         _toy(tmp_path, *["kill"] * 9, max_failures=2)
     assert len(_seen(tmp_path, rank=0)) == 2
 

@@ -60,7 +60,7 @@ def test_target_that_nothing_meets_exports_nothing(workplace: Path) -> None:
     before = len(versions(workplace / ENSEMBLE))
     done = rankline("tune", "movielens", "--slo", "p99=0.001ms", "--only", "engine", cwd=workplace)
     assert done.returncode == 1
-    assert "no configuration meets p99=0.001ms at any rate: the best reached " in done.stderr
+    assert "no configuration meets p99=0.001ms, so nothing was exported. The best configuration (" in done.stderr
     assert "with one request at a time" in done.stderr
     assert len(versions(workplace / ENSEMBLE)) == before
     assert recorded(workplace, RUNS)[-1] == ("tune serving, p99=0.001ms", "FAILED")
@@ -86,8 +86,8 @@ def test_ctrl_c_leaves_everything_as_it_was(workplace: Path) -> None:
     ("options", "expected"),
     [
         (["--slo", "p99=10ms", "--rows", "100000"], "exceeds the model's limit"),
-        (["--slo", "p99=10ms", "--trials", "3", "--epochs", "2"], "--trials, --epochs: cannot be combined with --slo"),
-        (["--engine", "onnx", "--rows", "2"], "--rows, --engine: only valid with --slo"),
+        (["--slo", "p99=10ms", "--trials", "3", "--epochs", "2"], "--trials, --epochs cannot be combined with --slo"),
+        (["--engine", "onnx", "--rows", "2"], "--rows, --engine can be used only with --slo"),
     ],
 )
 def test_tune_refuses_before_a_server_starts(workplace: Path, options: list[str], expected: str) -> None:

@@ -211,7 +211,7 @@ class TableConfig:
                     )
         if self.time is not None and self.columns[self.time].type not in ("timestamp", "int", "float"):
             raise ConfigError(
-                f"time is column {self.time!r} of type {self.columns[self.time].type}, expected a timestamp."
+                f"the time column {self.time!r} has type {self.columns[self.time].type}, expected a timestamp."
             )
 
     @property

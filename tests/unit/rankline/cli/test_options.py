@@ -90,9 +90,9 @@ labels: {{click: {{task: binary}}}}
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--user 3 --format pro --url 9.5", "--format is an option, but 'format' is also a column."),
+        ("--user 3 --format pro --url 9.5", "--format is an option of this command, but 'format' is also a column."),
         ("--user 3 --url 9.5", "after --, as in: rankline predict shop.yaml -- --url 9.5"),
-        ("--input a --output c", "--input is an option, but 'input' is also a column."),
+        ("--input a --output c", "--input is an option of this command, but 'input' is also a column."),
         ("--user 3 -- --format pro --url 9.5 --input a --output c", "does not exist"),
         ("--url 127.0.0.1:1 -- --user 3 --url 9.5", "no Triton server answers at 127.0.0.1:1"),
     ],

@@ -228,7 +228,7 @@ def test_position_that_was_saved_while_reading_is_the_one_to_go_on_at(rated: Pat
     resumed: Any = repeated(loader(rated), 3)
     resumed.load_state_dict(state)
     assert ages(resumed) == left
-    with pytest.raises(ConfigError, match="was saved with 3 passes per epoch, got 2"):
+    with pytest.raises(ConfigError, match=r"was saved with 3 passes per epoch, but this run has 2\."):
         repeated(loader(rated), 2).load_state_dict(state)  # type: ignore[attr-defined]
 
 

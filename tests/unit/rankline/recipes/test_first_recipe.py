@@ -178,7 +178,7 @@ def test_init_names_files_relative_to_the_recipe(here: Path) -> None:
     [
         ((), "no files were passed"),
         (("my rows.csv", "--output", "a.txt"), "expected a file name ending in .yaml"),
-        (("my rows.csv", "--output", "none/a.yaml"), "none is not an existing directory"),
+        (("my rows.csv", "--output", "none/a.yaml"), "none is not a directory. Create the directory first"),
         (("rows.data",), "the format of rows.data is unknown"),
         (("rows.data", "--format", "xls"), "--format is 'xls'. Available: csv, parquet, jsonl"),
         (("one.csv",), "no column besides the label that can be used as a feature"),

@@ -84,7 +84,7 @@ def test_promotion_of_a_failed_run_is_refused(store: Store, path: Path) -> None:
     run_id = store.run()
     store.client.set_terminated(run_id, "FAILED")
     failed = publish_tiny(path, 30, run=(run_id, store.uri), promote=False)
-    with pytest.raises(ArtifactError, match=r"is FAILED.* Version 1 stays active\.$"):
+    with pytest.raises(ArtifactError, match=r"has status FAILED instead of FINISHED.* Version 1 stays active\.$"):
         make_active(failed, is_urgent=True)
     assert (active_version(path, NAME), named(store, CHAMPION)) == (1, 1)
 
@@ -211,7 +211,9 @@ def test_name_of_another_project_is_not_taken_over(store: Store, tmp_path: Path)
     (tmp_path / "three").mkdir()
     third = exported(store, tmp_path / "three", 30)
     store.client.set_model_version_tag(NAME, "2", "inputs", "other columns")
-    with pytest.raises(ArtifactError, match=f"{NAME!r} in sqlite:.* belongs to another project, whose requests have"):
+    with pytest.raises(
+        ArtifactError, match=f"{NAME!r} in sqlite:.* belongs to another project, whose requests have different"
+    ):
         registry.register(third)
     for number in ("1", "2"):
         store.client.delete_model_version_tag(NAME, number, "fingerprint")
@@ -225,7 +227,7 @@ def test_name_of_another_project_is_not_taken_over(store: Store, tmp_path: Path)
 def test_model_of_an_unfinished_run_is_refused(store: Store, tmp_path: Path, status: str) -> None:
     ensemble = exported(store, tmp_path, status=status)
     with pytest.raises(
-        ArtifactError, match=rf"which trained the model, is {status}, expected FINISHED\. Train and export"
+        ArtifactError, match=rf"which trained the model, has status {status} instead of FINISHED\. Train and export"
     ):
         Registry(store.client).register(ensemble)
 

@@ -76,7 +76,7 @@ def test_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
     for named, expected in (
         ("shop", "'shop' does not identify a run"),
         ("0" * 12, "matches no runs"),
-        ("abc", "4 leading digits"),
+        ("abc", "at least the first 4 digits"),
     ):
         with pytest.raises(ConfigError, match=expected):
             find_run(store.reader, named)

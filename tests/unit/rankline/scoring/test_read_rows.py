@@ -82,7 +82,10 @@ def test_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        *((given, "not a column option with a value") for given in (["userId", "1"], ["--userId"], ["--", "1"])),
+        *(
+            (given, "is invalid, expected column options with values")
+            for given in (["userId", "1"], ["--userId"], ["--", "1"])
+        ),
         (["--item", "1", "--item=2"], "--item is passed twice: '1' and '2'"),
     ],
 )

@@ -244,7 +244,7 @@ def test_unencoded_text_names_its_column(tmp_path: Path) -> None:
     )
     raw = RawData(rows=rows, fingerprint="kinds")
     with pytest.raises(
-        SpecError, match=r"the graph outputs text in column 'kind', .*; encode a class as its index in `classes`"
+        SpecError, match=r"the graph returns text in column 'kind', .*; encode a class as its index in `classes`"
     ):
         prepare(dataset, raw, tmp_path / "p")
 
