@@ -27,7 +27,7 @@ def parse_hosts(entries: Iterable[str]) -> dict[str, int]:
     for entry in entries:
         host, _, number = entry.strip().partition(":")
         if not _HOST.fullmatch(host) or host in hosts or not (number or "1").isdecimal() or int(number or "1") < 1:
-            raise ConfigError(f"invalid host {entry!r}, expected NAME:NUMBER, with no name repeated.")
+            raise ConfigError(f"invalid host {entry!r}, expected NAME:NUMBER. Each name may appear only once.")
         hosts[host] = int(number or "1")
     return hosts
 

@@ -211,7 +211,9 @@ def _candidates_of(candidates: Any, schema: ModelSchema) -> dict[str, Any]:
         return dict(columns_of(candidates, schema))
     if len(schema.candidates) > 1:
         got = type(candidates).__name__
-        raise RequestError(f"candidates have type {got}, expected a mapping from {list(schema.candidates)} to columns.")
+        raise RequestError(
+            f"candidates have type {got}, expected a mapping with the columns {list(schema.candidates)}."
+        )
     return {schema.candidates[0]: candidates}
 
 

@@ -204,7 +204,7 @@ def edge_case_rows(plan: Transform, heldout: pa.Table) -> pa.Table:
 
 
 def _groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
-    """Split names into at most `most` nonempty groups of similar size."""
+    """Split names into nonempty groups of similar size, no more than `most`."""
     bounds = np.linspace(0, len(names), min(most, len(names)) + 1).astype(int).tolist()
     return [names[begin:end] for begin, end in itertools.pairwise(bounds)]
 

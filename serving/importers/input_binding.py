@@ -280,8 +280,8 @@ def check_sample(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> None:
                         column = step.run(column)
             except UnfitError as error:
                 raise DataError(
-                    f"the model does not accept the sample: {error} Drop the rows with such values, or save the model "
-                    "with a larger type or width."
+                    f"the model rejected the sample: {error} Drop the rows with these values, or save the model "
+                    "with a larger dtype or width."
                 ) from None
 
 

@@ -272,7 +272,7 @@ def _input(path: Path, tensor: Any) -> Input:
         if dims and dims[0] is not None:
             raise ArtifactError(
                 f"{path} requires exactly {dims[0]} rows for input {tensor.name!r}, but must accept any number of "
-                "rows. Convert the model again, with the rows as a dynamic axis."
+                "rows. Convert the model again with a dynamic batch axis."
             )
         shape = tuple(dims)
     return Input(name=tensor.name, dtype=_dtype(path, tensor, "takes"), shape=shape)

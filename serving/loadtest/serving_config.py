@@ -52,7 +52,7 @@ Serve: TypeAlias = Callable[[ExportConfig], AbstractContextManager[Measure]]
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """Settings that control how precisely a trial measures: its duration, and the parameters of `highest_rate`."""
+    """Settings that control a trial's precision: its duration and the parameters of `highest_rate`."""
 
     duration_s: float
     step: float

@@ -33,7 +33,7 @@ class ModelControl:
     timeout_s: float
 
     def is_ready(self, server_id: str) -> bool:
-        """Whether the server has id `server_id`, unlike an earlier one on the same port, and has loaded all models."""
+        """Whether the server has loaded all models. The id excludes an earlier server on the same port."""
         try:
             named = self._ask(lambda stub: stub.ServerMetadata, pb.ServerMetadataRequest()).name == server_id
             return named and bool(self._ask(lambda stub: stub.ServerReady, pb.ServerReadyRequest()).ready)

@@ -33,9 +33,7 @@ def convert(
         raise ConfigError(f"unknown output format {to!r}. Available: {', '.join(SOURCE_TYPES)}.")
     for size in (prebatch, *sizes.values()):
         if size < 1 or (size > 1 and to != TFRECORD):
-            raise ConfigError(
-                f"prebatch is {size}, expected at least 1, or exactly 1 for formats other than {TFRECORD}."
-            )
+            raise ConfigError(f"prebatch is {size}, expected 1 or more for {TFRECORD} and exactly 1 for other formats.")
     refuse_foreign(output, KIND)
     data = PreparedData.load(prepared)
     spec, manifest = data.spec, data.manifest

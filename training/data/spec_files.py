@@ -176,7 +176,7 @@ def _tfrecord(
 ) -> Iterator[tuple[float, pa.Table]]:
     if (counting := counting_feature(features)) is None:
         raise SpecError(
-            f"{place} contains only lists, so the number of rows in a TFRecord is unknown. Add a column of "
+            f"{place} contains only lists, so the number of rows in a TFRecord cannot be determined. Add a column of "
             "single values, such as the label."
         )
     require("tensorflow", feature=f"reading {path}", extra="cpu")

@@ -42,7 +42,7 @@ def accuracy(rows: ScoredRows) -> float:
 
 
 def macro_f1(rows: ScoredRows) -> float:
-    """Return the macro-averaged F1. A class's F1 is 2 · correct rows / (rows of the class + rows predicted as it).
+    """Return the macro-averaged F1. A class's F1 is 2 · true positives / (actual + predicted rows).
 
     Classes without any such rows are ignored.
     """
@@ -123,7 +123,7 @@ def calibration_error(rows: ScoredRows) -> float:
 
 
 def gauc(rows: ScoredRows) -> float:
-    """Return the mean AUC of the groups, weighted by their numbers of rows. Groups with a single class are omitted.
+    """Return the mean AUC over groups, weighted by row count. Groups with a single class are omitted.
 
     This is the grouped AUC of Zhou et al. 2018 ("Deep Interest Network for Click-Through Rate Prediction"). With users
     as groups, it measures how well items are ordered *for one user*. Ties count half, as in `auc`.

@@ -1,4 +1,4 @@
-"""Loading of ONNX models for MLflow."""
+"""ONNX model loading for MLflow."""
 
 from typing import Any
 

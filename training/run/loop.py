@@ -45,7 +45,7 @@ class OpenData:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """The number of epochs of a fit, and when and on which split it is evaluated.
+    """How many epochs to train, and when and on which split to evaluate.
 
     Attributes:
         epochs: maximum number of epochs.

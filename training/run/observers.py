@@ -1,4 +1,4 @@
-"""Observers of a run: throughput, metrics over time in MLflow and TensorBoard, and a profile.
+"""Observers that measure a run's throughput, log its metrics to MLflow and TensorBoard, and profile it.
 
 TensorBoard is imported only when used, and its scalars need neither TensorFlow nor PyTorch.
 """

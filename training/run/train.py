@@ -266,7 +266,7 @@ def _checked(
     all_metrics()  # fail now, not after the first epoch, if a package's metric cannot be loaded
     if session.device == "cuda" and not job.trainer_type.sees_gpu():
         raise ConfigError(
-            f"device is 'cuda', but {framework.name} finds no GPU. Omit device, or run nvidia-smi and check that this "
+            f"device is 'cuda', but {framework.name} finds no GPU. Omit device, or run nvidia-smi and check that your "
             f"{framework.name} was built with CUDA."
         )
     if session.device == "cpu" and job.trainer_type.sees_gpu():

@@ -290,7 +290,7 @@ class _Network:
 
 
 class _Average:
-    """A running average of the weights. An update reads all weights, including tables."""
+    """A running average of the weights. An update reads all weights, including embedding tables."""
 
     def __init__(self, variables: list[Any]) -> None:
         self._weights = variables

@@ -26,7 +26,7 @@ def check_size(num_rows: int, seed: int) -> None:
 def long_tailed_counts(
     num_rows: int, num_users: int, rng: np.random.Generator, *, least: int, sd: float, most_over_mean: float
 ) -> npt.NDArray[np.int64]:
-    """Sample the number of rows of each user. Each user has at least `least` rows, and the counts sum to `num_rows`.
+    """Sample a row count for each user. Every count is at least `least`, and the counts sum to `num_rows`.
 
     `sd` is the standard deviation of the logarithm of the rows beyond the minimum. The tail ends at a multiple of the
     mean, so that no user has most of the catalog.

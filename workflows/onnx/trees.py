@@ -41,7 +41,7 @@ def by_depth(nodes: Sequence[TreeNode], num_features: int) -> tuple[TreeNode, ..
         node = nodes[place]
         if node.mode != LEAF:
             if not 0 <= node.feature < num_features:
-                raise ValueError(f"a split compares feature {node.feature}, but there are {num_features} features")
+                raise ValueError(f"a split uses feature {node.feature}, but the model has {num_features} features")
             if depth >= MAX_DEPTH:
                 raise ValueError(f"a tree is deeper than {MAX_DEPTH} splits")
             places += [node.left, node.right]

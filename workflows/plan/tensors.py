@@ -39,7 +39,7 @@ class CandidatePlan:
             raise LoweringError("rows with candidates require a compiled workflow. Omit --uncompiled.")
         single = [spec.name for spec in plan.inputs if spec.width is None]
         if wrong := sorted(set(candidates) - set(single)):
-            raise LoweringError(f"candidates {wrong} are not raw columns of single values. Available: {single}.")
+            raise LoweringError(f"candidates {wrong} are not single-valued raw columns. Available: {single}.")
         many = frozenset(candidates)
         return cls(plan=plan, candidates=many, made_of_candidates=tuple(_checked_outputs(plan, many)))
 

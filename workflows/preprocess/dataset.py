@@ -24,7 +24,7 @@ class Generator(Protocol):
     def __call__(
         self, directory: Path, *, num_rows: int, seed: int, cardinality_scale: float, progress: Progress
     ) -> object:
-        """Write raw files to `directory`, and `truth.json`, which contains the highest achievable AUC as `best_auc`.
+        """Write raw files and `truth.json` to `directory`. The latter has the highest achievable AUC as `best_auc`.
 
         `cardinality_scale` multiplies the number of distinct ids.
         """

@@ -194,7 +194,7 @@ class _Columns:
         histories = [name.removesuffix(TARGET_SUFFIX) + HISTORY_SUFFIX for name in targets]
         if missing := [name for name in histories if name not in columns]:
             raise SpecError(
-                f"the graph outputs {list(columns)} but not {missing}, and a history requires every item feature."
+                f"the graph outputs {list(columns)} but not {missing}. A history requires all item features."
             )
         users = [name for name in columns if name not in {*targets, *histories}]
         self._ids = ids

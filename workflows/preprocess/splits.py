@@ -69,7 +69,8 @@ def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
     begin = float(kept[min(_num_train(len(kept), valid_share), len(kept) - 1)])
     if not kept[0] < begin:
         raise ConfigError(
-            f"{time!r} has the same value in at least {1 - valid_share:.0%} of the rows, so no time can separate them. "
+            f"{time!r} has the same value in at least {1 - valid_share:.0%} of the rows, so no cutoff time can split "
+            "them. "
             "Split at random, or use another valid_share."
         )
     return begin

@@ -53,7 +53,7 @@ _GROUPS_PER_PARTITION = 2
 
 
 class TabularPreprocessor:
-    """The `Encoding` that splits raw rows and encodes each split file by file."""
+    """The `Encoding` that splits raw rows, then encodes each split one file at a time."""
 
     def __init__(self, dataset: Dataset, raw: RawData, config: RowsConfig) -> None:
         self._dataset, self._raw, self._config = dataset, raw, config

@@ -1,4 +1,4 @@
-"""Casts of Arrow columns to numbers, strings, or lists of them, shared by `prepare`, the server and its clients.
+"""Functions that cast Arrow columns to numbers, strings or lists, shared by `prepare`, the server and its clients.
 
     boolean                           0 and 1, int64
     decimal                           float64

@@ -137,7 +137,7 @@ class SpecFile:
                 if name in owners:
                     raise SpecError(
                         f"{place}[{number}].features: {name!r} is already in chunk [{owners[name]}]. List each "
-                        "feature once, in one chunk of a mapping."
+                        "feature in only one chunk."
                     )
                 owners[name] = number
         if missing := [name for name in names if name not in owners]:

@@ -92,7 +92,7 @@ class _PositionedPasses(_Passes):
         if state.get("times") != self._times:
             raise ConfigError(
                 f"the checkpoint was saved with {state.get('times', 1)} passes per epoch, but this run has "
-                f"{self._times}. Pass the same --repeat_count as before, or start a new run."
+                f"{self._times}. Use the same --repeat_count as before, or start a new run."
             )
         done, batch = divmod(state["batch"], len(self._batches))
         self._batches.load_state_dict({**state, "epoch": state["epoch"] * self._times + done, "batch": batch})

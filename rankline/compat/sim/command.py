@@ -1,4 +1,4 @@
-"""The command `sim`, which reimplements `main.py` of NVIDIA's SIM with Rankline's training code."""
+"""The `sim` command, which reimplements `main.py` of NVIDIA's SIM with Rankline's training code."""
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping

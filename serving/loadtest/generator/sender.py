@@ -1,4 +1,4 @@
-"""The send loop of a client process. It sends requests in a closed or open loop (on a schedule), and counts responses.
+"""The send loop of a client process, which sends requests in a closed loop or on a schedule and counts responses.
 
 In an open loop, latency counts from the time a request was due, whether it could be sent or not. A stalling server is
 thus charged for all requests that wait in the meantime, as it would be by users; a closed loop would send nothing in

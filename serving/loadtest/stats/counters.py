@@ -209,9 +209,7 @@ class Windows:
 
 
 def _agree(windows: Sequence[Sequence[SliceRecord]], tolerance: float) -> bool:
-    """Whether the throughputs of all windows, and also their median latencies, differ by at most `tolerance` relative
-    to the lowest value.
-    """
+    """Whether throughput and median latency each vary by at most `tolerance` across windows, relative to the lowest."""
     wholes = [SliceRecord.merged(slices) for slices in windows]
     rates_per_s = [whole.num_answered / (len(slices) * SLICE_S) for whole, slices in zip(wholes, windows, strict=True)]
     medians_ns = [whole.latency.at_rank(math.ceil(whole.latency.total / 2)) for whole in wholes]

@@ -17,7 +17,7 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric that is computed for each load.
+    """A metric computed for each load level.
 
     Attributes:
         name: name in JSON, CSV and MLflow, such as p50_ms or rows_per_s. It ends with the unit. Metrics in ms are

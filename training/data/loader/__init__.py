@@ -1,1 +1,1 @@
-"""Streaming of Parquet files as batches: a framework-independent core and a loader for each framework."""
+"""Data loaders: a framework-independent core, and loaders for each framework."""

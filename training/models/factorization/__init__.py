@@ -71,6 +71,6 @@ class EASEConfig(TablesConfig):
         check_not_negative(self, "recency")
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
-        """Include the memory of the square float64 matrix over items or users, whichever is smaller."""
+        """Add the memory for the square float64 matrix of items or of users, whichever is smaller."""
         num_ids = [feature.embedding_shape[0] for feature in spec.categorical if not feature.is_list]
         return {**super().num_weights(spec), "max_items": 2 * min(self.max_items, *num_ids) ** 2}

@@ -1,4 +1,4 @@
-"""LightGBM forests, one per head, over one matrix of features."""
+"""LightGBM forests, one per head, that share one feature matrix."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

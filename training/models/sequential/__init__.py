@@ -13,7 +13,7 @@ SOFT, HARD = SEARCHES = ("soft", "hard")
 
 @dataclass(frozen=True, kw_only=True)
 class DINConfig(SequentialConfig):
-    """Config for DIN: attention of the candidate over the whole history."""
+    """Config for DIN, in which the candidate attends to the whole history."""
 
     name: ClassVar[str] = "din"
     network: ClassVar[str] = "rankline.training.models.sequential.network:build_din"
@@ -21,7 +21,7 @@ class DINConfig(SequentialConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionConfig(SequentialConfig):
-    """Base config of models whose interests evolve over the latest items, as in DIEN.
+    """Base config for models of how a user's interests evolve over the latest items, as in DIEN.
 
     Attributes:
         short_history: number of latest items in the short history; earlier items are the long history.

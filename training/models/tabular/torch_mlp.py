@@ -158,7 +158,7 @@ def _activated(head: Head, logit: torch.Tensor) -> torch.Tensor:
 
 
 def _row_losses(head: Head, labels: torch.Tensor, logit: torch.Tensor) -> torch.Tensor:
-    """Return per-row losses (N,) for labels (N,) and logits of shape (N,), or (N, C) for C classes."""
+    """Return the loss of each row, of shape (N,), for labels (N,) and logits (N,), or (N, C) for C classes."""
     if head.task == BINARY:
         return functional.binary_cross_entropy_with_logits(logit, labels, reduction="none")
     if head.task == MULTICLASS:

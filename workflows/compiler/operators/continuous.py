@@ -136,7 +136,7 @@ def lower_bucketize(op: ops.Bucketize, selector: nvt.ColumnSelector, columns: Co
 
 
 def lower_reduce_dtype_size(op: ops.ReduceDtypeSize, _selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Cast each column to the smallest dtype that could represent its values when the workflow was fitted."""
+    """Cast each column to the smallest dtype that can hold the values seen when the workflow was fitted."""
     lowered = dict(columns)
     for name, dtype in op.dtypes.items():
         if np.dtype(dtype.to_numpy) != object:

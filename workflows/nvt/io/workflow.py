@@ -62,7 +62,7 @@ def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
 
 
 def _name_files_alike(operator: Any, directory: str) -> None:
-    """Replace the directory in an operator's file paths with `_SAVED_IN`, which loading replaces in turn."""
+    """Replace the directory in an operator's file paths with the placeholder `_SAVED_IN`."""
     for kind, attribute in _FILES.items():
         if isinstance(operator, kind):
             files = getattr(operator, attribute)

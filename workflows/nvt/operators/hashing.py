@@ -86,8 +86,8 @@ def with_stable_hashes(workflow: nvt.Workflow) -> nvt.Workflow:
         if _depends_on_position(node.op):
             if isinstance(node.op, ops.Categorify) and (groups := _groups(node)):
                 raise ConfigError(
-                    f"Categorify with num_buckets got column groups {groups}, for which NVTabular includes the "
-                    "row position in the hash of unseen combinations. Omit num_buckets, or encode each column alone."
+                    f"Categorify with num_buckets does not support the column groups {groups}, because NVTabular "
+                    "hashes unseen combinations with their row position. Omit num_buckets, or encode each column alone."
                 )
             node.op = _stable(node.op)
     return stable

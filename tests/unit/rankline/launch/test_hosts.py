@@ -28,7 +28,7 @@ def test_hosts_have_room_for_one_worker_unless_they_say_so() -> None:
 
 @pytest.mark.parametrize("text", ["", "a:0", "a:x", ":2", "a:1,a:2", "-oProxyCommand=id", "$(id)", "a b"])
 def test_text_that_is_no_host_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"expected NAME:NUMBER, with no name repeated\."):
+    with pytest.raises(ConfigError, match=r"expected NAME:NUMBER\. Each name may appear only once\."):
         parse_hosts(text.split(","))
 
 

@@ -189,7 +189,7 @@ def test_ranking_takes_a_single_column_without_its_name(candidates: Any) -> None
             r"model 'm' accepts only one candidate per row\. Call predict with one row per "
             r"candidate",
         ),
-        (ROW, ["a"], BOTH, r"candidates have type list, expected a mapping from \['item', 'price'\] to columns"),
+        (ROW, ["a"], BOTH, r"candidates have type list, expected a mapping with the columns \['item', 'price'\]"),
         (ROW, {"item": ["a", "b"], "price": [1.0]}, BOTH, r"columns differ in length: {'item': 2, 'price': 1}"),
         (ROW | {"item": "a"}, ["a"], ITEM, r"the row contains \['item'\], which belong to the candidates"),
         ([1], ["a"], ITEM, "the row is a list, expected a mapping from names to values"),

@@ -278,7 +278,7 @@ NUMBERS = "learner_model_param"
     [
         ((*TREE, "left_children", 0), 999, "refers to node 999"),
         ((*TREE, "right_children", 0), 0, "two parents"),
-        ((*TREE, "split_indices", 0), 4, "compares feature 4, but there are 4"),
+        ((*TREE, "split_indices", 0), 4, "uses feature 4, but the model has 4"),
         ((*TREE, "split_conditions", 0), float("nan"), "not a number"),
         ((*TREE, "split_conditions", 0), "a", "'a'"),
         ((*TREE,), {}, "no 'tree_param'"),
@@ -319,7 +319,7 @@ def test_xgboost_file_of_many_features_without_names_is_refused(one_tree: xgboos
     [
         (r"^left_child=\S+", "left_child=77", "refers to node 77"),
         (r"^right_child=\S+", "right_child=0", "two parents"),
-        (r"^split_feature=\S+", "split_feature=4", "compares feature 4, but there are 4"),
+        (r"^split_feature=\S+", "split_feature=4", "uses feature 4, but the model has 4"),
         (r"^threshold=\S+", "threshold=nan", "not a number"),
         (r"^threshold=\S+", "threshold=four", "'four'"),
         (r"^(right_child=.*) \S+$", r"\1 9", "refers to node 9, but there are 7 splits and 8 leaves"),

@@ -175,8 +175,8 @@ def test_plan_supports_only_candidates_or_none() -> None:
     [
         ((MIXED,), ["item"], r"column 'both' combines \['item'\].*with \['user'\], which the candidates share"),
         ((TAGS,), ["item"], "column 'tags' is a list per candidate"),
-        ((), ["history"], r"candidates \['history'\] are not raw columns of single values. Available: \['user', 'it"),
-        ((), ["items"], r"candidates \['items'\] are not raw columns"),
+        ((), ["history"], r"candidates \['history'\] are not single-valued raw columns. Available: \['user', 'it"),
+        ((), ["items"], r"candidates \['items'\] are not single-valued raw columns"),
     ],
 )
 def test_column_that_is_not_of_a_candidate_is_refused(

@@ -168,7 +168,7 @@ def test_stream_in_any_order_is_split_by_its_times():
     assert sorted(parts["valid"]["time"].to_pylist()) == list(range(700, 1_000))
     assert parts["train"]["time"].null_count == 5
     same = stream_of(pa.table({"time": [3] * 50}))
-    with pytest.raises(ConfigError, match="no time can separate them"):
+    with pytest.raises(ConfigError, match="no cutoff time can split them"):
         parts_of(same, RowsConfig(split="time"), time="time")
 
 

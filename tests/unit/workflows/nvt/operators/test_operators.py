@@ -343,7 +343,7 @@ def test_graph_is_replaced_before_it_is_fitted_too() -> None:
 def test_hashed_combinations_are_refused() -> None:
     with quiet_nvtabular():
         workflow = nvt.Workflow([["word", "key"]] >> ops.Categorify(encode_type="combo", num_buckets=5, max_size=8))
-    with pytest.raises(ConfigError, match=r"column groups \[\['word', 'key'\]\].*combinations\. Omit num_buckets"):
+    with pytest.raises(ConfigError, match=r"column groups \[\['word', 'key'\]\].*row position\. Omit num_buckets"):
         with_stable_hashes(workflow)
 
 
