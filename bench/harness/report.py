@@ -78,6 +78,8 @@ _ASKED: Mapping[str, Mapping[str, str]] = {
         "peak_memory_over_buffer": "≤ 3",
         "first_batch_s": "≤ 0.5",
         "scale_spread": "≤ 0.15",
+        "memory_over_parquet": "≥ 0.9",
+        "keras3_fit_over_dataset": "≥ 0.95",
     },
     "training": {"vs_step_alone": "≥ 0.95", "vs_seed_path": "≥ 5"},
     "training-criteo-dlrm": {

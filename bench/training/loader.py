@@ -1,7 +1,9 @@
 """loader: Rankline's loader against merlin-dataloader, the native TFRecord path, and decoding with Arrow alone.
 
 All sides read the same rows from the page cache, in turns; metrics are medians over the repeats. The loaders return
-shuffled tensors. A slow side is stopped after some seconds, with the rate reached so far.
+shuffled tensors. A slow side is stopped after some seconds, with the rate reached so far. A Dataset in memory has the
+rows of the smallest files. Keras 3 trains a model of two weights on one id column, from the loader and from its
+`tf.data.Dataset`.
 
 With `--device`: tensors on a device, with Rankline's loader, a plain PyTorch `DataLoader`, and copies alone. The plain
 loader has all columns in memory as tensors, and samples, collates and pins rows with PyTorch's defaults, as most people
@@ -28,7 +30,7 @@ from bench.harness.report import Report, Turn, median_ratio, medians, scratch_di
 from bench.harness.synthetic_rows import write_rows
 from rankline.training.data.loader.torch import DLDataLoader, TorchAsyncItr, existing_device
 from rankline.workflows.core.errors import DataError
-from rankline.workflows.nvt.compat import quiet_nvtabular
+from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
 if TYPE_CHECKING:  # TensorFlow is optional with --device
@@ -38,6 +40,7 @@ if TYPE_CHECKING:  # TensorFlow is optional with --device
 SIZES = (1_000_000, 10_000_000, 50_000_000)  # rows; all sides read the second size
 BATCH_SIZE = 32_768
 BYTES_PER_ROW = 48  # as arrays
+IN_MEMORY = "rankline, Dataset in memory"
 
 
 def run(
@@ -53,6 +56,7 @@ def run(
     from bench.peers.native import notebook_dataset
     from rankline.training.data.loader.tfrecord import write_tfrecords
 
+    small = sizes[0]
     buffer_bytes = usual * BYTES_PER_ROW // 10
     with scratch_directory() as directory:
         specs = {size: write_rows(directory / str(size), size) for size in sizes}
@@ -70,6 +74,9 @@ def run(
                 for size in sizes
                 if size != usual
             },
+            IN_MEMORY: partial(_steady_rate, _keras(_in_memory(paths[small]), specs[small]), max(1, usual // small)),
+            "keras 3, fit(loader)": partial(_keras3_rate, files, spec, lambda loader: loader),
+            "keras 3, fit(dataset)": partial(_keras3_rate, files, spec, lambda loader: loader.as_dataset()),
             "rankline, torch": lambda: rate(_torch(files, spec)),
             "merlin-dataloader": lambda: rate(_merlin(files)),
             "TFRecord, notebook": lambda: rate(notebook_dataset(records, spec, BATCH_SIZE)),
@@ -86,6 +93,8 @@ def run(
         "vs_tfrecord": median_ratio(rates, "rankline", "TFRecord, notebook"),
         "vs_tfrecord_tuned": median_ratio(rates, "rankline", "TFRecord, tuned"),
         "vs_arrow_decode": median_ratio(rates, "rankline", "arrow decode"),
+        "memory_over_parquet": median_ratio(rates, IN_MEMORY, _of_size(small)),
+        "keras3_fit_over_dataset": median_ratio(rates, "keras 3, fit(loader)", "keras 3, fit(dataset)"),
         "peak_memory_over_buffer": statistics.median(peaks) / buffer_bytes,
         "first_batch_s": statistics.median(first),
         "scale_spread": (max(by_size) - min(by_size)) / max(by_size),
@@ -97,14 +106,37 @@ def _categorical(spec: FeatureSpec) -> list[str]:
     return [feature.name for feature in spec.categorical]
 
 
-def _keras(paths: Sequence[Path], spec: FeatureSpec, **options: Any) -> "KerasSequenceLoader":
+def _keras(data: Any, spec: FeatureSpec) -> "KerasSequenceLoader":
     from rankline.training.data.loader.tensorflow import KerasSequenceLoader
 
-    return KerasSequenceLoader(paths, BATCH_SIZE, [spec.label.name], cat_names=_categorical(spec), **options)
+    return KerasSequenceLoader(data, BATCH_SIZE, [spec.label.name], cat_names=_categorical(spec), cont_names=None)
 
 
 def _torch(paths: Sequence[Path], spec: FeatureSpec) -> TorchAsyncItr:
-    return TorchAsyncItr(paths, cats=_categorical(spec), labels=[spec.label.name], batch_size=BATCH_SIZE)
+    return TorchAsyncItr(paths, _categorical(spec), None, [spec.label.name], BATCH_SIZE, shuffle=True)
+
+
+def _in_memory(paths: Sequence[Path]) -> Any:
+    with quiet_nvtabular():
+        return nvt.Dataset(pq.read_table(list(paths)).to_pandas())
+
+
+def _keras3_rate(paths: Sequence[Path], spec: FeatureSpec, data_of: Callable[["KerasSequenceLoader"], Any]) -> float:
+    """Return the rows per second of an epoch of `fit`, after some steps that compile the model."""
+    import keras
+
+    from rankline.training.data.loader.tensorflow import KerasSequenceLoader
+
+    name = _categorical(spec)[0]
+    loader = KerasSequenceLoader(paths, BATCH_SIZE, [spec.label.name], cat_names=[name], cont_names=None)
+    ids = keras.Input((1,), name=name, dtype="int64")
+    model = keras.Model({name: ids}, keras.layers.Dense(1)(keras.ops.cast(ids, "float32")))
+    model.compile("sgd", "mse")
+    data = data_of(loader)
+    model.fit(data, steps_per_epoch=2, shuffle=False, verbose=0)  # Keras warns of shuffling a Dataset
+    begin = time.perf_counter()
+    model.fit(data, shuffle=False, verbose=0)
+    return loader.num_rows / (time.perf_counter() - begin)
 
 
 def _tfrecord(paths: Sequence[Path], spec: FeatureSpec) -> "TFRecordLoader":
@@ -222,7 +254,7 @@ def _columns(files: Sequence[Path], names: Sequence[str]) -> list[torch.Tensor]:
 
 
 def _ours(files: Sequence[Path], names: list[str], label: str, device: torch.device) -> Iterable[Any]:
-    rows = TorchAsyncItr(files, cats=names, labels=[label], batch_size=BATCH_SIZE)
+    rows = TorchAsyncItr(files, names, None, [label], BATCH_SIZE, shuffle=True)
     return DLDataLoader(rows, pin_memory=True, device=device)
 
 

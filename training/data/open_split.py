@@ -15,11 +15,11 @@ from rankline.workflows.schema.tensor_names import NNZS, VALUES
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rankline.training.data.loader.epochs import ParquetLoader
+    from rankline.training.data.loader.epochs import BatchLoader
     from rankline.training.data.loader.tensorflow import KerasSequenceLoader
     from rankline.training.data.loader.tfrecord import TFRecordLoader
 
-L = TypeVar("L", bound="ParquetLoader[Any] | TFRecordLoader")
+L = TypeVar("L", bound="BatchLoader[Any] | TFRecordLoader")
 
 
 def tensorflow_loader(

@@ -1,6 +1,6 @@
 """Trainers of models that need all rows at once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.loader.columns import Column
-from rankline.training.data.loader.epochs import ParquetLoader
+from rankline.training.data.loader.epochs import BatchLoader, Reading
 from rankline.training.data.loader.files import ParquetFiles
 from rankline.training.data.loader.stream import Batch, StreamOptions
 from rankline.training.data.open_split import check_parquet, parquet_split
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class ArrayLoader(ParquetLoader[tuple[dict[str, Column], Array]]):
+class ArrayLoader(BatchLoader[tuple[dict[str, Column], Array]]):
     """A loader of prepared Parquet files that yields batches of NumPy arrays.
 
     A batch is `(inputs, labels)`. `inputs` maps names to ids int64 (N,), numbers float32 (N,) or lists (`Ragged`).
@@ -37,13 +37,9 @@ class ArrayLoader(ParquetLoader[tuple[dict[str, Column], Array]]):
         )
         self._set_up(files, batch_size, cats, conts, self._labels, options, stack_labels=len(self._labels) > 1)
 
-    def __iter__(self) -> Iterator[tuple[dict[str, Column], Array]]:
-        """Iterate over the next epoch, or over the remainder of the interrupted one after `load_state_dict`."""
-        return iter(self._epochs)
-
-    def _tensors(self, batch: Batch) -> tuple[dict[str, Column], Array]:
+    def _tensors(self, reading: Reading, batch: Batch) -> tuple[dict[str, Column], Array]:
         labels = [np.asarray(batch[name]) for name in self._labels]
-        inputs = {name: batch[name] for name in self._input_names}
+        inputs = {name: batch[name] for name in reading.input_names}
         return inputs, labels[0] if len(labels) == 1 else np.stack(labels, axis=1)
 
 

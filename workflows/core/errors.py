@@ -1,7 +1,8 @@
 """Exceptions for problems that a user can cause and fix.
 
 A message states what was received, what was expected and what to do, in one or two lines. The command line prints it
-without a traceback and exits with status 1.
+without a traceback and exits with status 1. The errors also derive from the built-in exception for their kind, so that
+`except ValueError` catches a wrong option.
 """
 
 import re
@@ -37,15 +38,19 @@ class RanklineError(Exception):
         super().__init__("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in once))
 
 
-class DataError(RanklineError):
+class DataError(RanklineError, ValueError):
     """Raw rows or files do not match what was expected."""
+
+
+class MissingFilesError(DataError, FileNotFoundError):
+    """Files of data do not exist."""
 
 
 class DownloadError(DataError):
     """A dataset could not be downloaded completely."""
 
 
-class SpecError(RanklineError):
+class SpecError(RanklineError, ValueError):
     """A feature spec is invalid or does not match the data."""
 
 
@@ -53,11 +58,15 @@ class ArtifactError(RanklineError):
     """A file or directory is missing, damaged, or belongs to another artifact."""
 
 
-class ConfigError(RanklineError):
+class ConfigError(RanklineError, ValueError):
     """An option is out of range, or options contradict each other."""
 
 
-class MissingExtraError(RanklineError):
+class ArgumentError(ConfigError, TypeError):
+    """An argument is unknown, or has a type that is not supported."""
+
+
+class MissingExtraError(RanklineError, ImportError):
     """A feature needs an optional dependency that is not installed.
 
     Args:

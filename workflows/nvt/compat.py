@@ -32,6 +32,7 @@ from google.protobuf import descriptor  # noqa: F401  # before Merlin, so that t
 
 from rankline.workflows.core.errors import PINNED
 from rankline.workflows.core.optional_packages import LoadHook, require, stand_ins
+from rankline.workflows.nvt import dask_options  # noqa: F401  # before Dask's DataFrames
 
 require("nvtabular", feature="an NVTabular workflow", extra=PINNED)
 
@@ -82,10 +83,6 @@ def _load_with_dtypes(load: Callable[[ModuleType], object], module: ModuleType) 
         columns = import_module(f"merlin.table.{framework}_column")
         setattr(columns, _IN_COLUMNS[framework], getattr(module, framework))
 
-
-# Adjustments of current Dask versions for Merlin 23.8: DataFrames without query planning, strings as Python objects, a
-# function at its former location, and a sort that ignores `divisions` (of `split_out`), as it used to.
-dask.config.set({"dataframe.query-planning": False, "dataframe.convert-string": False})
 
 # NVTabular sorts values by frequency and uses the position as id. NumPy's default sort orders ties differently between
 # versions and CPUs; a stable sort keeps ties in the order of the values.

@@ -29,10 +29,7 @@ class OnlineWorkflow:
 
     def __init__(self, workflow: nvt.Workflow, keep: Sequence[str] = ()) -> None:
         if not isinstance(workflow, nvt.Workflow):
-            raise ConfigError(
-                f"map() got a {type(workflow).__name__}, expected a fitted nvtabular.Workflow. To apply a function "
-                "to batches, use as_dataset().map with TensorFlow or collate_fn of DLDataLoader with PyTorch."
-            )
+            raise ConfigError(f"map() got a {type(workflow).__name__}, expected a fitted nvtabular.Workflow.")
         if workflow.output_schema is None:
             raise ConfigError("the workflow is not fitted. Call workflow.fit(dataset) first, or load a saved one.")
         reject_kfold(workflow)

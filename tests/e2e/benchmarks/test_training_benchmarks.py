@@ -31,9 +31,11 @@ def test_loader_benchmark() -> None:
     sides = ["rankline", "rankline, 40,000 rows", "rankline, 220,000 rows"]
     peers = ["merlin-dataloader", "TFRecord, notebook", "TFRecord, tuned"]
     ratios = ["vs_merlin", "vs_tfrecord", "vs_tfrecord_tuned", "vs_arrow_decode"]
+    ratios += ["memory_over_parquet", "keras3_fit_over_dataset"]
+    others = [loader.IN_MEMORY, "keras 3, fit(loader)", "keras 3, fit(dataset)", "rankline, torch"]
     check_report(
         report,
-        sides=["arrow decode", *sides, "rankline, torch", *peers],
+        sides=["arrow decode", *sides, *others, *peers],
         ratios=[*ratios, "peak_memory_over_buffer", "first_batch_s", "scale_spread"],
     )
     by_size = [report.results[side]["rows_per_s"] for side in sides]

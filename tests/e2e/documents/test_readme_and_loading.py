@@ -13,10 +13,12 @@ import pytest
 from rankline.serving.export.config import ExportConfig
 from rankline.training.models.config import StepConfig
 from rankline.training.models.tabular import MLPConfig
+from rankline.workflows.nvt.compat import quiet_nvtabular
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 from tests.harness.commands.command_line import commands, started, typed
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "guide" / "loading.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[3]
+DOCUMENT = (ROOT / "docs" / "guide" / "loading.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 COMMANDS = commands(DOCUMENT)
 
@@ -62,13 +64,24 @@ def test_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert tuple(names["begins"].shape)[1:] == (1,)
 
 
+def test_python_for_those_who_move_runs_as_it_stands(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    moving = (ROOT / "docs" / "guide" / "moving.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    with quiet_nvtabular():
+        for example in re.findall(r"```python\n(.*?)```", moving, re.DOTALL):
+            exec(compile(example, "docs/guide/moving.md", "exec"), names)
+    assert capsys.readouterr().out == "(2,) (2,)\n" * 2 + "torch.Size([2, 1]) torch.Size([2])\n" * 2
+
+
 def test_commands_run(tmp_path: Path) -> None:
     assert len(COMMANDS) == 3
     for command in ("rankline prepare movielens --rows 5000", *COMMANDS):
         typed(f"{command} --epochs 1" if "train" in command else command, tmp_path)
 
 
-ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SERVING = (ROOT / "docs" / "guide" / "serving.md").read_text(encoding="utf-8")
 

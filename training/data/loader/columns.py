@@ -31,15 +31,27 @@ def arrow_schema(features: Iterable[Feature]) -> pa.Schema:
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    value = kind.value_type if _is_list(kind) or pa.types.is_fixed_size_list(kind) else kind
-    return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value))
+    """Whether the values are numbers, in lists of any depth."""
+    while is_any_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Whether a row has a list of lists."""
+    return is_any_list(kind) and is_any_list(kind.value_type)
+
+
+def is_any_list(kind: pa.DataType) -> bool:
+    return _is_list(kind) or bool(pa.types.is_fixed_size_list(kind))
 
 
 def num_nulls(column: pa.ChunkedArray) -> int:
     """Return the number of null rows plus null list elements."""
-    count = int(column.null_count)
-    if _is_list(column.type) or pa.types.is_fixed_size_list(column.type):
-        count += sum(int(chunk.flatten().null_count) for chunk in column.iterchunks())
+    count, chunks = int(column.null_count), column.chunks
+    while chunks and is_any_list(chunks[0].type):
+        chunks = [chunk.flatten() for chunk in chunks]
+        count += sum(int(chunk.null_count) for chunk in chunks)
     return count
 
 
@@ -179,6 +191,8 @@ def min_max(column: Column) -> tuple[Any, Any]:
 
 def _from_array(array: pa.Array) -> Column:
     kind = array.type
+    if is_nested(kind):
+        return _flat_lists(array)
     if pa.types.is_fixed_size_list(kind):
         return flat_of_arrow(array.flatten()).reshape(-1, kind.list_size)
     if not _is_list(kind):
@@ -187,6 +201,17 @@ def _from_array(array: pa.Array) -> Column:
         offsets = offsets_of(pc.list_value_length(array).to_numpy())
         array = pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten())
     return Ragged.of_arrow(array)
+
+
+def _flat_lists(array: pa.Array) -> Ragged:
+    """Join the inner lists of each row, so that a row is one list of all its values."""
+    inner = _from_array(array.flatten())
+    size = array.type.list_size if pa.types.is_fixed_size_list(array.type) else None
+    lengths = np.full(len(array), size) if size is not None else pc.list_value_length(array).to_numpy()
+    rows = offsets_of(lengths)
+    if isinstance(inner, Ragged):
+        return Ragged(values=inner.values, offsets=inner.offsets[rows])
+    return Ragged(values=inner.reshape(-1), offsets=rows * math.prod(inner.shape[1:]))
 
 
 def _is_list(kind: pa.DataType) -> bool:

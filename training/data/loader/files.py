@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from rankline.training.data.loader.columns import is_numeric
-from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.core.errors import DataError, MissingFilesError
 from rankline.workflows.core.formatting import natural_order
 from rankline.workflows.schema.feature_spec import Part
 
@@ -43,14 +44,71 @@ class _File:
         return self.name
 
 
-class ParquetFiles:
+class ColumnsError(DataError):
+    """A column is missing, or contains no numbers."""
+
+
+class Rows(ABC):
+    """Rows with the same columns, in row groups that are read one at a time.
+
+    Attributes:
+        schema: columns and types.
+        row_groups: number and size of each group, in order.
+    """
+
+    schema: pa.Schema
+    row_groups: tuple[RowGroup, ...]
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return what to call the rows in messages."""
+
+    @abstractmethod
+    def name(self, group: RowGroup) -> str:
+        """Return what to call the source of a row group in messages."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Return a hash that differs for other row groups, so that a saved position is only used with the same data."""
+
+    @abstractmethod
+    def decoded_bytes(self, group: RowGroup, columns: Sequence[str]) -> int:
+        """Estimate how many bytes the decoded `columns` of a row group take in memory."""
+
+    @abstractmethod
+    def statistics(self, group: RowGroup, column: str) -> tuple[Any, Any] | None:
+        """Return a range that includes all values of a row group, or None if it is unknown without reading them."""
+
+    @abstractmethod
+    def read(self, group: RowGroup, columns: Sequence[str], *, use_threads: bool) -> pa.Table: ...
+
+    @abstractmethod
+    def stream(
+        self, group: RowGroup, columns: Sequence[str], start: int, rows_at_once: int
+    ) -> Generator[pa.Table, None, None]:
+        """Yield a row group, starting at row `start`, as tables of `rows_at_once` rows that are decoded on demand."""
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        if missing := [name for name in columns if name not in self.schema.names]:
+            raise ColumnsError(f"{self} lacks the columns {missing}. Available: {self.schema.names}.")
+
+    def check_numeric(self, columns: Sequence[str]) -> None:
+        for name in columns:
+            kind = self.schema.field(name).type
+            if not is_numeric(kind):
+                raise ColumnsError(
+                    f"{self}: column {name!r} is {kind}, expected numbers or lists of numbers. Encode it when "
+                    "preparing the data, or while loading with map(workflow)."
+                )
+
+
+class ParquetFiles(Rows):
     """Parquet files with the same schema, local or on any fsspec file system. Opening them reads only their footers.
 
     Args:
         paths: one or several files, glob patterns or directories, local or remote ("s3://…"). A list keeps its order.
             The files of a pattern, and the `*.parquet` files of a directory and of its `key=value` subdirectories, are
-            read in natural order: part_2 before part_10. An object with `engine.paths`, such as `nvtabular.Dataset`,
-            works too.
+            read in natural order: part_2 before part_10.
         part: the rows to read; None for all.
     """
 
@@ -81,28 +139,19 @@ class ParquetFiles:
     def name(self, group: RowGroup) -> str:
         return self._files[group.file].name
 
-    def check_columns(self, columns: Sequence[str]) -> None:
-        missing = [name for name in columns if name not in self.schema.names]
-        for name in missing:
-            if any(f"/{name}=" in unquote(file.name) for file in self._files):
-                raise DataError(
-                    f"{self._files[0]}: {name!r} is a partition key, not a column of the file. Write {name!r} as a "
-                    "regular column instead of partitioning by it."
-                )
-        if missing:
-            raise DataError(f"{self._files[0]} lacks the columns {missing}. Available: {self.schema.names}.")
+    def __str__(self) -> str:
+        return self._files[0].name
 
-    def check_numeric(self, columns: Sequence[str]) -> None:
+    def check_columns(self, columns: Sequence[str]) -> None:
         for name in columns:
-            kind = self.schema.field(name).type
-            if not is_numeric(kind):
-                raise DataError(
-                    f"{self._files[0]}: column {name!r} is {kind}, expected numbers or lists of numbers. Encode "
-                    "it when preparing the data, or while loading with map(workflow)."
+            if name not in self.schema.names and any(f"/{name}=" in unquote(file.name) for file in self._files):
+                raise ColumnsError(
+                    f"{self}: {name!r} is a partition key, not a column of the file. Write {name!r} as a regular "
+                    "column instead of partitioning by it."
                 )
+        super().check_columns(columns)
 
     def decoded_bytes(self, group: RowGroup, columns: Sequence[str]) -> int:
-        """Estimate from the footer how many bytes the decoded `columns` of a row group take in memory."""
         footer = self._files[group.file].metadata.row_group(group.number)
         total = 0
         for name in columns:
@@ -125,7 +174,6 @@ class ParquetFiles:
     def stream(
         self, group: RowGroup, columns: Sequence[str], start: int, rows_at_once: int
     ) -> Generator[pa.Table, None, None]:
-        """Yield a row group, starting at row `start`, as tables of `rows_at_once` rows that are decoded on demand."""
         held: pa.Table | None = None
         skip, left = group.first_row + start, group.num_rows - start
         with self._opened(group, buffer_size=_STREAM_BUFFER_BYTES) as file:
@@ -156,7 +204,7 @@ class ParquetFiles:
             ):
                 yield file
         except FileNotFoundError:
-            raise DataError(
+            raise MissingFilesError(
                 f"{entry} was removed after the loader opened it. Restore it, or prepare the data again."
             ) from None
         except MemoryError:
@@ -168,49 +216,43 @@ class ParquetFiles:
             ) from None
 
 
-def expand(paths: Any) -> list[str]:
-    engine = getattr(paths, "engine", None)
-    if filters := getattr(engine, "filters", None):
-        raise ConfigError(
-            f"the dataset has filters {filters}, which loaders do not support. Write the filtered rows with "
-            "dataset.to_parquet(directory), and load that directory."
-        )
-    paths = getattr(engine, "paths", paths)
+def expand(paths: Any, suffix: str = ".parquet") -> list[str]:
+    """Return the files of paths, glob patterns and directories, where only names that end with `suffix` count."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    found = [file for path in given for file in _expand_one(os.fspath(path))]
+    found = [file for path in given for file in _expand_one(os.fspath(path), suffix)]
     if not found:
-        raise DataError(
-            f"no Parquet files found in {given}. Pass Parquet files, a directory that contains them, or a glob pattern."
+        raise MissingFilesError(
+            f"no {suffix} files found in {given}. Pass such files, a directory that contains them, or a glob pattern."
         )
     return found
 
 
-def _expand_one(path: str) -> list[str]:
+def _expand_one(path: str, suffix: str) -> list[str]:
     system, inner = fsspec.core.url_to_fs(path)
     if any(character in inner for character in "*?[") and not system.exists(inner):
         files = [file for file in system.glob(inner) if not system.isdir(file)]
     elif system.isdir(inner):
-        files = _data_files(system, inner)
+        files = _data_files(system, inner, suffix)
     else:
         files = [inner]
     found = sorted(files, key=natural_order)
     if not found:
-        raise DataError(
-            f"no Parquet files found at {path}. Pass Parquet files, a directory that contains them, or a glob pattern."
+        raise MissingFilesError(
+            f"no {suffix} files found at {path}. Pass such files, a directory that contains them, or a glob pattern."
         )
     return found if _is_local(path) else [str(system.unstrip_protocol(file)) for file in found]
 
 
-def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
-    """Return the Parquet files in a directory and its `key=value` Hive subdirectories, excluding hidden files."""
+def _data_files(system: fsspec.AbstractFileSystem, directory: str, suffix: str) -> list[str]:
+    """Return the data files in a directory and its `key=value` Hive subdirectories, excluding hidden files."""
     files: list[str] = []
     for entry in system.ls(directory, detail=True):
         name = PurePosixPath(entry["name"]).name
         if name.startswith((".", "_")):
             continue
         if entry["type"] == "directory" and "=" in name:
-            files += _data_files(system, entry["name"])
-        elif entry["type"] != "directory" and name.endswith(".parquet"):
+            files += _data_files(system, entry["name"], suffix)
+        elif entry["type"] != "directory" and name.endswith(suffix):
             files.append(entry["name"])
     return files
 
@@ -233,7 +275,7 @@ def _open(path: str) -> _File:
             metadata = pq.read_metadata(source)
         return _File(name=path, metadata=metadata, leaves=_leaves(metadata), stamp=_stamp(path))
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist. Expected a Parquet file of prepared data.") from None
+        raise MissingFilesError(f"{path} does not exist. Expected a Parquet file of prepared data.") from None
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a complete Parquet file ({error}). Prepare the data again.") from None
 

@@ -1,10 +1,11 @@
-"""Framework-independent streaming of Parquet files as shuffled batches, through Arrow.
+"""Framework-independent streaming of Parquet files or tables in memory as shuffled batches, through Arrow.
 
 Row groups are the unit of reading. Background threads decode row groups from different parts of the data and gather
 batches from row groups that are already decoded; the consumer only takes finished batches. Columns never become Python
 objects unless a workflow of `map` does so. `rankline.training.data.loader.schedule` defines the order of rows.
 """
 
+import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -19,16 +20,20 @@ import pyarrow as pa
 
 from rankline.training.data.loader import columns as arrays
 from rankline.training.data.loader.columns import Column
-from rankline.training.data.loader.files import ParquetFiles, RowGroup
+from rankline.training.data.loader.dataset import open_rows
+from rankline.training.data.loader.files import RowGroup
 from rankline.training.data.loader.memory import buffer_bytes
 from rankline.training.data.loader.schedule import BatchRun, Epoch, GroupRows, Schedule
 from rankline.training.data.loader.workers import Batch, Decoded, Streams, Workers
 from rankline.workflows.core.errors import ConfigError, DataError
 from rankline.workflows.schema.ragged import Ragged
 
-__all__ = ["Batch", "BatchStream", "Column", "StreamOptions", "Transform"]
+__all__ = ["Batch", "BatchStream", "Column", "OwnOptions", "StreamOptions", "Transform"]
 
 T = TypeVar("T")
+
+DEFAULT_PARTS_PER_CHUNK = 8
+DEFAULT_BUFFER_SIZE = 0.06
 
 # The block to gather from, the next one, and memory for decoding and for finished batches.
 _BLOCKS_IN_MEMORY = 4
@@ -64,16 +69,10 @@ class Transform(Protocol):
         """Return a table with the computed columns for the same rows. Called by one thread at a time."""
 
 
-class StreamOptions(TypedDict, total=False):
-    """Options of `BatchStream` that every loader accepts. See `BatchStream` for their meanings and defaults."""
+class OwnOptions(TypedDict, total=False):
+    """Options of `BatchStream` that NVTabular's loaders lack. See `BatchStream` for their meanings and defaults."""
 
-    shuffle: bool
     seed: int
-    parts_per_chunk: int
-    buffer_size: float | str
-    drop_last: bool
-    global_rank: int
-    global_size: int
     pad: bool
     fill_nulls: Mapping[str, float]
     cardinalities: Mapping[str, int]
@@ -83,11 +82,23 @@ class StreamOptions(TypedDict, total=False):
     bucket_by: str | None
 
 
+class StreamOptions(OwnOptions, total=False):
+    """Options of `BatchStream` that every loader accepts."""
+
+    shuffle: bool
+    parts_per_chunk: int
+    buffer_size: float | str
+    drop_last: bool
+    global_rank: int
+    global_size: int
+
+
 class BatchStream:
-    """A stream of batches from Parquet files. By default, each epoch contains every row exactly once.
+    """A stream of batches from files or tables in memory. By default, each epoch contains every row exactly once.
 
     Args:
-        paths: files, globs or directories, local or on any fsspec file system; or `ParquetFiles`.
+        data: files, globs or directories, local or on any fsspec file system; a Merlin dataset; or a DataFrame (see
+            `open_rows`).
         columns: the columns of a batch: numbers, or lists of numbers.
         batch_size: rows per batch; only the last batch of an epoch is smaller.
         shuffle: shuffle the row groups, and the rows of each shuffle block, in an order derived from (seed, epoch).
@@ -117,14 +128,14 @@ class BatchStream:
 
     def __init__(
         self,
-        paths: Any,
+        data: Any,
         columns: Sequence[str],
         *,
         batch_size: int,
         shuffle: bool = True,
         seed: int = 0,
-        parts_per_chunk: int = 8,
-        buffer_size: float | str = 0.06,
+        parts_per_chunk: int = DEFAULT_PARTS_PER_CHUNK,
+        buffer_size: float | str = DEFAULT_BUFFER_SIZE,
         drop_last: bool = False,
         global_rank: int = 0,
         global_size: int = 1,
@@ -139,7 +150,7 @@ class BatchStream:
         transform: Transform | None = None,
     ) -> None:
         check_reading(prefetch, num_threads)
-        self._files = paths if isinstance(paths, ParquetFiles) else ParquetFiles(paths)
+        self._rows = open_rows(data)
         self._prefetch, self._num_threads = prefetch, num_threads
         self._columns, self._bucket_by = list(columns), bucket_by
         if bucket_by is not None and bucket_by not in self._columns:
@@ -149,12 +160,10 @@ class BatchStream:
         self._dtypes = {name: np.dtype(dtype) for name, dtype in (dtypes or {}).items()}
         self._transform, self._one_at_a_time = transform, threading.Lock()
         self._read_columns = list(transform.columns) if transform else self._columns
-        self._files.check_columns(self._read_columns)
-        if transform is None:
-            self._files.check_numeric(self._columns)
+        known = [name for name in self._read_columns if name in self._rows.schema.names]
         self._schedule = Schedule(
-            group_rows=tuple(group.num_rows for group in self._files.row_groups),
-            group_bytes=tuple(self._files.decoded_bytes(group, self._read_columns) for group in self._files.row_groups),
+            group_rows=tuple(group.num_rows for group in self._rows.row_groups),
+            group_bytes=tuple(self._rows.decoded_bytes(group, known) for group in self._rows.row_groups),
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -166,6 +175,9 @@ class BatchStream:
             pad=pad,
         )
         check_any_batch(self._schedule.num_rows, batch_size, all_rows=self._schedule.total_rows)
+        self._rows.check_columns(self._read_columns)
+        if transform is None:
+            self._rows.check_numeric(self._columns)
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop the lock, so that the stream can be pickled and sent to worker processes."""
@@ -191,7 +203,7 @@ class BatchStream:
         """Return the parameters that determine the order of the rows, as built-in types."""
         schedule = self._schedule
         return {
-            "data": self._files.digest(),
+            "data": self._rows.digest(),
             **{name: np.asarray(getattr(schedule, name)).item() for name in _ORDER},  # plain values, not NumPy's
             "bucket_by": self._bucket_by,
         }
@@ -212,6 +224,14 @@ class BatchStream:
                     "Use the same data and options as when the position was saved, or start over."
                 )
         self._schedule = replace(self._schedule, block_bytes=int(identity["block_bytes"]))
+
+    def with_seed(self, seed: Any) -> "BatchStream":
+        """Return a stream of the same rows in the order of another seed. Raise `ConfigError` if it is no integer."""
+        if not isinstance(seed, int | np.integer):
+            raise ConfigError(f"seed_fn returned {seed!r}, expected an integer.")
+        other = copy.copy(self)
+        other._schedule = replace(self._schedule, seed=int(seed))
+        return other
 
     def batches(self, epoch: int = 0, start: int = 0) -> Generator[Batch, None, None]:
         """Yield one epoch's batches as dicts keyed by column name. Values have shape (N,) or (N, W), or are `Ragged`
@@ -251,15 +271,15 @@ class BatchStream:
         self, rows: GroupRows, order: npt.NDArray[np.intp] | None, streams: Streams, use_threads: bool
     ) -> Decoded:
         """Decode rows of a row group, and shuffle them while they are in the CPU caches. Called by the workers."""
-        group = self._files.row_groups[rows.group]
+        group = self._rows.row_groups[rows.group]
         if rows.rows_at_once:
             if rows.group not in streams:
-                streams[rows.group] = self._files.stream(group, self._read_columns, rows.start, rows.rows_at_once)
+                streams[rows.group] = self._rows.stream(group, self._read_columns, rows.start, rows.rows_at_once)
             table = next(streams[rows.group])
             if rows.is_last:
                 streams.pop(rows.group).close()
         else:
-            table = self._files.read(group, self._read_columns, use_threads=use_threads).slice(rows.start)
+            table = self._rows.read(group, self._read_columns, use_threads=use_threads).slice(rows.start)
         table = table.slice(0, rows.num_rows)
         if self._transform:
             table = self._transformed(group, table)
@@ -280,7 +300,7 @@ class BatchStream:
         assert self._transform
         with self._one_at_a_time:
             made = self._transform(table)
-        where = f"{self._files.name(group)}: the workflow"
+        where = f"{self._rows.name(group)}: the workflow"
         if len(made) != len(table):
             raise DataError(
                 f"{where} returned {len(made)} rows for {len(table)} input rows, but must not add or drop rows while "
@@ -303,19 +323,19 @@ class BatchStream:
         numbers = arrays.from_arrow(column)
         if name in self._finite and (odd := arrays.not_finite(numbers)) is not None:
             raise DataError(
-                f"{self._files.name(group)}: column {name!r} contains {odd}, expected finite numbers. Prepare the "
+                f"{self._rows.name(group)}: column {name!r} contains {odd}, expected finite numbers. Prepare the "
                 "data again."
             )
         wanted = self._dtypes.get(name)
         if wanted is not None and wanted.kind == "i" and (lost := arrays.lost_by_cast(numbers, wanted)) is not None:
             raise DataError(
-                f"{self._files.name(group)}: column {name!r} contains {lost}, expected ids (integers below "
+                f"{self._rows.name(group)}: column {name!r} contains {lost}, expected ids (integers below "
                 "2**63). Encode it when preparing the data, or load it as a continuous column."
             )
         cardinality = self._cardinalities.get(name)
         if cardinality is None and not (self.is_shuffled and arrays.value_dtype(numbers).kind == "i"):
             return numbers, None
-        by_footer = None if self._transform or missing else self._files.statistics(group, name)
+        by_footer = None if self._transform or missing else self._rows.statistics(group, name)
         ends = by_footer or arrays.min_max(numbers)
         if cardinality is not None:
             if by_footer and not 0 <= by_footer[0] <= by_footer[1] < cardinality:
@@ -323,13 +343,13 @@ class BatchStream:
             for value in ends:
                 if not 0 <= value < cardinality:
                     raise DataError(
-                        f"{self._files.name(group)}: column {name!r} contains id {value}, expected ids from 0 to "
+                        f"{self._rows.name(group)}: column {name!r} contains id {value}, expected ids from 0 to "
                         f"{cardinality - 1}. The data does not match the spec; prepare the data again."
                     )
         return numbers, ends
 
     def _filled(self, group: RowGroup, name: str, column: pa.ChunkedArray, missing: int) -> pa.ChunkedArray:
-        where = f"{self._files.name(group)}: column {name!r} contains {missing:,} nulls"
+        where = f"{self._rows.name(group)}: column {name!r} contains {missing:,} nulls"
         if name not in self._fill_nulls:
             raise DataError(f"{where}, expected none. Fill them when preparing the data, or pass fill_nulls.")
         value = self._fill_nulls[name]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.training.data.loader.epochs import Epochs
+from rankline.training.data.loader.epochs import Epochs, Source
 from rankline.training.data.loader.stream import Batch, BatchStream
 from rankline.workflows.core.errors import ConfigError
 from tests.examples import examples
@@ -22,9 +22,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def epochs(directory: Path, **options: Any) -> Epochs[Batch]:
+def epochs(directory: Path, per_pass: int = 1, **options: Any) -> Epochs[Batch]:
     options = {"batch_size": 15, "parts_per_chunk": 3, "buffer_size": "1MB", **options}
-    return Epochs(BatchStream(directory, ["row"], **options), lambda batch: batch)
+    return Epochs(Source(stream=BatchStream(directory, ["row"], **options), make=lambda batch: batch), per_pass)
 
 
 def rows(batches: Any) -> list[list[int]]:
@@ -51,6 +51,21 @@ def test_position_leads_to_the_batches_that_were_left(directory: Path, num_befor
     assert every[: len(taken)] == taken
     assert every[len(taken) : len(taken) + len(rest)] == rest
     assert restarted.is_resuming is False
+
+
+def test_position_in_a_pass_of_several_epochs_leads_to_the_rest_of_the_pass(directory: Path) -> None:
+    whole = epochs(directory, 3)
+    every, following = rows(whole), rows(whole)
+    for num_taken in (2, 7, 14, 21):
+        passing = epochs(directory, 3)
+        batches = iter(passing)
+        taken = [next(batches)["row"].tolist() for _ in range(num_taken)]  # type: ignore[union-attr]
+        restarted = epochs(directory, 3)
+        restarted.load_state_dict(passing.state_dict())
+        assert restarted.is_resuming is (num_taken < 21)
+        rest = rows(restarted)
+        assert taken + rest == (every if num_taken < 21 else every + following)
+        assert rows(restarted) == (following if num_taken < 21 else rows(whole))
 
 
 def test_pass_that_is_left_early_is_followed_by_a_new_epoch(directory: Path) -> None:

@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import subprocess
@@ -44,6 +45,7 @@ def rows_of(batches: Any) -> list[tuple[int, list[int]]]:
 
 
 def no_thread_left() -> bool:
+    gc.collect()  # loaders that other tests have dropped in the middle of a pass
     return not any(thread.name.startswith("rankline-loader") for thread in threading.enumerate())
 
 

@@ -1,4 +1,5 @@
 import gc
+import pickle
 import warnings
 import weakref
 from pathlib import Path
@@ -21,7 +22,8 @@ CATEGORICAL = ["userId", "movieId", "genres"]
 
 
 def dataset_of(prepared: Path, split: str = "train", **options: Any) -> TorchAsyncItr:
-    options = {"cats": CATEGORICAL, "conts": ["age"], "labels": ["rating"], "batch_size": 600, **options}
+    names = {"cats": CATEGORICAL, "conts": ["age"], "labels": ["rating"]}
+    options = {**names, "batch_size": 600, "shuffle": True, **options}
     return TorchAsyncItr(prepared / split, **options)
 
 
@@ -149,6 +151,25 @@ def test_torch_loader_feeds_the_notebooks_model_and_epoch_function(prepared: Pat
     assert dataset.num_rows_processed == 4 * 4000
 
 
+def test_functions_of_map_may_return_anything(prepared: Path) -> None:
+    for num_workers in (0, 1):
+        loader = loader_of(prepared, num_workers)
+        loader.dataset.map(lambda inputs, label: {"ages": inputs["age"]})
+        assert sum(len(batch["ages"]) for batch in loader) == 4000
+
+
+def test_loader_is_pickled_without_its_pass(prepared: Path) -> None:
+    dataset = dataset_of(prepared)
+    dataset.peek()
+    copied = pickle.loads(pickle.dumps(dataset))
+    assert len(ages(copied)) == 4000
+
+
+def test_seed_function_is_not_called_in_workers(prepared: Path) -> None:
+    with pytest.raises(ConfigError, match=r"each call seed_fn\. Pass a seed, or set num_workers=0"):
+        list(loader_of(prepared, 1, seed_fn=lambda: 3))
+
+
 def test_workers_do_not_take_up_a_position(prepared: Path) -> None:
     dataset = dataset_of(prepared)
     next(iter(dataset))
@@ -181,5 +202,17 @@ def test_torch_loader_refuses_unusable_devices(prepared: Path, options: dict[str
 
 
 def test_torch_loader_leaves_batching_to_its_dataset(prepared: Path) -> None:
-    with pytest.raises(ConfigError, match="batch_size is 32, expected None"):
-        DLDataLoader(dataset_of(prepared), batch_size=32)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="batch_size is 32, expected None or 1"):
+        DLDataLoader(dataset_of(prepared), batch_size=32)
+
+
+def test_rows_are_not_shuffled_unless_asked(prepared: Path) -> None:
+    dataset = TorchAsyncItr(prepared / "train", [], ["age"], ["rating"], 600)
+    np.testing.assert_array_equal(ages(dataset), pq.read_table(prepared / "train")["age"].to_numpy())
+
+
+def test_collate_function_gets_a_list_of_one_batch_as_from_pytorch(prepared: Path) -> None:
+    dataset = dataset_of(prepared, batch_size=4000)
+    (whole,) = DLDataLoader(dataset, None, collate_fn=lambda batch: len(batch))
+    (listed,) = DLDataLoader(dataset, collate_fn=lambda batches: [len(batch) for batch in batches])
+    assert (whole, listed) == (2, [2])
