@@ -1,4 +1,5 @@
 import json
+from numbers import Integral
 from typing import Any, TypeVar
 
 from rankline.workflows.core.errors import ConfigError, SpecError
@@ -28,8 +29,9 @@ def check_choice(config: Any, name: str, is_valid: bool, expected: str, *, prefi
 def check_at_least(config: Any, minimum: int, *names: str, maximum: int = MAX_INT32, prefix: str = "") -> None:
     for name in names:
         number = getattr(config, name)
-        expected = f"an integer of at least {minimum}" if number < minimum else f"at most {maximum}"
-        check_choice(config, name, minimum <= number <= maximum, expected, prefix=prefix)
+        is_least = isinstance(number, Integral) and int(number) >= minimum
+        expected = f"at most {maximum}" if is_least else f"an integer of at least {minimum}"
+        check_choice(config, name, is_least and number <= maximum, expected, prefix=prefix)
 
 
 _Kind = TypeVar("_Kind")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.errors import ArgumentError, ConfigError
 from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import reject_kfold
 from rankline.workflows.nvt.operators.arrow_input import arrow_columns, frame_of
@@ -23,13 +23,16 @@ class OnlineWorkflow:
         keep: columns, such as labels, to copy from the files if the workflow does not output them.
 
     Raises:
-        ConfigError: `workflow` is not a workflow or is not fitted, or it contains hashing without a stable equivalent
+        ArgumentError: `workflow` is not a workflow.
+        ConfigError: `workflow` is not fitted, or it contains hashing without a stable equivalent
             or target encoding with folds.
     """
 
     def __init__(self, workflow: nvt.Workflow, keep: Sequence[str] = ()) -> None:
         if not isinstance(workflow, nvt.Workflow):
-            raise ConfigError(f"map() got a {type(workflow).__name__}, expected a fitted nvtabular.Workflow.")
+            raise ArgumentError(
+                f"map() got a {type(workflow).__name__}, expected a function of a batch or a fitted nvtabular.Workflow."
+            )
         if workflow.output_schema is None:
             raise ConfigError("the workflow is not fitted. Call workflow.fit(dataset) first, or load a saved one.")
         reject_kfold(workflow)

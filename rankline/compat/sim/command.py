@@ -383,7 +383,7 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
     path = Path(config.load_checkpoint_path or config.results_dir / _MODEL)
     if not path.exists():
         raise ConfigError(
-            f"{path} does not exist, so there is no model to score with. Train a model, pass another "
+            f"{path} does not exist, so there is no model to score with. Train a model first, correct "
             "--load_checkpoint_path, or pass --random_weights to measure an untrained model."
         )
     kind = _kind(path)

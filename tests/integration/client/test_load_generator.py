@@ -167,8 +167,10 @@ def test_breakdown_adds_up_to_the_latency(target: Target) -> None:
 
 def test_late_answers_are_counted_and_a_problem(target: Target) -> None:
     result = target.result("hangs", LoadConfig(**{**QUICK, "timeout_s": 0.3}, rate=(100,), arrivals="constant"))
-    assert set(result.errors) == {"DEADLINE_EXCEEDED"}
-    assert result.errors["DEADLINE_EXCEEDED"] + result.num_requests + result.num_unsent == result.num_due
+    assert result.errors
+    # On a busy machine, the server may refuse calls while others are being canceled.
+    assert result.errors.keys() <= {"DEADLINE_EXCEEDED", "UNAVAILABLE"}
+    assert sum(result.errors.values()) + result.num_requests + result.num_unsent == result.num_due
     assert result.problem
 
 

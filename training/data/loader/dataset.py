@@ -43,7 +43,7 @@ class Columns:
         cats, conts, labels: names of id columns, numbers and labels.
         shapes: list column → shape of a row, for columns whose rows all have that shape according to the schema.
         widths: list column → maximum length according to the schema.
-        schema: the Merlin schema; None if there is none, or if it was not needed.
+        schema: the Merlin schema; None if there is none.
     """
 
     cats: tuple[str, ...]
@@ -76,13 +76,12 @@ def open_rows(data: Any, part: Part | None = None) -> Rows:
         return TableRows([table_of_frame(data, "the DataFrame")], "the DataFrame")
     if hasattr(data, "__arrow_c_stream__"):
         return TableRows([pa.table(data)], "the table")
-    paths = list(data) if _is_several(data) else [data]
-    if all(isinstance(path, str | os.PathLike) for path in paths):
+    if (paths := _paths(data)) is not None:
         return ParquetFiles(paths, part)
     raise ArgumentError(f"the data is a {type(data).__name__}, expected {_ACCEPTED}.")
 
 
-def merlin_dataset(paths: Any, engine: str, reader_kwargs: Mapping[str, Any]) -> Any:
+def merlin_dataset(data: Any, engine: str, reader_kwargs: Mapping[str, Any]) -> Any:
     """Return a Merlin dataset of files that are not Parquet, or are read with options of their own.
 
     Raises:
@@ -92,9 +91,9 @@ def merlin_dataset(paths: Any, engine: str, reader_kwargs: Mapping[str, Any]) ->
         raise ConfigError(f"engine is {engine!r}, expected {' or '.join(_SUFFIXES)}.")
     if engine == PARQUET and (unknown := sorted(set(reader_kwargs) - {"filters"})):
         raise ConfigError(f"reader_kwargs has {unknown}, expected only cpu and filters for Parquet files.")
-    if hasattr(paths, "columns") or not (isinstance(paths, str | os.PathLike) or _is_several(paths)):
+    if (paths := _paths(data)) is None:
         raise ConfigError(
-            f"engine and reader_kwargs are for files, but the data is a {type(paths).__name__}. Omit them."
+            f"engine and reader_kwargs are for files, but the data is a {type(data).__name__}. Omit them."
         )
     from rankline.workflows.nvt.compat import nvt, quiet_nvtabular  # takes seconds to import
 
@@ -110,19 +109,18 @@ def merlin_dataset(paths: Any, engine: str, reader_kwargs: Mapping[str, Any]) ->
         ) from None
 
 
-def schema_of(data: Any) -> Any:
-    """Return the Merlin schema of a dataset, or the one stored with files; None if there is none.
+def schema_of(data: Any, rows: Rows) -> Any:
+    """Return the Merlin schema of a dataset, or the one stored with the files that `rows` come from; None if there is
+    none.
 
     Raises:
         DataError: the stored schema is damaged.
     """
     if hasattr(data, "to_ddf"):
         return data.schema
-    if isinstance(data, Rows) or not (isinstance(data, str | os.PathLike) or _is_several(data)):
+    if rows is data or not isinstance(rows, ParquetFiles):
         return None
-    if hasattr(data, "columns") or not (paths := [data] if isinstance(data, str | os.PathLike) else list(data)):
-        return None
-    system, file = fsspec.core.url_to_fs(expand(paths)[0])
+    system, file = fsspec.core.url_to_fs(str(rows))
     directory = PurePosixPath(file).parent
     while "=" in directory.name:  # a Hive partition
         directory = directory.parent
@@ -164,7 +162,7 @@ def tagged_columns(schema: Any, cats: Names, conts: Names, labels: Names) -> Col
 
 
 def all_columns(schema: Any, rows: Rows) -> Columns:
-    """Return all columns of a Merlin schema, those tagged TARGET as labels, or of the rows if there is no schema."""
+    """Return all columns of a Merlin schema, with those tagged TARGET as labels, or else the columns of the rows."""
     labels = _tagged(schema, "TARGET")
     names = rows.schema.names if schema is None else schema.column_names
     inputs = tuple(name for name in names if name not in labels)
@@ -215,5 +213,8 @@ def _frames(frames: Any, source: str) -> TableRows:
     return TableRows([table_of_frame(part, source) for part in parts], source)
 
 
-def _is_several(data: Any) -> bool:
-    return isinstance(data, Iterable) and not isinstance(data, str | os.PathLike | Mapping | bytes)
+def _paths(data: Any) -> list[Any] | None:
+    """Return one path or several as a list, or None if the data is something else."""
+    is_several = isinstance(data, Iterable) and not isinstance(data, str | os.PathLike | Mapping | bytes)
+    paths = list(data) if is_several and not hasattr(data, "columns") else [data]
+    return paths if all(isinstance(path, str | os.PathLike) for path in paths) else None

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -151,7 +151,7 @@ class Reading:
     columns: Columns
     lists: ListOptions
 
-    @property
+    @cached_property
     def input_names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.columns.cats, *self.columns.conts)))
 
@@ -219,7 +219,7 @@ class BatchLoader(Generic[T]):
         seed_fn: Callable[[], Any] | None = None,
         device: Any = None,
     ) -> None:
-        known = StreamOptions.__annotations__ | OwnOptions.__annotations__
+        known = StreamOptions.__annotations__
         if unknown := [name for name in options if name not in known]:
             raise ArgumentError(f"the loader has no option {unknown[0]!r}. Available: {', '.join(known)}.")
         if seed_fn is not None and not callable(seed_fn):
@@ -251,6 +251,10 @@ class BatchLoader(Generic[T]):
         """Convert a batch to the framework's tensors. Called in background threads."""
         raise NotImplementedError
 
+    def _tensor(self, array: Any) -> Any:
+        """Convert an array to the framework's tensor."""
+        raise NotImplementedError
+
     def _columns(self) -> Columns:
         """Return the columns of a batch."""
         return tagged_columns(self._found()[1], self._cat_names, self._cont_names, self._label_names)
@@ -258,7 +262,8 @@ class BatchLoader(Generic[T]):
     def _found(self) -> tuple[Rows, Any]:
         """Return the rows and their schema, opening the data if it is new."""
         if self._opened is None:
-            self._opened = open_rows(self._data), schema_of(self._data)
+            rows = open_rows(self._data)
+            self._opened = rows, schema_of(self._data, rows)
         rows, schema = self._opened
         return rows, schema if self._schema is None else self._schema
 
@@ -271,20 +276,16 @@ class BatchLoader(Generic[T]):
                 and columns that it does not produce, come from the data. A hashed value always gets the same bucket,
                 which NVTabular does not guarantee on a CPU.
         """
-        if hasattr(function, "output_node"):
-            before, self._workflow = self._workflow, function
-            try:
-                self._open()
-            except Exception:
-                self._workflow = before
-                raise
-        elif callable(function):
+        if callable(function):
             self._functions = (*self._functions, function)
             self._renew()
-        else:
-            raise ArgumentError(
-                f"map() got a {type(function).__name__}, expected a function of a batch or a fitted nvtabular.Workflow."
-            )
+            return self
+        before, self._workflow = self._workflow, function
+        try:
+            self._open()
+        except Exception:
+            self._workflow = before
+            raise
         return self
 
     def epochs(self, epochs: int = 1) -> "Self":
@@ -483,15 +484,16 @@ class SchemaLoader(BatchLoader[T]):
     def _dtypes(self, columns: Columns) -> Mapping[str, npt.DTypeLike]:  # noqa: ARG002
         return {}
 
-    def _arrays(self, reading: Reading, batch: Batch) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return inputs and labels as arrays, each list column of varying lengths as values and offsets."""
+    def _tensors(self, reading: Reading, batch: Batch) -> Any:
         inputs: dict[str, Any] = {}
         for name, column in reading.inputs(batch).items():
             if isinstance(column, Ragged):
-                inputs |= {name + VALUES: column.values, name + OFFSETS: column.offsets.astype(np.int32, copy=False)}
+                inputs[name + VALUES] = self._tensor(column.values)
+                inputs[name + OFFSETS] = self._tensor(column.offsets.astype(np.int32, copy=False))
             else:
-                inputs[name] = column
-        return inputs, {name: single_values(name, batch[name]) for name in reading.columns.labels}
+                inputs[name] = self._tensor(column)
+        labels = {name: self._tensor(single_values(name, batch[name])) for name in reading.columns.labels}
+        return inputs, labels if len(labels) > 1 else next(iter(labels.values()), None)
 
 
 def stream_options(

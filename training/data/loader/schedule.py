@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rankline.workflows.core.errors import ArgumentError, ConfigError
-from rankline.workflows.core.validation import MAX_SEED, check_at_least
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.validation import MAX_SEED, check_at_least, check_choice
 
 _ROWS_AT_ONCE = 32_768  # small batches are gathered together up to this many rows
 
@@ -97,14 +97,10 @@ class Schedule:
     pad: bool
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "parts_per_chunk", "global_rank", "global_size", "seed"):
-            if not isinstance(number := getattr(self, name), int | np.integer):
-                raise ArgumentError(f"{name} is {number!r}, expected an integer.")
-        if not isinstance(self.shuffle, bool | np.bool_):
-            raise ArgumentError(f"shuffle is {self.shuffle!r}, expected True or False.")
+        check_choice(self, "shuffle", isinstance(self.shuffle, bool | np.bool_), "True or False")
         check_at_least(self, 1, "batch_size", "parts_per_chunk", "global_size")
-        check_at_least(self, 0, "seed", maximum=MAX_SEED)
-        if not 0 <= self.global_rank < self.global_size:
+        check_at_least(self, 0, "seed", "global_rank", maximum=MAX_SEED)
+        if self.global_rank >= self.global_size:
             raise ConfigError(
                 f"global_rank is {self.global_rank}, expected at least 0 and less than global_size "
                 f"({self.global_size})."

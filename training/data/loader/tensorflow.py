@@ -131,6 +131,9 @@ class _KerasLoader(BatchLoader[Any], keras.utils.PyDataset, tf_keras.utils.Seque
         self._rest: Generator[Any, None, None] | None = None  # the pass that Keras's batches come from
         self._begin_pass()
 
+    def _tensor(self, array: Any) -> Any:
+        return _tensor(array)
+
     def as_dataset(self) -> Any:
         """Return the loader as a `tf.data.Dataset`. Each pass over the dataset is an epoch, with one batch prefetched.
 
@@ -372,12 +375,6 @@ class KerasSequenceLoader(_KerasLoader):
 
 class Loader(SchemaLoader[Any], _KerasLoader):
     """Batches of rows as tensors, as from merlin-dataloader. See `SchemaLoader`."""
-
-    def _tensors(self, reading: Reading, batch: Batch) -> tuple[Inputs, Any]:
-        arrays, label_arrays = self._arrays(reading, batch)
-        inputs = {name: _tensor(array) for name, array in arrays.items()}
-        labels = {name: _tensor(array) for name, array in label_arrays.items()}
-        return inputs, labels if len(labels) > 1 else next(iter(labels.values()), None)
 
 
 class KerasSequenceValidater(keras.callbacks.Callback, tf_keras.callbacks.Callback):  # type: ignore[misc]

@@ -54,6 +54,9 @@ class _TorchLoader(BatchLoader[Any], torch.utils.data.IterableDataset[Any]):
         self.num_rows_processed = 0
         self._is_counted = False
 
+    def _tensor(self, array: Any) -> torch.Tensor:
+        return _tensor(array)
+
     def num_batches(self, num_workers: int) -> int:
         """Return the number of batches per epoch when a data loader uses `num_workers` worker processes (0 for
         none).
@@ -186,12 +189,6 @@ class TorchAsyncItr(_TorchLoader):
 
 class Loader(SchemaLoader[Any], _TorchLoader):
     """Batches of rows as tensors, as from merlin-dataloader. See `SchemaLoader`."""
-
-    def _tensors(self, reading: Reading, batch: Batch) -> tuple[dict[str, torch.Tensor], Any]:
-        arrays, label_arrays = self._arrays(reading, batch)
-        inputs = {name: _tensor(array) for name, array in arrays.items()}
-        labels = {name: _tensor(array) for name, array in label_arrays.items()}
-        return inputs, labels if len(labels) > 1 else next(iter(labels.values()), None)
 
 
 class DLDataLoader(torch.utils.data.DataLoader[Any]):

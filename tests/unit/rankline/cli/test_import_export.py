@@ -74,7 +74,7 @@ REFUSED = {
     "export movielens --sample rows.csv": "sample can be used only with a model that was trained elsewhere",
     "export movielens --model model --sample rows.csv --name mine": "a recipe and a model were both passed",
     "export --model model --sample rows.csv --name mine --missing 0": "--missing 0 is supported only for XGBoost",
-    "export --model model --sample rows.csv --name movielens": "not the name of a recipe",
+    "export --model model --sample rows.csv --name movielens": "belongs to a recipe",
     "export --model none --sample rows.csv --name mine": "none does not exist. Expected a model: SavedModel",
     "export --model model --sample rows.csv --name mine --uncompiled LambdaOp": "that cannot be compiled: none",
     "predict nobody --user 3": "'nobody' was not found in",

@@ -51,7 +51,7 @@ BAD_SAMPLES: dict[str, tuple[Input, pd.DataFrame, str]] = {
     "an id that wraps around": (
         Input(name="user", dtype="int32", shape=(None, 1)),
         ROWS.assign(user=[0, 2**32 + 5, 7, 1, 9]),
-        r"column 'user' contains 4294967301, which is out of range for int32\. Drop the rows with such values",
+        r"column 'user' contains 4294967301, which is out of range for int32\. Drop the rows with these values",
     ),
     "a list that is too long": (
         Input(name="tags", dtype="int64", shape=(None, 3)),

@@ -75,7 +75,7 @@ def test_result_of_a_workflow_is_read(tmp_path: Path) -> None:
     with quiet_nvtabular():
         np.testing.assert_allclose(inputs["row"].numpy()[:, 0], made.to_ddf().compute()["row"], rtol=1e-5)
         made.to_parquet(str(tmp_path / "made"))
-    assert schema_of(tmp_path / "made").column_names == ["row", "tags"]
+    assert schema_of(tmp_path / "made", open_rows(tmp_path / "made")).column_names == ["row", "tags"]
     assert KerasSequenceLoader(tmp_path / "made", 30, cat_names=["tags"]).cont_names == ["row"]
 
 
@@ -133,9 +133,9 @@ def test_stored_schema_is_that_of_the_directory_and_must_be_whole(tmp_path: Path
         FRAME[["row"]].to_parquet(directory / "a.parquet")
     (tmp_path / ".merlin").mkdir()
     (tmp_path / ".merlin" / "schema.json").write_text("{")
-    assert schema_of(tmp_path / "other") is None
+    assert schema_of(tmp_path / "other", open_rows(tmp_path / "other")) is None
     with pytest.raises(DataError, match=r"schema\.json is not a Merlin schema: "):
-        schema_of(tmp_path)
+        schema_of(tmp_path, open_rows(tmp_path))
     paths = (path for path in [tmp_path / "other" / "a.parquet"])
     assert KerasSequenceLoader(paths, 30, None, None, None, ["row"]).num_rows == 30
 

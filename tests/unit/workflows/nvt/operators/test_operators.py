@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pandas.testing import assert_frame_equal
 
-from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError
+from rankline.workflows.core.errors import ArgumentError, ArtifactError, ConfigError, DataError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.fitted import OnlineWorkflow
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, load_workflow, save_workflow
@@ -369,7 +369,6 @@ def test_online_workflow_makes_its_columns_and_keeps_others() -> None:
 
 @pytest.mark.parametrize("other", ["directory", ["user"] >> ops.Categorify()])
 def test_online_workflow_refuses_other_objects(other: object) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"map\(\) got a {type(other).__name__}, expected a fitted nvtabular.Workflow"
-    ):
+    got = rf"map\(\) got a {type(other).__name__}, expected a function of a batch or a fitted nvtabular.Workflow"
+    with pytest.raises(ArgumentError, match=got):
         OnlineWorkflow(other)
