@@ -3,6 +3,7 @@
 Limits on distinct values are absolute: with relative ones, an age would become a category in a large table.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -170,7 +171,8 @@ def _label_of(column: Column, counts: Mapping[Any, int] | None) -> tuple[LabelCo
 
 def _many(column: Column) -> tuple[LabelConfig, str]:
     if column.elements.type in ("int", "float"):
-        return LabelConfig(task="regression"), _few(column, "distinct numbers")
+        few = _few(column, "distinct numbers")
+        return LabelConfig(task="regression"), f"{few}, {_more_than(_MAX_NUMBERED_CLASSES)}"
     raise _too_many(column, column.num_distinct)
 
 
@@ -196,11 +198,13 @@ def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tupl
             )
         positive = next(name for name in names if name.lower() in TRUE)
         return LabelConfig(), f"two values; {positive!r} is positive"
-    if len(names) == 2:
+    # Infinity is not a class: it makes the task a regression, whose label must be finite when the rows are read.
+    is_finite = not is_number or all(math.isfinite(float(name)) for name in names)
+    if len(names) == 2 and is_finite:
         names.sort(key=lambda name: name.lower().lstrip("+") in _POSITIVE)
         return LabelConfig(classes=tuple(names)), f"two values; {names[1]!r} is assumed positive"
-    if is_number and not _are_classes(column.name, counts):
-        return LabelConfig(task="regression"), f"{len(names):,} distinct numbers"
+    if is_number and (why := _why_amounts(column.name, counts)):
+        return LabelConfig(task="regression"), f"{len(names):,} distinct numbers, {why}"
     if len(names) > min(_MAX_CLASSES, max(sum(counts.values()) // 2, 2)):
         raise _too_many(column, len(names))
     rarest, num_rows = min(counts.items(), key=lambda counted: counted[1])
@@ -216,15 +220,23 @@ def _name(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _are_classes(name: str, counts: Mapping[str, int]) -> bool:
-    """Whether a numeric label looks like class labels: few, closely spaced, consistently formatted integers in a column
-    whose name does not suggest an amount.
+def _why_amounts(name: str, counts: Mapping[str, int]) -> str | None:
+    """Return why a numeric label contains amounts, or None if it looks like class labels: few, closely spaced,
+    consistently formatted integers in a column whose name does not suggest an amount.
     """
     numbers = {float(number) for number in counts}
-    is_close = max(numbers) - min(numbers) < 2 * len(numbers)
-    is_few = len(numbers) <= min(_MAX_NUMBERED_CLASSES, 0.05 * sum(counts.values()) + 5)
-    is_whole = len(numbers) == len(counts) and all(number.is_integer() for number in numbers)
-    return is_whole and is_few and is_close and not _AMOUNT.search(name)
+    most = min(_MAX_NUMBERED_CLASSES, int(0.05 * sum(counts.values()) + 5))
+    if len(numbers) < len(counts) or not all(number.is_integer() for number in numbers):
+        return "not all written as whole numbers"
+    if len(numbers) > most:
+        return _more_than(most)
+    if max(numbers) - min(numbers) >= 2 * len(numbers):
+        return "too far apart for classes"
+    return "an amount according to its name" if _AMOUNT.search(name) else None
+
+
+def _more_than(most: int) -> str:
+    return f"more than the {most} that could be classes"
 
 
 # --- Columns

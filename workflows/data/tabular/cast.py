@@ -4,7 +4,7 @@ The casts are the same for every file format, so that files to score are read li
 """
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,6 @@ TYPES: Mapping[str, pa.DataType] = {
 """Column type → Arrow type after reading."""
 
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
-_MAX_DIGITS = 20
-"""Number of digits of the largest 64-bit integer."""
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 _EXPECTED = {
     "string": "text",
@@ -93,6 +91,18 @@ def _lists(lists: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def _typed(values: pa.Array, column: ColumnConfig) -> pa.Array:
+    typed = _converted(values, column)
+    if typed.type != pa.float64():
+        return typed
+    return pc.if_else(_is_finite(typed), typed, None)  # NaN and infinities are missing
+
+
+def _is_finite(numbers: pa.Array) -> pa.Array:
+    return pc.is_finite(numbers.cast(pa.float32(), safe=False))  # models compute in float32
+
+
+def _converted(values: pa.Array, column: ColumnConfig) -> pa.Array:
+    """Cast values to the type of a column. Floats keep NaN and infinities, so that a label can reject the latter."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     of_text = is_text(values.type)
@@ -110,12 +120,9 @@ def _typed(values: pa.Array, column: ColumnConfig) -> pa.Array:
     plain = _plain(values, expected)
     if of_text:
         plain = pc.utf8_trim_whitespace(plain)
-    elif pa.types.is_floating(plain.type):
-        plain = pc.if_else(pc.is_finite(plain), plain, None)  # NaN and infinities are missing
-    typed = _cast(plain, target, expected)
-    if target != pa.float64():
-        return typed
-    return pc.if_else(pc.is_finite(typed.cast(pa.float32(), safe=False)), typed, None)  # models compute in float32
+    elif pa.types.is_floating(plain.type) and target != pa.float64():
+        plain = pc.if_else(pc.is_finite(plain), plain, None)
+    return _cast(plain, target, expected)
 
 
 def _plain(values: pa.Array, expected: str) -> pa.Array:
@@ -151,8 +158,11 @@ def _whole_numbers(texts: pa.Array) -> pa.Array:
 
 
 def _whole_number(text: str) -> str:
-    number = Decimal(text)
-    is_whole = number.adjusted() <= _MAX_DIGITS and number == number.to_integral_value()
+    try:
+        number = Decimal(text)
+    except InvalidOperation:  # the exponent has too many digits
+        return text
+    is_whole = -(2**63) <= number < 2**63 and number == number.to_integral_value()
     return str(int(number)) if is_whole else text
 
 
@@ -272,18 +282,20 @@ def typed_label(values: pa.Array, label: LabelConfig) -> pa.Array:
     expected = (
         "0 or 1, true or false, yes or no, or one of two 'classes'"
         if is_binary
-        else "a number, as task regression requires"
+        else "a finite 32-bit number, as task regression requires"
     )
     of_text = is_text(values.type)
     try:
         if is_binary and of_text:
             return _booleans(values).cast(LABEL_TYPE)
-        numbers = _typed(values, ColumnConfig(type="float", role="numeric"))
+        numbers = _converted(values, ColumnConfig(type="float", role="numeric"))
     except ValueFaultError as fault:
         raise ValueFaultError(fault.row, fault.got, expected) from None
-    odd = pc.and_(pc.not_equal(numbers, 0.0), pc.not_equal(numbers, 1.0)) if is_binary else None
-    if odd is not None and pc.any(odd).as_py():
-        row = pc.index(odd, True).as_py()
+    numbers = pc.if_else(pc.is_nan(numbers), None, numbers)
+    fits = pc.or_(pc.equal(numbers, 0.0), pc.equal(numbers, 1.0)) if is_binary else _is_finite(numbers)
+    misfit = pc.invert(fits)
+    if pc.any(misfit).as_py():
+        row = pc.index(misfit, True).as_py()
         raise ValueFaultError(row, numbers[row].as_py(), expected)
     return numbers.cast(LABEL_TYPE, safe=False)
 

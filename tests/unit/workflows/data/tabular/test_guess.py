@@ -234,6 +234,40 @@ def test_label_and_its_task_are_guessed(tmp_path: Path, values: list[Any], name:
     assert made.contradiction is None
 
 
+@pytest.mark.parametrize(
+    ("values", "name", "why"),
+    [
+        ([n % 20 for n in range(N)], "kind", "20 distinct values"),
+        ([n % 21 for n in range(N)], "kind", "21 distinct numbers, more than the 20 that could be classes"),
+        (list(range(N // 2)) * 2, "kind", "1,000 distinct numbers, more than the 20 that could be classes"),
+        ([n % 3 / 2 for n in range(N)], "kind", "3 distinct numbers, not all written as whole numbers"),
+        ([("0", "inf")[n % 2] for n in range(N)], "kind", "2 distinct numbers, not all written as whole numbers"),
+        ([n % 3 * 9 for n in range(N)], "kind", "3 distinct numbers, too far apart for classes"),
+        ([1 + n % 5 for n in range(N)], "rating", "5 distinct numbers, an amount according to its name"),
+    ],
+)
+def test_task_of_a_numeric_label_is_explained(tmp_path: Path, values: list[Any], name: str, why: str) -> None:
+    found = label_of(tmp_path, values, name, given=(name,))
+    assert found.label_why == {name: f"given; {why}"}
+    assert found.labels[name].task == ("multiclass" if "values" in why else "regression")
+
+
+def test_label_of_more_numbers_than_are_counted_is_a_regression(tmp_path: Path) -> None:
+    columns = {"x": RNG.normal(size=2 * N).tolist(), "label": list(range(2 * N))}
+    why = guesses_of(columns, tmp_path).label_why["label"]
+    assert why == "by its name; 4,000 distinct numbers, more than the 20 that could be classes"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("numbers", [(0.0, 1.0), (0.5, 7.25, 3.0)])
+def test_label_with_an_infinity_is_refused_with_its_row(tmp_path: Path, kind: str, numbers: tuple[float, ...]) -> None:
+    label = [float("inf") if n == 7 else numbers[n % len(numbers)] for n in range(N)]
+    file = file_of({"x": RNG.normal(size=N).tolist(), "label": label}, tmp_path, kind)
+    with pytest.raises(DataError, match=r"row 8: the label 'label' is inf, expected .*\. Fix the value") as refusal:
+        first_recipe([str(file)], ["label"], tmp_path).write(tmp_path / "rankline.yaml")
+    assert "\n" not in str(refusal.value)
+
+
 def test_label_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="label 'label' is '1' in all rows"):
         label_of(tmp_path, ["1"] * N)

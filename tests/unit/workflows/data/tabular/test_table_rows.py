@@ -188,6 +188,23 @@ def test_list_in_some_lines_of_json_and_a_text_in_others_is_refused(tmp_path: Pa
     assert TableRequests(config).of_texts({"tags": "a,b|"})["tags"].to_pylist() == [["a,b"]]
 
 
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("rows.csv", "n,label\n5.00E+05,0\n500000,1\n"),
+        ("rows.jsonl", '{"n": 5.00E+05, "label": 0}\n{"n": 500000, "label": 1}\n'),
+        ("rows.jsonl", '{"n": "5.00E+05", "label": 0}\n{"n": "500000", "label": 1}\n'),
+    ],
+)
+def test_id_in_scientific_notation_is_the_same_in_training_and_requests(tmp_path: Path, name: str, lines: str) -> None:
+    (tmp_path / name).write_text(lines)
+    config = table_config(name, columns={"n": ColumnConfig(type="int", role="id")})
+    requests = TableRequests(config)
+    ((_, sent, _),) = requests.of_file(tmp_path / name)
+    assert rows_of(read_table(config, tmp_path))["n"] == sent["n"].to_pylist() == [500_000, 500_000]
+    assert requests.of_texts({"n": "5.00E+05"})["n"].to_pylist() == [500_000]
+
+
 def test_files_that_are_not_there_or_of_no_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a file, directory or pattern"):
         read_table(table_config("none.csv"), tmp_path)
@@ -256,6 +273,9 @@ DAY = 86_400_000_000
         (pa.array([2**63 - 1, None], pa.uint64()), {"type": "int"}, [2**63 - 1, None]),
         (pa.array(["7", " 8 ", None]), {"type": "int"}, [7, 8, None]),
         (pa.array(["36.0", None, "7"]), {"type": "int"}, [36, None, 7]),  # as pandas writes whole numbers with gaps
+        (pa.array(["5.00E+05", "500000", "-2.5e1", "0e99"]), {"type": "int"}, [500_000, 500_000, -25, 0]),
+        (pa.array([f"{2**63 - 1}.0", "-9.223372036854775808E18"]), {"type": "int"}, [2**63 - 1, -(2**63)]),
+        (pa.array(["5e5|7", None]), {"role": "multihot", "type": "int"}, [[500_000, 7], None]),
         (pa.array(["1.5", "-2e3", "inf"]), {"type": "float", "role": "numeric"}, None),
         (pa.array([Decimal("1.25"), None]), {"type": "float", "role": "numeric"}, [1.25, None]),
         (pa.array([True, None, False]), {"type": "bool"}, [1, None, 0]),
@@ -299,6 +319,9 @@ def test_times_become_microseconds_in_utc(values: pa.Array, form: str, expected:
     [
         (pa.array(["1", "x", "3"]), {"type": "int"}, 1, "a 64-bit integer"),
         (pa.array(["1.0", "2.50"]), {"type": "int"}, 1, "a 64-bit integer"),
+        (pa.array(["5e5", "25e-1"]), {"type": "int"}, 1, "a 64-bit integer"),
+        (pa.array(["5e5", "9.223372036854775808E18"]), {"type": "int"}, 1, "a 64-bit integer"),
+        (pa.array(["5e5", "1e99999999999999999999"]), {"type": "int"}, 1, "a 64-bit integer"),
         (pa.array([1, 2**64 - 1], pa.uint64()), {"type": "int"}, 1, "64-bit"),
         (pa.array(["1", "2", "n/a"]), {"type": "float", "role": "numeric"}, 2, "a number"),
         (pa.array(["yes", "maybe"]), {"type": "bool"}, 1, "true or false"),
@@ -330,6 +353,8 @@ def test_value_of_another_type_is_found_by_row(
         (pa.array(["<=50K", ">50K"]), {"classes": ("<=50K", ">50K")}, [0, 1]),
         (pa.array(["c", " a", None]), {"task": "multiclass", "classes": ("a", "b", "c")}, [2, 0, None]),
         (pa.array(["1.5", "2"]), {"task": "regression"}, [1.5, 2.0]),
+        (pa.array([float("nan"), 2.0, None]), {"task": "regression"}, [None, 2.0, None]),
+        (pa.array([float("nan"), None]), {}, [None, None]),
     ],
 )
 def test_labels_become_numbers(values: pa.Array, config: dict[str, Any], expected: list[Any]) -> None:
@@ -341,7 +366,10 @@ def test_labels_become_numbers(values: pa.Array, config: dict[str, Any], expecte
     [
         (pa.array([0, 1, 2]), {}, 2, "0 or 1"),
         (pa.array(["a", "z"]), {"task": "multiclass", "classes": ("a", "b")}, 1, "one of its 2 classes: a, b"),
-        (pa.array(["1", "many"]), {"task": "regression"}, 1, "a number"),
+        (pa.array(["1", "many"]), {"task": "regression"}, 1, "a finite 32-bit number"),
+        (pa.array(["1", "Infinity"]), {"task": "regression"}, 1, "a finite 32-bit number"),
+        (pa.array([None, 1e39]), {"task": "regression"}, 1, "a finite 32-bit number"),
+        (pa.array([0.0, float("inf")]), {}, 1, "0 or 1"),
     ],
 )
 def test_label_of_another_task_is_refused(values: pa.Array, config: dict[str, Any], row: int, expected: str) -> None:
