@@ -1,58 +1,29 @@
 """LightGBM forests, one per head, that share one feature matrix."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
-from rankline.training.data.loader.columns import Column
 from rankline.training.models.config import StepConfig
 from rankline.training.models.lightgbm import LightGBMConfig
-from rankline.workflows.core.errors import SpecError
-from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
-from rankline.workflows.schema.ragged import Ragged
+from rankline.training.models.matrix import FeatureMatrix
+from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
 OBJECTIVES = {BINARY: "binary", REGRESSION: "regression", MULTICLASS: "multiclass"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """The matrix columns of one feature: its value or, for a list, the counts of its most frequent ids."""
-
-    feature: Feature
-    width: int
-
-    def columns(self, column: Column) -> NDArray[np.float32]:
-        if not isinstance(column, Ragged):
-            return column.reshape(len(column), -1).astype(np.float32)
-        rows = np.repeat(np.arange(len(column.offsets) - 1), column.lengths)
-        is_told = column.values <= self.width
-        places = rows[is_told] * (self.width + 1) + column.values[is_told]
-        counts = np.bincount(places, minlength=(len(column.offsets) - 1) * (self.width + 1))
-        return counts.reshape(-1, self.width + 1)[:, 1:].astype(np.float32)
 
 
 class Forests:
     """LightGBM forests, one booster per head. Boosters are created by `begin` or `load`."""
 
     def __init__(self, spec: FeatureSpec, model: LightGBMConfig, _: StepConfig | None = None) -> None:
-        if lists := [feature.name for feature in spec.continuous if feature.is_list]:
-            raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
         self.heads, self._model = spec.heads, model
-        self.blocks = tuple(
-            Block(feature=f, width=min(f.embedding_shape[0] - 1, model.list_ids) if f.is_list else 1)
-            for f in (*spec.categorical, *spec.continuous)
-        )
-        self.width, self.row_dtype = sum(block.width for block in self.blocks), np.float32
+        self.features = FeatureMatrix(spec, model.list_ids)
+        self.matrix, self.width, self.row_dtype = self.features.of, self.features.width, np.float32
         self.boosters: list[lightgbm.Booster] = []
-
-    def matrix(self, inputs: Mapping[str, Any]) -> NDArray[np.float32]:
-        """Convert a dict of columns to a feature matrix of shape (N, features). Ids up to 2**24 are exact."""
-        return np.concatenate([block.columns(inputs[block.feature.name]) for block in self.blocks], axis=1)
 
     def begin(self, rows: NDArray[np.float32], labels: NDArray[np.float32], seed: int) -> None:
         self.boosters = []

@@ -161,16 +161,6 @@ def neighbours(threshold: float) -> list[np.float32]:
     return [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
 
 
-def test_lists_count_their_ids_and_keep_the_most_frequent_distinct() -> None:
-    feature = Feature(name="tags", dtype="int64", cardinality=9, embedding_dim=2, is_list=True, max_length=4)
-    spec = FeatureSpec(
-        features=(feature, Feature(name="y", dtype="float32")), channels={"categorical": ("tags",), "label": ("y",)}
-    )
-    block = Forests(spec, LightGBMConfig(list_ids=4)).blocks[0]
-    lists = Ragged(values=np.array([3, 3, 1, 8, 4]), offsets=np.array([0, 3, 3, 5], np.int32))
-    assert block.columns(lists).tolist() == [[1, 0, 2, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
-
-
 def test_reports_have_the_loss_of_each_epoch_once(prepared_heads: Path, tmp_path: Path, work: Path) -> None:
     looks: list[float] = []
     epochs: list[float] = []
@@ -198,7 +188,7 @@ def test_choices_about_steps_are_neither_recorded_nor_accepted() -> None:
     CONFIG.check_read(["trees", "epochs"])
     with pytest.raises(
         ConfigError,
-        match=r"'lightgbm' is not trained in steps and does not use learning_rate\. Omit "
+        match=r"'lightgbm' does not use learning_rate\. Omit "
         r"it",
     ):
         CONFIG.check_read(["learning_rate", "trees"])
