@@ -10,12 +10,12 @@ help: ## list all targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: ## create .venv with everything a developer needs
-	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx,torch,lightgbm,xgboost,tune,dev
+	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx,lightgbm,catboost,torch,xgboost,tune,dev
 	@$(BIN)/python -m rankline.workflows.native.build
 	@$(if $(filter setup,$(MAKECMDGOALS)),echo "ready: source .venv/bin/activate; rankline --help")
 
 demo: ## go from raw ratings to measured scores in one command (generated data)
-	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx
+	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx,lightgbm,catboost
 	@$(BIN)/python -m rankline.workflows.native.build
 	@$(BIN)/rankline run movielens $(ARGS)
 
@@ -61,7 +61,7 @@ release: setup ## check version, changelog and metadata; write wheel, source and
 	@scripts/release.sh
 
 lock: setup ## regenerate constraints.txt from pyproject.toml
-	@$(BIN)/uv pip compile pyproject.toml --group pinned --extra cpu --extra torch --extra onnx --extra lightgbm --extra xgboost --extra tune --extra horovod --extra dev --universal --python-version 3.10 \
+	@$(BIN)/uv pip compile pyproject.toml --group pinned --extra cpu --extra torch --extra onnx --extra lightgbm --extra catboost --extra xgboost --extra tune --extra horovod --extra dev --universal --python-version 3.10 \
 		--annotation-style line --no-header --quiet --output-file constraints.txt --upgrade
 
 clean: ## remove the environment and caches, but keep work/ and model_repository/

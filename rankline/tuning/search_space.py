@@ -84,6 +84,8 @@ def search_space(config: TrainConfig, only: tuple[str, ...] = ()) -> dict[str, V
     of_model = {field.name for field in fields(config.model)}
     made = {name: values(getattr(config, name)) for name, values in found.items()}
     made |= {name: values(getattr(config.model, name)) for name, values in _OF_MODELS.items() if name in of_model}
+    if not made:
+        raise ConfigError(f"model {config.model.name!r} has no options to tune. Choose another model.")
     if unknown := [name for name in only if name not in made]:
         raise ConfigError(
             f"{', '.join(unknown)} cannot be tuned for model {config.model.name!r}.{did_you_mean(unknown, made)} "

@@ -56,6 +56,7 @@ _OF_STEPS = (
     "optimizer", "learning_rate", "learning_rate_decay", "warmup_steps", "decay_start_step", "table_lr_scale",
     "weight_decay", "weight_averaging",
 )  # fmt: skip
+_OF_EPOCHS = ("epochs", "early_stopping_patience", "epoch_holdout", "batch_size")
 _SLOTS = {"adagrad": 1, "adam": 2, "lazy_adam": 2}
 """Optimizer → number of values it stores per weight."""
 
@@ -124,21 +125,34 @@ class TrainConfig(StepConfig):
         return 1 + _SLOTS.get(self.optimizer, 0) + self.weight_averaging
 
     @property
+    def num_epochs(self) -> int:
+        """The maximum number of passes over the training data; 1 for a model that learns all rows at once."""
+        return self.epochs if self.model.framework.learns_in_epochs else 1
+
+    @property
+    def patience(self) -> int:
+        return self.early_stopping_patience if self.model.framework.learns_in_epochs else 0
+
+    @property
     def chooses_inside(self) -> bool:
         """Whether the best epoch is selected on a holdout of the training rows."""
-        return self.epoch_holdout == "inner" and self.early_stopping_patience > 0 and self.epochs > 1
+        return self.epoch_holdout == "inner" and self.patience > 0 and self.num_epochs > 1
 
     @property
     def params(self) -> dict[str, Any]:
         """The options that the model uses, as recorded in MLflow."""
-        unread = () if self.model.framework.learns_in_steps else _OF_STEPS
+        framework = self.model.framework
+        unread = {
+            *(() if framework.learns_in_steps else _OF_STEPS),
+            *(() if framework.learns_in_epochs else _OF_EPOCHS),
+        }
         return {name: value for name, value in self.to_dict().items() if name not in unread}
 
     def check_read(self, given: Iterable[str]) -> None:
         """Raise `ConfigError` if the model ignores one of the options in `given`."""
         if ignored := sorted(self.to_dict().keys() - self.params.keys() & set(given)):
             raise ConfigError(
-                f"model {self.model.name!r} is not trained in steps and does not use {', '.join(ignored)}. Omit "
+                f"model {self.model.name!r} does not use {', '.join(ignored)}. Omit "
                 f"{'it' if len(ignored) == 1 else 'them'}."
             )
 

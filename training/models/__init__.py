@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from rankline.training.models.auto import AutoConfig, CatBoostConfig
 from rankline.training.models.config import ModelConfig
 from rankline.training.models.factorization import BayesianFMConfig, EASEConfig
 from rankline.training.models.lightgbm import LightGBMConfig
@@ -36,6 +37,8 @@ MODELS: Mapping[str, type[ModelConfig]] = {
         DIENConfig,
         SIMConfig,
         TorchMLPConfig,
+        AutoConfig,
+        CatBoostConfig,
         LightGBMConfig,
         BayesianFMConfig,
         EASEConfig,

@@ -17,6 +17,7 @@ class Framework:
         extra: extra in pyproject.toml that installs it.
         pinned: modules of the dependency group `PINNED` that it also needs.
         learns_in_steps: whether each step changes the model and its loss, as opposed to the end of each epoch.
+        learns_in_epochs: whether the model improves from epoch to epoch, as opposed to learning all rows at once.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Framework:
     extra: str
     pinned: tuple[str, ...] = ()
     learns_in_steps: bool = True
+    learns_in_epochs: bool = True
 
     def require(self, *, feature: str) -> None:
         require(self.module, feature=feature, extra=self.extra)
@@ -56,6 +58,16 @@ LIGHTGBM = Framework(
     extra="lightgbm",
     learns_in_steps=False,
 )
+PORTFOLIO = Framework(
+    name="portfolio",
+    format=ONNX,
+    trainer="rankline.training.trainers.in_memory:PortfolioTrainer",
+    module="onnxruntime",
+    extra="onnx",
+    learns_in_steps=False,
+    learns_in_epochs=False,
+)
+"""Several libraries, whose models are blended in one ONNX graph."""
 RANKLINE = Framework(
     name="rankline",
     format=SAVED_MODEL,

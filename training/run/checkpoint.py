@@ -138,7 +138,7 @@ class Checkpoint:
             )
         got = plain(config)
         has_other_model = got["model"] != self.config["model"]  # whose options differ
-        if not config.early_stopping_patience:  # no epoch is selected
+        if not config.patience:  # no epoch is selected
             free = (*free, "epoch_holdout")
         # The checkpoint lacks options that were added later; its run behaved as with these values.
         expected = plain(TrainConfig(model=type(config.model)(), **_BEFORE)) | dict(self.config)

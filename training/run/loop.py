@@ -87,7 +87,8 @@ class TrainingRun:
         self._checkpoints, self._log, self._observer, self._progress = checkpoints, log, observer, progress
         self._num_rows = int(world.sum([data.train.num_rows])[0])  # per epoch, of all workers
         self._report_every_s = 0.0 if observer.every_step else _REPORT_EVERY_S
-        self._schedule = LearningRateSchedule.of(config, num_steps=len(data.train) * config.epochs)
+        trainer.say = self._show
+        self._schedule = LearningRateSchedule.of(config, num_steps=len(data.train) * config.num_epochs)
         self._throughput = Throughput()
         self._at, self._best = Position(), Best()
         self._objective = objective_of(data.heads)
@@ -303,7 +304,7 @@ def inner_spec(spec: FeatureSpec, data: PreparedData) -> FeatureSpec:
     If the data was split by time, the holdout consists of the latest training rows, just as the validation rows are the
     latest of all rows. Otherwise it is the end of each row group, so the order of rows across files does not matter.
     """
-    by_time = data.manifest.details.get("config", {}).get("split") == "time"
+    by_time = data.split == "time"
     source = spec.source("train")
     cuts = {"train": (0.0, 1 - SHARE), INNER: (1 - SHARE, 1.0)}
     parts = {split: Part(begin=begin, end=end, of_each_group=not by_time) for split, (begin, end) in cuts.items()}

@@ -115,7 +115,7 @@ def train(
         resumed = _resumed(job, generation)
         inner = opening(inner_spec(job.spec, job.data)) if job.config.chooses_inside else None
         data = opening(job.spec)
-        check_session(job.session, job.framework, len(data.train) * job.config.epochs)  # last check before the run
+        check_session(job.session, job.framework, len(data.train) * job.config.num_epochs)  # last check before the run
         kernels = job.trainer_type.deterministic() if job.session.deterministic else nullcontext()
         # Inside `_recorded`, so that the run's status reflects its end: another worker may report the error first.
         with (
@@ -129,9 +129,10 @@ def train(
             fitting = _Fitting(job, log, observer, progress if job.is_first else SILENT, resumed)
             chosen: Mapping[str, float] = resumed.chosen if resumed else {}
             if inner and not chosen:
-                chosen = fitting.choose(inner, rows_after=data.train.num_rows * world.size * job.config.epochs)
+                chosen = fitting.choose(inner, rows_after=data.train.num_rows * world.size * job.config.num_epochs)
             trainer, metrics, first_rows = fitting.fit(data, chosen)
             scored = first_rows.gathered(world) if first_rows else None
+            counts = _num_parameters(trainer)
             details = {
                 "run_id": log.run_id,
                 "tracking_uri": kept_uri(log.uri, job.output),
@@ -139,10 +140,17 @@ def train(
                 "metrics": dict(metrics),
                 "chosen": dict(chosen),
                 "config": job.config.to_dict(),
-                "num_parameters": _num_parameters(trainer),
+                "num_parameters": counts,
             }
+            compared, reason = trainer.findings()
+            if compared:
+                details["compared"] = {**compared, "reason": reason}
             if not job.is_first:
                 return _model_of(job, details)
+            _log_counts(log, counts)
+            if compared:
+                log.log_metrics(compared, step=int(metrics["epoch"]))
+                log.note(reason)
             _publish(job, trainer, details, log)
             if scored:
                 _log_validation(ValidationScores(heads=data.heads, labels=scored[0], scores=scored[1]), log)
@@ -325,7 +333,7 @@ class _Fitting:
 
     def choose(self, data: OpenData, *, rows_after: int = 0, observer: Observer | None = None) -> Mapping[str, float]:
         config = self._job.config
-        span = Phase(epochs=config.epochs, patience=config.early_stopping_patience, monitor=INNER)
+        span = Phase(epochs=config.num_epochs, patience=config.patience, monitor=INNER)
         progress = _Share(self._progress, before=0, after=rows_after, about="choosing: ")
         _, chosen, _ = self._run(data, span, observer or _CheckpointsOnly(self._observer), progress, {})
         gc.collect()  # the next model needs the memory of this one
@@ -337,7 +345,7 @@ class _Fitting:
         if chosen:
             span = Phase(epochs=int(chosen["epoch"]), patience=0, every_epoch=False)
         else:
-            span = Phase(epochs=config.epochs, patience=config.early_stopping_patience)
+            span = Phase(epochs=config.num_epochs, patience=config.patience)
         progress = _Share(self._progress, before=self._rows_before, after=0)
         return self._run(data, span, self._observer, progress, chosen)
 
@@ -355,12 +363,13 @@ class _Fitting:
         trainer = job.trainer_type(
             job.spec,
             job.config,
-            num_steps=len(data.train) * job.config.epochs,
+            num_steps=len(data.train) * job.config.num_epochs,
             world=job.world,
             laid_out_for=job.worker_batch_size,
         )
-        counts = _num_parameters(trainer)
-        self._log.log_params({f"num_parameters.{part}": count for part, count in counts.items()})
+        trainer.split = job.data.split
+        if any((counts := _num_parameters(trainer)).values()):  # otherwise they are known after the fit
+            _log_counts(self._log, counts)
         first = Checkpoint(
             config=plain(job.config),
             fingerprint=job.fingerprint,
@@ -406,6 +415,10 @@ class _Share(Progress):
     def update(self, done: float, total: float, note: str = "") -> None:
         self.total = self._before + total
         self._whole.update(self._before + done, self.total + self._after, self._about + note)
+
+
+def _log_counts(log: RunLog, counts: Mapping[str, int]) -> None:
+    log.log_params({f"num_parameters.{part}": count for part, count in counts.items()})
 
 
 def _num_parameters(trainer: Trainer) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The interface between a training run and a framework."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,6 +49,11 @@ class Trainer(ABC):
     """Running average of the weights, with `update`, and `swap` to exchange both; None for none."""
     _loss_sum: Any
     _added_sum: Any
+
+    say: Callable[[str], None] = staticmethod(lambda _: None)
+    """Shows what a step that takes long is doing. Set by the training loop."""
+    split: str = "random"
+    """How training and validation rows were split. Set before the first step."""
 
     @abstractmethod
     def __init__(
@@ -157,6 +162,10 @@ class Trainer(ABC):
 
     @abstractmethod
     def export(self, path: Path) -> None: ...
+
+    def findings(self) -> tuple[Mapping[str, float], str]:
+        """Return metrics of the models that were compared, and the reason for the choice; nothing if none were."""
+        return {}, ""
 
 
 def share_of_sample(number: Any) -> Any:

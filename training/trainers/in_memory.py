@@ -13,7 +13,7 @@ from rankline.training.data.loader.epochs import BatchLoader, Reading
 from rankline.training.data.loader.files import ParquetFiles
 from rankline.training.data.loader.stream import Batch, StreamOptions
 from rankline.training.data.open_split import check_parquet, parquet_split
-from rankline.training.evaluation import losses_of
+from rankline.training.evaluation import losses_of, objective_of
 from rankline.training.models.factorization.tables import users_and_items
 from rankline.training.trainers.base import Array, Trainer
 from rankline.workflows.core.errors import ConfigError
@@ -58,7 +58,7 @@ class InMemoryTrainer(Trainer):
     def __init__(self, spec: FeatureSpec, config: TrainConfig, num_steps: int, **_: Any) -> None:
         self._spec, self._config = spec, config
         self.model: Any = config.model.build(spec, config)
-        self._steps_per_epoch = max(1, num_steps // config.epochs)
+        self._steps_per_epoch = max(1, num_steps // config.num_epochs)
         self._rows: list[Array] = []
         self._labels: list[Array] = []
         self._step, self._epochs_learned, self._loss_sum, self._added_sum = 0, 0, 0.0, 0.0
@@ -102,9 +102,12 @@ class InMemoryTrainer(Trainer):
     def _learn_epoch(self) -> None:
         if not self._epochs_learned:
             self._rows, self._labels = [np.concatenate(self._rows)], [np.concatenate(self._labels)]
-            self.model.begin(self._rows[0], self.array(self._labels[0]), self._config.seed)
+            self._begin(self._rows[0], self.array(self._labels[0]))
         self._epochs_learned += 1
-        self.model.learn(self._epochs_learned / self._config.epochs)
+        self.model.learn(self._epochs_learned / self._config.num_epochs)
+
+    def _begin(self, rows: Array, labels: Array) -> None:
+        self.model.begin(rows, labels, self._config.seed)
 
     def diverged_at(self) -> int | None:
         return None
@@ -179,3 +182,54 @@ class LightGBMTrainer(InMemoryTrainer):
         from rankline.training.models.lightgbm.onnx import to_onnx
 
         path.write_bytes(to_onnx(self.model).SerializeToString(deterministic=True))
+
+
+class PortfolioTrainer(InMemoryTrainer):
+    """A trainer of `rankline.training.models.auto`. A pass over the rows collects them; then all is learned at once."""
+
+    PYFUNC = "rankline.training.export.onnx"
+    PACKAGES = ("onnxruntime",)
+    IN_ORDER = True
+
+    def __init__(self, spec: FeatureSpec, config: TrainConfig, num_steps: int, **options: Any) -> None:
+        super().__init__(spec, config, num_steps, **options)
+        self.model.say = lambda note: self.say(note)
+
+    @staticmethod
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
+        for module in ("onnx", "onnxruntime"):
+            require(module, feature=f"training {config.model.name!r}", extra="onnx")
+        config.model.check_packages()  # type: ignore[attr-defined]  # a PortfolioConfig
+        InMemoryTrainer.check(spec, config, num_workers=num_workers)
+
+    def _begin(self, rows: Array, labels: Array) -> None:
+        self.model.begin(rows, labels, self._config.seed, self.split)
+
+    def num_parameters(self) -> tuple[int, int]:
+        return 0, self.model.num_parameters
+
+    def weights(self) -> list[Array]:
+        return []
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Do nothing: only the model of the last epoch exists."""
+
+    def export(self, path: Path) -> None:
+        path.write_bytes(self.model.to_onnx().SerializeToString(deterministic=True))
+
+    def findings(self) -> tuple[Mapping[str, float], str]:
+        choice, objective = self.model.choice, objective_of(self._spec.heads)
+        if choice is None:
+            return {}, ""
+        figures: dict[str, float] = {}
+        for candidate in choice.candidates:
+            if not candidate.problem:
+                error = candidate.error
+                figures[f"compared_{candidate.name}_{objective.name}"] = (
+                    1 - error if objective.higher_is_better else error
+                )
+                figures[f"compared_{candidate.name}_spread"] = candidate.spread
+            figures[f"compared_{candidate.name}_weight"] = candidate.weight
+        problems = [f"{c.name} was left out: {c.problem}" for c in choice.candidates if c.problem]
+        chosen = " + ".join(f"{weight:.0%} {name}" if weight < 1 else name for name, weight in choice.weights.items())
+        return figures, "; ".join([f"Chosen: {chosen} ({choice.reason})", *problems]) + "."

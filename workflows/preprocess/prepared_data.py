@@ -93,6 +93,11 @@ class PreparedData:
         return self.spec.metadata.inputs
 
     @property
+    def split(self) -> str:
+        """How training and validation rows were split, one of `rankline.workflows.preprocess.config.SPLITS`."""
+        return str(self.manifest.details.get("config", {}).get("split", "random"))
+
+    @property
     def group_by(self) -> str | None:
         return self.spec.metadata.group_by
 

@@ -183,7 +183,10 @@ def test_trial_that_does_worse_than_most_is_ended_early(workplace: Workplace) ->
     assert (pruned.info.status, pruned.data.params["learning_rate"]) == ("FINISHED", "1e-05")
 
 
-@pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
+TUNED = [model for model in MODELS.values() if model.framework.learns_in_epochs]
+
+
+@pytest.mark.parametrize("model", TUNED, ids=lambda model: model.name)
 def test_search_space_values_are_valid_and_include_the_default(model) -> None:  # type: ignore[no-untyped-def]
     config = TrainConfig(model=model())
     space = search_space(config)
@@ -199,6 +202,11 @@ def test_search_space_values_are_valid_and_include_the_default(model) -> None:  
             tried = (values.low, values.high)
         for value in tried:
             config.with_choices(**{name: value})
+
+
+def test_model_without_options_to_tune_is_refused() -> None:
+    with pytest.raises(ConfigError, match="model 'auto' has no options to tune. Choose another model"):
+        search_space(TrainConfig(model=MODELS["auto"]()))
 
 
 def test_range_reaches_to_the_recipes_own_value() -> None:

@@ -1,0 +1,98 @@
+"""The models of `rankline.training.models.auto`, trained and published."""
+
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from rankline.training.config.train import TrainConfig
+from rankline.training.export.onnx import _load_pyfunc
+from rankline.training.models.auto import AutoConfig, CatBoostConfig, network, trees
+from rankline.training.models.auto.portfolio import Portfolio
+from rankline.training.models.config import ModelConfig
+from rankline.training.run.train import train
+from rankline.training.tracking import TrackingConfig
+from rankline.workflows.core.errors import ConfigError, MissingExtraError
+from rankline.workflows.schema.model_artifact import TrainedModel
+from tests.factories.training.heads import HEADS, make_prepared
+from tests.factories.training.ratings import make_spec
+
+
+@pytest.fixture(autouse=True)
+def _small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_HIDDEN": (16, 16), "_MIN_STEPS": 200, "_MAX_STEPS": 200, "_NUM_CHECKS": 2}.items():
+        monkeypatch.setattr(network, name, value)
+    for learner in (trees.CatBoost, trees.LightGBM):
+        monkeypatch.setattr(learner, "_MAX_TREES", 40)
+
+
+def trained(model: ModelConfig, directory: Path, number: int = 0) -> TrainedModel:
+    prepared = make_prepared(directory / "prepared", (HEADS[number],))
+    tracking = TrackingConfig(directory=directory, experiment="portfolio")
+    return train(prepared, directory / "model", TrainConfig(model=model), tracking=tracking)
+
+
+def test_choice_is_published_and_recorded(tmp_path: Path, work: Path) -> None:
+    model = trained(AutoConfig(), tmp_path)
+    compared = model.manifest.details["compared"]
+    weights = {name: compared[f"compared_{name}_weight"] for name in ("linear", "lightgbm", "catboost", "network")}
+    assert sum(weights.values()) == pytest.approx(1)
+    chosen = max(weights, key=weights.__getitem__)
+    assert chosen in compared["reason"]
+    assert 0.7 < compared[f"compared_{chosen}_auc"] < 1
+    assert model.metrics["valid_auc"] > 0.7
+    run = mlflow.MlflowClient(model.tracking_uri).get_run(model.run_id)
+    assert run.data.metrics[f"compared_{chosen}_auc"] == pytest.approx(compared[f"compared_{chosen}_auc"])
+    assert compared["reason"] in run.data.tags["mlflow.note.content"]
+    assert {"epochs", "batch_size", "learning_rate"}.isdisjoint(run.data.params)
+    assert int(run.data.params["num_parameters.other"]) > 0
+
+
+@pytest.mark.parametrize("number", range(3), ids=[head.task for head in HEADS])
+def test_catboost_is_published_as_onnx_with_the_scores_of_the_run(number: int, tmp_path: Path, work: Path) -> None:
+    model = trained(CatBoostConfig(), tmp_path, number)
+    rows = pq.read_table(tmp_path / "prepared" / "valid" / "part_0.parquet").to_pandas()
+    labels = rows[HEADS[number].column].to_numpy()
+    made = _load_pyfunc(str(model.path / "model.onnx")).predict(rows)
+    assert "compared" not in model.manifest.details
+    values = made.iloc[:, 0].to_numpy()
+    if number == 1:
+        assert np.sqrt(np.mean(np.square(values - labels))) == pytest.approx(model.metrics["valid_rmse"], rel=1e-4)
+    elif number == 2:
+        of_label = np.stack(list(values))[np.arange(len(labels)), labels.astype(int)]
+        assert -np.mean(np.log(of_label)) == pytest.approx(model.metrics["valid_logloss"], rel=1e-4)
+    else:
+        assert roc_auc_score(labels, values) == pytest.approx(model.metrics["valid_auc"], abs=1e-5)
+
+
+def test_several_labels_are_refused(tmp_path: Path) -> None:
+    prepared = make_prepared(tmp_path / "prepared", HEADS)
+    tracking = TrackingConfig(directory=tmp_path, experiment="portfolio")
+    with pytest.raises(Exception, match=r"model 'auto' supports one label.*Choose one of"):
+        train(prepared, tmp_path / "model", TrainConfig(model=AutoConfig()), tracking=tracking)
+
+
+def test_options_of_epochs_are_refused() -> None:
+    with pytest.raises(ConfigError, match="model 'auto' does not use epochs. Omit it"):
+        TrainConfig(model=AutoConfig()).check_read(["epochs"])
+
+
+def test_missing_catboost_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("rankline.training.models.auto.find_spec", "rankline.workflows.core.optional_packages.find_spec"):
+        monkeypatch.setattr(module, lambda _: None)
+    with pytest.raises(MissingExtraError, match="catboost"):
+        CatBoostConfig().check_packages()
+    AutoConfig().check_packages()  # it leaves out what is missing
+
+
+@pytest.mark.parametrize("split", ["random", "time", "group"])
+def test_folds_follow_the_split(split: str) -> None:
+    portfolio = Portfolio(make_spec(), CatBoostConfig())
+    rows = np.zeros((10, portfolio.width), np.float32)
+    rows[:, 0] = [3, 4] * 5  # the users
+    portfolio.begin(rows, np.arange(10.0), 0, split)
+    assert portfolio._rows.in_order == (split == "time")
+    assert (portfolio._rows.groups is not None) == (split == "group")

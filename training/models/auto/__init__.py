@@ -1,0 +1,68 @@
+"""Models for a table of numbers and categories that learn all rows at once, and the choice among them."""
+
+import math
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import ClassVar
+
+from rankline.training.models.config import MAX_UNITS, ModelConfig
+from rankline.training.models.frameworks import PORTFOLIO, Framework
+from rankline.workflows.core.optional_packages import require
+from rankline.workflows.core.validation import check_at_least, check_choice
+from rankline.workflows.schema.targets import TASKS
+
+LINEAR, LIGHTGBM, CATBOOST, NETWORK = LEARNERS = ("linear", "lightgbm", "catboost", "network")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortfolioConfig(ModelConfig):
+    """Config for models that learn all rows at once, which are kept in memory. Options about epochs, steps and
+    gradients do not apply.
+
+    Attributes:
+        list_ids: number of the most frequent ids of a list to distinguish.
+    """
+
+    network: ClassVar[str] = "rankline.training.models.auto.portfolio:Portfolio"
+    framework: ClassVar[Framework] = PORTFOLIO
+    tasks: ClassVar[tuple[str, ...]] = TASKS
+    learners: ClassVar[tuple[str, ...]]
+
+    list_ids: int = 64
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "list_ids", maximum=MAX_UNITS)
+
+    def check_packages(self) -> None:
+        """Raise `MissingExtraError` if none of the learners is installed."""
+        if not any(map(find_spec, self.learners)) and LINEAR not in self.learners:
+            require(self.learners[0], feature=f"training {self.name!r}", extra=self.learners[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoConfig(PortfolioConfig):
+    """Config for the best of several models on rows held out from training, or a blend of up to three of them.
+
+    They are logistic or ridge regression, LightGBM, CatBoost and a neural network. The validation rows take no part in
+    the choice.
+
+    Attributes:
+        time_limit: seconds to compare and train models. 0 allows 60 seconds per million values, and at least 60.
+    """
+
+    name: ClassVar[str] = "auto"
+    learners: ClassVar[tuple[str, ...]] = LEARNERS
+
+    time_limit: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self, "time_limit", 0 <= self.time_limit < math.inf, "a finite number of at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatBoostConfig(PortfolioConfig):
+    """Config for CatBoost's trees with their defaults, on numbers and on the mean label of each id."""
+
+    name: ClassVar[str] = "catboost"
+    learners: ClassVar[tuple[str, ...]] = (CATBOOST,)

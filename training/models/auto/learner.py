@@ -1,0 +1,101 @@
+"""What the selection knows of a learner."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from scipy.stats import rankdata
+
+from rankline.training.models.auto.rows import Floats, Fold, Rows
+from rankline.training.models.matrix import Matrix
+from rankline.workflows.core.errors import RanklineError
+from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
+
+if TYPE_CHECKING:
+    from rankline.workflows.onnx.graph import Graph
+
+_MIN_PROBABILITY = 1e-12
+
+
+class OutOfTimeError(RanklineError):
+    """The time limit does not allow a learner to finish."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadline:
+    at_s: float  # of `time.monotonic()`
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        return cls(at_s=time.monotonic() + seconds)
+
+    def check(self, needed_s: float) -> None:
+        if time.monotonic() + needed_s > self.at_s:
+            raise OutOfTimeError(f"{needed_s:.0f} s more are needed than the time limit allows.")
+
+
+class Fitted(ABC):
+    """A fitted learner."""
+
+    @property
+    @abstractmethod
+    def num_parameters(self) -> int: ...
+
+    @abstractmethod
+    def scores(self, matrix: Matrix) -> Floats:
+        """Return probabilities or predictions, (N, outputs of the head)."""
+
+    @abstractmethod
+    def add_to(self, graph: "Graph", matrix: str) -> str:
+        """Add the model to a graph and return the name of its scores, float32 (N, outputs of the head)."""
+
+
+class Learner(ABC):
+    name: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Modules that must be installed."""
+
+    @abstractmethod
+    def held_out_scores(self, rows: Rows, folds: Sequence[Fold], deadline: Deadline) -> Floats:
+        """Return the scores of all rows, each by a model that did not learn from its fold; NaN for the rows of no fold.
+
+        Also chooses the size of the model that `fit` trains.
+
+        Raises:
+            OutOfTimeError: the deadline is too close.
+        """
+
+    @abstractmethod
+    def fit(self, rows: Rows) -> Fitted: ...
+
+
+def error_of(head: Head, labels: Floats, scores: Floats) -> float:
+    """Return what the learner is judged by, lower is better: RMSE, logloss of the classes, or 1 - AUC."""
+    if head.task == REGRESSION:
+        return float(np.sqrt(np.mean(np.square(scores[:, 0] - labels))))
+    if head.task == MULTICLASS:
+        of_label = scores[np.arange(len(labels)), labels.astype(np.int64)]
+        return float(-np.mean(np.log(np.clip(of_label, _MIN_PROBABILITY, 1))))
+    ranks, is_positive = rankdata(scores[:, 0]), labels == 1
+    num_positive = int(is_positive.sum())
+    pairs = num_positive * (len(labels) - num_positive)
+    return 1 - (float(ranks[is_positive].sum()) - num_positive * (num_positive + 1) / 2) / pairs if pairs else 0.5
+
+
+def activated(head: Head, logits: Floats) -> Floats:
+    """Convert logits to probabilities; predictions of a regression stay as they are."""
+    if head.task == BINARY:
+        return 1 / (1 + np.exp(-np.clip(logits, -80, 80)))
+    if head.task == MULTICLASS:
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return powers / powers.sum(axis=-1, keepdims=True)  # type: ignore[no-any-return]
+    return logits
+
+
+def add_activation(graph: "Graph", head: Head, logits: str) -> str:
+    if head.task == BINARY:
+        return graph.add("Sigmoid", logits)
+    return graph.add("Softmax", logits, axis=-1) if head.task == MULTICLASS else logits

@@ -1,0 +1,84 @@
+"""The model of `rankline.training.models.auto`: the learners that were chosen, as one blend."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rankline.training.models.auto import CATBOOST, LIGHTGBM, LINEAR, NETWORK, AutoConfig, PortfolioConfig
+from rankline.training.models.auto.learner import Deadline, Fitted, Learner
+from rankline.training.models.auto.linear import Linear
+from rankline.training.models.auto.network import Network
+from rankline.training.models.auto.rows import Rows
+from rankline.training.models.auto.selection import Choice, chosen
+from rankline.training.models.auto.trees import CatBoost, LightGBM
+from rankline.training.models.config import StepConfig
+from rankline.training.models.matrix import FeatureMatrix, Matrix
+from rankline.workflows.schema.feature_spec import FeatureSpec
+from rankline.workflows.schema.targets import output_names
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+_LEARNERS: dict[str, type[Learner]] = {LINEAR: Linear, LIGHTGBM: LightGBM, CATBOOST: CatBoost, NETWORK: Network}
+_USUAL_S, _USUAL_VALUES = 60.0, 1e6
+
+
+class Portfolio:
+    def __init__(self, spec: FeatureSpec, model: PortfolioConfig, _: StepConfig | None = None) -> None:
+        self.heads, self._model = spec.heads, model
+        self._features = FeatureMatrix(spec, model.list_ids)
+        self.matrix, self.width, self.row_dtype = self._features.of, self._features.width, np.float32
+        self._group_column = self._features.column_of(spec.metadata.group_by)
+        self.say: Callable[[str], None] = lambda _: None
+        self.choice: Choice | None = None
+        self._fitted: Sequence[tuple[float, Fitted]] = ()
+
+    def begin(self, rows: Matrix, labels: Any, seed: int, split: str = "random") -> None:
+        """Take the rows to learn. Folds follow the split: by groups, if the rows have any, or in the order of time."""
+        by_group = split == "group" and self._group_column is not None
+        groups = rows[:, self._group_column].astype(np.int64) if by_group else None
+        self._rows = Rows(
+            matrix=rows,
+            labels=labels.astype(np.float64),
+            head=self.heads[0],
+            num_ids=self._features.id_columns,
+            groups=groups,
+            in_order=split == "time",
+            seed=seed,
+        )
+
+    def learn(self, _: float) -> None:
+        learners = {name: _LEARNERS[name]() for name in self._model.learners}
+        if isinstance(self._model, AutoConfig):
+            limit_s = self._model.time_limit or _USUAL_S * max(1.0, self._rows.matrix.size / _USUAL_VALUES)
+            self.choice = chosen(list(learners.values()), self._rows, Deadline.after(limit_s), self.say)
+        weights = self.choice.weights if self.choice else dict.fromkeys(learners, 1.0)
+        fitted = []
+        for name, weight in weights.items():
+            self.say(f"training {name}")
+            fitted.append((weight, learners[name].fit(self._rows)))
+        self._fitted = fitted
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(fitted.num_parameters for _, fitted in self._fitted)
+
+    def scores(self, rows: Matrix) -> Matrix:
+        parts = [weight * fitted.scores(rows) for weight, fitted in self._fitted]
+        blended: Matrix = np.sum(parts, axis=0).astype(np.float32)
+        return blended
+
+    def to_onnx(self) -> "ModelProto":
+        from rankline.workflows.onnx.graph import Graph
+
+        graph = Graph()
+        matrix = self._features.add_to(graph)
+        parts = []
+        for weight, fitted in self._fitted:
+            scores = fitted.add_to(graph, matrix)
+            parts.append(graph.add("Mul", scores, graph.constant(weight, np.float32)) if weight != 1 else scores)
+        (name,) = output_names(self.heads)
+        graph.add("Sum", *parts, output=name)
+        graph.give(name, self.heads[0].width)
+        return graph.model("portfolio")

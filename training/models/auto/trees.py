@@ -1,0 +1,224 @@
+"""Boosted trees of CatBoost and LightGBM, which see the matrix and the target statistics of its ids."""
+
+import json
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from rankline.training.models.auto.learner import Deadline, Fitted, Learner, activated, add_activation
+from rankline.training.models.auto.rows import Floats, Fold, Rows
+from rankline.training.models.auto.target_statistics import TargetStatistics
+from rankline.training.models.matrix import Matrix
+from rankline.workflows.onnx.lightgbm_text import read_forest
+from rankline.workflows.onnx.trees import LEAF, LEQ, Tree, TreeNode, attributes
+from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
+
+if TYPE_CHECKING:
+    from rankline.workflows.onnx.graph import Graph
+
+_PATIENCE = 60  # trees without improvement on the held-out rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreesModel(Fitted):
+    head: Head
+    statistics: TargetStatistics
+    trees: Sequence[Tree]
+    bias: Floats  # (outputs,)
+    predict: Any  # maps the trees' matrix to logits (N, outputs)
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of leaves."""
+        return sum(node.mode == LEAF for tree in self.trees for node in tree.nodes)
+
+    def scores(self, matrix: Matrix) -> Floats:
+        logits = self.predict(_with_statistics(matrix, self.statistics.of(matrix)))
+        return activated(self.head, np.asarray(logits, np.float64).reshape(len(matrix), -1))
+
+    def add_to(self, graph: "Graph", matrix: str) -> str:
+        from rankline.workflows.onnx.graph import TREES_DOMAIN
+
+        statistics = self.statistics.add_to(graph, matrix)
+        rows = graph.add("Concat", matrix, statistics, axis=1) if statistics else matrix
+        options: dict[str, Any] = {"n_targets": self.head.width, "base_values": self.bias.tolist()}
+        options |= {"post_transform": "NONE", "aggregate_function": "SUM", **attributes(self.trees)}
+        total = graph.add("TreeEnsembleRegressor", rows, domain=TREES_DOMAIN, **options)
+        return add_activation(graph, self.head, total)
+
+
+class Trees(Learner):
+    """Boosting whose number of trees is the best one on average over the folds."""
+
+    def __init__(self) -> None:
+        self._num_trees = 0
+        self._learning_rate: float | None = None
+
+    def held_out_scores(self, rows: Rows, folds: Sequence[Fold], deadline: Deadline) -> Floats:
+        models, curves = [], []
+        for number, (learned, held) in enumerate(folds):
+            began_s = monotonic()
+            statistics, learning = TargetStatistics(rows.take(learned)), rows.take(learned)
+            matrix = _with_statistics(rows.matrix[held], statistics.of(rows.matrix[held]))
+            model, curve = self._boosted(_learned_matrix(learning, statistics), learning, (matrix, rows.labels[held]))
+            models.append((model, matrix, held))
+            curves.append(curve)
+            deadline.check((monotonic() - began_s) * (len(folds) - number))  # the last one for all rows
+        longest = max(map(len, curves))
+        mean = np.mean([np.pad(curve, (0, longest - len(curve)), mode="edge") for curve in curves], axis=0)
+        self._num_trees = int(np.argmin(mean)) + 1
+        scores = np.full((len(rows), rows.head.width), np.nan)
+        for model, matrix, held in models:
+            logits = np.asarray(self._logits(model, matrix, self._num_trees)).reshape(len(held), -1)
+            scores[held] = activated(rows.head, logits)
+        return scores
+
+    def fit(self, rows: Rows) -> TreesModel:
+        statistics = TargetStatistics(rows)
+        model, _ = self._boosted(_learned_matrix(rows, statistics), rows, None)
+        trees, bias = self._trees(model, rows.head)
+        return TreesModel(
+            head=rows.head,
+            statistics=statistics,
+            trees=trees,
+            bias=bias,
+            predict=lambda matrix: self._logits(model, matrix, 0),
+        )
+
+    @abstractmethod
+    def _boosted(self, matrix: Matrix, rows: Rows, held: tuple[Matrix, Floats] | None) -> tuple[Any, Sequence[float]]:
+        """Return a model, and its loss on the held-out rows after each tree; without those, of `_num_trees` trees."""
+
+    @abstractmethod
+    def _logits(self, model: Any, matrix: Matrix, num_trees: int) -> Any:
+        """Return the sums of the first trees; 0 for all."""
+
+    @abstractmethod
+    def _trees(self, model: Any, head: Head) -> tuple[Sequence[Tree], Floats]: ...
+
+
+class CatBoost(Trees):
+    """CatBoost (Prokhorenkova et al. 2018), with its own learning rate for the number of rows."""
+
+    name: ClassVar[str] = "catboost"
+    packages: ClassVar[tuple[str, ...]] = ("catboost",)
+    _LOSSES: ClassVar[dict[str, str]] = {BINARY: "Logloss", REGRESSION: "RMSE", MULTICLASS: "MultiClass"}
+    _MAX_TREES = 1000
+
+    def _boosted(self, matrix: Matrix, rows: Rows, held: tuple[Matrix, Floats] | None) -> tuple[Any, Sequence[float]]:
+        import catboost
+
+        loss = self._LOSSES[rows.head.task]
+        options: dict[str, Any] = {
+            "iterations": self._MAX_TREES,
+            "loss_function": loss,
+            "random_seed": rows.seed % (1 << 31),
+            "verbose": False,
+            "allow_writing_files": False,
+        }
+        if rows.head.task == MULTICLASS:
+            options["classes_count"] = rows.head.width
+        if held is None and self._num_trees:
+            options |= {"iterations": self._num_trees, "learning_rate": self._learning_rate}
+        model = catboost.CatBoost(options)
+        model.fit(
+            matrix, rows.labels, eval_set=held, use_best_model=False, early_stopping_rounds=_PATIENCE if held else None
+        )
+        if held is None:
+            return model, ()
+        self._learning_rate = model.get_all_params()["learning_rate"]  # CatBoost's own depends on the number of trees
+        return model, model.get_evals_result()["validation"][loss]
+
+    def _logits(self, model: Any, matrix: Matrix, num_trees: int) -> Any:
+        return model.predict(
+            matrix, prediction_type="RawFormulaVal", ntree_end=min(num_trees, model.tree_count_) if num_trees else 0
+        )
+
+    def _trees(self, model: Any, head: Head) -> tuple[Sequence[Tree], Floats]:
+        with TemporaryDirectory() as directory:
+            path = Path(directory, "model.json")
+            model.save_model(str(path), format="json")
+            saved = json.loads(path.read_text(encoding="utf-8"))
+        columns = [feature["flat_feature_index"] for feature in saved["features_info"]["float_features"]]
+        scale, bias = saved["scale_and_bias"]
+        trees = [
+            Tree(target=target, nodes=_symmetric(tree, columns, target, head.width, scale))
+            for tree in saved["oblivious_trees"]
+            for target in range(head.width)
+        ]
+        return trees, np.broadcast_to(np.asarray(bias, np.float64), (head.width,))
+
+
+def _learned_matrix(rows: Rows, statistics: TargetStatistics) -> Matrix:
+    return _with_statistics(rows.matrix, statistics.of_learned(rows))
+
+
+def _with_statistics(matrix: Matrix, statistics: Matrix) -> Matrix:
+    return np.concatenate([matrix, statistics], axis=1)
+
+
+def _symmetric(
+    tree: dict[str, Any], columns: Sequence[int], target: int, width: int, scale: float
+) -> tuple[TreeNode, ...]:
+    """Return the nodes of a tree in which all nodes of a depth have the same split, the last one at the root."""
+    splits = tree["splits"][::-1]
+    nodes = [
+        TreeNode(
+            mode=LEQ,
+            feature=columns[split["float_feature_index"]],
+            threshold=split["border"],
+            left=(1 << depth + 1) - 1 + 2 * place,
+            right=(1 << depth + 1) + 2 * place,
+            missing_goes_left=True,
+        )
+        for depth, split in enumerate(splits)
+        for place in range(1 << depth)
+    ]
+    return (*nodes, *(TreeNode(weight=scale * value) for value in tree["leaf_values"][target::width]))
+
+
+class LightGBM(Trees):
+    """LightGBM (Ke et al. 2017), with smaller and slower trees than its defaults, on samples of rows and features."""
+
+    name: ClassVar[str] = "lightgbm"
+    packages: ClassVar[tuple[str, ...]] = ("lightgbm",)
+    _OBJECTIVES: ClassVar[dict[str, str]] = {BINARY: "binary", REGRESSION: "regression", MULTICLASS: "multiclass"}
+    _MAX_TREES = 1500
+
+    def _boosted(self, matrix: Matrix, rows: Rows, held: tuple[Matrix, Floats] | None) -> tuple[Any, Sequence[float]]:
+        import lightgbm
+
+        options: dict[str, Any] = {
+            "objective": self._OBJECTIVES[rows.head.task],
+            "learning_rate": 0.03,
+            "num_leaves": 16,
+            "min_data_in_leaf": min(20, max(1, len(rows) // 40)),
+            "feature_fraction": 0.7,
+            "bagging_fraction": 0.8,
+            "bagging_freq": 1,
+            "seed": rows.seed % (1 << 31),
+            "deterministic": True,
+            "force_col_wise": True,
+            "verbosity": -1,
+        } | ({"num_class": rows.head.width} if rows.head.task == MULTICLASS else {})
+        data, curve = lightgbm.Dataset(matrix, rows.labels), dict[str, Any]()
+        if held is None:
+            return lightgbm.train(options, data, self._num_trees or self._MAX_TREES), ()
+        calls: list[Any] = [lightgbm.record_evaluation(curve), lightgbm.early_stopping(_PATIENCE, verbose=False)]
+        valid = [lightgbm.Dataset(*held, reference=data)]
+        model = lightgbm.train(options, data, self._MAX_TREES, valid_sets=valid, callbacks=calls)
+        ((_, by_metric),) = curve.items()
+        return model, next(iter(by_metric.values()))
+
+    def _logits(self, model: Any, matrix: Matrix, num_trees: int) -> Any:
+        return model.predict(matrix, raw_score=True, num_iteration=num_trees or -1)
+
+    def _trees(self, model: Any, head: Head) -> tuple[Sequence[Tree], Floats]:
+        forest = read_forest(model.model_to_string(num_iteration=-1), f"the forest of {head.column!r}")
+        return forest.trees, np.zeros(head.width)
