@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _MIN_PROBABILITY = 1e-12
 
 
-class OutOfTimeError(RanklineError):
-    """The time limit does not allow a learner to finish."""
+class LearnerError(RanklineError):
+    """A learner cannot learn from the rows, or not within the time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Deadline:
 
     def check(self, needed_s: float) -> None:
         if time.monotonic() + needed_s > self.at_s:
-            raise OutOfTimeError(f"{needed_s:.0f} s more are needed than the time limit allows.")
+            raise LearnerError(f"{needed_s:.0f} s more are needed than the time limit allows.")
 
 
 class Fitted(ABC):
@@ -65,7 +65,7 @@ class Learner(ABC):
         Also chooses the size of the model that `fit` trains.
 
         Raises:
-            OutOfTimeError: the deadline is too close.
+            LearnerError: the deadline is too close, or the learner does not accept the rows.
         """
 
     @abstractmethod

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from rankline.training.models.auto.learner import Deadline, Learner, OutOfTimeError, error_of
+from rankline.training.models.auto.learner import Deadline, Learner, LearnerError, error_of
 from rankline.training.models.auto.rows import Floats, Fold, Rows, fold_numbers, folds
 
 _NUM_FOLDS = 5
@@ -61,7 +61,7 @@ def chosen(
             say(f"comparing {learner.name}")
             try:
                 scored[learner.name] = learner.held_out_scores(rows, parts, deadline)
-            except OutOfTimeError as error:
+            except LearnerError as error:
                 problems[learner.name] = str(error)
     except KeyboardInterrupt:
         if not scored:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from rankline.training.models.auto.learner import Deadline, Fitted, Learner, activated, add_activation
+from rankline.training.models.auto.learner import Deadline, Fitted, Learner, LearnerError, activated, add_activation
 from rankline.training.models.auto.rows import Floats, Fold, Rows
 from rankline.training.models.auto.target_statistics import TargetStatistics
 from rankline.training.models.matrix import Matrix
@@ -127,9 +127,13 @@ class CatBoost(Trees):
         if held is None and self._num_trees:
             options |= {"iterations": self._num_trees, "learning_rate": self._learning_rate}
         model = catboost.CatBoost(options)
-        model.fit(
-            matrix, rows.labels, eval_set=held, use_best_model=False, early_stopping_rounds=_PATIENCE if held else None
-        )
+        patience = _PATIENCE if held else None
+        try:
+            model.fit(matrix, rows.labels, eval_set=held, use_best_model=False, early_stopping_rounds=patience)
+        except catboost.CatBoostError as error:  # for example, all features are constant
+            raise LearnerError(
+                f"CatBoost cannot learn from the rows: {str(error).partition(': ')[2] or error}."
+            ) from None
         if held is None:
             return model, ()
         self._learning_rate = model.get_all_params()["learning_rate"]  # CatBoost's own depends on the number of trees

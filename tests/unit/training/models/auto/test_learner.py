@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto
 
 from rankline.training.models.auto import network, trees
-from rankline.training.models.auto.learner import Deadline, Learner, OutOfTimeError, error_of
+from rankline.training.models.auto.learner import Deadline, Learner, LearnerError, error_of
 from rankline.training.models.auto.portfolio import _LEARNERS
 from rankline.training.models.auto.rows import folds
 from rankline.workflows.onnx.graph import Graph
@@ -66,5 +66,5 @@ def test_same_rows_give_the_same_model(learner: Learner) -> None:
 @pytest.mark.parametrize("name", ["lightgbm", "catboost", "network"])
 def test_learner_that_takes_long_stops_at_the_deadline(name: str) -> None:
     rows = table_rows("binary", 100)
-    with pytest.raises(OutOfTimeError):
+    with pytest.raises(LearnerError):
         _LEARNERS[name]().held_out_scores(rows, folds(rows, 3), Deadline.after(0))

@@ -1,12 +1,15 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from rankline.training.models.auto.learner import Deadline, Fitted, Learner, OutOfTimeError
+from rankline.training.models.auto.learner import Deadline, Fitted, Learner, LearnerError
+from rankline.training.models.auto.linear import Linear
 from rankline.training.models.auto.rows import Floats, Fold, Rows
 from rankline.training.models.auto.selection import chosen
+from rankline.training.models.auto.trees import CatBoost
 from tests.factories.training.tables import table_rows
 
 ROWS = table_rows("regression", 400)
@@ -61,7 +64,7 @@ def test_independent_errors_are_blended_by_their_size() -> None:
     ("other", "problem"),
     [
         (Known("b", noisy(0), "no_such_module"), "no_such_module is not installed"),
-        (Known("b", OutOfTimeError("9 s more are needed than the time limit allows.")), "9 s more"),
+        (Known("b", LearnerError("9 s more are needed than the time limit allows.")), "9 s more"),
         (Known("b", KeyboardInterrupt()), "the comparison was stopped"),
     ],
 )
@@ -86,3 +89,13 @@ def test_many_rows_are_compared_on_one_fold() -> None:
     rows = table_rows("regression", 20_001)
     choice = chosen([Known("a", rows.labels[:, None] + 1)], rows, LATER)
     assert choice.candidates[0].error == pytest.approx(1)
+
+
+def test_table_of_constants_is_learned_by_what_accepts_it() -> None:
+    rows = replace(table_rows("binary", 60), matrix=np.ones((60, 2), np.float32), num_ids={})
+    choice = chosen([Linear(), CatBoost()], rows, LATER)
+    assert choice.weights == {"linear": 1.0}
+    assert (
+        "CatBoost cannot learn from the rows: All features are either constant or ignored"
+        in choice.candidates[1].problem
+    )
