@@ -32,6 +32,7 @@ _DECAYED = ("scale", "kernel", "ids")
 _MAX_EPOCHS, _MIN_STEPS, _MAX_STEPS = 256, 500, 2000
 _NUM_CHECKS = 20  # in the course of the steps
 _STEPS_PER_CALL = 50
+_IS_COMPILED = True  # by XLA, which takes seconds and halves the time of a step
 _SCORED_ROWS = 4096
 _Weights = dict[str, Any]
 
@@ -48,7 +49,7 @@ class _Inputs:
     is_seen: Floats  # (one-hot values,): 0 for ids without rows
     embedded: Ints  # columns
     begins: Ints
-    table_size: int
+    has_vector: Floats  # (ids in the table, 1): 0 for ids without rows
 
     @classmethod
     def of(cls, rows: Rows) -> "_Inputs":
@@ -61,16 +62,17 @@ class _Inputs:
         hot_begins = np.cumsum([0, *hot.values()])
         places = rows.matrix[:, list(hot)].astype(np.int64) + hot_begins[:-1]
         begins = np.cumsum([0, *embedded.values()])
+        table_places = rows.matrix[:, list(embedded)].astype(np.int64) + begins[:-1]
         return cls(
             numbers=numbers,
             center=center,
             scale=np.where(spread > 0, spread, 1.0),
             hot=np.array(list(hot), np.int64),
             hot_begins=hot_begins[:-1],
-            is_seen=(np.bincount(places.ravel(), minlength=hot_begins[-1]) > 0).astype(np.float64),
+            is_seen=_occur(places, hot_begins[-1]),
             embedded=np.array(list(embedded), np.int64),
             begins=begins[:-1],
-            table_size=int(begins[-1]),
+            has_vector=_occur(table_places, begins[-1])[:, None],
         )
 
     def of_matrix(self, matrix: Matrix) -> tuple[Matrix, Matrix, NDArray[np.int32]]:
@@ -85,6 +87,10 @@ class _Inputs:
     @property
     def width(self) -> int:
         return len(self.numbers) * _NUMBER_DIM + len(self.is_seen) + len(self.embedded) * _ID_DIM
+
+
+def _occur(places: Ints, size: int) -> Floats:
+    return (np.bincount(places.ravel(), minlength=size) > 0).astype(np.float64)
 
 
 class _Members:
@@ -105,7 +111,7 @@ class _Members:
         self._moments = {
             name: tuple(tf.Variable(tf.zeros_like(weight)) for _ in range(2)) for name, weight in self._weights.items()
         }
-        self._steps = tf.function(self._take_steps, jit_compile=True)
+        self._steps = tf.function(self._take_steps, jit_compile=_IS_COMPILED)
 
     @property
     def weights(self) -> Mapping[str, NDArray[np.float32]]:
@@ -150,8 +156,8 @@ class _Members:
             made["number_phases"] = rng.uniform(-math.pi, math.pi, (count, num_numbers, _FREQUENCIES))
             made["number_kernel"] = rng.uniform(-bound, bound, (count, num_numbers, _FREQUENCIES, dim))
             made["number_bias"] = rng.uniform(-bound, bound, (count, num_numbers, dim))
-        if inputs.table_size:
-            made["ids"] = rng.normal(size=(count, inputs.table_size, _ID_DIM))
+        if len(inputs.has_vector):
+            made["ids"] = rng.normal(size=(count, len(inputs.has_vector), _ID_DIM)) * inputs.has_vector
         made["scale"] = np.ones((count, 1, inputs.width))
         widths = (inputs.width, *_HIDDEN)
         for number, (width, units) in enumerate(zip(widths, _HIDDEN, strict=False)):
