@@ -71,22 +71,20 @@ class FeatureMatrix:
             Block(feature=f, width=min(f.embedding_shape[0] - 1, list_ids) if f.is_list else 1)
             for f in (*spec.categorical, *spec.continuous)
         )
-        self.width = sum(block.width for block in self._blocks)
+        *self._begins, self.width = accumulate((block.width for block in self._blocks), initial=0)
 
     @property
     def id_columns(self) -> Mapping[int, int]:
         """The matrix columns that hold ids, each with the number of ids of its feature."""
-        begins = accumulate((block.width for block in self._blocks), initial=0)
         return {
             begin: block.feature.embedding_shape[0]
-            for begin, block in zip(begins, self._blocks, strict=False)
+            for begin, block in zip(self._begins, self._blocks, strict=True)
             if block.feature.cardinality is not None and not block.feature.is_list
         }
 
     def column_of(self, name: str | None) -> int | None:
         """Return the first matrix column of a feature, or None if there is no such feature."""
-        begins = accumulate((block.width for block in self._blocks), initial=0)
-        found = (begin for begin, block in zip(begins, self._blocks, strict=False) if block.feature.name == name)
+        found = (begin for begin, block in zip(self._begins, self._blocks, strict=True) if block.feature.name == name)
         return next(found, None)
 
     def of(self, inputs: Mapping[str, Any]) -> Matrix:
@@ -95,6 +93,16 @@ class FeatureMatrix:
     def add_to(self, graph: "Graph") -> str:
         """Add the inputs of all features to a graph and return the name of the matrix."""
         return concat(graph, [block.add_to(graph) for block in self._blocks])
+
+
+def add_places(graph: "Graph", matrix: str, columns: Any, begins: Any) -> str:
+    """Look up the ids in some columns of a matrix, add where the rows of each column begin in a table of all columns,
+    and return the name of the sums, int64 (N, columns).
+    """
+    from onnx import TensorProto
+
+    ids = graph.add("Cast", graph.add("Gather", matrix, graph.constant(columns), axis=1), to=TensorProto.INT64)
+    return graph.add("Add", ids, graph.constant(begins))
 
 
 def concat(graph: "Graph", columns: Sequence[str]) -> str:

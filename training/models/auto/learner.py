@@ -34,7 +34,7 @@ class Deadline:
 
     def check(self, needed_s: float) -> None:
         if time.monotonic() + needed_s > self.at_s:
-            raise LearnerError(f"{needed_s:.0f} s more are needed than the time limit allows.")
+            raise LearnerError(f"it needs {needed_s:.0f} s more, which the time limit does not allow.")
 
 
 class Fitted(ABC):

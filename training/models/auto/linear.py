@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from rankline.training.models.auto.learner import Deadline, Fitted, Learner, activated, add_activation, error_of
 from rankline.training.models.auto.rows import Floats, Fold, Ints, Rows
-from rankline.training.models.matrix import Matrix
+from rankline.training.models.matrix import Matrix, add_places
 from rankline.workflows.schema.targets import BINARY, REGRESSION, Head
 
 if TYPE_CHECKING:
@@ -75,8 +75,6 @@ class LinearModel(Fitted):
         return activated(self.head, self.design.terms(matrix) @ self.weights + self.bias)
 
     def add_to(self, graph: "Graph", matrix: str) -> str:
-        from onnx import TensorProto
-
         design, total = self.design, graph.constant(self.bias[None], np.float32)
         of_numbers, of_ids = np.split(self.weights, [len(design.numbers)])
         if len(design.numbers):
@@ -87,8 +85,7 @@ class LinearModel(Fitted):
             product = graph.add("MatMul", graph.add("Clip", scaled, *limits), graph.constant(of_numbers, np.float32))
             total = graph.add("Add", product, total)
         if len(design.ids):
-            taken = graph.add("Gather", matrix, graph.constant(design.ids), axis=1)
-            places = graph.add("Add", graph.add("Cast", taken, to=TensorProto.INT64), graph.constant(design.begins))
+            places = add_places(graph, matrix, design.ids, design.begins)
             found = graph.add("Gather", graph.constant(of_ids, np.float32), places)  # (N, columns, outputs)
             total = graph.add("Add", graph.add("ReduceSum", found, graph.constant([1]), keepdims=0), total)
         return add_activation(graph, self.head, total)

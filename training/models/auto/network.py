@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rankline.training.models.auto.learner import Deadline, Fitted, Learner, activated, add_activation, error_of
 from rankline.training.models.auto.rows import Floats, Fold, Ints, Rows
-from rankline.training.models.matrix import Matrix
+from rankline.training.models.matrix import Matrix, add_places
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
 if TYPE_CHECKING:
@@ -287,8 +287,6 @@ class NetworkModel(Fitted):
         return np.concatenate([session.run(None, {"matrix": part})[0] for part in parts]).astype(np.float64)
 
     def add_to(self, graph: "Graph", matrix: str) -> str:
-        from onnx import TensorProto
-
         inputs, weights, parts = self.inputs, self.weights, []
 
         def constant(value: Any) -> str:
@@ -316,8 +314,7 @@ class NetworkModel(Fitted):
             hot = self._one_hot(graph, matrix)
             parts.append(graph.add("Expand", hot, graph.constant([num_members, 1, 1])))
         if len(inputs.embedded):
-            taken = graph.add("Gather", matrix, graph.constant(inputs.embedded), axis=1)
-            places = graph.add("Add", graph.add("Cast", taken, to=TensorProto.INT64), graph.constant(inputs.begins))
+            places = add_places(graph, matrix, inputs.embedded, inputs.begins)
             found = graph.add("Gather", constant(weights["ids"]), places, axis=1)  # (M, N, E, 8)
             shape = graph.constant([num_members, -1, len(inputs.embedded) * _ID_DIM])
             parts.append(graph.add("Reshape", found, shape))
@@ -334,11 +331,8 @@ class NetworkModel(Fitted):
         return graph.add("ReduceMean", scores, axes=[0], keepdims=0)
 
     def _one_hot(self, graph: "Graph", matrix: str) -> str:
-        from onnx import TensorProto
-
         inputs = self.inputs
-        taken = graph.add("Gather", matrix, graph.constant(inputs.hot), axis=1)
-        places = graph.add("Add", graph.add("Cast", taken, to=TensorProto.INT64), graph.constant(inputs.hot_begins))
+        places = add_places(graph, matrix, inputs.hot, inputs.hot_begins)
         size = len(inputs.is_seen)
         hot = graph.add("OneHot", places, graph.constant(size), graph.constant([0, 1], np.float32), axis=-1)
         summed = graph.add("ReduceSum", hot, graph.constant([1]), keepdims=0)

@@ -19,7 +19,7 @@ _NUM_PARTS = 10  # of the held-out rows, from which the spread of an error is es
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A learner in the comparison.
+    """The result of one learner in the comparison.
 
     Attributes:
         error: RMSE, logloss of the classes, or 1 - AUC on the rows held out; NaN if it could not be compared.

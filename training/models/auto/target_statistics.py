@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankline.training.models.auto.rows import Floats, Ints, Rows, fold_numbers
-from rankline.training.models.matrix import Matrix
+from rankline.training.models.matrix import Matrix, add_places
 
 if TYPE_CHECKING:
     from rankline.workflows.onnx.graph import Graph
@@ -46,12 +46,9 @@ class TargetStatistics:
 
     def add_to(self, graph: "Graph", matrix: str) -> str | None:
         """Add the statistics to a graph and return their name, or None if no column has any."""
-        from onnx import TensorProto
-
         if not self._columns:
             return None
-        ids = graph.add("Gather", matrix, graph.constant(self._columns), axis=1)
-        places = graph.add("Add", graph.add("Cast", ids, to=TensorProto.INT64), graph.constant(self._begins))
+        places = add_places(graph, matrix, self._columns, self._begins)
         found = graph.add("Gather", graph.constant(self._table, np.float32), places)
         return graph.add("Reshape", found, graph.constant([-1, len(self._columns) * self._table.shape[1]]))
 

@@ -192,14 +192,15 @@ class LightGBM(Trees):
 
     name: ClassVar[str] = "lightgbm"
     packages: ClassVar[tuple[str, ...]] = ("lightgbm",)
-    _OBJECTIVES: ClassVar[dict[str, str]] = {BINARY: "binary", REGRESSION: "regression", MULTICLASS: "multiclass"}
     _MAX_TREES = 1500
 
     def _boosted(self, matrix: Matrix, rows: Rows, held: tuple[Matrix, Floats] | None) -> tuple[Any, Sequence[float]]:
         import lightgbm
 
+        from rankline.training.models.lightgbm.network import OBJECTIVES
+
         options: dict[str, Any] = {
-            "objective": self._OBJECTIVES[rows.head.task],
+            "objective": OBJECTIVES[rows.head.task],
             "learning_rate": 0.03,
             "num_leaves": 16,
             "min_data_in_leaf": min(20, max(1, len(rows) // 40)),

@@ -81,8 +81,7 @@ def test_options_of_epochs_are_refused() -> None:
 
 
 def test_missing_catboost_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("rankline.training.models.auto.find_spec", "rankline.workflows.core.optional_packages.find_spec"):
-        monkeypatch.setattr(module, lambda _: None)
+    monkeypatch.setattr("rankline.workflows.core.optional_packages.find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match="catboost"):
         CatBoostConfig().check_packages()
     AutoConfig().check_packages()  # it leaves out what is missing

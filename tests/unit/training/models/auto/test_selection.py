@@ -64,7 +64,7 @@ def test_independent_errors_are_blended_by_their_size() -> None:
     ("other", "problem"),
     [
         (Known("b", noisy(0), "no_such_module"), "no_such_module is not installed"),
-        (Known("b", LearnerError("9 s more are needed than the time limit allows.")), "9 s more"),
+        (Known("b", LearnerError("it needs 9 s more, which the time limit does not allow.")), "9 s more"),
         (Known("b", KeyboardInterrupt()), "the comparison was stopped"),
     ],
 )
