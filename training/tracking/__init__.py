@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
 _OPEN_S = 5.0  # maximum time that training waits for a server to create the run
-_LEAVE_S = 5.0  # maximum time to wait at the end for the upload to a server, or
+_LEAVE_S = 5.0  # maximum time to wait at the end for a server that accepts nothing, or
 _LEAVE_SHARE = 0.01  # this fraction of the duration of the run, if longer
 _SAMPLE_EVERY_S = 1.0
 _GIT_S = 5.0  # Git reads every file of the checkout

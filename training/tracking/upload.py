@@ -138,6 +138,11 @@ class Delivery:
     def run_id(self) -> str:
         return self._at.run_id
 
+    @property
+    def end(self) -> int:
+        """Position in the journal up to which the store has everything."""
+        return self._at.end
+
     def step(self) -> None:
         self._journal.sync()
         while entries := list(self._journal.read(self._at.end)):
@@ -333,9 +338,13 @@ class Deliverer:
         return self._delivery
 
     def finish(self, limit_s: float | None = None) -> None:
+        """Upload the rest, and give up once no entry was uploaded for `limit_s` seconds."""
         self._is_leaving = True
         self._wake.set()
-        self._thread.join(limit_s)
+        before = -1
+        while self._thread.is_alive() and self._delivery.end != before:
+            before = self._delivery.end
+            self._thread.join(limit_s)
         self._is_abandoned = True
 
     def _run(self) -> None:

@@ -399,6 +399,7 @@ def test_runs_artifacts_and_metrics_are_there_after_down_and_up(stack: Stack) ->
     *commands_of_tracking, down, up = documented("What is kept")
     for command in commands_of_tracking:
         stack.run(command)
+    typed("rankline sync", stack.path)  # what a busy server did not accept in time
     store = MlflowClient(f"http://127.0.0.1:{stack.ports['MLFLOW']}")
     (run,) = store.search_runs([experiment.experiment_id for experiment in store.search_experiments()])
     files = [file.path for file in store.list_artifacts(run.info.run_id)]
