@@ -19,7 +19,7 @@ from rankline.workflows.core.machine import busyness
 
 BENCHMARKS = {
     "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding; supports --device",
-    "prepare": "preparing Criteo rows against the same steps in plain pandas, and memory use",
+    "prepare": "preparing Criteo rows, by a recipe file too, against the same steps in plain pandas, and memory use",
     "training": "training with our loader, without a loader, and in the seed document's path; supports --recipe",
     "sequences": "SIM against DIEN and DIN, and the cost of ranking candidates",
     "serving": "our ensemble against merlin-systems' export, on one server; supports --recipe",
@@ -27,7 +27,7 @@ BENCHMARKS = {
     "promotion": "promote, roll back and follow an alias under load: duration of each, and failed requests",
     "tracking": "listing 1,000 runs",
     "tune": "the configuration found by `rankline tune --slo` against an exhaustive search, and how long both take",
-    "tables": "any data by a recipe file: preparation, a click log from file to scores, LightGBM; supports --data",
+    "tables": "the model of init and run for a table, against LightGBM, CatBoost, RealMLP-TD, AutoGluon; needs --data",
     "quality": "model quality and its top-ranked items, against ALS and item-kNN; supports --recipe and --data",
     "etl": "preparing Criteo rows with two Dask workers against one",
     "distributed": "two workers: training speed and traffic",

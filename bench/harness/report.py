@@ -99,8 +99,12 @@ _ASKED: Mapping[str, Mapping[str, str]] = {
     },
     "etl": {"etl_speedup": "≥ 1.7"},
     "tables": {
-        "prepare_vs_criteo_reader": "≥ 0.9",
-        "lightgbm_p50_over_identity": "≤ 1.6",
+        "tables_at_catboost": "≥ 9",
+        "small_tables_at_catboost": "≥ 8",
+        "worst_vs_catboost": "≤ 1.03",
+        "fit_50000x20_s": "≤ 60",
+        "auto_p50_over_native_identity": "≤ 1.6",
+        "blend_p50_over_native_identity": "≤ 2.2",
     },
     "stack": {"start_over_process": "≤ 1.3", "p50_over_process": "≤ 1.15", "requests_failed": "≤ 0"},
     "foreign": {

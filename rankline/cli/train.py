@@ -9,7 +9,7 @@ from rankline.launch.config import LaunchConfig
 from rankline.recipes import recipe_named
 from rankline.recipes.overrides import Overrides
 from rankline.recipes.workspace import WORK_DIR, Workspace
-from rankline.terminal.console import note
+from rankline.terminal.console import CONSOLE, note
 from rankline.training.config.train import SessionConfig
 from rankline.training.distributed.config import WorkersConfig
 
@@ -79,5 +79,9 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
                     generation=Generation.from_environment(os.environ),
                     observers=worker.observers,
                 )
+            if worker.is_alone:
+                from rankline.terminal.summary import print_comparison
+
+                print_comparison(trained, CONSOLE)
             model = {"path": str(trained.path), "run_id": trained.run_id, "tracking_uri": trained.tracking_uri}
     worker.show(model)

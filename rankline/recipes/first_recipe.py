@@ -13,14 +13,15 @@ import pyarrow.compute as pc
 import yaml
 
 from rankline.training.config.train import TrainConfig
+from rankline.training.models.auto import AutoConfig
 from rankline.training.models.config import ModelConfig
 from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.core.progress import SILENT, Progress
-from rankline.workflows.data.autodetect.guess import Guess, Guesses, guess, labels_among
+from rankline.workflows.data.autodetect.guess import SO_A_CATEGORY, Guess, Guesses, guess, labels_among
 from rankline.workflows.data.autodetect.leakage import find_leaks
 from rankline.workflows.data.autodetect.profile import Column, Profile, as_written, profile
-from rankline.workflows.data.tabular.config import ColumnConfig, FilesConfig, Format, TableConfig
+from rankline.workflows.data.tabular.config import FILLED, ColumnConfig, FilesConfig, Format, TableConfig
 from rankline.workflows.data.tabular.files import find_files, names_in, scan, with_format
 from rankline.workflows.data.tabular.reader import names_of, read_table
 from rankline.workflows.preprocess.raw import StreamedRows
@@ -72,6 +73,8 @@ def first_recipe(
         files_config = as_written(paths[0], files_config)
     files_config, found, chosen = _profile_as_readable(paths, files_config, labels, progress)
     guesses = guess(found, chosen)
+    if not _needs_embeddings(guesses):
+        guesses = _with_numbers(guesses, found)
     _check_features(paths[0], guesses)
     files_config = replace(files_config, missing=guesses.missing)
     config = TableConfig(
@@ -217,15 +220,35 @@ def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> 
     yield "  frequency_threshold: 0  # values seen less often share an id; a column may have its own"
     yield "  hash_buckets: 0  # number of ids for unseen values, chosen by their hash"
     yield ""
-    run = table_defaults(found.num_rows)
+    run = table_defaults(found.num_rows) if _needs_embeddings(guesses) else TrainConfig(model=AutoConfig())
     yield "model:  # or another one, such as lightgbm: docs/reference/models.md"
     yield f"  name: {run.model.name}"
     yield from (f"  {name}: {_flow(value)}" for name, value in _choices(run.model).items())
-    yield "training:"
-    yield from (f"  {name}: {_flow(value)}" for name, value in _choices(run).items())
+    if choices := _choices(run):
+        yield "training:"
+        yield from (f"  {name}: {_flow(value)}" for name, value in choices.items())
     yield ""
     yield "serving:"
     yield "  max_batch_size: 65536"
+
+
+def _needs_embeddings(guesses: Guesses) -> bool:
+    """Whether a neural network is the better default: for ids, lists and histories, and for several labels."""
+    configs = [guessed.config for guessed in guesses.columns.values()]
+    return len(guesses.labels) > 1 or any(config.role == "id" or config.is_list for config in configs)
+
+
+def _with_numbers(guesses: Guesses, found: Profile) -> Guesses:
+    """Return the guesses for a model with trees: numbers with few values stay numbers, and missing ones are marked."""
+    columns = dict(guesses.columns)
+    for name, guessed in columns.items():
+        config, why = guessed.config, guessed.why
+        if config.role == "categorical" and config.type in ("int", "float"):
+            config, why = replace(config, role="numeric"), why.removesuffix(SO_A_CATEGORY)
+        if config.role == "numeric" and found.columns[name].missing_share and f"{name}{FILLED}" not in columns:
+            config = replace(config, missing_indicator=True)
+        columns[name] = replace(guessed, config=config, why=why)
+    return replace(guesses, columns=columns)
 
 
 def _splits_by_time(guesses: Guesses) -> bool:
@@ -270,7 +293,7 @@ _SMALL, _MEDIUM, _LARGE = 10_000, 50_000, 500_000
 
 
 def table_defaults(num_rows: int) -> TrainConfig:
-    """Return the default training config and model for a table with `num_rows` rows."""
+    """Return the default training config and neural network for a table with `num_rows` rows."""
     model = MLPConfig(
         hidden=(256, 256),
         number_dim=8,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rankline.api.pipeline import Quality, RunResult
     from rankline.registry.status import Status
     from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.workflows.schema.model_artifact import TrainedModel
 
 
 def print_summary(result: "RunResult", console: Console) -> None:
@@ -24,6 +25,7 @@ def print_summary(result: "RunResult", console: Console) -> None:
     heading(console, f"{result.recipe.name}: {_quality_in_words(result.quality)}; {conclusion(result.report)}")
     heading(console, f"quality on {num_rows:,} validation rows")
     print_quality(result.quality, console)
+    print_comparison(result.trained, console)
     parameters = result.trained.manifest.details["num_parameters"]
     console.print(f"[dim]{parameters['embedding']:,} embedding parameters, {parameters['other']:,} others[/]")
     print_short_report(result.report, console)
@@ -64,6 +66,24 @@ def print_quality(quality: "Quality", console: Console) -> None:
             shown = [quality_figure(value) for value in others if value is not None]
             table.add_row(escape(title), f"{quality_figure(quality.mean(f'valid_{name}'))}{deviation}", *shown)
     console.print(table)
+
+
+def print_comparison(trained: "TrainedModel", console: Console) -> None:
+    """Print the models that `auto` compared, and why it chose one or a blend; nothing for other models."""
+    compared = trained.manifest.details.get("compared")
+    if not compared:
+        return
+    heading(console, "models compared on held-out training rows")
+    done = [one for one in compared["candidates"] if not one["problem"]]
+    if done:
+        spreads = [f"{quality_figure(one['score'])} ± {quality_figure(one['spread'])}" for one in done]
+        shares = [f"{one['weight']:.0%}" if one["weight"] else "" for one in done]
+        names = [one["name"] for one in done]
+        print_table(console, {"": names, compared["metric"]: spreads, "share": shares})
+    for one in compared["candidates"]:
+        if one["problem"]:
+            console.print(f"[dim]{one['name']} was left out: {escape(one['problem'])}[/]", soft_wrap=True)
+    console.print(f"chosen: {compared['reason']}", soft_wrap=True)
 
 
 def _next_commands(result: "RunResult") -> Iterator[tuple[str, str]]:

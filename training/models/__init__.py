@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 
-from rankline.training.models.auto import AutoConfig, CatBoostConfig
+from rankline.training.models.auto import AutoConfig, CatBoostConfig, LinearConfig, RealMLPConfig
 from rankline.training.models.config import ModelConfig
 from rankline.training.models.factorization import BayesianFMConfig, EASEConfig
 from rankline.training.models.lightgbm import LightGBMConfig
@@ -38,7 +38,9 @@ MODELS: Mapping[str, type[ModelConfig]] = {
         SIMConfig,
         TorchMLPConfig,
         AutoConfig,
+        LinearConfig,
         CatBoostConfig,
+        RealMLPConfig,
         LightGBMConfig,
         BayesianFMConfig,
         EASEConfig,

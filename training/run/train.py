@@ -142,15 +142,13 @@ def train(
                 "config": job.config.to_dict(),
                 "num_parameters": counts,
             }
-            compared, reason = trainer.findings()
-            if compared:
-                details["compared"] = {**compared, "reason": reason}
+            if compared := trainer.findings():
+                details["compared"] = compared
             if not job.is_first:
                 return _model_of(job, details)
             _log_counts(log, counts)
             if compared:
-                log.log_metrics(compared, step=int(metrics["epoch"]))
-                log.note(reason)
+                _log_compared(log, compared)
             _publish(job, trainer, details, log)
             if scored:
                 _log_validation(ValidationScores(heads=data.heads, labels=scored[0], scores=scored[1]), log)
@@ -419,6 +417,15 @@ class _Share(Progress):
 
 def _log_counts(log: RunLog, counts: Mapping[str, int]) -> None:
     log.log_params({f"num_parameters.{part}": count for part, count in counts.items()})
+
+
+def _log_compared(log: RunLog, compared: Mapping[str, Any]) -> None:
+    for one in compared["candidates"]:
+        figures = {compared["metric"]: one["score"], "spread": one["spread"], "weight": one["weight"]}
+        metrics = {f"compared_{one['name']}_{name}": value for name, value in figures.items() if value is not None}
+        log.log_metrics(metrics, step=1)
+    left_out = [f"{one['name']} was left out: {one['problem']}" for one in compared["candidates"] if one["problem"]]
+    log.note("; ".join([compared["reason"], *left_out]) + ".")
 
 
 def _num_parameters(trainer: Trainer) -> dict[str, int]:

@@ -163,9 +163,9 @@ class Trainer(ABC):
     @abstractmethod
     def export(self, path: Path) -> None: ...
 
-    def findings(self) -> tuple[Mapping[str, float], str]:
-        """Return metrics of the models that were compared, and the reason for the choice; nothing if none were."""
-        return {}, ""
+    def findings(self) -> Mapping[str, Any]:
+        """Return the models that were compared, the metric and the reason for the choice; empty if none were."""
+        return {}
 
 
 def share_of_sample(number: Any) -> Any:

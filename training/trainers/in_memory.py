@@ -217,19 +217,18 @@ class PortfolioTrainer(InMemoryTrainer):
     def export(self, path: Path) -> None:
         path.write_bytes(self.model.to_onnx().SerializeToString(deterministic=True))
 
-    def findings(self) -> tuple[Mapping[str, float], str]:
+    def findings(self) -> Mapping[str, Any]:
         choice, objective = self.model.choice, objective_of(self._spec.heads)
         if choice is None:
-            return {}, ""
-        figures: dict[str, float] = {}
-        for candidate in choice.candidates:
-            if not candidate.problem:
-                error = candidate.error
-                figures[f"compared_{candidate.name}_{objective.name}"] = (
-                    1 - error if objective.higher_is_better else error
-                )
-                figures[f"compared_{candidate.name}_spread"] = candidate.spread
-            figures[f"compared_{candidate.name}_weight"] = candidate.weight
-        problems = [f"{c.name} was left out: {c.problem}" for c in choice.candidates if c.problem]
-        chosen = " + ".join(f"{weight:.0%} {name}" if weight < 1 else name for name, weight in choice.weights.items())
-        return figures, "; ".join([f"Chosen: {chosen} ({choice.reason})", *problems]) + "."
+            return {}
+        candidates = [
+            {
+                "name": one.name,
+                "score": None if one.problem else 1 - one.error if objective.higher_is_better else one.error,
+                "spread": None if one.problem else one.spread,
+                "weight": one.weight,
+                "problem": one.problem,
+            }
+            for one in choice.candidates
+        ]
+        return {"metric": objective.name, "reason": choice.reason, "candidates": candidates}

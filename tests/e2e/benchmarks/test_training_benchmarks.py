@@ -1,11 +1,16 @@
 """Trial runs of the benchmarks of loading and training."""
 
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
 import pytest
 
 from bench.harness import synthetic_rows as rows
 from bench.serving import tracking
-from bench.training import criteo, distributed, loader, quality, sequences, training
+from bench.training import criteo, distributed, loader, quality, sequences, tables, training
 from bench.training.amazon import run_amazon
+from rankline.training.models.auto import realmlp, trees
 from rankline.workflows.core.errors import ConfigError
 from tests.oracles.bench_reports import check_report
 
@@ -145,3 +150,26 @@ def test_bytes_sent_follow_the_touched_rows_and_not_the_table() -> None:
     assert results["40,000 rows, 256 touched"]["dense_bytes"] > 40_000 * 16 * 4
     assert ratios["bytes_growth_with_table"] == pytest.approx(1, abs=0.3)
     assert ratios["sparse_over_dense_bytes"] < 0.2
+
+
+def test_tables_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_HIDDEN": (8, 8), "_MIN_STEPS": 50, "_MAX_STEPS": 50, "_IS_COMPILED": False}.items():
+        monkeypatch.setattr(realmlp, name, value)
+    for learner in (trees.CatBoost, trees.LightGBM):
+        monkeypatch.setattr(learner, "_MAX_TREES", 20)
+    rng = np.random.default_rng(0)
+    kind, size = rng.choice(list("abc"), 120), rng.normal(size=120)
+    cakes = pd.DataFrame({"kind": kind, "size": size, "price": size + 2 * (kind == "a")})
+    cakes[:90].to_csv(tmp_path / "cakes_train.csv", index=False)
+    cakes[90:].to_csv(tmp_path / "cakes_test.csv", index=False)
+    report = tables.run(1, data=tmp_path, sizes=(0, 60), peers=("lightgbm", "catboost"), timed_shape=(120, 4))
+    assert list(report.results) == ["cakes@all", "cakes@60", "cakes, served", "native_identity, served"]
+    assert set(report.results["cakes@60"]) == {
+        f"{side}_{figure}" for side in ("rankline", "lightgbm", "catboost") for figure in ("error", "s")
+    }
+    assert report.results["cakes@all"]["rankline_error"] < cakes["price"].std()
+    assert report.ratios["tables"] == 1
+    assert report.ratios["worst_vs_catboost"] > 0
+    assert {"fit_120x4_s", "mean_rank", "mean_rank_catboost"} < set(report.ratios)
+    with pytest.raises(ConfigError, match="expected a directory of CSV files"):
+        tables.run(1, data=tmp_path / "none")

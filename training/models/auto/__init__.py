@@ -10,7 +10,7 @@ from rankline.workflows.core.optional_packages import require
 from rankline.workflows.core.validation import check_at_least, check_choice
 from rankline.workflows.schema.targets import TASKS
 
-LINEAR, LIGHTGBM, CATBOOST, NETWORK = LEARNERS = ("linear", "lightgbm", "catboost", "network")
+LINEAR, LIGHTGBM, CATBOOST, REALMLP = LEARNERS = ("linear", "lightgbm", "catboost", "realmlp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,8 @@ class PortfolioConfig(ModelConfig):
 
     def check_packages(self) -> None:
         """Raise `MissingExtraError` if the only learner is not installed. A comparison leaves out what is missing."""
-        if len(self.learners) == 1:
-            require(self.learners[0], feature=f"training {self.name!r}", extra=self.learners[0])
+        if self.learners == (CATBOOST,):
+            require(CATBOOST, feature=f"training {self.name!r}", extra=CATBOOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,25 @@ class AutoConfig(PortfolioConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinearConfig(PortfolioConfig):
+    """Config for logistic or ridge regression on standardized numbers and one weight per id."""
+
+    name: ClassVar[str] = LINEAR
+    learners: ClassVar[tuple[str, ...]] = (LINEAR,)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CatBoostConfig(PortfolioConfig):
     """Config for CatBoost's trees with their defaults, on numbers and on the mean label of each id."""
 
-    name: ClassVar[str] = "catboost"
+    name: ClassVar[str] = CATBOOST
     learners: ClassVar[tuple[str, ...]] = (CATBOOST,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealMLPConfig(PortfolioConfig):
+    """Config for a multilayer perceptron with the defaults of RealMLP-TD, trained for a number of steps that depends
+    on the number of rows."""
+
+    name: ClassVar[str] = REALMLP
+    learners: ClassVar[tuple[str, ...]] = (REALMLP,)

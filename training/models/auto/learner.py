@@ -32,9 +32,14 @@ class Deadline:
     def after(cls, seconds: float) -> "Deadline":
         return cls(at_s=time.monotonic() + seconds)
 
+    @property
+    def left_s(self) -> float:
+        return self.at_s - time.monotonic()
+
     def check(self, needed_s: float) -> None:
-        if time.monotonic() + needed_s > self.at_s:
-            raise LearnerError(f"it needs {needed_s:.0f} s more, which the time limit does not allow.")
+        if needed_s > self.left_s:
+            more = f"it needs {needed_s:.0f} s more" if needed_s >= 1 else "it needs more time"
+            raise LearnerError(f"{more}, which the time limit does not allow.")
 
 
 class Fitted(ABC):
@@ -57,6 +62,8 @@ class Learner(ABC):
     name: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
     """Modules that must be installed."""
+    max_rows: ClassVar[int | None] = None
+    """Number of rows above which the learner is not compared, because its time grows too much; None for no limit."""
 
     @abstractmethod
     def held_out_scores(self, rows: Rows, folds: Sequence[Fold], deadline: Deadline) -> Floats:

@@ -97,12 +97,13 @@ class Linear(Learner):
     def __init__(self) -> None:
         self._penalty = _PENALTIES[1]
 
-    def held_out_scores(self, rows: Rows, folds: Sequence[Fold], deadline: Deadline) -> Floats:  # noqa: ARG002  (it takes seconds)
+    def held_out_scores(self, rows: Rows, folds: Sequence[Fold], deadline: Deadline) -> Floats:
         scores = np.full((len(_PENALTIES), len(rows), rows.head.width), np.nan)
         for learned, held in folds:
             learning, matrix = rows.take(learned), rows.matrix[held]
             for number, penalty in enumerate(_PENALTIES):
                 scores[number, held] = _fitted(learning, penalty).scores(matrix)
+                deadline.check(0)
         is_held = ~np.isnan(scores[0, :, 0])
         best = int(np.argmin([error_of(rows.head, rows.labels[is_held], of_one[is_held]) for of_one in scores]))
         self._penalty = _PENALTIES[best]

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankline.training.models.auto import CATBOOST, LIGHTGBM, LINEAR, NETWORK, AutoConfig, PortfolioConfig
+from rankline.training.models.auto import CATBOOST, LIGHTGBM, LINEAR, REALMLP, AutoConfig, PortfolioConfig
 from rankline.training.models.auto.learner import Deadline, Fitted, Learner
 from rankline.training.models.auto.linear import Linear
-from rankline.training.models.auto.network import Network
+from rankline.training.models.auto.realmlp import RealMLP
 from rankline.training.models.auto.rows import Rows
 from rankline.training.models.auto.selection import Choice, chosen
 from rankline.training.models.auto.trees import CatBoost, LightGBM
@@ -20,7 +20,7 @@ from rankline.workflows.schema.targets import output_names
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-_LEARNERS: dict[str, type[Learner]] = {LINEAR: Linear, LIGHTGBM: LightGBM, CATBOOST: CatBoost, NETWORK: Network}
+_LEARNERS: dict[str, type[Learner]] = {LINEAR: Linear, LIGHTGBM: LightGBM, CATBOOST: CatBoost, REALMLP: RealMLP}
 _USUAL_S, _USUAL_VALUES = 60.0, 1e6
 
 

@@ -7,13 +7,17 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from rankline.training.models.auto import CATBOOST, LINEAR
 from rankline.training.models.auto.learner import Deadline, Learner, LearnerError, error_of
 from rankline.training.models.auto.rows import Floats, Fold, Rows, fold_numbers, folds
+from rankline.workflows.core.formatting import quality_figure
+from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION
 
 _NUM_FOLDS = 5
 _MAX_ROWS_IN_FOLDS = 20_000  # with more, one fold is held out once
 _MAX_BLENDED = 3
 _NUM_ADDITIONS = 25
+_METRICS = {REGRESSION: "RMSE", BINARY: "AUC", MULTICLASS: "logloss"}
 _NUM_PARTS = 10  # of the held-out rows, from which the spread of an error is estimated
 
 
@@ -49,27 +53,30 @@ def chosen(
 ) -> Choice:
     """Compare learners on held-out rows and choose the best one, or a blend if it is clearly better.
 
-    The first learner must be the cheapest. It is chosen if nothing can be compared.
+    The first learner must be the cheapest. It is chosen if nothing can be compared. Ctrl-C ends the comparison and
+    chooses among the learners compared by then.
     """
-    problems = {learner.name: _missing(learner) for learner in learners}
+    problems = {learner.name: _unusable(learner, rows) for learner in learners}
     scored: dict[str, Floats] = {}
     parts = _parts(rows)
     try:
-        for learner in learners if parts else ():
+        for number, learner in enumerate(learners if parts else ()):
             if problems[learner.name]:
                 continue
-            say(f"comparing {learner.name}")
+            say(f"comparing {learner.name}, {number + 1} of {len(learners)}")
             try:
                 scored[learner.name] = learner.held_out_scores(rows, parts, deadline)
             except LearnerError as error:
-                problems[learner.name] = str(error)
+                problems[learner.name] = str(error).rstrip(".")
     except KeyboardInterrupt:
         if not scored:
             raise
-        say("stopped comparing")
+        say("comparison stopped; Ctrl-C again stops the training")
     if not scored:
-        first = next(learner.name for learner in learners if not problems[learner.name])
-        return Choice(weights={first: 1.0}, candidates=(), reason="too few rows to compare models")
+        first = learners[0].name
+        why = "no model could be compared" if parts else "there are too few rows to compare models"
+        candidates = [Candidate(name=name, problem=problem or why) for name, problem in problems.items()]
+        return Choice(weights={first: 1.0}, candidates=candidates, reason=f"{first} was trained, because {why}")
     is_held = ~np.isnan(next(iter(scored.values()))[:, 0])
     held = rows.take(np.flatnonzero(is_held))
     judged = _Judged(held, {name: of_learner[is_held] for name, of_learner in scored.items()})
@@ -77,9 +84,12 @@ def chosen(
     return Choice(weights=weights, reason=reason, candidates=judged.candidates(weights, problems))
 
 
-def _missing(learner: Learner) -> str:
-    absent = [module for module in learner.packages if find_spec(module) is None]
-    return f"{absent[0]} is not installed" if absent else ""
+def _unusable(learner: Learner, rows: Rows) -> str:
+    if absent := [module for module in learner.packages if find_spec(module) is None]:
+        return f"{absent[0]} is not installed"
+    if learner.max_rows is not None and len(rows) > learner.max_rows:
+        return f"it is compared on at most {learner.max_rows:,} rows"
+    return ""
 
 
 def _parts(rows: Rows) -> Sequence[Fold]:
@@ -104,7 +114,7 @@ class _Judged:
         The blend is selected greedily with replacement (Caruana et al. 2004, "Ensemble Selection from Libraries of
         Models").
         """
-        single = min(self._errors, key=self._errors.__getitem__)
+        single = self._best_single()
         counts, total = Counter({single: 1}), self._scores[single]
         best, best_counts = self._errors[single], Counter(counts)
         for size in range(2, _NUM_ADDITIONS + 1):
@@ -117,14 +127,31 @@ class _Judged:
                 best, best_counts = errors[added], Counter(counts)
         weights = {name: count / best_counts.total() for name, count in best_counts.items()}
         if len(weights) > 1:
-            gain, spread = self._gain(
-                np.sum([share * self._scores[name] for name, share in weights.items()], axis=0), single
-            )
-            if gain > spread:
-                return weights, f"blending lowers the error of {single} by {gain / self._errors[single]:.1%}"
-        others = [error for name, error in self._errors.items() if name != single]
-        ahead = f", {1 - self._errors[single] / min(others):.1%} below the next" if others else ""
-        return {single: 1.0}, f"the lowest error{ahead}"
+            blend: Floats = np.sum([share * self._scores[name] for name, share in weights.items()], axis=0)
+            if self._is_better(blend, single):
+                parts = " + ".join(f"{share:.0%} {name}" for name, share in weights.items())
+                return weights, self._reason(parts, best, {f"{single} alone": self._errors[single]})
+        others = {name: error for name, error in self._errors.items() if name != single}
+        second = min(others, key=others.__getitem__, default=None)
+        return {single: 1.0}, self._reason(single, self._errors[single], {second: others[second]} if second else {})
+
+    def _reason(self, chosen: str, error: float, others: Mapping[str, float]) -> str:
+        task, baseline = self._held.head.task, self._baseline()
+        value = 1 - error if task == BINARY else error
+        if baseline[0] not in others and baseline[0] != chosen:
+            others = {**others, baseline[0]: baseline[1]}
+        ahead = [
+            f"{other - error:+.4f} against {name}" if task == BINARY else f"{error / other - 1:+.1%} against {name}"
+            for name, other in others.items()
+        ]
+        return f"{chosen}: {', '.join([f'{_METRICS[task]} {quality_figure(value)} on held-out rows', *ahead])}"
+
+    def _baseline(self) -> tuple[str, float]:
+        """Return the name and error of what a simple model reaches: the mean of a number, or logistic regression."""
+        if self._held.head.task != REGRESSION and LINEAR in self._errors:
+            return LINEAR, self._errors[LINEAR]
+        means = self._held.targets.mean(axis=0)
+        return "the mean", self._error(np.broadcast_to(means, (len(self._held), len(means))))
 
     def candidates(self, weights: Mapping[str, float], problems: Mapping[str, str]) -> Sequence[Candidate]:
         return [
@@ -146,6 +173,14 @@ class _Judged:
         labels, head = self._held.labels, self._held.head
         return np.array([error_of(head, labels[part], scores[part]) for part in self._numbers if len(part)])
 
-    def _gain(self, blend: Floats, single: str) -> tuple[float, float]:
-        gains = self._by_part(self._scores[single]) - self._by_part(blend)
-        return self._errors[single] - self._error(blend), float(np.std(gains, ddof=1) / len(gains) ** 0.5)
+    def _best_single(self) -> str:
+        """Return the learner with the lowest error. On few rows that may be luck, so another must beat CatBoost
+        clearly.
+        """
+        best = min(self._errors, key=self._errors.__getitem__)
+        return best if CATBOOST not in self._scores or self._is_better(self._scores[best], CATBOOST) else CATBOOST
+
+    def _is_better(self, scores: Floats, than: str) -> bool:
+        """Whether the error of the scores is lower than that of a learner by more than the difference's own error."""
+        gains = self._by_part(self._scores[than]) - self._by_part(scores)
+        return self._errors[than] - self._error(scores) > float(np.std(gains, ddof=1) / len(gains) ** 0.5)

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 _PRIOR_ROWS = 10.0  # weight of the mean of all rows, in rows
 _NUM_FOLDS = 10
+_MIN_ROWS = 500  # with fewer, the noise of the means costs more than they tell
 _MIN_IDS = 6  # with fewer values besides padding, null and unseen, a tree separates the ids themselves
 
 
 class TargetStatistics:
     def __init__(self, rows: Rows) -> None:
-        sizes = {column: count for column, count in rows.num_ids.items() if count >= _MIN_IDS}
+        enough = len(rows) >= _MIN_ROWS
+        sizes = {column: count for column, count in rows.num_ids.items() if enough and count >= _MIN_IDS}
         self._columns = list(sizes)
         self._begins = np.cumsum([0, *sizes.values()])[:-1]
         self._num_ids = sum(sizes.values())

@@ -22,6 +22,7 @@ from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, He
 if TYPE_CHECKING:
     from rankline.workflows.onnx.graph import Graph
 
+_MIN_VALUES_OF_THREADS = 10_000_000
 _PATIENCE = 60  # trees without improvement on the held-out rows
 
 
@@ -53,6 +54,19 @@ class TreesModel(Fitted):
         return add_activation(graph, self.head, total)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Held:
+    """Rows that are held out while a model learns, and when it must be finished."""
+
+    matrix: Matrix
+    labels: Floats
+    deadline: Deadline
+
+    def after_iteration(self, _: Any) -> bool:
+        """Whether CatBoost may go on."""
+        return self.deadline.left_s > 0
+
+
 class Trees(Learner):
     """Boosting whose number of trees is the best one on average over the folds."""
 
@@ -66,7 +80,8 @@ class Trees(Learner):
             began_s = monotonic()
             statistics, learning = TargetStatistics(rows.take(learned)), rows.take(learned)
             matrix = _with_statistics(rows.matrix[held], statistics.of(rows.matrix[held]))
-            model, curve = self._boosted(_learned_matrix(learning, statistics), learning, (matrix, rows.labels[held]))
+            known = _Held(matrix=matrix, labels=rows.labels[held], deadline=deadline)
+            model, curve = self._boosted(_learned_matrix(learning, statistics), learning, known)
             models.append((model, matrix, held))
             curves.append(curve)
             deadline.check((monotonic() - began_s) * (len(folds) - number))  # the last one for all rows
@@ -92,7 +107,7 @@ class Trees(Learner):
         )
 
     @abstractmethod
-    def _boosted(self, matrix: Matrix, rows: Rows, held: tuple[Matrix, Floats] | None) -> tuple[Any, Sequence[float]]:
+    def _boosted(self, matrix: Matrix, rows: Rows, held: _Held | None) -> tuple[Any, Sequence[float]]:
         """Return a model, and its loss on the held-out rows after each tree; without those, of `_num_trees` trees."""
 
     @abstractmethod
@@ -108,10 +123,11 @@ class CatBoost(Trees):
 
     name: ClassVar[str] = "catboost"
     packages: ClassVar[tuple[str, ...]] = ("catboost",)
+    max_rows = 1_000_000
     _LOSSES: ClassVar[dict[str, str]] = {BINARY: "Logloss", REGRESSION: "RMSE", MULTICLASS: "MultiClass"}
     _MAX_TREES = 1000
 
-    def _boosted(self, matrix: Matrix, rows: Rows, held: tuple[Matrix, Floats] | None) -> tuple[Any, Sequence[float]]:
+    def _boosted(self, matrix: Matrix, rows: Rows, held: _Held | None) -> tuple[Any, Sequence[float]]:
         import catboost
 
         loss = self._LOSSES[rows.head.task]
@@ -127,15 +143,18 @@ class CatBoost(Trees):
         if held is None and self._num_trees:
             options |= {"iterations": self._num_trees, "learning_rate": self._learning_rate}
         model = catboost.CatBoost(options)
-        patience = _PATIENCE if held else None
+        watched: dict[str, Any] = {}
+        if held:
+            watched = {"eval_set": (held.matrix, held.labels), "early_stopping_rounds": _PATIENCE, "callbacks": [held]}
         try:
-            model.fit(matrix, rows.labels, eval_set=held, use_best_model=False, early_stopping_rounds=patience)
+            model.fit(matrix, rows.labels, use_best_model=False, **watched)
         except catboost.CatBoostError as error:  # for example, all features are constant
             raise LearnerError(
                 f"CatBoost cannot learn from the rows: {str(error).partition(': ')[2] or error}."
             ) from None
         if held is None:
             return model, ()
+        held.deadline.check(0)
         self._learning_rate = model.get_all_params()["learning_rate"]  # CatBoost's own depends on the number of trees
         return model, model.get_evals_result()["validation"][loss]
 
@@ -194,7 +213,7 @@ class LightGBM(Trees):
     packages: ClassVar[tuple[str, ...]] = ("lightgbm",)
     _MAX_TREES = 1500
 
-    def _boosted(self, matrix: Matrix, rows: Rows, held: tuple[Matrix, Floats] | None) -> tuple[Any, Sequence[float]]:
+    def _boosted(self, matrix: Matrix, rows: Rows, held: _Held | None) -> tuple[Any, Sequence[float]]:
         import lightgbm
 
         from rankline.training.models.lightgbm.network import OBJECTIVES
@@ -210,13 +229,16 @@ class LightGBM(Trees):
             "seed": rows.seed % (1 << 31),
             "deterministic": True,
             "force_col_wise": True,
+            # For a small matrix, threads of OpenMP that wait for each other can take several times as long as one.
+            "num_threads": 1 if matrix.size < _MIN_VALUES_OF_THREADS else 0,
             "verbosity": -1,
         } | ({"num_class": rows.head.width} if rows.head.task == MULTICLASS else {})
         data, curve = lightgbm.Dataset(matrix, rows.labels), dict[str, Any]()
         if held is None:
             return lightgbm.train(options, data, self._num_trees or self._MAX_TREES), ()
         calls: list[Any] = [lightgbm.record_evaluation(curve), lightgbm.early_stopping(_PATIENCE, verbose=False)]
-        valid = [lightgbm.Dataset(*held, reference=data)]
+        calls.append(lambda _: held.deadline.check(0))
+        valid = [lightgbm.Dataset(held.matrix, held.labels, reference=data)]
         model = lightgbm.train(options, data, self._MAX_TREES, valid_sets=valid, callbacks=calls)
         ((_, by_metric),) = curve.items()
         return model, next(iter(by_metric.values()))

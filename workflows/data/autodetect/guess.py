@@ -35,6 +35,7 @@ from rankline.workflows.schema.tensor_names import SCORE
 
 FEW_NUMBERS = 32
 """Integer columns with at most this many distinct values are treated as categories."""
+SO_A_CATEGORY = ", so a category"
 MANY_VALUES = 1_000
 """Categories with at least this many distinct values are treated as ids, whose rare values share one id."""
 MANY_IDS = 200_000
@@ -299,7 +300,7 @@ def _number(column: Column) -> Guess:
     if is_whole and is_unique and column.num_distinct > 0.99 * (highest - lowest + 1):
         return _ignored("consecutive whole numbers, unique per row: a row number", kind)
     if is_whole and column.num_distinct <= FEW_NUMBERS:
-        return _as(f"{few}, so a category", type=kind, role="categorical")
+        return _as(f"{few}{SO_A_CATEGORY}", type=kind, role="categorical")
     is_skewed = lowest >= 0 and _skewness(numbers) > _SKEWED
     why = f"{few} from {lowest:g} to {highest:g}" + ("; long-tailed, so its logarithm is used" if is_skewed else "")
     return _as(why, type=kind, role="numeric", scale="log" if is_skewed else "standard")

@@ -74,6 +74,8 @@ class ColumnConfig:
         length: number of elements of a vector.
         scale: scaling of a numeric column or vector: standard gives mean 0 and standard deviation 1; log applies
             log(1 + x) first, for counts and amounts; none leaves the values unchanged.
+        missing_indicator: for a numeric column, whether the model also gets a number that is 1 where the value is
+            missing, in addition to the mean that replaces it.
         of: for a history, the column whose ids it lists.
         max_length: for a list, the number of last elements to keep; 0 keeps all.
         frequency_threshold: as in `prepare`, for this column.
@@ -87,6 +89,7 @@ class ColumnConfig:
     separator: str = "|"
     length: int = 0
     scale: Scale = "standard"
+    missing_indicator: bool = False
     of: str | None = None
     max_length: int = 0
     frequency_threshold: int | None = None
@@ -102,6 +105,8 @@ class ColumnConfig:
             raise ConfigError(
                 f"role {self.role} has type {self.type}, expected int, float or bool. Choose another role."
             )
+        if self.missing_indicator and self.role != "numeric":
+            raise ConfigError(f"role {self.role} has missing_indicator, which only role numeric supports. Omit it.")
         if (self.role == "vector") != (self.length > 0):
             raise ConfigError(
                 f"role {self.role} has length {self.length}. Role vector requires 'length' (number of values), "
@@ -160,6 +165,10 @@ class LabelConfig:
             raise ConfigError(f"classes {list(self.classes)} contains a duplicate. List each class once.")
 
 
+FILLED = "_filled"
+"""Ending of the name of a missing indicator, as NVTabular's FillMissing writes it."""
+
+
 def not_in_requests(name: str) -> str | None:
     """Return why a column name is reserved in requests, or None if it is allowed."""
     if (end := next((end for end in (VALUES, NNZS, VALID) if name.endswith(end)), None)) is None:
@@ -193,6 +202,11 @@ class TableConfig:
             raise ConfigError(f"{both} are both labels and features. Remove them from columns, or set role ignored.")
         if not self.features:
             raise ConfigError("no column is a feature. Set a role other than ignored for at least one column.")
+        marked = {f"{name}{FILLED}" for name, column in self.columns.items() if column.missing_indicator}
+        if taken := sorted(marked & {*self.columns, *self.labels}):
+            raise ConfigError(
+                f"column {taken[0]!r} has the name of a missing_indicator. Omit it, or rename the column."
+            )
         for name in self.features:
             why = not_in_requests(name)
             if name == SCORE and [label.task for label in self.labels.values()] == ["binary"]:

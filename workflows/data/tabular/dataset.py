@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.data.tabular.config import CATEGORIES, ColumnConfig, TableConfig
+from rankline.workflows.data.tabular.config import CATEGORIES, FILLED, ColumnConfig, TableConfig
 from rankline.workflows.data.tabular.reader import TableRequests, names_of, read_table
 from rankline.workflows.preprocess import RowsConfig
 from rankline.workflows.preprocess.config import PrepareConfig
@@ -99,10 +99,21 @@ class _Graph:
         return nodes
 
     def numbers(self) -> list[Any]:
-        ways: dict[str, list[str]] = defaultdict(list)
+        from rankline.workflows.nvt.compat import ops
+
+        ways: dict[tuple[str, bool], list[str]] = defaultdict(list)
         for name, column in self._features("numeric").items():
-            ways[column.scale].append(name)
-        return [_scaled(self._raw(names), way) for way, names in ways.items()]
+            ways[column.scale, column.missing_indicator].append(name)
+        nodes = []
+        for (scale, has_indicator), names in ways.items():
+            scaled = _scaled(self._raw(names), scale, has_indicator=has_indicator)
+            if has_indicator:
+                of_missing = [f"{self._names[name]}{FILLED}" for name in names]
+                scaled = scaled[[self._names[name] for name in names]] + (
+                    scaled[of_missing] >> ops.Normalize(out_dtype="float32")
+                )
+            nodes.append(scaled)
+        return nodes
 
     def vectors(self) -> list[Any]:
         from rankline.workflows.nvt.operators import VectorElements
@@ -175,8 +186,11 @@ def _encoder(threshold: int, buckets: int, are_numbers: bool = False) -> Any:
     return (OrderedCategorify if are_numbers else Categorify)(freq_threshold=threshold)
 
 
-def _scaled(columns: Any, scale: str) -> Any:
-    """Scale numeric columns, and replace missing and infinite values with the mean, or with 0 if `scale` is "none"."""
+def _scaled(columns: Any, scale: str, *, has_indicator: bool = False) -> Any:
+    """Scale numeric columns, and replace missing and infinite values with the mean, or with 0 if `scale` is "none".
+
+    With `has_indicator`, add a column NAME_filled that is 1 where a value was replaced.
+    """
     from rankline.workflows.nvt.compat import ops
     from rankline.workflows.nvt.operators import Finite
 
@@ -185,4 +199,4 @@ def _scaled(columns: Any, scale: str) -> Any:
         columns = columns >> ops.Clip(min_value=0) >> ops.LogOp()
     if scale != "none":
         columns = columns >> ops.Normalize(out_dtype="float32") >> Finite()  # a division may overflow
-    return columns >> ops.FillMissing(0)
+    return columns >> ops.FillMissing(0, add_binary_cols=has_indicator)

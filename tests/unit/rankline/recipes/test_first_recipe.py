@@ -15,6 +15,9 @@ from typer.testing import CliRunner, Result
 from rankline.cli.main import app
 from rankline.recipes.first_recipe import FirstRecipe, first_recipe
 from rankline.recipes.recipe_file import read_recipe
+from rankline.training.config.train import TrainConfig
+from rankline.training.models.auto import AutoConfig
+from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.data.autodetect.profile import profile
 from rankline.workflows.preprocess.raw import StreamedRows
@@ -84,6 +87,19 @@ def test_csv_may_be_written_in_any_way(case: str, tmp_path: Path) -> None:
     assert len(rows) == ROWS
     if case != "latin-1 at the end":
         assert rows["name"].to_pylist() == NAMES
+
+
+def test_model_of_a_table_is_auto_unless_it_has_ids(tmp_path: Path) -> None:
+    columns = {"level": [n % 5 for n in range(ROWS)], "fee": [f if f > 3 else "" for f in FEES], "label": LABELS}
+    (tmp_path / "rows.csv").write_text(lines_of(columns))
+    made, _ = read_back(tmp_path / "rows.csv")
+    assert read_recipe(tmp_path / "rankline.yaml").train == TrainConfig(model=AutoConfig())
+    assert [guessed.config.role for guessed in made.guesses.columns.values()] == ["numeric", "numeric"]
+    assert [guessed.config.missing_indicator for guessed in made.guesses.columns.values()] == [False, True]
+    (tmp_path / "rows.csv").write_text(lines_of({"user_id": [f"u{n % 61}" for n in range(ROWS)], **columns}))
+    made, _ = read_back(tmp_path / "rows.csv")
+    assert isinstance(read_recipe(tmp_path / "rankline.yaml").train.model, MLPConfig)
+    assert made.guesses.columns["level"].config.role == "categorical"
 
 
 def test_unreadable_file_is_named(tmp_path: Path) -> None:

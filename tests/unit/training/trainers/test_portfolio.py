@@ -1,16 +1,27 @@
 """The models of `rankline.training.models.auto`, trained and published."""
 
+import re
 from pathlib import Path
 
 import mlflow
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 from sklearn.metrics import roc_auc_score
 
+from rankline.terminal.summary import print_comparison
 from rankline.training.config.train import TrainConfig
 from rankline.training.export.onnx import _load_pyfunc
-from rankline.training.models.auto import AutoConfig, CatBoostConfig, network, trees
+from rankline.training.models.auto import (
+    AutoConfig,
+    CatBoostConfig,
+    LinearConfig,
+    PortfolioConfig,
+    RealMLPConfig,
+    realmlp,
+    trees,
+)
 from rankline.training.models.auto.portfolio import Portfolio
 from rankline.training.models.config import ModelConfig
 from rankline.training.run.train import train
@@ -24,7 +35,7 @@ from tests.factories.training.ratings import make_spec
 @pytest.fixture(autouse=True)
 def _small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"_HIDDEN": (16, 16), "_MIN_STEPS": 200, "_MAX_STEPS": 200, "_NUM_CHECKS": 2}.items():
-        monkeypatch.setattr(network, name, value)
+        monkeypatch.setattr(realmlp, name, value)
     for learner in (trees.CatBoost, trees.LightGBM):
         monkeypatch.setattr(learner, "_MAX_TREES", 40)
 
@@ -35,25 +46,34 @@ def trained(model: ModelConfig, directory: Path, number: int = 0) -> TrainedMode
     return train(prepared, directory / "model", TrainConfig(model=model), tracking=tracking)
 
 
-def test_choice_is_published_and_recorded(tmp_path: Path, work: Path) -> None:
+def test_choice_is_published_recorded_and_shown(tmp_path: Path, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = trained(AutoConfig(), tmp_path)
     compared = model.manifest.details["compared"]
-    weights = {name: compared[f"compared_{name}_weight"] for name in ("linear", "lightgbm", "catboost", "network")}
-    assert sum(weights.values()) == pytest.approx(1)
-    chosen = max(weights, key=weights.__getitem__)
-    assert chosen in compared["reason"]
-    assert 0.7 < compared[f"compared_{chosen}_auc"] < 1
+    candidates = {one["name"]: one for one in compared["candidates"]}
+    assert list(candidates) == ["linear", "lightgbm", "catboost", "realmlp"]
+    assert sum(one["weight"] for one in candidates.values()) == pytest.approx(1)
+    best = max(candidates.values(), key=lambda one: one["weight"])
+    assert best["name"] in compared["reason"]
+    assert 0.7 < best["score"] < 1
     assert model.metrics["valid_auc"] > 0.7
     run = mlflow.MlflowClient(model.tracking_uri).get_run(model.run_id)
-    assert run.data.metrics[f"compared_{chosen}_auc"] == pytest.approx(compared[f"compared_{chosen}_auc"])
+    assert run.data.metrics[f"compared_{best['name']}_auc"] == pytest.approx(best["score"])
     assert compared["reason"] in run.data.tags["mlflow.note.content"]
+    print_comparison(model, Console(width=80))
+    shown = capsys.readouterr().out
+    assert all(re.search(rf"{name} +0\.\d{{4}} ± 0\.\d{{4}}", shown) for name in candidates)
+    assert f"chosen: {compared['reason']}" in shown
     assert {"epochs", "batch_size", "learning_rate"}.isdisjoint(run.data.params)
     assert int(run.data.params["num_parameters.other"]) > 0
 
 
-@pytest.mark.parametrize("number", range(3), ids=[head.task for head in HEADS])
-def test_catboost_is_published_as_onnx_with_the_scores_of_the_run(number: int, tmp_path: Path, work: Path) -> None:
-    model = trained(CatBoostConfig(), tmp_path, number)
+@pytest.mark.parametrize(
+    ("config", "number"), [(CatBoostConfig(), 0), (CatBoostConfig(), 1), (LinearConfig(), 1), (RealMLPConfig(), 2)]
+)
+def test_pinned_model_is_published_as_onnx_with_the_scores_of_the_run(
+    config: PortfolioConfig, number: int, tmp_path: Path, work: Path
+) -> None:
+    model = trained(config, tmp_path, number)
     rows = pq.read_table(tmp_path / "prepared" / "valid" / "part_0.parquet").to_pandas()
     labels = rows[HEADS[number].column].to_numpy()
     made = _load_pyfunc(str(model.path / "model.onnx")).predict(rows)

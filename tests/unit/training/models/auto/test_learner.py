@@ -5,7 +5,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from rankline.training.models.auto import network, trees
+from rankline.training.models.auto import realmlp, trees
 from rankline.training.models.auto.learner import Deadline, Learner, LearnerError, error_of
 from rankline.training.models.auto.portfolio import _LEARNERS
 from rankline.training.models.auto.rows import folds
@@ -26,7 +26,7 @@ def _small_models(monkeypatch: pytest.MonkeyPatch) -> None:
         "_NUM_CHECKS": 2,
         "_IS_COMPILED": False,
     }.items():
-        monkeypatch.setattr(network, name, value)
+        monkeypatch.setattr(realmlp, name, value)
 
 
 @pytest.fixture(params=_LEARNERS.values(), ids=list(_LEARNERS))
@@ -69,7 +69,7 @@ def test_same_rows_give_the_same_model(learner: Learner) -> None:
     np.testing.assert_allclose(first, second, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["lightgbm", "catboost", "network"])
+@pytest.mark.parametrize("name", ["lightgbm", "catboost", "realmlp"])
 def test_learner_that_takes_long_stops_at_the_deadline(name: str) -> None:
     rows = table_rows("binary", 100)
     with pytest.raises(LearnerError):

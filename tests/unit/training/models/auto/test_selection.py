@@ -1,3 +1,4 @@
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -8,8 +9,8 @@ import pytest
 from rankline.training.models.auto.learner import Deadline, Fitted, Learner, LearnerError
 from rankline.training.models.auto.linear import Linear
 from rankline.training.models.auto.rows import Floats, Fold, Rows
-from rankline.training.models.auto.selection import chosen
-from rankline.training.models.auto.trees import CatBoost
+from rankline.training.models.auto.selection import _Judged, chosen
+from rankline.training.models.auto.trees import CatBoost, LightGBM
 from tests.factories.training.tables import table_rows
 
 ROWS = table_rows("regression", 400)
@@ -44,7 +45,9 @@ def noisy(*numbers: int, scale: float = 1.0) -> Any:
 def test_best_learner_is_chosen_if_others_add_nothing() -> None:
     choice = chosen([Known("poor", noisy(0, 1)), Known("good", noisy(0))], ROWS, LATER)
     assert choice.weights == {"good": 1.0}
-    assert choice.reason.startswith("the lowest error, 2")
+    assert re.fullmatch(
+        r"good: RMSE [45]\.\d{4} on held-out rows, -2\d\.\d% against poor, -\d\d\.\d% against the mean", choice.reason
+    )
     errors = {candidate.name: candidate.error for candidate in choice.candidates}
     assert errors["good"] == pytest.approx(5, rel=0.1)
     assert errors["poor"] == pytest.approx(5 * 2**0.5, rel=0.1)
@@ -57,7 +60,14 @@ def test_independent_errors_are_blended_by_their_size() -> None:
     assert choice.weights["b"] == pytest.approx(0.5, abs=0.1)
     assert choice.weights.get("c", 0) < 0.1
     assert sum(choice.weights.values()) == pytest.approx(1)
-    assert choice.reason.startswith("blending lowers the error of ")
+    assert re.search(r" \+ .*: RMSE .* against [ab] alone, ", choice.reason)
+
+
+@pytest.mark.parametrize(("share", "best"), [(0.99, "catboost"), (0.7, "other")])
+def test_another_learner_must_be_clearly_better_than_catboost(share: float, best: str) -> None:
+    scale = share * NOISE[0].std() / NOISE[1].std()
+    judged = _Judged(ROWS, {"other": noisy(1, scale=scale), "catboost": noisy(0)})
+    assert judged._best_single() == best
 
 
 @pytest.mark.parametrize(
@@ -82,7 +92,22 @@ def test_interrupt_before_any_result_ends_the_run() -> None:
 def test_cheapest_learner_is_chosen_if_there_are_too_few_rows_to_compare() -> None:
     choice = chosen([Known("a", noisy(0)), Known("b", noisy(1))], ROWS.take(np.arange(9)), LATER)
     assert choice.weights == {"a": 1.0}
-    assert choice.reason == "too few rows to compare models"
+    assert choice.reason == "a was trained, because there are too few rows to compare models"
+
+
+def test_cheapest_learner_is_chosen_if_the_time_limit_allows_no_comparison() -> None:
+    choice = chosen([Linear(), CatBoost(), LightGBM()], ROWS, Deadline.after(-1))
+    assert choice.weights == {"linear": 1.0}
+    assert choice.reason == "linear was trained, because no model could be compared"
+    needed = "it needs more time, which the time limit does not allow"
+    assert [candidate.problem for candidate in choice.candidates] == [needed] * 3
+
+
+def test_learner_whose_time_grows_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Known, "max_rows", 399)
+    choice = chosen([Linear(), Known("a", noisy(0))], ROWS, LATER)
+    assert choice.weights == {"linear": 1.0}
+    assert choice.candidates[1].problem == "it is compared on at most 399 rows"
 
 
 def test_many_rows_are_compared_on_one_fold() -> None:

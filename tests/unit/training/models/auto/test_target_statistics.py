@@ -5,11 +5,24 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
+from rankline.training.models.auto import target_statistics
 from rankline.training.models.auto.target_statistics import TargetStatistics
 from rankline.workflows.onnx.graph import Graph
 from tests.factories.training.tables import TASKS, table_rows
 
 
+def test_few_rows_have_no_statistics() -> None:
+    rows = table_rows("binary")
+    assert TargetStatistics(rows).of(rows.matrix).shape == (300, 0)
+    assert TargetStatistics(rows).of_learned(rows).shape == (300, 0)
+
+
+@pytest.fixture
+def _any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_statistics, "_MIN_ROWS", 0)
+
+
+@pytest.mark.usefixtures("_any_number_of_rows")
 @pytest.mark.parametrize("task", TASKS)
 def test_statistics_are_shrunk_means_of_each_class_also_in_onnx(task: str) -> None:
     rows = table_rows(task)
@@ -26,6 +39,7 @@ def test_statistics_are_shrunk_means_of_each_class_also_in_onnx(task: str) -> No
     np.testing.assert_array_equal(session.run(None, {"rows": rows.matrix})[0], made)
 
 
+@pytest.mark.usefixtures("_any_number_of_rows")
 def test_id_without_rows_gets_the_mean_of_all_rows() -> None:
     rows = table_rows("regression")
     asked = rows.matrix[:3].copy()
@@ -34,6 +48,7 @@ def test_id_without_rows_gets_the_mean_of_all_rows() -> None:
     np.testing.assert_allclose(made[:, 1], rows.labels.mean(), rtol=1e-6)
 
 
+@pytest.mark.usefixtures("_any_number_of_rows")
 def test_own_label_does_not_reach_the_statistics_that_a_row_is_learned_with() -> None:
     rows = table_rows("regression", groups=np.arange(300))  # folds by group do not depend on labels
     before = TargetStatistics(rows).of_learned(rows)
@@ -46,6 +61,7 @@ def test_own_label_does_not_reach_the_statistics_that_a_row_is_learned_with() ->
         assert (after != before).any()
 
 
+@pytest.mark.usefixtures("_any_number_of_rows")
 def test_statistics_in_order_come_from_earlier_rows_only() -> None:
     rows = table_rows("regression", in_order=True)
     labels = rows.labels.copy()

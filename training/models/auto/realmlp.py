@@ -32,6 +32,7 @@ _DECAYED = ("scale", "kernel", "ids")
 _MAX_EPOCHS, _MIN_STEPS, _MAX_STEPS = 256, 500, 2000
 _NUM_CHECKS = 20  # in the course of the steps
 _STEPS_PER_CALL = 50
+_TIMED_STEPS, _SHARE_OF_TIME = 8, 0.7  # to find how many steps the deadline allows
 _IS_COMPILED = True  # by XLA, which takes seconds and halves the time of a step
 _SCORED_ROWS = 4096
 _Weights = dict[str, Any]
@@ -206,7 +207,8 @@ class _Members:
         import tensorflow as tf
 
         names = list(self._weights)
-        for number in tf.range(count):
+        number = tf.constant(0)
+        while number < count:  # with tf.range, XLA would compile again for every count
             step = first + tf.cast(number, tf.float32)
             done = step / total
             rate = 0.5 * (1 - tf.cos(2 * math.pi * tf.math.log1p(15 * done) / math.log(2)))
@@ -215,6 +217,7 @@ class _Members:
                 loss = tf.reduce_sum(tf.reduce_mean(self._losses(orders[number], _DROPOUT * decay, step), axis=1))
             for name, gradient in zip(names, tape.gradient(loss, [self._weights[name] for name in names]), strict=True):
                 self._update(name, tf.convert_to_tensor(gradient), step + 1, rate, decay)
+            number += 1
 
     def _update(self, name: str, gradient: Any, step: Any, rate: Any, decay: Any) -> None:
         """Take one step of AdamW."""
@@ -258,7 +261,7 @@ def _activation(head: Head, x: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkModel(Fitted):
+class RealMLPModel(Fitted):
     head: Head
     inputs: _Inputs
     weights: Mapping[str, NDArray[np.float32]]
@@ -281,7 +284,7 @@ class NetworkModel(Fitted):
         taken = graph.take("matrix", TensorProto.FLOAT, matrix.shape[1])
         graph.give(self.add_to(graph, taken), self.head.width)
         session = onnxruntime.InferenceSession(
-            graph.model("network").SerializeToString(), providers=["CPUExecutionProvider"]
+            graph.model("realmlp").SerializeToString(), providers=["CPUExecutionProvider"]
         )
         parts = np.split(matrix, range(_SCORED_ROWS, len(matrix), _SCORED_ROWS))
         return np.concatenate([session.run(None, {"matrix": part})[0] for part in parts]).astype(np.float64)
@@ -352,17 +355,19 @@ class NetworkModel(Fitted):
         return graph.add("Add", x, graph.add("Mul", graph.add("Sub", curved, x), slope))
 
 
-class Network(Learner):
-    name: ClassVar[str] = "network"
+class RealMLP(Learner):
+    name: ClassVar[str] = "realmlp"
     packages: ClassVar[tuple[str, ...]] = ("tensorflow",)
+    max_rows = 1_000_000
 
     def __init__(self) -> None:
         self._members: _Members | None = None
         self._total = self._last = 0
 
     def held_out_scores(self, rows: Rows, folds: Sequence[Fold], deadline: Deadline) -> Floats:
-        members, total = self._started(rows, len(folds)), self._total
+        members = self._started(rows, len(folds))
         learned, held = ([fold[part] for fold in folds] for part in (0, 1))
+        total = self._total = self._affordable(members, learned, deadline)
         ends = [total * number // _NUM_CHECKS for number in range(1, _NUM_CHECKS + 1)]
         made, errors, began_s = [], [], monotonic()
         for begin, end in zip((0, *ends), ends, strict=False):
@@ -373,19 +378,20 @@ class Network(Learner):
             is_held = ~np.isnan(scores[:, 0])
             made.append(scores)
             errors.append(error_of(rows.head, rows.labels[is_held], scores[is_held]))
-            deadline.check((monotonic() - began_s) / end * (2 * total - end))  # the second half for all rows
+            if len(made) >= _NUM_CHECKS // 4:  # the first are slower
+                deadline.check((monotonic() - began_s) / end * (2 * total - end))  # the second half for all rows
         best = int(np.argmin(errors))
         self._last = ends[best]
         return made[best]
 
-    def fit(self, rows: Rows) -> NetworkModel:
+    def fit(self, rows: Rows) -> RealMLPModel:
         members = self._members
         if members is None or members.rows is not rows:  # otherwise the compiled steps are used again
             members = self._started(rows, 1)
         members.restart()
         members.train([np.arange(len(rows))] * members.count, self._total, 0, self._last)
         weights = dict(members.weights)
-        return NetworkModel(
+        return RealMLPModel(
             head=rows.head,
             inputs=members.inputs,
             weights=weights,
@@ -395,8 +401,20 @@ class Network(Learner):
             highest=float(rows.labels.max()),
         )
 
+    def _affordable(self, members: _Members, learned: Sequence[Ints], deadline: Deadline) -> int:
+        """Return the number of steps that can be taken twice before the deadline, at most `_total`."""
+        members.train(learned, self._total, 0, 1)  # compiles, which the time of a step must not include
+        began_s = monotonic()
+        members.train(learned, self._total, 0, _TIMED_STEPS)
+        step_s = (monotonic() - began_s) / _TIMED_STEPS
+        members.restart()
+        affordable = int(_SHARE_OF_TIME * deadline.left_s / (2 * step_s))
+        if affordable < _MIN_STEPS:
+            deadline.check(2 * _MIN_STEPS * step_s / _SHARE_OF_TIME)
+        return min(self._total, affordable)
+
     def _started(self, rows: Rows, count: int) -> _Members:
-        batch_size = next((size for most, size in ((1024, 64), (8192, 128)) if len(rows) <= most), 256)
+        batch_size = next((size for most, size in ((1024, 64), (20_000, 128)) if len(rows) <= most), 256)
         self._total = self._last = min(max(_MAX_EPOCHS * len(rows) // batch_size, _MIN_STEPS), _MAX_STEPS)
         self._members = _Members(rows, count, batch_size)
         return self._members
