@@ -63,7 +63,7 @@ class _Held:
     deadline: Deadline
 
     def after_iteration(self, _: Any) -> bool:
-        """Whether CatBoost may go on."""
+        """Whether there is time for another tree, as CatBoost asks after each one."""
         return self.deadline.left_s > 0
 
 
