@@ -38,7 +38,7 @@ COLUMNS = {
     "code": ColumnConfig(type="int", role="id", frequency_threshold=2),
     "unsigned": ColumnConfig(type="int", role="numeric", scale="none"),
     "größe": ColumnConfig(type="float", role="numeric", scale="log"),
-    "amount": ColumnConfig(type="float", role="numeric"),
+    "amount": ColumnConfig(type="float", role="numeric", missing_indicator=True),
     "day": ColumnConfig(type="timestamp", role="timestamp", parts=("month", "day_of_year", "year")),
     "seen.at": ColumnConfig(type="timestamp", role="timestamp", parts=("hour", "weekday", "elapsed_days")),
     "kind": ColumnConfig(role="categorical"),
@@ -115,9 +115,25 @@ def plan(prepared: PreparedData) -> TransformPlan:
 
 def test_outputs_have_plain_names_and_a_request_those_of_the_files(prepared: PreparedData) -> None:
     assert prepared.inputs == tuple(name for name in COLUMNS if name not in ("user", "junk"))
-    assert {"a_flag", "gr_e", "seen_at_hour", "day_day_of_year", "past_items"} <= set(prepared.spec.model_dtypes)
+    assert {"a_flag", "gr_e", "amount_filled", "seen_at_hour", "day_day_of_year", "past_items"} <= set(
+        prepared.spec.model_dtypes
+    )
     assert prepared.spec.channels["label"] == ("Bought",)
     assert prepared.spec["item"].cardinality == prepared.spec["past_items"].cardinality
+
+
+def test_missing_number_is_marked(prepared: PreparedData) -> None:
+    rows = pa.concat_tables([pq.read_table(prepared.path / file) for file in prepared.spec.source("train").files])
+    marks = rows["amount_filled"].to_numpy()
+    assert len(np.unique(marks)) == 2
+    assert set(rows["amount"].to_numpy()[marks > 0]) == {0}
+
+
+def test_missing_indicator_needs_a_number_and_a_free_name() -> None:
+    with pytest.raises(ConfigError, match="role id has missing_indicator, which only role numeric supports"):
+        ColumnConfig(role="id", missing_indicator=True)
+    with pytest.raises(ConfigError, match="'amount_filled' has the name of a missing_indicator"):
+        replace(CONFIG, columns={**COLUMNS, "amount_filled": ColumnConfig()})
 
 
 def test_recipe_that_was_changed_since_needs_its_data_prepared_again(prepared: PreparedData) -> None:
