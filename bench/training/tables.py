@@ -190,7 +190,7 @@ def _write_task(folder: Path, table: Table, learned: pa.Table, asked: pa.Table, 
 
 
 def _frame(rows: pa.Table) -> pd.DataFrame:
-    """Return the columns as an expert would give them to the peers: numbers, parts of times as numbers, and strings."""
+    """Return the columns as the peers take them: numbers, strings, and the parts of times as numbers."""
     frame = rows.to_pandas()
     for name in list(frame):
         column = frame[name]
@@ -203,7 +203,7 @@ def _frame(rows: pa.Table) -> pd.DataFrame:
 
 
 def _peer(peer: str, folder: Path) -> NDArray[np.float64]:
-    """Return a peer's scores of the rows in a folder. It runs in a process of its own."""
+    """Run a peer on a folder's rows in a separate process, and return its scores."""
     command, environment = [sys.executable], {**os.environ, "PYTHONPATH": ""}
     if packages := _PACKAGES.get(peer):
         uv = str(Path(sys.executable).with_name("uv"))
@@ -221,7 +221,7 @@ def _peer(peer: str, folder: Path) -> NDArray[np.float64]:
 
 
 def _timed(directory: Path, shape: tuple[int, int]) -> dict[str, float]:
-    """Return the seconds to choose and fit a model for a generated table, a quarter of whose columns are categories."""
+    """Measure how long `auto` trains on a generated table. A quarter of the columns are categories."""
     rng, (num_rows, num_columns) = np.random.default_rng(0), shape
     numbers = rng.normal(size=(num_rows, num_columns))
     categories = rng.integers(0, 20, (num_rows, num_columns // 4))
@@ -242,7 +242,7 @@ def _timed(directory: Path, shape: tuple[int, int]) -> dict[str, float]:
 
 
 def _latencies(served: Served, directory: Path, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the latencies of one row in ms, and the largest ratios to a native model that returns its input."""
+    """Return the p50 of one row per model in ms, and the largest ratios to a native model that returns its input."""
     write_native_identity(directory / "identity", directory / "backends")
     repositories = (*(path for path, _, _ in served.values()), directory / "identity")
     asked = {name: row for name, (_, row, _) in served.items()}
@@ -273,7 +273,7 @@ def _results(found: Findings, latencies: Mapping[str, float]) -> dict[str, dict[
 
 
 def _ratios(found: Findings) -> dict[str, float]:
-    """Return how many tables are won and how many there are, the worst ratio to CatBoost, and the mean ranks."""
+    """Return the number of tables won, the number of tables, the worst ratio to CatBoost, and the mean ranks."""
     ratios: dict[str, float] = {}
     for prefix, ending in (("", "@all"), ("small_", "@200"), ("medium_", "@2000")):
         means = {

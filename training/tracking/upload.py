@@ -140,7 +140,7 @@ class Delivery:
 
     @property
     def end(self) -> int:
-        """Position in the journal up to which the store has everything."""
+        """End of the last uploaded entry, as a position in the journal."""
         return self._at.end
 
     def step(self) -> None:
@@ -338,7 +338,7 @@ class Deliverer:
         return self._delivery
 
     def finish(self, limit_s: float | None = None) -> None:
-        """Upload the rest, and give up once no entry was uploaded for `limit_s` seconds."""
+        """Upload the remaining entries. Stop when no entry could be uploaded for `limit_s` seconds."""
         self._is_leaving = True
         self._wake.set()
         before = -1

@@ -402,7 +402,7 @@ class RealMLP(Learner):
         )
 
     def _affordable(self, members: _Members, learned: Sequence[Ints], deadline: Deadline) -> int:
-        """Return the number of steps that can be taken twice before the deadline, at most `_total`."""
+        """Return how many steps, up to `_total`, there is time for. They are taken twice: to compare and to train."""
         members.train(learned, self._total, 0, 1)  # compiles, which the time of a step must not include
         began_s = monotonic()
         members.train(learned, self._total, 0, _TIMED_STEPS)

@@ -7,17 +7,17 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from rankline.training.evaluation import objective_of
 from rankline.training.models.auto import CATBOOST, LINEAR
 from rankline.training.models.auto.learner import Deadline, Learner, LearnerError, error_of
 from rankline.training.models.auto.rows import Floats, Fold, Rows, fold_numbers, folds
 from rankline.workflows.core.formatting import quality_figure
-from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION
+from rankline.workflows.schema.targets import REGRESSION
 
 _NUM_FOLDS = 5
 _MAX_ROWS_IN_FOLDS = 20_000  # with more, one fold is held out once
 _MAX_BLENDED = 3
 _NUM_ADDITIONS = 25
-_METRICS = {REGRESSION: "RMSE", BINARY: "AUC", MULTICLASS: "logloss"}
 _NUM_PARTS = 10  # of the held-out rows, from which the spread of an error is estimated
 
 
@@ -136,18 +136,19 @@ class _Judged:
         return {single: 1.0}, self._reason(single, self._errors[single], {second: others[second]} if second else {})
 
     def _reason(self, chosen: str, error: float, others: Mapping[str, float]) -> str:
-        task, baseline = self._held.head.task, self._baseline()
-        value = 1 - error if task == BINARY else error
+        objective, baseline = objective_of([self._held.head]), self._baseline()
+        is_auc = objective.higher_is_better
+        value = 1 - error if is_auc else error
         if baseline[0] not in others and baseline[0] != chosen:
             others = {**others, baseline[0]: baseline[1]}
         ahead = [
-            f"{other - error:+.4f} against {name}" if task == BINARY else f"{error / other - 1:+.1%} against {name}"
+            f"{other - error:+.4f} against {name}" if is_auc else f"{error / other - 1:+.1%} against {name}"
             for name, other in others.items()
         ]
-        return f"{chosen}: {', '.join([f'{_METRICS[task]} {quality_figure(value)} on held-out rows', *ahead])}"
+        return f"{chosen}: {', '.join([f'{objective.title} {quality_figure(value)} on held-out rows', *ahead])}"
 
     def _baseline(self) -> tuple[str, float]:
-        """Return the name and error of what a simple model reaches: the mean of a number, or logistic regression."""
+        """Return the name and the error of a simple model: logistic regression, or always predicting the mean."""
         if self._held.head.task != REGRESSION and LINEAR in self._errors:
             return LINEAR, self._errors[LINEAR]
         means = self._held.targets.mean(axis=0)
@@ -181,6 +182,6 @@ class _Judged:
         return best if CATBOOST not in self._scores or self._is_better(self._scores[best], CATBOOST) else CATBOOST
 
     def _is_better(self, scores: Floats, than: str) -> bool:
-        """Whether the error of the scores is lower than that of a learner by more than the difference's own error."""
+        """Whether the scores have a lower error than a learner, by more than the standard error of the difference."""
         gains = self._by_part(self._scores[than]) - self._by_part(scores)
         return self._errors[than] - self._error(scores) > float(np.std(gains, ddof=1) / len(gains) ** 0.5)

@@ -78,7 +78,8 @@ class Trees(Learner):
         models, curves = [], []
         for number, (learned, held) in enumerate(folds):
             began_s = monotonic()
-            statistics, learning = TargetStatistics(rows.take(learned)), rows.take(learned)
+            learning = rows.take(learned)
+            statistics = TargetStatistics(learning)
             matrix = _with_statistics(rows.matrix[held], statistics.of(rows.matrix[held]))
             known = _Held(matrix=matrix, labels=rows.labels[held], deadline=deadline)
             model, curve = self._boosted(_learned_matrix(learning, statistics), learning, known)
