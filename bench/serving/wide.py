@@ -69,7 +69,7 @@ def _export(directory: Path, width: int) -> tuple[float, ExportedEnsemble, dict[
     table = pa.table({**columns, "label": label.astype(np.int64)})
     dataset = api.Dataset(table, label="label", name="wide", work_dir=directory)
     api.prepare(dataset, work_dir=directory)
-    api.train(dataset, work_dir=directory, epochs=1)
+    api.train(dataset, work_dir=directory, model="mlp", epochs=1)
     begin = time.perf_counter()
     ensemble = api.export(dataset, work_dir=directory, repository=directory / "repository")
     return time.perf_counter() - begin, ensemble, row

@@ -228,9 +228,10 @@ class TrainingRun:
         """Return the number of rows trained on so far in this epoch. Only the last batch can be smaller."""
         return min(self._at.batch * self._config.batch_size, self._num_rows)
 
-    def _show(self, note: str) -> None:
+    def _show(self, note: str, share: float | None = None) -> None:
         rows_before, total = ((epochs * self._num_rows) for epochs in (self._at.epoch - 1, self._span.epochs))
-        self._progress.update(rows_before + self._epoch_rows(), total, note)
+        done = self._epoch_rows() if share is None else share * self._num_rows
+        self._progress.update(rows_before + done, total, note)
 
     def _write_checkpoint(self) -> None:
         with self._throughput.pause():

@@ -50,8 +50,8 @@ class Trainer(ABC):
     _loss_sum: Any
     _added_sum: Any
 
-    say: Callable[[str], None] = staticmethod(lambda _: None)
-    """Shows what a step that takes long is doing. Set by the training loop."""
+    say: Callable[[str, float], None] = staticmethod(lambda _, __: None)
+    """Shows what a step that takes long is doing, and which share of the epoch is done. Set by the training loop."""
     split: str = "random"
     """How training and validation rows were split. Set before the first step."""
 

@@ -193,7 +193,7 @@ class PortfolioTrainer(InMemoryTrainer):
 
     def __init__(self, spec: FeatureSpec, config: TrainConfig, num_steps: int, **options: Any) -> None:
         super().__init__(spec, config, num_steps, **options)
-        self.model.say = lambda note: self.say(note)
+        self.model.say = lambda note, share: self.say(note, share)
 
     @staticmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _LEARNERS: dict[str, type[Learner]] = {LINEAR: Linear, LIGHTGBM: LightGBM, CATBOOST: CatBoost, REALMLP: RealMLP}
 _USUAL_S, _USUAL_VALUES = 60.0, 1e6
+_SHARE_OF_COMPARISON = 0.8  # of the time, for the progress bar
 
 
 class Portfolio:
@@ -30,7 +31,7 @@ class Portfolio:
         self._features = FeatureMatrix(spec, model.list_ids)
         self.matrix, self.width, self.row_dtype = self._features.of, self._features.width, np.float32
         self._group_column = self._features.column_of(spec.metadata.group_by)
-        self.say: Callable[[str], None] = lambda _: None
+        self.say: Callable[[str, float], None] = lambda _, __: None
         self.choice: Choice | None = None
         self._fitted: Sequence[tuple[float, Fitted]] = ()
 
@@ -52,13 +53,17 @@ class Portfolio:
         learners = {name: _LEARNERS[name]() for name in self._model.learners}
         if isinstance(self._model, AutoConfig):
             limit_s = self._model.time_limit or _USUAL_S * max(1.0, self._rows.matrix.size / _USUAL_VALUES)
-            self.choice = chosen(list(learners.values()), self._rows, Deadline.after(limit_s), self.say)
+            self.choice = chosen(list(learners.values()), self._rows, Deadline.after(limit_s), self._compared)
         weights = self.choice.weights if self.choice else dict.fromkeys(learners, 1.0)
-        fitted = []
+        fitted: list[tuple[float, Fitted]] = []
+        begin = _SHARE_OF_COMPARISON if self.choice else 0.0
         for name, weight in weights.items():
-            self.say(f"training {name}")
+            self.say(f"training {name}", begin + (1 - begin) * len(fitted) / len(weights))
             fitted.append((weight, learners[name].fit(self._rows)))
         self._fitted = fitted
+
+    def _compared(self, note: str, share: float) -> None:
+        self.say(note, _SHARE_OF_COMPARISON * share)
 
     @property
     def num_parameters(self) -> int:

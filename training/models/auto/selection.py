@@ -49,7 +49,7 @@ class Choice:
 
 
 def chosen(
-    learners: Sequence[Learner], rows: Rows, deadline: Deadline, say: Callable[[str], None] = lambda _: None
+    learners: Sequence[Learner], rows: Rows, deadline: Deadline, say: Callable[[str, float], None] = lambda _, __: None
 ) -> Choice:
     """Compare learners on held-out rows and choose the best one, or a blend if it is clearly better.
 
@@ -63,7 +63,7 @@ def chosen(
         for number, learner in enumerate(learners if parts else ()):
             if problems[learner.name]:
                 continue
-            say(f"comparing {learner.name}, {number + 1} of {len(learners)}")
+            say(f"comparing {learner.name}, {number + 1} of {len(learners)}", number / len(learners))
             try:
                 scored[learner.name] = learner.held_out_scores(rows, parts, deadline)
             except LearnerError as error:
@@ -71,7 +71,7 @@ def chosen(
     except KeyboardInterrupt:
         if not scored:
             raise
-        say("comparison stopped; Ctrl-C again stops the training")
+        say("comparison stopped; Ctrl-C again stops the training", 1.0)
     if not scored:
         first = learners[0].name
         why = "no model could be compared" if parts else "there are too few rows to compare models"
