@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from scipy.stats import rankdata
 
 from rankline.training.models.auto.rows import Floats, Fold, Rows
 from rankline.training.models.matrix import Matrix
 from rankline.workflows.core.errors import RanklineError
+from rankline.workflows.data.auc import exact_auc
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
 if TYPE_CHECKING:
@@ -86,10 +86,7 @@ def error_of(head: Head, labels: Floats, scores: Floats) -> float:
     if head.task == MULTICLASS:
         of_label = scores[np.arange(len(labels)), labels.astype(np.int64)]
         return float(-np.mean(np.log(np.clip(of_label, _MIN_PROBABILITY, 1))))
-    ranks, is_positive = rankdata(scores[:, 0]), labels == 1
-    num_positive = int(is_positive.sum())
-    pairs = num_positive * (len(labels) - num_positive)
-    return 1 - (float(ranks[is_positive].sum()) - num_positive * (num_positive + 1) / 2) / pairs if pairs else 0.5
+    return 1 - exact_auc(labels, scores[:, 0]) if 0 < labels.sum() < len(labels) else 0.5
 
 
 def activated(head: Head, logits: Floats) -> Floats:

@@ -2,7 +2,8 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,13 +11,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rankline.training.models.auto.learner import Deadline, Fitted, Learner, LearnerError, activated, add_activation
 from rankline.training.models.auto.rows import Floats, Fold, Rows
 from rankline.training.models.auto.target_statistics import TargetStatistics
 from rankline.training.models.matrix import Matrix
 from rankline.workflows.onnx.lightgbm_text import read_forest
-from rankline.workflows.onnx.trees import LEAF, LEQ, Tree, TreeNode, attributes
+from rankline.workflows.onnx.trees import LEAF, LEQ, attributes
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
 if TYPE_CHECKING:
@@ -30,14 +32,14 @@ _PATIENCE = 60  # trees without improvement on the held-out rows
 class TreesModel(Fitted):
     head: Head
     statistics: TargetStatistics
-    trees: Sequence[Tree]
+    trees: Mapping[str, Sequence[Any]]  # attributes of the ONNX operator
     bias: Floats  # (outputs,)
     predict: Any  # maps the trees' matrix to logits (N, outputs)
 
     @property
     def num_parameters(self) -> int:
-        """The number of leaves."""
-        return sum(node.mode == LEAF for tree in self.trees for node in tree.nodes)
+        """The number of values of leaves."""
+        return len(self.trees["target_weights"])
 
     def scores(self, matrix: Matrix) -> Floats:
         logits = self.predict(_with_statistics(matrix, self.statistics.of(matrix)))
@@ -49,7 +51,7 @@ class TreesModel(Fitted):
         statistics = self.statistics.add_to(graph, matrix)
         rows = graph.add("Concat", matrix, statistics, axis=1) if statistics else matrix
         options: dict[str, Any] = {"n_targets": self.head.width, "base_values": self.bias.tolist()}
-        options |= {"post_transform": "NONE", "aggregate_function": "SUM", **attributes(self.trees)}
+        options |= {"post_transform": "NONE", "aggregate_function": "SUM", **self.trees}
         total = graph.add("TreeEnsembleRegressor", rows, domain=TREES_DOMAIN, **options)
         return add_activation(graph, self.head, total)
 
@@ -116,7 +118,8 @@ class Trees(Learner):
         """Return the sums of the first trees; 0 for all."""
 
     @abstractmethod
-    def _trees(self, model: Any, head: Head) -> tuple[Sequence[Tree], Floats]: ...
+    def _trees(self, model: Any, head: Head) -> tuple[Mapping[str, Sequence[Any]], Floats]:
+        """Return the trees as attributes of the ONNX operator, and the bias of each output."""
 
 
 class CatBoost(Trees):
@@ -164,18 +167,14 @@ class CatBoost(Trees):
             matrix, prediction_type="RawFormulaVal", ntree_end=min(num_trees, model.tree_count_) if num_trees else 0
         )
 
-    def _trees(self, model: Any, head: Head) -> tuple[Sequence[Tree], Floats]:
+    def _trees(self, model: Any, head: Head) -> tuple[Mapping[str, Sequence[Any]], Floats]:
         with TemporaryDirectory() as directory:
             path = Path(directory, "model.json")
             model.save_model(str(path), format="json")
             saved = json.loads(path.read_text(encoding="utf-8"))
-        columns = [feature["flat_feature_index"] for feature in saved["features_info"]["float_features"]]
+        columns = np.array([feature["flat_feature_index"] for feature in saved["features_info"]["float_features"]])
         scale, bias = saved["scale_and_bias"]
-        trees = [
-            Tree(target=target, nodes=_symmetric(tree, columns, target, head.width, scale))
-            for tree in saved["oblivious_trees"]
-            for target in range(head.width)
-        ]
+        trees = _symmetric_attributes(saved["oblivious_trees"], columns, head.width, scale)
         return trees, np.broadcast_to(np.asarray(bias, np.float64), (head.width,))
 
 
@@ -187,24 +186,33 @@ def _with_statistics(matrix: Matrix, statistics: Matrix) -> Matrix:
     return np.concatenate([matrix, statistics], axis=1)
 
 
-def _symmetric(
-    tree: dict[str, Any], columns: Sequence[int], target: int, width: int, scale: float
-) -> tuple[TreeNode, ...]:
-    """Return the nodes of a tree in which all nodes of a depth have the same split, the last one at the root."""
-    splits = tree["splits"][::-1]
-    nodes = [
-        TreeNode(
-            mode=LEQ,
-            feature=columns[split["float_feature_index"]],
-            threshold=split["border"],
-            left=(1 << depth + 1) - 1 + 2 * place,
-            right=(1 << depth + 1) + 2 * place,
-            missing_goes_left=True,
-        )
-        for depth, split in enumerate(splits)
-        for place in range(1 << depth)
-    ]
-    return (*nodes, *(TreeNode(weight=scale * value) for value in tree["leaf_values"][target::width]))
+def _symmetric_attributes(
+    trees: Sequence[Mapping[str, Any]], columns: NDArray[np.int64], width: int, scale: float
+) -> dict[str, list[Any]]:
+    """Return the attributes of trees whose nodes of one depth have the same split, the last one at the root. The
+    children of node n are 2 n + 1 and 2 n + 2. Each leaf has a value for each output.
+    """
+    parts: dict[str, list[Any]] = defaultdict(list)
+    for number, tree in enumerate(trees):
+        splits = tree["splits"][::-1]
+        num_leaves = 1 << len(splits)
+        depths = np.repeat(np.arange(len(splits)), 1 << np.arange(len(splits)))
+        features = columns[np.array([split["float_feature_index"] for split in splits], np.int64)]
+        borders = np.array([split["border"] for split in splits])
+        inner, places, at_leaves = np.arange(num_leaves - 1), np.arange(2 * num_leaves - 1), np.zeros(num_leaves, int)
+        parts["nodes_nodeids"].append(places)
+        parts["nodes_treeids"].append(np.full(len(places), number))
+        parts["nodes_featureids"] += [features[depths], at_leaves]
+        parts["nodes_modes"].append(np.repeat([LEQ, LEAF], [num_leaves - 1, num_leaves]))
+        parts["nodes_values"] += [borders[depths], at_leaves]
+        parts["nodes_truenodeids"] += [2 * inner + 1, at_leaves]
+        parts["nodes_falsenodeids"] += [2 * inner + 2, at_leaves]
+        parts["nodes_missing_value_tracks_true"] += [np.ones(num_leaves - 1, int), at_leaves]
+        parts["target_ids"].append(np.tile(np.arange(width), num_leaves))
+        parts["target_nodeids"].append(np.repeat(places[num_leaves - 1 :], width))
+        parts["target_treeids"].append(np.full(width * num_leaves, number))
+        parts["target_weights"].append(scale * np.array(tree["leaf_values"]))
+    return {name: np.concatenate(of_trees).tolist() for name, of_trees in parts.items()}
 
 
 class LightGBM(Trees):
@@ -247,6 +255,6 @@ class LightGBM(Trees):
     def _logits(self, model: Any, matrix: Matrix, num_trees: int) -> Any:
         return model.predict(matrix, raw_score=True, num_iteration=num_trees or -1)
 
-    def _trees(self, model: Any, head: Head) -> tuple[Sequence[Tree], Floats]:
+    def _trees(self, model: Any, head: Head) -> tuple[Mapping[str, Sequence[Any]], Floats]:
         forest = read_forest(model.model_to_string(num_iteration=-1), f"the forest of {head.column!r}")
-        return forest.trees, np.zeros(head.width)
+        return attributes(forest.trees), np.zeros(head.width)
