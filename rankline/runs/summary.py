@@ -13,6 +13,7 @@ from rankline.training.evaluation import OBJECTIVES
 from rankline.training.evaluation.validation_scores import FILE, FOLDER, ValidationScores
 from rankline.training.tracking.config import OWN_ID
 from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.formatting import quality_figure
 
 _OF_MODEL = "model/valid_"
 _MIN_DIGITS = 4
@@ -32,6 +33,7 @@ class RunSummary:
         engine, version: engine and version of the last export; empty if there is none.
         data, code: fingerprints of the training data and the code.
         own_id: id that the run started with, if its store was unreachable then.
+        candidates: scores of the models that `auto` compared, with their spread and share in the chosen model.
     """
 
     run_id: str
@@ -47,6 +49,7 @@ class RunSummary:
     data: str = ""
     code: str = ""
     own_id: str = ""
+    candidates: Mapping[str, str] = field(default_factory=dict, repr=False)
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -69,6 +72,7 @@ class RunSummary:
             data=tags.get("data", ""),
             code=tags.get("code", ""),
             own_id=tags.get(OWN_ID, ""),
+            candidates=_candidates(metrics),
             params=run.params,
         )
 
@@ -86,6 +90,17 @@ class RunSummary:
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "started": self.started.isoformat(timespec="seconds")}
+
+
+def _candidates(metrics: Mapping[str, float]) -> dict[str, str]:
+    found = {}
+    for name in re.findall(r"compared_(\w+)_spread", " ".join(metrics)):
+        prefix = f"compared_{name}_"
+        figures = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
+        score = next(figures[objective.name] for objective in OBJECTIVES if objective.name in figures)
+        share = f", {figures['weight']:.0%} of the model" if figures["weight"] else ""
+        found[f"compared: {name}"] = f"{quality_figure(score)} ± {quality_figure(figures['spread'])}{share}"
+    return found
 
 
 def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list[RunSummary]:
@@ -117,7 +132,9 @@ def validation_of(store: Reader, run: RunSummary) -> ValidationScores | None:
 
 def differences(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
     """Return the settings that differ, each with one value per run, or a dash for runs without the setting."""
-    described = [{**run.params, "data": run.data, "code": run.code, "engine": run.engine} for run in runs]
+    described = [
+        {**run.params, **run.candidates, "data": run.data, "code": run.code, "engine": run.engine} for run in runs
+    ]
     names = dict.fromkeys(name for one in described for name in one)
     rows = {name: [one.get(name) or "–" for one in described] for name in names}
     return {name: values for name, values in rows.items() if len(set(values)) > 1}

@@ -219,7 +219,7 @@ class PortfolioTrainer(InMemoryTrainer):
 
     def findings(self) -> Mapping[str, Any]:
         choice, objective = self.model.choice, objective_of(self._spec.heads)
-        if choice is None:
+        if choice is None or len(choice.candidates) == 1:
             return {}
         candidates = [
             {

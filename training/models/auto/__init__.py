@@ -11,6 +11,7 @@ from rankline.workflows.core.validation import check_at_least, check_choice
 from rankline.workflows.schema.targets import TASKS
 
 LINEAR, LIGHTGBM, CATBOOST, REALMLP = LEARNERS = ("linear", "lightgbm", "catboost", "realmlp")
+_USUAL_S, _USUAL_VALUES = 60.0, 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,10 @@ class PortfolioConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "list_ids", maximum=MAX_UNITS)
+
+    def limit_s(self, num_values: int) -> float:  # noqa: ARG002  (for `auto`)
+        """Return the seconds that comparing and training on that many values may take."""
+        return math.inf
 
     def check_packages(self) -> None:
         """Raise `MissingExtraError` if the only learner is not installed. A comparison leaves out what is missing."""
@@ -58,10 +63,14 @@ class AutoConfig(PortfolioConfig):
         super().__post_init__()
         check_choice(self, "time_limit", 0 <= self.time_limit < math.inf, "a finite number of at least 0")
 
+    def limit_s(self, num_values: int) -> float:
+        return self.time_limit or _USUAL_S * max(1.0, num_values / _USUAL_VALUES)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LinearConfig(PortfolioConfig):
-    """Config for logistic or ridge regression on standardized numbers and one weight per id."""
+    """Config for logistic or ridge regression on standardized numbers and one weight per id. The strength of the
+    penalty is chosen on rows held out from training."""
 
     name: ClassVar[str] = LINEAR
     learners: ClassVar[tuple[str, ...]] = (LINEAR,)
@@ -69,7 +78,8 @@ class LinearConfig(PortfolioConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CatBoostConfig(PortfolioConfig):
-    """Config for CatBoost's trees with their defaults, on numbers and on the mean label of each id."""
+    """Config for CatBoost's trees with their defaults, on numbers and on the mean label of each id. The number of
+    trees is chosen on rows held out from training."""
 
     name: ClassVar[str] = CATBOOST
     learners: ClassVar[tuple[str, ...]] = (CATBOOST,)
@@ -77,8 +87,8 @@ class CatBoostConfig(PortfolioConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class RealMLPConfig(PortfolioConfig):
-    """Config for a multilayer perceptron with the defaults of RealMLP-TD, trained for a number of steps that depends
-    on the number of rows."""
+    """Config for a multilayer perceptron with the defaults of RealMLP-TD. The number of steps depends on the number of
+    rows and is chosen on rows held out from training."""
 
     name: ClassVar[str] = REALMLP
     learners: ClassVar[tuple[str, ...]] = (REALMLP,)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankline.training.models.auto import CATBOOST, LIGHTGBM, LINEAR, REALMLP, AutoConfig, PortfolioConfig
+from rankline.training.models.auto import CATBOOST, LIGHTGBM, LINEAR, REALMLP, PortfolioConfig
 from rankline.training.models.auto.learner import Deadline, Fitted, Learner
 from rankline.training.models.auto.linear import Linear
 from rankline.training.models.auto.realmlp import RealMLP
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 _LEARNERS: dict[str, type[Learner]] = {LINEAR: Linear, LIGHTGBM: LightGBM, CATBOOST: CatBoost, REALMLP: RealMLP}
-_USUAL_S, _USUAL_VALUES = 60.0, 1e6
 _SHARE_OF_COMPARISON = 0.8  # of the time, for the progress bar
 
 
@@ -51,14 +50,12 @@ class Portfolio:
 
     def learn(self, _: float) -> None:
         learners = {name: _LEARNERS[name]() for name in self._model.learners}
-        if isinstance(self._model, AutoConfig):
-            limit_s = self._model.time_limit or _USUAL_S * max(1.0, self._rows.matrix.size / _USUAL_VALUES)
-            self.choice = chosen(list(learners.values()), self._rows, Deadline.after(limit_s), self._compared)
-        weights = self.choice.weights if self.choice else dict.fromkeys(learners, 1.0)
-        fitted: list[tuple[float, Fitted]] = []
-        begin = _SHARE_OF_COMPARISON if self.choice else 0.0
+        deadline = Deadline.after(self._model.limit_s(self._rows.matrix.size))
+        self.choice = chosen(list(learners.values()), self._rows, deadline, self._compared)
+        weights, fitted = self.choice.weights, list[tuple[float, Fitted]]()
         for name, weight in weights.items():
-            self.say(f"training {name}", begin + (1 - begin) * len(fitted) / len(weights))
+            done = len(fitted) / len(weights)
+            self.say(f"training {name}", _SHARE_OF_COMPARISON + (1 - _SHARE_OF_COMPARISON) * done)
             fitted.append((weight, learners[name].fit(self._rows)))
         self._fitted = fitted
 

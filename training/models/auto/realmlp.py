@@ -408,10 +408,10 @@ class RealMLP(Learner):
         members.train(learned, self._total, 0, _TIMED_STEPS)
         step_s = (monotonic() - began_s) / _TIMED_STEPS
         members.restart()
-        affordable = int(_SHARE_OF_TIME * deadline.left_s / (2 * step_s))
+        affordable = _SHARE_OF_TIME * deadline.left_s / (2 * step_s)
         if affordable < _MIN_STEPS:
             deadline.check(2 * _MIN_STEPS * step_s / _SHARE_OF_TIME)
-        return min(self._total, affordable)
+        return int(min(self._total, affordable))
 
     def _started(self, rows: Rows, count: int) -> _Members:
         batch_size = next((size for most, size in ((1024, 64), (20_000, 128)) if len(rows) <= most), 256)

@@ -20,9 +20,9 @@ from rankline.cli.main import app
 from rankline.doctor import checks as doctor
 from rankline.registry.activation import register
 from rankline.runs.mlflow_ui import lay_out, serve_pages
-from rankline.runs.reader import _Server
+from rankline.runs.reader import StoredRun, _Server
 from rankline.runs.store import check_store, open_store, record_export, server, uri_of, uri_of_run
-from rankline.runs.summary import differences, find_run, runs_in, validation_of
+from rankline.runs.summary import RunSummary, differences, find_run, runs_in, validation_of
 from rankline.serving.repository.ensemble import KIND, ExportedEnsemble
 from rankline.training.tracking.config import OWN_ID
 from rankline.training.tracking.errors import reason_of
@@ -142,6 +142,20 @@ def test_differences_of_runs_are_only_those(store: Store) -> None:
     given = [{"epochs": 2, "model": "mlp"}, {"epochs": 3, "model": "mlp", "cross_layers": 2}]
     runs = [find_run(store.reader, store.trained("r", {}, params=params)) for params in given]
     assert differences(runs) == {"epochs": ["2", "3"], "cross_layers": ["–", "2"]}
+
+
+def test_differences_include_the_models_that_a_run_compared() -> None:
+    metrics = {
+        f"compared_{name}_{figure}": value
+        for name, *figures in (("linear", 0.75, 0.01, 0.0), ("catboost", 0.8, 0.02, 0.6))
+        for figure, value in zip(("auc", "spread", "weight"), figures, strict=True)
+    }
+    of_all = {"experiment": "shop", "status": "FINISHED", "start_ms": 0, "end_ms": None, "params": {}, "tags": {}}
+    runs = [StoredRun(run_id="0" * 32, metrics=one, **of_all) for one in (metrics, {"auc": 0.5})]  # type: ignore[arg-type]
+    assert differences([RunSummary.of(run) for run in runs]) == {
+        "compared: linear": ["0.7500 ± 0.0100", "–"],
+        "compared: catboost": ["0.8000 ± 0.0200, 60% of the model", "–"],
+    }
 
 
 def test_work_directory_without_runs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
