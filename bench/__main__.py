@@ -33,7 +33,7 @@ BENCHMARKS = {
     "distributed": "two workers: training speed and traffic",
     "soak": "30 minutes at 70 % of the peak load: errors and memory",
     "stack": "the server's overhead in a container, and image sizes; supports --recipe, requires a container engine",
-    "alternatives": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
+    "alternatives": "our ensemble against FastAPI, ASGI, gRPC, LitServe, BentoML, Ray Serve, MLflow and plain Triton",
     "client": "the client's overhead, the load it can offer, and whether identical runs agree",
     "wide": "exporting tables of 100 to 900 columns, and scoring one row",
     "vocabulary": "scoring one row with vocabularies of 10⁴ to 10⁷ keys",

@@ -50,6 +50,7 @@ def _block(name: str, report: Report, *, with_table: bool) -> str:
     about = f"{environment['date']}, {machine}, {', '.join(made_with)}{busy}; {link}"
     ratios = [(f"`{ratio}`", shown(value), str(bounds.get(ratio, ""))) for ratio, value in report.ratios.items()]
     parts = [f"`{environment['command']}`", about, _table(("ratio", "", "asked"), ratios)]
+    parts += [f"{side} was left out: {reason}" for side, reason in report.left_out.items()]
     if with_table:
         table = report.table()
         parts.append(_table(list(table), zip(*table.values(), strict=True)))

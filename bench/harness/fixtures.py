@@ -107,7 +107,8 @@ def infer_request(model: str, columns: Mapping[str, npt.NDArray[Any]], row_shape
     """Return the serialized bytes of a request, built without a client library."""
     request = service_pb2.ModelInferRequest(model_name=model)
     for name, values in columns.items():
-        request.inputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=(len(values), *row_shape))
+        shape = values.shape if values.ndim > 1 else (len(values), *row_shape)
+        request.inputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=shape)
         raw = serialize_byte_tensor(values).item() if values.dtype.hasobject else values.tobytes()
         request.raw_input_contents.append(raw)
     return request.SerializeToString()  # type: ignore[no-any-return]

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 from rich.console import Console
+from rich.markup import escape
 
 from rankline.terminal.console import heading, print_table
 from rankline.workflows.core.errors import ConfigError
@@ -190,6 +191,7 @@ class Report:
     results: Mapping[str, Mapping[str, float]]
     ratios: Mapping[str, float]
     environment: Mapping[str, Any] = field(default_factory=lambda: environment())
+    left_out: Mapping[str, str] = field(default_factory=dict)  # side to why it was not measured
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -197,6 +199,7 @@ class Report:
             "results": {side: dict(figures) for side, figures in self.results.items()},
             "ratios": dict(self.ratios),
             "environment": dict(self.environment),
+            "left_out": dict(self.left_out),
         }
 
     @classmethod
@@ -225,6 +228,8 @@ class Report:
             console.print(f"{name}: [bold]{shown(value)}[/]  {', '.join(besides)}".rstrip())
         if busy := self.environment.get("busy"):
             console.print(f"[yellow]the machine was busy ({busy}): the figures differ from those of an idle one[/]")
+        for side, reason in self.left_out.items():
+            console.print(f"[yellow]{side} was left out:[/] {escape(reason)}", soft_wrap=True)
         print_table(console, self.table())
 
 

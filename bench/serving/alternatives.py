@@ -1,91 +1,116 @@
-"""alternatives: one SavedModel and one NVTabular workflow, served in several common ways.
+"""alternatives: one model and its raw rows, served by Rankline and by what teams use instead.
 
-The sides are Rankline's ensemble, merlin-systems' export on the same Triton, TensorFlow and NVTabular in a FastAPI app,
-and MLflow's model server. Each receives the same rows from one process of the load generator, in turns, and must return
-the same scores as Rankline. Metrics are medians over the turns; ratios are medians of the turns' ratios, above 1 where
-Rankline is better.
+All sides serve the same network, on ONNX Runtime except where a peer's documentation says otherwise:
 
-For a fair comparison, all sides are measured in the same way, and the client's part of the latency is small. All
-servers run at the same time, and those not being measured are idle. FastAPI and MLflow have one worker per core, as
-their documentation recommends; Rankline and merlin-systems have one instance of each step, as exported. Each side uses
-its own protocol, which is part of the comparison: tensors over gRPC on one connection, or JSON over HTTP/1.1 with one
-connection per request in flight. FastAPI's endpoint is a coroutine, because scoring is CPU-bound and threads would
-share one interpreter.
+maintained    FastAPI with orjson and uvicorn, the same without a framework, `grpc.aio`, LitServe, BentoML, Ray Serve
+              and MLflow's server; all call the scorer in `bench.peers.scorer`, which encodes with dictionaries
+plain Triton  the network without its workflow, encoded rows sent by the client
+unmaintained  merlin-systems' export of the workflow and the SavedModel, and NVTabular and TensorFlow in a FastAPI app
 
-Some unfairness remains. The client and all servers share the cores of one machine, the HTTP workers are unevenly loaded
-when the kernel gives them different numbers of connections, and uvicorn runs without its HTTP parser in C.
+A peer runs with one worker per core in an environment with pinned versions of its own, and only while it takes turns
+with Rankline. One process of the load generator sends prebuilt requests: tensors over gRPC on one connection, or JSON
+over HTTP/1.1 with one connection per request in flight. All scores must agree with Rankline's. Metrics are medians over
+the turns; ratios are medians of the turns' ratios, above 1 where Rankline is better.
+
+`in process` calls the scorer without a server, on one thread and on all. For plain Triton, the latency of one row is
+also measured with a client in Python that encodes each row, beside one that sends raw rows to Rankline. The client and
+the servers share the cores of one machine.
 """
 
-import ctypes
 import json
-import os
-import re
-import signal
 import statistics
-import subprocess
-import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
+from os import cpu_count
 from pathlib import Path
-from typing import Any, NamedTuple
+from shutil import copy
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 from tritonclient.grpc import service_pb2
 
 from bench.harness.closed_loop import keep_in_flight
 from bench.harness.fixtures import MERLIN_MODEL, ROWS, export_with_merlin, infer_request, make_model, serving_workflow
-from bench.harness.report import Report, median_ratio, scratch_directory
-from bench.peers import fastapi_app
+from bench.harness.report import Report, median_ratio, p50_ms, scratch_directory, take_turns
+from bench.peers.processes import Server, running
+from bench.peers.scorer import DIRECTORY, KEYS, MODEL, SAVED_MODEL, TABLES, WORKFLOW, Scorer
 from bench.serving.http1 import Http1Connection
 from rankline.recipes.workspace import Workspace
 from rankline.serving.client import Client
-from rankline.serving.loadtest.generator.transport import Connect
+from rankline.serving.export.config import ExportConfig
+from rankline.serving.export.exporter import export_ensemble
+from rankline.serving.export.parity import plan_inputs
+from rankline.serving.loadtest.generator.transport import OK, Connect, Transport
 from rankline.serving.loadtest.generator.worker_pool import Workers, connect
 from rankline.serving.loadtest.runs import Load, bottleneck
 from rankline.serving.loadtest.stats.counters import LatencyHistogram
 from rankline.serving.loadtest.stats.percentiles import percentile
+from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
-from rankline.serving.server.ports import free_port
+from rankline.serving.triton.step import PLAN
+from rankline.terminal.console import note
 from rankline.workflows.core.errors import ParityError, ServerError, ServingError
 from rankline.workflows.nvt.compat import quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import save_workflow
+from rankline.workflows.plan import Column, TransformPlan
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import TrainedModel
+from rankline.workflows.schema.ragged import padded_tensors
 
-with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType")  # raised by MLflow's own models
-    import mlflow.pyfunc
-    from mlflow.models import infer_signature
-
-LOADS = (
-    Load(batch_size=1, concurrency=1),
-    Load(batch_size=1, concurrency=32),
-    Load(batch_size=1_024, concurrency=1),
+LOADS = tuple(
+    Load(batch_size=rows, concurrency=in_flight) for rows, in_flight in ((1, 1), (1, 32), (1_024, 1), (16_384, 1))
 )
-OURS, MERLIN, FASTAPI, MLFLOW = "rankline", "merlin-systems", "fastapi", "mlflow"
+OURS, PLAIN_TRITON, IN_PROCESS = "rankline", "plain triton", "in process"
+FASTAPI, MLFLOW, NVTABULAR, MERLIN = "fastapi", "mlflow", "nvtabular in fastapi", "merlin-systems"
+_UVICORN = "uvicorn==0.54.0"
+_FASTER = ("httptools==0.9.0", "uvloop==0.23.0")  # uvicorn uses them if they are installed
+_UVICORN_OPTIONS = "--host 127.0.0.1 --port {port} --workers {workers} --no-access-log"
+MAINTAINED = {
+    FASTAPI: Server(
+        command=f"uvicorn bench.peers.fastapi_app:app {_UVICORN_OPTIONS}",
+        packages=("fastapi==0.165.0", _UVICORN, *_FASTER),
+    ),
+    "asgi": Server(command=f"uvicorn bench.peers.asgi_app:app {_UVICORN_OPTIONS}", packages=(_UVICORN, *_FASTER)),
+    "grpc.aio": Server(
+        command="bench.peers.grpc_server --port {port}", packages=("tritonclient[grpc]==2.73.0",), path=""
+    ),
+    "litserve": Server(
+        command="bench.peers.litserve_server --port {port} --workers {workers}", packages=("litserve==0.2.19",)
+    ),
+    "bentoml": Server(
+        command="bentoml serve bench.peers.bentoml_service:Scoring --host 127.0.0.1 --port {port}",
+        packages=("bentoml==1.4.40",),
+    ),
+    "ray serve": Server(
+        command="bench.peers.ray_server --port {port} --workers {workers}", packages=("ray[serve]==2.60.0",), path="/"
+    ),
+    MLFLOW: Server(
+        command="mlflow models serve --env-manager local --model-uri model --host 127.0.0.1 --port {port} "
+        "--workers {workers}",
+        path="/invocations",
+    ),
+}
+_NVTABULAR_SERVER = Server(command=f"uvicorn bench.peers.nvtabular_app:app {_UVICORN_OPTIONS}")
 _WARMUP_SHARE = 1 / 6  # warm-up before a turn, as a share of the turn
-_POLL_INTERVAL_S = 0.1
 _NUM_ROWS_SENT = 65_536  # total rows in the prebuilt requests of a load
 _SAMPLE_EVERY = 8
 _SCORE_TOLERANCE = 1e-5
-_PRCTL = ctypes.CDLL(None).prctl
-_PR_SET_PDEATHSIG = 1
+_CLIENT_CALLS = 2_000
+_ANSWER_TIMEOUT_S = 10.0
 _PROJECT = Path(__file__).parents[2]
-_READY = re.compile(rb"Application startup complete")  # logged by uvicorn once per worker
 
 Array = npt.NDArray[Any]
 Columns = Mapping[str, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
+class Side:
     connect: Connect  # see `Job`
     encode: Callable[[Columns], bytes]  # converts columns to a request
     decode: Callable[[bytes], Array]  # converts a response to scores [num_rows]
@@ -101,7 +126,10 @@ class Turn:
         return self.latency.at_rank((self.latency.total + 1) // 2) / 1e6
 
 
-Turns = Mapping[str, Sequence[Turn]]  # side → its turns
+Turns = dict[str, list[Turn]]
+"""Mapping from side to its turns."""
+Pairs = dict[str, dict[Load, Turns]]
+"""Mapping from peer to load to the turns of Rankline and the peer."""
 
 
 def run(
@@ -109,173 +137,247 @@ def run(
     *,
     num_rows: int = ROWS,
     turn_s: float = 3.0,
-    workers: int = os.cpu_count() or 1,
+    workers: int = cpu_count() or 1,
     loads: Sequence[Load] = LOADS,
+    peers: Sequence[str] = (*MAINTAINED, PLAIN_TRITON, MERLIN, NVTABULAR),
 ) -> Report:
-    with scratch_directory() as directory, ExitStack() as running:
-        workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
+    pairs: Pairs = {}
+    left_out: dict[str, str] = {}
+    with scratch_directory() as directory, ExitStack() as stack:
+        subject = _Subject.make(directory, num_rows)
+        url = stack.enter_context(EmbeddedServer(ServerConfig(repositories=(subject.ensemble.path,)))).endpoints.grpc
+        ours = _triton_side(url, subject.ensemble.name)
+        rows = _Rows.of(subject, url)
+        generator = stack.enter_context(Workers(1))
+        client_ratio: dict[str, float] = {}
+        for peer in peers:
+            try:
+                with _served(peer, subject, workers) as (side, address):
+                    sides = {OURS: ours, peer: side}
+                    pairs[peer] = {load: _measure(sides, load, rows, generator, repeats, turn_s) for load in loads}
+                    if peer == PLAIN_TRITON:
+                        client_ratio = _with_encoding(subject, rows, url, address, repeats)
+            except ServerError as error:
+                left_out[peer] = str(error)
+                note(f"{peer} was left out: {error}")
+        in_process = _in_process(subject, rows, loads, repeats)
+    results = _results(pairs) | {peer: {} for peer in left_out} | in_process
+    return Report(name="alternatives", results=results, ratios=_ratios(pairs) | client_ratio, left_out=left_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """The model in all forms that the sides serve."""
+
+    directory: Path
+    files: Path  # of the scorer
+    prepared: PreparedData
+    trained: TrainedModel
+    ensemble: ExportedEnsemble
+    two_steps: ExportedEnsemble  # the last step is the network alone
+    scorer: Scorer
+
+    @classmethod
+    def make(cls, directory: Path, num_rows: int) -> "_Subject":
+        workspace = Workspace(recipe="movielens", root=directory, repository=directory / "unused")
         prepared, trained = make_model(workspace, num_rows)
-        url = running.enter_context(_triton(workspace, prepared, trained))
-        stacks = {
-            OURS: _triton_stack(url, workspace.recipe),
-            MERLIN: _triton_stack(url, MERLIN_MODEL, row_shape=()),
-            **running.enter_context(_over_http(prepared, trained, directory / "peers", workers)),
-        }
-        pool = prepared.heldout().select(list(prepared.inputs))
-        with Client(url, workspace.recipe) as client:
+        fused, two_steps = (
+            export_ensemble(
+                prepared, trained, directory / name, ExportConfig(engine="onnx", fused=name == "fused"), name=name
+            )
+            for name in ("fused", "two_steps")
+        )
+        first, last = two_steps.steps
+        files = directory / "scorer"
+        files.mkdir()
+        plan = TransformPlan.load(two_steps.path / first / "1" / PLAN)
+        _write_tables(plan, prepared.heldout().slice(0, 1), files)
+        copy(two_steps.path / last / "1" / MODEL, files / MODEL)
+        return cls(
+            directory=directory,
+            files=files,
+            prepared=prepared,
+            trained=trained,
+            ensemble=fused,
+            two_steps=two_steps,
+            scorer=Scorer(files),
+        )
+
+
+def _write_tables(plan: TransformPlan, row: pa.Table, directory: Path) -> None:
+    """Write the scorer's dictionaries: the plan's result for each key, an unknown key and a missing value."""
+    keys, tables = dict[str, list[int]](), dict[str, Array]()
+    for name in dict.fromkeys(index.input for index in plan.indexes):
+        assert isinstance(name, str)
+        indexes = [index for index in plan.indexes if index.input == name]
+        known = np.unique(np.concatenate([np.flatnonzero(index.rows) + index.origin for index in indexes]))
+        keys[name] = known.tolist()
+        tried = pa.array([int(known[-1]) + 1, None, *keys[name]], pa.int64())
+        rows = pa.table(
+            {
+                spec.name: tried if spec.name == name else row[spec.name].take(pa.array(np.zeros(len(tried), int)))
+                for spec in plan.inputs
+            }
+        )
+        tensors = padded_tensors(plan.run(*plan_inputs(plan, rows)))
+        for column in plan.columns:
+            if isinstance(column, Column) and plan.indexes[column.index].input == name:
+                tables |= {f"{name}/{tensor.name}": tensors[tensor.name] for tensor in column.spec.tensors}
+    (directory / KEYS).write_text(json.dumps(keys))
+    np.savez(directory / TABLES, allow_pickle=False, **tables)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    columns: Columns
+    expected: Array  # score of each row
+
+    @classmethod
+    def of(cls, subject: _Subject, url: str) -> "_Rows":
+        pool = subject.prepared.heldout().select(list(subject.prepared.inputs))
+        with Client(url, subject.ensemble.name) as client:
             expected = client.predict(pool)
-        generator = running.enter_context(Workers(1))
-        measured = {load: _measure(stacks, load, pool, expected, generator, repeats, turn_s) for load in loads}
-    return Report(name="alternatives", results=_results(measured), ratios=_ratios(measured))
+        return cls(columns={name: pool[name].to_numpy() for name in pool.column_names}, expected=expected)
+
+    def draws(self, batch_size: int) -> Array:
+        shape = (max(_NUM_ROWS_SENT // batch_size, 1), batch_size)
+        return np.random.default_rng(0).integers(0, len(self.expected), shape)
+
+    def take(self, rows: Array) -> dict[str, Array]:
+        return {name: column[rows] for name, column in self.columns.items()}
 
 
-@contextmanager
-def _triton(workspace: Workspace, prepared: PreparedData, trained: TrainedModel) -> Iterator[str]:
-    merlin = workspace.root / "merlin"
-    export_with_merlin(prepared, trained, merlin)
-    config = ServerConfig(repositories=(workspace.ensemble, merlin))
-    with EmbeddedServer(config) as server:
-        yield server.endpoints.grpc
-
-
-def _triton_stack(url: str, model: str, row_shape: tuple[int, ...] = (1,)) -> Stack:
-    def encode(columns: Columns) -> bytes:
-        return infer_request(model, columns, row_shape)
-
-    def decode(body: bytes) -> Array:
-        return np.frombuffer(service_pb2.ModelInferResponse.FromString(body).raw_output_contents[0], np.float32)
-
-    return Stack(connect=partial(connect, "http2", url), encode=encode, decode=decode)
-
-
-@contextmanager
-def _over_http(
-    prepared: PreparedData, trained: TrainedModel, directory: Path, workers: int
-) -> Iterator[dict[str, Stack]]:
-    workflow = directory / "workflow"
-    with quiet_nvtabular():
-        save_workflow(serving_workflow(prepared), workflow)
-    model = _save_with_mlflow(prepared, workflow, trained.saved_model, directory)
-    app = ("uvicorn", "bench.peers.fastapi_app:app", "--no-access-log")
-    serve = ("mlflow", "models", "serve", "--env-manager", "local", "--model-uri", str(model))
-    paths = {fastapi_app.WORKFLOW: str(workflow), fastapi_app.SAVED_MODEL: str(trained.saved_model)}
-    with (
-        _running(app, directory / "fastapi.log", workers, paths) as fastapi,
-        _running(serve, directory / "mlflow.log", workers) as mlflow_server,
-    ):
-        for server in (fastapi, mlflow_server):
-            _wait_until_ready(server, workers)
-        yield {
-            FASTAPI: Stack(
-                connect=partial(Http1Connection, f"{fastapi.url}/predict"),
-                encode=lambda columns: _json({"columns": {name: values.tolist() for name, values in columns.items()}}),
-                decode=lambda body: np.asarray(json.loads(body)["scores"], np.float32),
-            ),
-            MLFLOW: Stack(
-                connect=partial(Http1Connection, f"{mlflow_server.url}/invocations"),
-                encode=lambda columns: _json({"dataframe_split": pd.DataFrame(columns).to_dict("split")}),
-                decode=lambda body: np.asarray(json.loads(body)["predictions"], np.float32),
-            ),
-        }
+def _lists(columns: Columns) -> dict[str, list[Any]]:
+    return {name: values.tolist() for name, values in columns.items()}
 
 
 def _json(document: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-def _save_with_mlflow(prepared: PreparedData, workflow: Path, saved_model: Path, directory: Path) -> Path:
-    path = directory / "model"
-    rows = prepared.heldout().select(list(prepared.inputs)).slice(0, 2).to_pandas()
-    with warnings.catch_warnings():
-        # MLflow warns about integers, which ids are, and about type hints.
-        warnings.simplefilter("ignore", UserWarning)
-        mlflow.pyfunc.save_model(
-            path=str(path),
-            python_model=str(_PROJECT / "bench" / "peers" / "mlflow_model.py"),
-            artifacts={"workflow": str(workflow), "saved_model": str(saved_model)},
-            signature=infer_signature(rows, np.zeros(len(rows), np.float32)),
-            pip_requirements=[],  # it runs in this environment
-        )
-    return path
+# --- The sides
 
 
-class _HttpServer(NamedTuple):
-    process: subprocess.Popen[bytes]
-    log: Path
-    url: str
+def _triton_side(url: str, model: str, row_shape: tuple[int, ...] = (1,), scorer: Scorer | None = None) -> Side:
+    """Return a side that is sent tensors over gRPC, encoded by the scorer if there is one."""
+
+    def encode(columns: Columns) -> bytes:
+        return infer_request(model, scorer.encode(_lists(columns)) if scorer else columns, row_shape)
+
+    def decode(body: bytes) -> Array:
+        return np.frombuffer(service_pb2.ModelInferResponse.FromString(body).raw_output_contents[0], np.float32)
+
+    return Side(connect=partial(connect, "http2", url), encode=encode, decode=decode)
+
+
+def _http_side(url: str, encode: Callable[[Columns], Any], answer: str) -> Side:
+    return Side(
+        connect=partial(Http1Connection, url),
+        encode=lambda columns: _json(encode(columns)),
+        decode=lambda body: np.asarray(json.loads(body)[answer], np.float32),
+    )
+
+
+def _side_of(peer: str, address: str) -> Side:
+    server = MAINTAINED.get(peer, _NVTABULAR_SERVER)
+    if not server.path:
+        return _triton_side(address, "scorer")
+    if peer == MLFLOW:
+        return _http_side(f"{address}{server.path}", lambda columns: {"inputs": _lists(columns)}, "predictions")
+    return _http_side(f"{address}{server.path}", lambda columns: {"columns": _lists(columns)}, "scores")
 
 
 @contextmanager
-def _running(
-    module: Sequence[str], log: Path, workers: int, variables: Mapping[str, str] | None = None
-) -> Iterator[_HttpServer]:
-    port = free_port()
-    search_path = os.pathsep.join(filter(None, (str(_PROJECT), os.environ.get("PYTHONPATH"))))
-    programs = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # MLflow calls uvicorn by name
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *module, "--host", "127.0.0.1", "--port", str(port), "--workers", str(workers)],
-            env={**os.environ, **(variables or {}), "PYTHONPATH": search_path, "PATH": programs},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # to end it together with all its workers
-            preexec_fn=partial(_PRCTL, _PR_SET_PDEATHSIG, signal.SIGTERM),  # also ends when this process is killed
-        )
+def _served(peer: str, subject: _Subject, workers: int) -> Iterator[tuple[Side, str]]:
+    """Serve a peer, and yield its side and its address."""
+    directory = subject.directory
+    if peer == PLAIN_TRITON:
+        with EmbeddedServer(ServerConfig(repositories=(subject.two_steps.path,))) as triton:
+            url = triton.endpoints.grpc
+            yield _triton_side(url, subject.two_steps.steps[-1], (), subject.scorer), url
+        return
+    if peer == MERLIN:
+        export_with_merlin(subject.prepared, subject.trained, directory / MERLIN)
+        with EmbeddedServer(ServerConfig(repositories=(directory / MERLIN,))) as triton:
+            yield _triton_side(triton.endpoints.grpc, MERLIN_MODEL, ()), triton.endpoints.grpc
+        return
+    if peer == MLFLOW:
+        _save_with_mlflow(subject)
+    if peer == NVTABULAR:
+        with quiet_nvtabular():
+            save_workflow(serving_workflow(subject.prepared), subject.files / WORKFLOW)
+        (subject.files / SAVED_MODEL).symlink_to(subject.trained.saved_model)
+    row = subject.prepared.heldout().select(list(subject.prepared.inputs)).slice(0, 1)
+    first = {name: row[name].to_numpy() for name in row.column_names}
+    server = MAINTAINED.get(peer, _NVTABULAR_SERVER)
+    log = directory / f"{peer.replace(' ', '_')}.log"
+    variables = {DIRECTORY: str(subject.files)}
+    with running(
+        peer, server, workers, log, variables, lambda address: _answers(_side_of(peer, address), first)
+    ) as address:
+        yield _side_of(peer, address), address
+
+
+def _answers(side: Side, columns: Columns) -> bool:
     try:
-        yield _HttpServer(process, log, f"127.0.0.1:{port}")
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        with closing(side.connect()) as connection:
+            return _ask(connection, side.encode(columns)) is not None
+    except (OSError, ServerError, ServingError):
+        return False
 
 
-def _wait_until_ready(server: _HttpServer, workers: int) -> None:
-    deadline = time.monotonic() + ServerConfig.ready_timeout_s
-    while len(_READY.findall(server.log.read_bytes())) < workers:
-        if server.process.poll() is not None or time.monotonic() > deadline:
-            end = server.log.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise ServerError(f"{server.log.stem} did not start all {workers} workers. End of its log: {end}")
-        time.sleep(_POLL_INTERVAL_S)
+def _ask(connection: Transport, message: bytes) -> bytes | None:
+    connection.send(0, message)
+    while not (answers := connection.poll(_ANSWER_TIMEOUT_S)):
+        if connection.failure:
+            return None
+    return answers[0].body if answers[0].status == OK else None
+
+
+def _save_with_mlflow(subject: _Subject) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about type hints, and models from code
+        import mlflow.pyfunc
+
+        mlflow.pyfunc.save_model(
+            path=str(subject.directory / "model"),
+            python_model=str(_PROJECT / "bench" / "peers" / "mlflow_model.py"),
+            artifacts={"scorer": str(subject.files)},
+            pip_requirements=[],  # it runs in this environment
+        )
+
+
+# --- Measuring
 
 
 def _measure(
-    stacks: Mapping[str, Stack],
-    load: Load,
-    pool: pa.Table,
-    expected: Array,
-    generator: Workers,
-    repeats: int,
-    turn_s: float,
+    sides: Mapping[str, Side], load: Load, rows: _Rows, generator: Workers, repeats: int, turn_s: float
 ) -> Turns:
     """Measure one load on all sides in turns.
 
     The first turn of each side warms up and compares all scores. Later turns compare a sample of the scores.
     """
-    draws = np.random.default_rng(0).integers(0, len(pool), (_NUM_ROWS_SENT // load.batch_size, load.batch_size))
-    columns = {name: pool[name].to_numpy() for name in pool.column_names}
-    turns: dict[str, list[Turn]] = {side: [] for side in stacks}
-    messages = {
-        side: [stack.encode({name: column[rows] for name, column in columns.items()}) for rows in draws]
-        for side, stack in stacks.items()
-    }
+    draws = rows.draws(load.batch_size)
+    turns: Turns = {side: [] for side in sides}
+    messages = {name: [side.encode(rows.take(drawn)) for drawn in draws] for name, side in sides.items()}
     for number in range(-1, repeats):
-        for side, stack in stacks.items():
+        for name, side in sides.items():
             run, outcome = keep_in_flight(
-                side,
+                name,
                 generator,
-                stack.connect,
-                messages[side],
+                side.connect,
+                messages[name],
                 load,
                 turn_s=turn_s,
                 warmup_s=_WARMUP_SHARE * turn_s,
                 sample_every=1 if number < 0 else _SAMPLE_EVERY,
             )
             if problem := bottleneck(run.client_cost, run.whole.latency.mean_ns / 1e6, num_processes=1):
-                raise ServingError(f"{side}: {problem}")
-            _compare(side, ((stack.decode(body), expected[draws[message]]) for _, message, body in outcome.samples))
+                raise ServingError(f"{name}: {problem}")
+            _compare(name, ((side.decode(body), rows.expected[draws[n]]) for _, n, body in outcome.samples))
             if number >= 0:
                 rate = run.whole.num_answered / run.duration_s
-                turns[side].append(Turn(latency=run.whole.latency, requests_per_s=rate))
+                turns[name].append(Turn(latency=run.whole.latency, requests_per_s=rate))
     return turns
 
 
@@ -285,17 +387,55 @@ def _compare(side: str, scores: Iterable[tuple[Array, Array]]) -> None:
             raise ParityError(f"{OURS} and {side} score the same rows differently, so they cannot be compared.")
 
 
-def _results(measured: Mapping[Load, Turns]) -> dict[str, dict[str, float]]:
-    results: dict[str, dict[str, float]] = {}
-    for load, turns in measured.items():
-        for side, of_side in turns.items():
-            figures = results.setdefault(side, {})
-            name = _name(load)
-            figures[f"p50_ms@{name}"] = statistics.median(turn.p50_ms for turn in of_side)
-            p99 = percentile([turn.latency for turn in of_side], 0.99)
+def _with_encoding(subject: _Subject, rows: _Rows, ours: str, theirs: str, repeats: int) -> dict[str, float]:
+    """Measure clients in Python that build each request of one row: raw rows for Rankline, encoded ones otherwise."""
+    taken = [rows.take(drawn) for drawn in rows.draws(1)[:_CLIENT_CALLS]]
+    lists = [_lists(columns) for columns in taken]
+    step, encode = subject.two_steps.steps[-1], subject.scorer.encode
+    with closing(connect("http2", ours)) as first, closing(connect("http2", theirs)) as second:
+        raw, encoded = cycle(taken), cycle(lists)
+        sides: dict[str, Callable[[], object]] = {
+            OURS: lambda: _ask(first, infer_request(subject.ensemble.name, next(raw), (1,))),
+            PLAIN_TRITON: lambda: _ask(second, infer_request(step, encode(next(encoded)), ())),
+        }
+        turns = take_turns({name: partial(p50_ms, call, _CLIENT_CALLS) for name, call in sides.items()}, repeats)
+    return {"p50_vs_plain_triton": median_ratio(turns, PLAIN_TRITON, OURS)}
+
+
+def _in_process(subject: _Subject, rows: _Rows, loads: Sequence[Load], repeats: int) -> dict[str, dict[str, float]]:
+    """Measure calls of the scorer without a server."""
+    scorers = {IN_PROCESS: subject.scorer, f"{IN_PROCESS}, all cores": Scorer(subject.files, cpu_count() or 1)}
+    results: dict[str, dict[str, float]] = {name: {} for name in scorers}
+    for size in (load.batch_size for load in loads if load.concurrency == 1):
+        requests = [_lists(rows.take(drawn)) for drawn in rows.draws(size)]
+        calls = {name: partial(_score_next, scorer, cycle(requests)) for name, scorer in scorers.items()}
+        num_calls = max(_CLIENT_CALLS // size, 20)
+        turns = take_turns({name: partial(p50_ms, call, num_calls) for name, call in calls.items()}, repeats)
+        for name, of_side in turns.items():
+            results[name] |= {f"p50_ms@{size}": statistics.median(of_side)}
+            results[name] |= {f"rows_per_s@{size}": 1e3 * size / statistics.median(of_side)}
+    return results
+
+
+def _score_next(scorer: Scorer, requests: Iterator[dict[str, list[Any]]]) -> None:
+    scorer.score(next(requests))
+
+
+# --- Results
+
+
+def _results(pairs: Pairs) -> dict[str, dict[str, float]]:
+    results: dict[str, dict[str, float]] = {OURS: {}, **{peer: {} for peer in pairs}}
+    loads = list(dict.fromkeys(load for of_peer in pairs.values() for load in of_peer))
+    for load in loads:
+        of_ours = [turn for of_peer in pairs.values() for turn in of_peer[load][OURS]]
+        for side, turns in ((OURS, of_ours), *((peer, of_peer[load][peer]) for peer, of_peer in pairs.items())):
+            figures, name = results[side], _name(load)
+            figures[f"p50_ms@{name}"] = statistics.median(turn.p50_ms for turn in turns)
+            p99 = percentile([turn.latency for turn in turns], 0.99)
             if p99.value is not None:  # else too few samples
                 figures[f"p99_ms@{name}"] = p99.value / 1e6
-            figures[f"rows_per_s@{name}"] = load.batch_size * statistics.median(t.requests_per_s for t in of_side)
+            figures[f"rows_per_s@{name}"] = load.batch_size * statistics.median(t.requests_per_s for t in turns)
     return results
 
 
@@ -303,17 +443,33 @@ def _name(load: Load) -> str:
     return str(load.batch_size) if load.concurrency == 1 else f"{load.batch_size}x{load.concurrency}"
 
 
-def _ratios(measured: Mapping[Load, Turns]) -> dict[str, float]:
-    """Return the ratio of Rankline to each peer; above 1, Rankline is better."""
+def _ratios(pairs: Pairs) -> dict[str, float]:
+    """Return the ratio of Rankline to each peer, and to the best maintained one; above 1, Rankline is better."""
+    measures = {
+        "p50": [(1, 1)],
+        "concurrent": [(1, 32)],
+        "throughput": [(1_024, 1), (16_384, 1)],
+    }
+    found = {
+        (measure, peer): min(_vs(peer, load, turns) for load, turns in of_peer.items() if load in chosen)
+        for measure, chosen in ((m, [Load(batch_size=b, concurrency=c) for b, c in of]) for m, of in measures.items())
+        for peer, of_peer in pairs.items()
+        if any(load in chosen for load in of_peer)
+    }
     ratios = {}
-    for load, turns in measured.items():
-        p50 = {side: [turn.p50_ms for turn in of_side] for side, of_side in turns.items()}
-        rate = {side: [turn.requests_per_s for turn in of_side] for side, of_side in turns.items()}
-        suffix = "" if load.batch_size == 1 else f"_{load.batch_size}"
-        for peer in (FASTAPI, MLFLOW, MERLIN):
-            name = peer.partition("-")[0]
-            if load.concurrency == 1:
-                ratios[f"p50_vs_{name}{suffix}"] = median_ratio(p50, peer, OURS)
-            else:
-                ratios[f"concurrent_vs_{name}{suffix}"] = median_ratio(rate, OURS, peer)
+    for measure in measures:
+        of_measure = {peer: value for (name, peer), value in found.items() if name == measure}
+        if best := [value for peer, value in of_measure.items() if peer in MAINTAINED]:
+            ratios[f"{measure}_vs_best_peer"] = min(best)
+        for peer, value in of_measure.items():
+            name = {FASTAPI: "fastapi_onnx", MERLIN: "merlin", PLAIN_TRITON: "plain_triton_server"}.get(peer, peer)
+            ratios[f"{measure}_vs_{name.replace(' ', '_').replace('.', '_')}"] = value
     return ratios
+
+
+def _vs(peer: str, load: Load, turns: Turns) -> float:
+    if load.concurrency == 1 and load.batch_size == 1:
+        return median_ratio({side: [turn.p50_ms for turn in of_side] for side, of_side in turns.items()}, peer, OURS)
+    return median_ratio(
+        {side: [turn.requests_per_s for turn in of_side] for side, of_side in turns.items()}, OURS, peer
+    )

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from shutil import rmtree
 
@@ -105,10 +106,10 @@ def run(
         raise ConfigError(f"--data is {data}, expected a directory of CSV files. Each is a table.")
     found = Findings()
     with scratch_directory() as directory:
-        for table in _tables(data, directory):
-            for size in sizes:
-                for split in range(repeats if size < len(table.rows) else 0):
-                    _measure(table, size, split, peers, directory / f"{table.name}-{size}-{split}", found)
+        tables = list(_tables(data, directory))
+        for split, table, size in product(range(repeats), tables, sizes):
+            if size < len(table.rows):
+                _measure(table, size, split, peers, directory / f"{table.name}-{size}-{split}", found)
         timed = _timed(directory / "timed", timed_shape)
         latencies, of_latency = _latencies(found.served, directory, repeats)
     return Report(name="tables", results=_results(found, latencies), ratios=_ratios(found) | of_latency | timed)

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from bench.__main__ import main as bench
 from bench.harness.fixtures import make_model
 from bench.harness.report import Report
+from bench.peers.processes import Server
 from bench.serving import alternatives, client, foreign, promotion, serving, tune, wide
 from rankline.recipes.workspace import Workspace
 from rankline.serving.loadtest.serving_config import Effort
@@ -87,11 +89,20 @@ def test_versions_change_without_a_failed_request() -> None:
 
 
 @pytest.mark.usefixtures("made_once")
-def test_alternatives_benchmark() -> None:
+def test_alternatives_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = Server(command="no_such_module --port {port}")
+    monkeypatch.setattr(alternatives, "MAINTAINED", {**alternatives.MAINTAINED, "absent": absent})
+    peers = ["mlflow", "plain triton", "merlin-systems", "nvtabular in fastapi"]
     # One request at a time: with 32 in flight, the slowest side answers none within a short turn.
-    report = alternatives.run(1, turn_s=0.5, workers=1, loads=alternatives.LOADS[:1])
-    sides = ["rankline", "merlin-systems", "fastapi", "mlflow"]
-    check_report(report, sides=sides, ratios=[f"p50_vs_{peer}" for peer in ("merlin", "fastapi", "mlflow")])
+    report = alternatives.run(1, turn_s=0.5, workers=1, loads=alternatives.LOADS[:1], peers=[*peers, "absent"])
+    ratios = ["best_peer", "mlflow", "plain_triton", "plain_triton_server", "merlin", "nvtabular_in_fastapi"]
+    assert "No module named no_such_module" in report.left_out.pop("absent")
+    results = {side: figures for side, figures in report.results.items() if side != "absent"}
+    check_report(
+        replace(report, results=results),
+        sides=["rankline", *peers, "in process", "in process, all cores"],
+        ratios=[f"p50_vs_{name}" for name in ratios],
+    )
 
 
 def test_benchmark_of_saved_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
 """How sides take turns, what a ratio of them is, and requests that are kept in flight."""
 
+import socket
 import statistics
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,6 +59,12 @@ class Echo(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(503 if body == b"busy" else 200)
+        if body == b"chunked":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for part in (body[:3], body[3:], b""):
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+            return
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -92,6 +100,31 @@ def test_turn_is_counted_and_its_answers_are_kept(url: str) -> None:
     assert (run.load, run.duration_s) == (LOAD, 1.0)
     assert run.whole.num_answered > 0
     assert {body for _, message, body in outcome.samples if message == 0} == {b"one"}
+
+
+def test_connection_reads_chunks_and_drops_the_response_to_a_cancelled_request(url: str) -> None:
+    with closing(Http1Connection(url)) as connection:
+        connection.send(1, b"one")
+        connection.cancel(1)
+        connection.send(2, b"chunked")
+        connection.send(3, b"three")
+        answers: dict[int, bytes] = {}
+        while len(answers) < 2:
+            answers |= {answer.key: answer.body for answer in connection.poll(5)}
+    assert answers == {2: b"chunked", 3: b"three"}
+
+
+def test_connection_reports_a_server_that_closes_it() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        closing(Http1Connection(f"127.0.0.1:{listener.getsockname()[1]}/")) as connection,
+    ):
+        connection.send(1, b"one")
+        accepted, _ = listener.accept()
+        accepted.recv(1000)
+        accepted.close()
+        assert connection.poll(5) == []
+        assert "closed the connection" in connection.failure
 
 
 def test_request_that_fails_fails_the_turn(url: str) -> None:
