@@ -49,6 +49,7 @@ from rankline.serving.export.parity import plan_inputs
 from rankline.serving.loadtest.generator.transport import OK, Connect, Transport
 from rankline.serving.loadtest.generator.worker_pool import Workers, connect
 from rankline.serving.loadtest.runs import Load, bottleneck
+from rankline.serving.loadtest.server_breakdown import Statistics
 from rankline.serving.loadtest.stats.counters import LatencyHistogram
 from rankline.serving.loadtest.stats.percentiles import percentile
 from rankline.serving.repository.ensemble import ExportedEnsemble
@@ -161,8 +162,13 @@ def run(
                 left_out[peer] = str(error)
                 note(f"{peer} was left out: {error}")
         in_process = _in_process(subject, rows, loads, repeats)
+        run_ratio = {}
+        if one_row_ms := in_process[IN_PROCESS].get("p50_ms@1"):
+            run_ratio = {"run_over_in_process": _run_over_in_process(subject, rows, url, one_row_ms)}
     results = _results(pairs) | {peer: {} for peer in left_out} | in_process
-    return Report(name="alternatives", results=results, ratios=_ratios(pairs) | client_ratio, left_out=left_out)
+    return Report(
+        name="alternatives", results=results, ratios=_ratios(pairs) | client_ratio | run_ratio, left_out=left_out
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,6 +421,20 @@ def _in_process(subject: _Subject, rows: _Rows, loads: Sequence[Load], repeats: 
             results[name] |= {f"p50_ms@{size}": statistics.median(of_side)}
             results[name] |= {f"rows_per_s@{size}": 1e3 * size / statistics.median(of_side)}
     return results
+
+
+def _run_over_in_process(subject: _Subject, rows: _Rows, url: str, in_process_ms: float) -> float:
+    """Return the backend's mean time for the plan and the model of one row, over that of the scorer."""
+    messages = [infer_request(subject.ensemble.name, rows.take(drawn), (1,)) for drawn in rows.draws(1)[:_CLIENT_CALLS]]
+    with closing(connect("http2", url)) as connection, closing(Statistics(url, subject.ensemble.name)) as statistics_of:
+        for message in messages:
+            _ask(connection, message)
+        before = statistics_of.read()
+        for message in messages:
+            _ask(connection, message)
+        after = statistics_of.read()
+    (step,) = subject.ensemble.steps
+    return (after[step]["compute_infer"] - before[step]["compute_infer"]) / len(messages) / 1e6 / in_process_ms
 
 
 def _score_next(scorer: Scorer, requests: Iterator[dict[str, list[Any]]]) -> None:

@@ -30,7 +30,7 @@ class StepTimes:
         queue_ms: waiting for an instance, and for other requests to be batched with.
         input_ms: gathering the inputs.
         infer_ms: computation of the model, including communication with its process.
-        output_ms: returning the outputs.
+        output_ms: sending the response, or passing it to the ensemble.
     """
 
     queue_ms: float
