@@ -1,9 +1,9 @@
 """What the selection knows of a learner."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -30,11 +30,11 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
-        return cls(at_s=time.monotonic() + seconds)
+        return cls(at_s=monotonic() + seconds)
 
     @property
     def left_s(self) -> float:
-        return self.at_s - time.monotonic()
+        return self.at_s - monotonic()
 
     def check(self, needed_s: float) -> None:
         if needed_s > self.left_s:
@@ -68,6 +68,7 @@ class Learner(ABC):
     @abstractmethod
     def held_out_scores(self, rows: Rows, folds: Sequence[Fold], deadline: Deadline) -> Floats:
         """Return the scores of all rows, each by a model that did not learn from its fold; NaN for the rows of no fold.
+        If the deadline is too close for all folds, only the first ones are held out.
 
         Also chooses the size of the model that `fit` trains.
 

@@ -367,7 +367,10 @@ class RealMLP(Learner):
     def held_out_scores(self, rows: Rows, folds: Sequence[Fold], deadline: Deadline) -> Floats:
         members = self._started(rows, len(folds))
         learned, held = ([fold[part] for fold in folds] for part in (0, 1))
-        total = self._total = self._affordable(members, learned, deadline)
+        affordable = self._affordable(members, learned, deadline)
+        if affordable < _MIN_STEPS and (num_folds := int(len(folds) * affordable / _MIN_STEPS)):
+            return self.held_out_scores(rows, folds[:num_folds], deadline)
+        total = self._total = int(min(self._total, affordable))
         ends = [total * number // _NUM_CHECKS for number in range(1, _NUM_CHECKS + 1)]
         made, errors, began_s = [], [], monotonic()
         for begin, end in zip((0, *ends), ends, strict=False):
@@ -379,7 +382,10 @@ class RealMLP(Learner):
             made.append(scores)
             errors.append(error_of(rows.head, rows.labels[is_held], scores[is_held]))
             if len(made) >= _NUM_CHECKS // 4:  # the first are slower
-                deadline.check((monotonic() - began_s) / end * (2 * total - end))  # the second half for all rows
+                step_s = (monotonic() - began_s) / end
+                deadline.check(step_s * end)  # to train on all rows
+                if step_s * (end + 2 * total / _NUM_CHECKS) > deadline.left_s:
+                    break
         best = int(np.argmin(errors))
         self._last = ends[best]
         return made[best]
@@ -401,17 +407,17 @@ class RealMLP(Learner):
             highest=float(rows.labels.max()),
         )
 
-    def _affordable(self, members: _Members, learned: Sequence[Ints], deadline: Deadline) -> int:
-        """Return how many steps, up to `_total`, there is time for. They are taken twice: to compare and to train."""
+    def _affordable(self, members: _Members, learned: Sequence[Ints], deadline: Deadline) -> float:
+        """Return how many steps there is time for. They are taken twice: to compare and to train."""
         members.train(learned, self._total, 0, 1)  # compiles, which the time of a step must not include
         began_s = monotonic()
         members.train(learned, self._total, 0, _TIMED_STEPS)
         step_s = (monotonic() - began_s) / _TIMED_STEPS
         members.restart()
         affordable = _SHARE_OF_TIME * deadline.left_s / (2 * step_s)
-        if affordable < _MIN_STEPS:
-            deadline.check(2 * _MIN_STEPS * step_s / _SHARE_OF_TIME)
-        return int(min(self._total, affordable))
+        if affordable * members.count < _MIN_STEPS:  # not even for one fold
+            deadline.check(2 * _MIN_STEPS * step_s / members.count / _SHARE_OF_TIME)
+        return affordable
 
     def _started(self, rows: Rows, count: int) -> _Members:
         batch_size = next((size for most, size in ((1024, 64), (20_000, 128)) if len(rows) <= most), 256)

@@ -59,25 +59,28 @@ def chosen(
     problems = {learner.name: _unusable(learner, rows) for learner in learners}
     scored: dict[str, Floats] = {}
     parts = _parts(rows)
+    compared = [learner for learner in learners if not problems[learner.name]] if parts else []
     try:
-        for number, learner in enumerate(learners if parts else ()):
-            if problems[learner.name]:
-                continue
-            say(f"comparing {learner.name}, {number + 1} of {len(learners)}", number / len(learners))
+        for number, learner in enumerate(compared):
+            say(f"comparing {learner.name}, {number + 1} of {len(compared)}", number / len(compared))
+            own = Deadline.after(deadline.left_s / (len(compared) - number))
             try:
-                scored[learner.name] = learner.held_out_scores(rows, parts, deadline)
+                scores = learner.held_out_scores(rows, parts, own)
             except LearnerError as error:
                 problems[learner.name] = str(error).rstrip(".")
+                continue
+            scored[learner.name] = scores
+            parts = [part for part in parts if not np.isnan(scores[part[1][0], 0])]  # the time may allow only some
     except KeyboardInterrupt:
         if not scored:
             raise
         say("comparison stopped; Ctrl-C again stops the training", 1.0)
     if not scored:
         first = learners[0].name
-        why = "no model could be compared" if parts else "there are too few rows to compare models"
+        why = "no model could be compared" if compared else "there are too few rows to compare models"
         candidates = [Candidate(name=name, problem=problem or why) for name, problem in problems.items()]
         return Choice(weights={first: 1.0}, candidates=candidates, reason=f"{first} was trained, because {why}")
-    is_held = ~np.isnan(next(iter(scored.values()))[:, 0])
+    is_held = ~np.any([np.isnan(of_learner[:, 0]) for of_learner in scored.values()], axis=0)
     held = rows.take(np.flatnonzero(is_held))
     judged = _Judged(held, {name: of_learner[is_held] for name, of_learner in scored.items()})
     weights, reason = judged.best()
@@ -95,8 +98,8 @@ def _unusable(learner: Learner, rows: Rows) -> str:
 def _parts(rows: Rows) -> Sequence[Fold]:
     if len(rows) < 2 * _NUM_FOLDS:
         return []
-    found = folds(rows, _NUM_FOLDS)
-    return found if len(rows) <= _MAX_ROWS_IN_FOLDS else found[-1:]
+    found = folds(rows, _NUM_FOLDS)[::-1]  # first the latest rows, if they are in order
+    return found if len(rows) <= _MAX_ROWS_IN_FOLDS else found[:1]
 
 
 class _Judged:

@@ -6,11 +6,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from rankline.training.models.auto import learner, trees
 from rankline.training.models.auto.learner import Deadline, Fitted, Learner, LearnerError
 from rankline.training.models.auto.linear import Linear
-from rankline.training.models.auto.rows import Floats, Fold, Rows
+from rankline.training.models.auto.rows import Floats, Fold, Rows, folds
 from rankline.training.models.auto.selection import _Judged, chosen
-from rankline.training.models.auto.trees import CatBoost, LightGBM
+from rankline.training.models.auto.trees import CatBoost, LightGBM, Trees
+from rankline.training.models.matrix import Matrix
+from rankline.workflows.schema.targets import Head
 from tests.factories.training.tables import table_rows
 
 ROWS = table_rows("regression", 400)
@@ -25,12 +28,15 @@ class Known(Learner):
         self.name, self.packages, self._scores = name, packages, scores  # type: ignore[misc]
 
     name: ClassVar[str]
+    max_folds = 5
+    num_folds = 0  # that it was given
 
     def held_out_scores(self, rows: Rows, folds: Sequence[Fold], deadline: Deadline) -> Floats:
         if isinstance(self._scores, BaseException):
             raise self._scores
+        self.num_folds = len(folds)
         made = np.full((len(rows), 1), np.nan)
-        for _, held in folds:
+        for _, held in folds[: self.max_folds]:
             made[held] = self._scores[held]
         return made
 
@@ -82,6 +88,45 @@ def test_learner_that_cannot_be_compared_is_left_out_with_the_reason(other: Lear
     choice = chosen([Known("a", noisy(1)), other], ROWS, LATER)
     assert choice.weights == {"a": 1.0}
     assert problem in next(candidate.problem for candidate in choice.candidates if candidate.name == "b")
+
+
+def test_learners_are_compared_on_the_folds_that_all_have_time_for() -> None:
+    first, slow, last = (Known(name, noisy(number)) for number, name in enumerate("abc"))
+    slow.max_folds = 2
+    choice = chosen([first, slow, last], ROWS, LATER)
+    assert (slow.num_folds, last.num_folds) == (5, 2)
+    held = np.concatenate([held for _, held in folds(ROWS, 5)[:-3:-1]])
+    assert [one.error for one in choice.candidates] == [
+        pytest.approx(float(np.sqrt(np.mean(np.square(NOISE[number][held]))))) for number in range(3)
+    ]
+
+
+class Slow(Trees):
+    """Trees for which each fold takes ten seconds."""
+
+    name: ClassVar[str] = "slow"
+    now_s = 0.0
+
+    def _boosted(self, matrix: Matrix, rows: Rows, held: Any) -> tuple[Any, Sequence[float]]:
+        self.now_s += 10
+        return None, [1.0]
+
+    def _logits(self, model: Any, matrix: Matrix, num_trees: int) -> Floats:
+        return np.zeros((len(matrix), 1))
+
+    def _trees(self, model: Any, head: Head) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("limit_s", "num_folds"), [(100, 5), (35, 2), (25, 1)])
+def test_trees_hold_out_as_many_folds_as_leave_time_to_train_on_all_rows(
+    limit_s: float, num_folds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow()
+    monkeypatch.setattr(trees, "monotonic", lambda: slow.now_s)
+    monkeypatch.setattr(learner, "monotonic", lambda: slow.now_s)
+    scores = slow.held_out_scores(ROWS, folds(ROWS, 5), Deadline.after(limit_s))
+    assert (~np.isnan(scores)).sum() == num_folds * len(ROWS) // 5
 
 
 def test_interrupt_before_any_result_ends_the_run() -> None:
