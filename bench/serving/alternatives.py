@@ -89,7 +89,11 @@ MAINTAINED = {
         packages=("bentoml==1.4.40",),
     ),
     "ray serve": Server(
-        command="bench.peers.ray_server --port {port} --workers {workers}", packages=("ray[serve]==2.60.0",), path="/"
+        command="bench.peers.ray_server --port {port} --workers {workers}",
+        packages=("ray[serve]==2.60.0",),
+        path="/",
+        # Else it copies the working directory to its workers, and gives up if that takes 30 s.
+        variables={"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_raylet_start_wait_time_s": "120"},
     ),
     MLFLOW: Server(
         command="mlflow models serve --env-manager local --model-uri model --host 127.0.0.1 --port {port} "
