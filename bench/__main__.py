@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bench.harness.report import Report, asked, figures_file, figures_of
+from bench.harness.report import Report, figures_file, figures_of
+from bench.harness.targets import asked
 from rankline.api.pipeline import write_json
 from rankline.cli.options.arguments import check_writable
 from rankline.launch.horovod_check import problem as horovod_problem

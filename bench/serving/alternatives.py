@@ -345,14 +345,17 @@ def _ask(connection: Transport, message: bytes) -> bytes | None:
 
 
 def _save_with_mlflow(subject: _Subject) -> None:
+    rows = subject.prepared.heldout().select(list(subject.prepared.inputs)).slice(0, 2).to_pandas()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about type hints, and models from code
+        warnings.simplefilter("ignore", UserWarning)  # about type hints, and integers, which ids are
         import mlflow.pyfunc
+        from mlflow.models import infer_signature
 
         mlflow.pyfunc.save_model(
             path=str(subject.directory / "model"),
             python_model=str(_PROJECT / "bench" / "peers" / "mlflow_model.py"),
             artifacts={"scorer": str(subject.files)},
+            signature=infer_signature(rows, np.zeros(len(rows), np.float32)),
             pip_requirements=[],  # it runs in this environment
         )
 

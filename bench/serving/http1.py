@@ -77,6 +77,8 @@ class Http1Connection:
                     self.failure = f"{self._host} closed the connection"
                 continue
             connection.received += received
+            # Some servers send head and body apart, and wait until the head is acknowledged, by default after 40 ms.
+            connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
             if answer := connection.answer():
                 connection.received.clear()
                 self._free.append(connection)

@@ -3,8 +3,9 @@
 One server loads all models, and one client calls them over one connection, in turns; metrics are medians over the
 repeats. Requests are built in advance, each with different rows. Then a process of the load generator keeps 32 one-row
 requests in flight. The floor is the overhead of the server and of TensorFlow: a native model that returns its input,
-and a call of the SavedModel's signature in this process. Memory is measured on a server with only the ensemble, after
-one request of each batch size, with native backends and with Python backends.
+with and without Triton's batcher (which costs latency and gains throughput), and a call of the SavedModel's signature
+in this process. Memory is measured on a server with only the ensemble, after one request of each batch size, with
+native backends and with Python backends.
 
 Criteo's raw rows have missing numbers and categories. Rankline gets them unchanged, as hexadecimal strings and masks
 for missing values; merlin-systems gets 0 and the empty string instead (`bench.harness.fixtures.merlin_rows`). Amazon's
@@ -42,6 +43,7 @@ from rankline.serving.loadtest.identity import (
     BACKENDS,
     NAME,
     NATIVE_NAME,
+    UNBATCHED_NAME,
     write_identity,
     write_native_identity,
 )
@@ -68,7 +70,7 @@ OURS, MERLIN, IN_PROCESS = "rankline", "merlin-systems", "in process"
 IN_PYTHON = "python"
 PLAIN = "plain"
 """An `mlp` on the same rows."""
-IDENTITY, NATIVE_IDENTITY = "identity", "native identity"
+IDENTITY, NATIVE_IDENTITY, UNBATCHED_IDENTITY = "identity", "native identity", "native identity, no batcher"
 VARIANTS = {
     IN_PYTHON: ExportConfig(backend=PYTHON),
     "onnx": ExportConfig(engine="onnx"),
@@ -120,11 +122,11 @@ def run(
             requests = {side: laid_out(url, model, rows, batch_sizes) for side, model in models.items()}
             requests[IDENTITY] = laid_out(url, NAME, numbers, batch_sizes)
             requests[NATIVE_IDENTITY] = laid_out(url, NATIVE_NAME, numbers, batch_sizes)
+            requests[UNBATCHED_IDENTITY] = laid_out(url, UNBATCHED_NAME, numbers, batch_sizes)
             requests[MERLIN] = laid_out_for_merlin(merlin_rows(rows), requests[OURS])
             with closing(connect("http2", url)) as connection:
-                sides = {
-                    side: asks(connection, requests[side]) for side in (*models, MERLIN, IDENTITY, NATIVE_IDENTITY)
-                }
+                identities = (IDENTITY, NATIVE_IDENTITY, UNBATCHED_IDENTITY)
+                sides = {side: asks(connection, requests[side]) for side in (*models, MERLIN, *identities)}
                 same = (*(side for side in models if side != PLAIN), MERLIN)
                 check_same_scores({side: sides[side] for side in same}, max(batch_sizes))
                 sides[IN_PROCESS] = _calls_in_process(workspace, rows)
@@ -218,7 +220,7 @@ def _ratios(results: Mapping[str, Mapping[str, float]], batch_sizes: Sequence[in
         "throughput_vs_merlin": ours[rate] / theirs[rate],
         "concurrent_vs_merlin": ours[concurrent] / theirs[concurrent],
         **{
-            ratio: results[side][p50] / floor[p50]
+            ratio: results[side][p50] / results[UNBATCHED_IDENTITY][p50]
             for ratio, side in (
                 ("p50_over_native_identity", OURS),
                 ("onnx_p50_over_native_identity", "onnx"),

@@ -11,6 +11,7 @@ from rankline.workflows.schema.tensors import Tensor
 
 NAME = "identity"
 NATIVE_NAME = "native_identity"
+UNBATCHED_NAME = "native_identity_unbatched"
 BACKENDS = Path(__file__).parent / "backends"
 """Backend folders of the server that serves `NAME`."""
 
@@ -37,17 +38,27 @@ def write_identity(repository: Path) -> None:
 
 
 def write_native_identity(repository: Path, backends: Path) -> None:
-    """Write the native model into a repository, and its backend into a directory of backend folders."""
+    """Write the native model into a repository, with and without Triton's batcher, and its backend into a directory of
+    backend folders.
+    """
     found = native_backends()
     if NAME not in found.objects:
         raise ServerError(f"the native identity model is not available ({found.lacking}). Install g++.")
     (backends / NATIVE_NAME).mkdir(parents=True)
     shutil.copy(found.objects[NAME], backends / NATIVE_NAME / object_name(NATIVE_NAME))
     _write(repository, NATIVE_NAME)
+    _write(repository, UNBATCHED_NAME, NATIVE_NAME, batches=False)
 
 
-def _write(repository: Path, name: str) -> None:
+def _write(repository: Path, name: str, backend: str = "", *, batches: bool = True) -> None:
     x, y = (Tensor(name=tensor, dtype="int64") for tensor in "xy")
-    config = ModelConfig(name=name, backend=name, inputs=(x,), outputs=(y,), max_batch_size=_MAX_BATCH_SIZE)
+    config = ModelConfig(
+        name=name,
+        backend=backend or name,
+        inputs=(x,),
+        outputs=(y,),
+        max_batch_size=_MAX_BATCH_SIZE,
+        batches=batches,
+    )
     (repository / name / "1").mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(to_pbtxt(config), encoding="utf-8")

@@ -23,6 +23,7 @@ class ModelConfig:
         runtime: file of the backend folder that runs the model; "" for Triton's default, which prefers a shared object
             to `model.py`.
         instances: number of parallel copies of the model; in Python, each has its own process.
+        batches: whether requests that wait are run together. If not, one that does not wait is passed on sooner.
         max_queue_size: number of requests that may wait; further requests are rejected. 0 for no limit.
         queue_timeout_us: how long a request may wait before it is rejected. 0 for no limit.
     """
@@ -36,6 +37,7 @@ class ModelConfig:
     runtime: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     instances: int = 1
+    batches: bool = True
     batch_delay_us: int = 0
     max_queue_size: int = 0
     queue_timeout_us: int = 0
@@ -43,7 +45,8 @@ class ModelConfig:
     def to_protobuf(self) -> Any:
         config = _skeleton(self)
         config.backend, config.platform, config.runtime = self.backend, self.platform, self.runtime
-        config.dynamic_batching.SetInParent()  # enables batching of waiting requests
+        if self.batches:
+            config.dynamic_batching.SetInParent()
         if self.batch_delay_us:
             config.dynamic_batching.max_queue_delay_microseconds = self.batch_delay_us
         if self.max_queue_size or self.queue_timeout_us:

@@ -57,7 +57,15 @@ def test_serving_benchmark_as_the_readme_names_it(tmp_path: Path, monkeypatch: p
     assert report.environment["command"] == "python -m bench serving"
     check_report(
         report,
-        sides=["rankline", "python", "merlin-systems", "identity", "native identity", "in process"],
+        sides=[
+            "rankline",
+            "python",
+            "merlin-systems",
+            "identity",
+            "native identity",
+            "native identity, no batcher",
+            "in process",
+        ],
         ratios=[
             *("p50_vs_merlin", "throughput_vs_merlin", "concurrent_vs_merlin", "p50_over_native_identity"),
             *("concurrent_over_native_identity", "p50_over_floor", "throughput_over_in_process", "memory_vs_python"),
