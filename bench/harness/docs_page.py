@@ -1,8 +1,9 @@
-"""Writes docs/figures into the pages of benchmarks and targets: `python -m bench.harness.docs_page`.
+"""Writes docs/figures into the pages of benchmarks and targets and the README: `python -m bench.harness.docs_page`.
 
-Both are written by hand except for their blocks. On the first, `<!-- ratios of NAME --> … <!-- end of figures -->`
+They are written by hand except for their blocks. On the first, `<!-- ratios of NAME --> … <!-- end of figures -->`
 contains the command, the machine, the ratios in NAME.json, and a link to that file; `<!-- figures of NAME -->` also
-contains the table of all sides. On the second, `<!-- missed -->` and `<!-- reached -->` contain the targets.
+contains the table of all sides. On the second, `<!-- missed -->` and `<!-- reached -->` contain the targets. In the
+README, `<!-- headline -->` compares Rankline with the limit and the main peers.
 """
 
 import re
@@ -16,6 +17,18 @@ from rankline.workflows.core.errors import ConfigError, RanklineError
 
 PAGE = Path("docs") / "project" / "benchmarks.md"
 TARGETS = PAGE.with_name("targets.md")
+README = Path("README.md")
+_HEADLINE_SIDES = {
+    "Rankline": "rankline",
+    "a bare ASGI app": "asgi",
+    "FastAPI": "fastapi",
+    "merlin-systems": "merlin-systems",
+}
+_HEADLINE_FIGURES = (
+    ("1 row, p50", "p50_ms@1", "{:.2g} ms"),
+    ("1 row, 32 in flight", "rows_per_s@1x32", "{:,.0f} requests/s"),
+    ("16,384 rows at once", "rows_per_s@16384", "{:,.0f} rows/s"),
+)
 _BLOCK = re.compile(r"(<!-- (figures|ratios) of (\S+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 _PACKAGES = ("python", "tensorflow-cpu", "tensorflow", "torch", "nvtabular")
 
@@ -36,6 +49,22 @@ def filled(page: str, reports: Mapping[str, Report]) -> str:
         return f"{found[1]}\n{block}\n\n{found[4]}"
 
     return _BLOCK.sub(fill, page)
+
+
+def with_headline(page: str, report: Report) -> str:
+    """Write the main results of `alternatives` into the README."""
+    sides = {name: report.results[side] for name, side in _HEADLINE_SIDES.items()}
+    limits_of = [figures for side, figures in report.results.items() if side.startswith("in process")]
+    best = {"p50_ms@1": min, "rows_per_s@16384": max}
+    limit = {name: choose(figures[name] for figures in limits_of) for name, choose in best.items()}
+    rows = [
+        (title, *(form.format(figures[name]) if name in figures else "" for figures in (limit, *sides.values())))
+        for title, name, form in _HEADLINE_FIGURES
+    ]
+    table = _table(("", "in process, no server", *sides), rows)
+    return re.sub(
+        r"(<!-- headline -->\n).*?(<!-- end of headline -->)", rf"\g<1>\n{table}\n\n\g<2>", page, flags=re.DOTALL
+    )
 
 
 def _block(name: str, report: Report, *, with_table: bool) -> str:
@@ -85,6 +114,7 @@ def main() -> None:
         pages = {
             PAGE: filled(PAGE.read_text(encoding="utf-8"), reports),
             TARGETS: with_targets(TARGETS.read_text(encoding="utf-8"), reports),
+            README: with_headline(README.read_text(encoding="utf-8"), reports["alternatives"]),
         }
     except RanklineError as error:
         sys.exit(f"Error: {error}")

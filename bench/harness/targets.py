@@ -31,13 +31,19 @@ _TARGETS: Mapping[str, Mapping[str, str | tuple[str, str]]] = {
         ),
         "concurrent_vs_merlin": (
             "≥ 300",
-            "Native identity answered 393 times as many requests as merlin-systems. Three quarters of a request of one "
+            "Native identity answered 395 times as many requests as merlin-systems. Three quarters of a request of one "
             "row are Triton's own work for inputs and steps (`perf`).",
         ),
-        "p50_over_native_identity": "≤ 2",
-        "onnx_p50_over_native_identity": "≤ 1.5",
+        "p50_over_native_identity": (
+            "≤ 1.4",
+            "Called in process, TensorFlow's signature alone takes 0.64 ms.",
+        ),
+        "onnx_p50_over_native_identity": (
+            "≤ 1.35",
+            "Triton's batcher, which native identity here is without, its ensemble and the network (0.1 ms).",
+        ),
         "concurrent_over_native_identity": (
-            "≥ 0.6",
+            "≥ 0.75",
             "Three quarters of a request of one row are Triton's own work for inputs and steps (`perf`); native "
             "identity has one input and no ensemble.",
         ),
@@ -65,12 +71,12 @@ _TARGETS: Mapping[str, Mapping[str, str | tuple[str, str]]] = {
             "Triton's queue takes 0.07 ms of 0.36 and sending the response 0.1 to 0.2 (Triton's statistics), where the "
             "plan and the network take 0.09.",
         ),
-        "p50_vs_fastapi_onnx": "≥ 1.4",
+        "p50_vs_fastapi_onnx": ("≥ 1.4", "Two runs half an hour apart gave 1.53 and 1.38."),
         "p50_vs_plain_triton": "≥ 1",
         "concurrent_vs_best_peer": ("≥ 2.5", _UNKNOWN),
         "throughput_vs_best_peer": (
             "≥ 2",
-            "Most of the time is the network's: the rate is 1.36 times that of the scorer in process on all cores.",
+            "Most of the time is the network's: the rate is 1.31 times that of the scorer in process on all cores.",
         ),
         "run_over_in_process": ("≤ 1", "The backend's time is a mean, that in process a median."),
     },

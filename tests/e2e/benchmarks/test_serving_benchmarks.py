@@ -46,8 +46,7 @@ def made_once(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("made_once")
-def test_serving_benchmark_as_the_readme_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "`python -m bench serving`" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_serving_benchmark_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short = {"batch_sizes": (1, 8), "turn_s": 0.05, "concurrent_turn_s": 0.3}
     monkeypatch.setattr(serving, "VARIANTS", {"python": serving.VARIANTS["python"]})  # each takes seconds
     monkeypatch.setattr(serving, "run", partial(serving.run, **short))
@@ -98,6 +97,7 @@ def test_versions_change_without_a_failed_request() -> None:
 
 @pytest.mark.usefixtures("made_once")
 def test_alternatives_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "`python -m bench alternatives`" in (ROOT / "README.md").read_text(encoding="utf-8")
     absent = Server(command="no_such_module --port {port}")
     monkeypatch.setattr(alternatives, "MAINTAINED", {**alternatives.MAINTAINED, "absent": absent})
     peers = ["mlflow", "plain triton", "merlin-systems", "nvtabular in fastapi"]
