@@ -62,9 +62,7 @@ def with_headline(page: str, report: Report) -> str:
         for title, name, form in _HEADLINE_FIGURES
     ]
     table = _table(("", "in process, no server", *sides), rows)
-    return re.sub(
-        r"(<!-- headline -->\n).*?(<!-- end of headline -->)", rf"\g<1>\n{table}\n\n\g<2>", page, flags=re.DOTALL
-    )
+    return _with_block(page, "headline", table)
 
 
 def _block(name: str, report: Report, *, with_table: bool) -> str:
@@ -101,11 +99,13 @@ def with_targets(page: str, reports: Mapping[str, Report]) -> str:
             rows[holds].append(row if holds else (*row, limits(name).get(ratio, "")))
     titles = ("benchmark", "ratio", "reached", "asked", "what limits it")
     for title, holds in (("missed", False), ("reached", True)):
-        block = _table(titles[:4] if holds else titles, rows[holds], slice(2, 4))
-        page = re.sub(
-            rf"(<!-- {title} -->\n).*?(<!-- end of targets -->)", rf"\g<1>\n{block}\n\n\g<2>", page, flags=re.DOTALL
-        )
+        page = _with_block(page, title, _table(titles[:4] if holds else titles, rows[holds], slice(2, 4)))
     return page
+
+
+def _with_block(page: str, name: str, block: str) -> str:
+    parts = rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)"
+    return re.sub(parts, lambda found: f"{found[1]}\n{block}\n\n{found[2]}", page, flags=re.DOTALL)
 
 
 def main() -> None:

@@ -65,16 +65,22 @@ def asks(connection: Transport, requests: LaidOut) -> Call:
     """Return a function that sends the next request of a batch size, and returns the first output."""
     turns = {size: cycle(sent.messages) for size, sent in requests.items()}
 
-    def call(batch_size: int) -> Array:
-        connection.send(0, next(turns[batch_size]))
-        while not (answers := connection.poll(_TIMEOUT_S)):
-            pass
-        if answers[0].status != OK:
-            raise ServingError(f"the server rejected a request: {answers[0].body.decode()}")
-        answer = service_pb2.ModelInferResponse.FromString(answers[0].body)
-        return np.frombuffer(answer.raw_output_contents[0], np.float32)
+    return lambda batch_size: first_output(ask(connection, next(turns[batch_size])))
 
-    return call
+
+def ask(connection: Transport, message: bytes) -> bytes:
+    """Send a request and return the body of the response."""
+    connection.send(0, message)
+    while not (answers := connection.poll(_TIMEOUT_S)):
+        if connection.failure:
+            raise ServingError(f"the connection failed: {connection.failure}")
+    if answers[0].status != OK:
+        raise ServingError(f"the server rejected a request: {answers[0].body.decode()}")
+    return answers[0].body
+
+
+def first_output(body: bytes) -> Array:
+    return np.frombuffer(service_pb2.ModelInferResponse.FromString(body).raw_output_contents[0], np.float32)
 
 
 def check_same_scores(sides: Mapping[str, Call], batch_size: int) -> None:

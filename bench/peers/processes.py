@@ -24,9 +24,16 @@ _PR_SET_PDEATHSIG = 1
 _COMMON = ("numpy==2.4.6", "onnxruntime==1.32.0", "orjson==3.13.0")
 
 
+def python_with(*packages: str) -> list[str]:
+    """Return the command of a Python that has only these packages, in an environment that uv makes."""
+    uv = str(Path(sys.executable).with_name("uv"))
+    options = [option for package in packages for option in ("--with", package)]
+    return [uv, "run", "--quiet", "--no-project", "--python", sys.executable, *options, "python"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """How to start a server of the scorer.
+    """The command of a peer's server, and the environment that it runs in.
 
     Attributes:
         command: the module and its arguments; `{port}` and `{workers}` are replaced.
@@ -40,18 +47,16 @@ class Server:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def python(self) -> list[str]:
-        if self.packages is None:
-            return [sys.executable]
-        environment = [option for package in (*_COMMON, *self.packages) for option in ("--with", package)]
-        uv = str(Path(sys.executable).with_name("uv"))
-        return [uv, "run", "--quiet", "--no-project", "--python", sys.executable, *environment, "python"]
+        return [sys.executable] if self.packages is None else python_with(*_COMMON, *self.packages)
 
 
 @contextmanager
 def running(
     name: str, server: Server, workers: int, log: Path, variables: Mapping[str, str], answers: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Start a server and yield its address once `answers`, called with the address, is true.
+    """Start a server, and yield its address as soon as it responds.
+
+    `answers` returns whether the server at an address responds.
 
     Raises:
         ServerError: it cannot be installed or does not start.
@@ -76,7 +81,7 @@ def running(
         while not answers(address):
             if process.poll() is not None or time.monotonic() > deadline:
                 end = log.read_text(errors="replace").strip().rpartition("\n")[2]
-                raise ServerError(f"{name} did not start. End of its log: {end or 'nothing'}")
+                raise ServerError(f"{name} did not start. Its log ends with: {end or 'nothing'}")
             time.sleep(_POLL_INTERVAL_S)
         yield address
     finally:

@@ -33,10 +33,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from tritonclient.grpc import service_pb2
 
 from bench.harness.closed_loop import keep_in_flight
 from bench.harness.fixtures import MERLIN_MODEL, ROWS, export_with_merlin, infer_request, make_model, serving_workflow
+from bench.harness.interleaved import ask, first_output
 from bench.harness.report import Report, median_ratio, p50_ms, scratch_directory, take_turns
 from bench.peers.processes import Server, running
 from bench.peers.scorer import DIRECTORY, KEYS, MODEL, SAVED_MODEL, TABLES, WORKFLOW, Scorer
@@ -46,7 +46,7 @@ from rankline.serving.client import Client
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import export_ensemble
 from rankline.serving.export.parity import plan_inputs
-from rankline.serving.loadtest.generator.transport import OK, Connect, Transport
+from rankline.serving.loadtest.generator.transport import Connect
 from rankline.serving.loadtest.generator.worker_pool import Workers, connect
 from rankline.serving.loadtest.runs import Load, bottleneck
 from rankline.serving.loadtest.server_breakdown import Statistics
@@ -67,6 +67,8 @@ from rankline.workflows.schema.ragged import padded_tensors
 LOADS = tuple(
     Load(batch_size=rows, concurrency=in_flight) for rows, in_flight in ((1, 1), (1, 32), (1_024, 1), (16_384, 1))
 )
+_MEASURES = {"p50": LOADS[:1], "concurrent": LOADS[1:2], "throughput": LOADS[2:]}
+"""Mapping from the name of a ratio to its loads; of several, the worst counts."""
 OURS, PLAIN_TRITON, IN_PROCESS = "rankline", "plain triton", "in process"
 FASTAPI, MLFLOW, NVTABULAR, MERLIN = "fastapi", "mlflow", "nvtabular in fastapi", "merlin-systems"
 _UVICORN = "uvicorn==0.54.0"
@@ -107,7 +109,6 @@ _NUM_ROWS_SENT = 65_536  # total rows in the prebuilt requests of a load
 _SAMPLE_EVERY = 8
 _SCORE_TOLERANCE = 1e-5
 _CLIENT_CALLS = 2_000
-_ANSWER_TIMEOUT_S = 10.0
 _PROJECT = Path(__file__).parents[2]
 
 Array = npt.NDArray[Any]
@@ -157,7 +158,7 @@ def run(
         client_ratio: dict[str, float] = {}
         for peer in peers:
             try:
-                with _served(peer, subject, workers) as (side, address):
+                with _served(peer, subject, rows, workers) as (side, address):
                     sides = {OURS: ours, peer: side}
                     pairs[peer] = {load: _measure(sides, load, rows, generator, repeats, turn_s) for load in loads}
                     if peer == PLAIN_TRITON:
@@ -261,10 +262,6 @@ def _lists(columns: Columns) -> dict[str, list[Any]]:
     return {name: values.tolist() for name, values in columns.items()}
 
 
-def _json(document: Any) -> bytes:
-    return json.dumps(document).encode()
-
-
 # --- The sides
 
 
@@ -274,16 +271,13 @@ def _triton_side(url: str, model: str, row_shape: tuple[int, ...] = (1,), scorer
     def encode(columns: Columns) -> bytes:
         return infer_request(model, scorer.encode(_lists(columns)) if scorer else columns, row_shape)
 
-    def decode(body: bytes) -> Array:
-        return np.frombuffer(service_pb2.ModelInferResponse.FromString(body).raw_output_contents[0], np.float32)
-
-    return Side(connect=partial(connect, "http2", url), encode=encode, decode=decode)
+    return Side(connect=partial(connect, "http2", url), encode=encode, decode=first_output)
 
 
 def _http_side(url: str, encode: Callable[[Columns], Any], answer: str) -> Side:
     return Side(
         connect=partial(Http1Connection, url),
-        encode=lambda columns: _json(encode(columns)),
+        encode=lambda columns: json.dumps(encode(columns)).encode(),
         decode=lambda body: np.asarray(json.loads(body)[answer], np.float32),
     )
 
@@ -298,7 +292,7 @@ def _side_of(peer: str, address: str) -> Side:
 
 
 @contextmanager
-def _served(peer: str, subject: _Subject, workers: int) -> Iterator[tuple[Side, str]]:
+def _served(peer: str, subject: _Subject, rows: _Rows, workers: int) -> Iterator[tuple[Side, str]]:
     """Serve a peer, and yield its side and its address."""
     directory = subject.directory
     if peer == PLAIN_TRITON:
@@ -317,8 +311,7 @@ def _served(peer: str, subject: _Subject, workers: int) -> Iterator[tuple[Side, 
         with quiet_nvtabular():
             save_workflow(serving_workflow(subject.prepared), subject.files / WORKFLOW)
         (subject.files / SAVED_MODEL).symlink_to(subject.trained.saved_model)
-    row = subject.prepared.heldout().select(list(subject.prepared.inputs)).slice(0, 1)
-    first = {name: row[name].to_numpy() for name in row.column_names}
+    first = rows.take(np.zeros(1, int))
     server = MAINTAINED.get(peer, _NVTABULAR_SERVER)
     log = directory / f"{peer.replace(' ', '_')}.log"
     variables = {DIRECTORY: str(subject.files)}
@@ -331,17 +324,10 @@ def _served(peer: str, subject: _Subject, workers: int) -> Iterator[tuple[Side, 
 def _answers(side: Side, columns: Columns) -> bool:
     try:
         with closing(side.connect()) as connection:
-            return _ask(connection, side.encode(columns)) is not None
+            ask(connection, side.encode(columns))
     except (OSError, ServerError, ServingError):
         return False
-
-
-def _ask(connection: Transport, message: bytes) -> bytes | None:
-    connection.send(0, message)
-    while not (answers := connection.poll(_ANSWER_TIMEOUT_S)):
-        if connection.failure:
-            return None
-    return answers[0].body if answers[0].status == OK else None
+    return True
 
 
 def _save_with_mlflow(subject: _Subject) -> None:
@@ -401,22 +387,22 @@ def _compare(side: str, scores: Iterable[tuple[Array, Array]]) -> None:
 
 
 def _with_encoding(subject: _Subject, rows: _Rows, ours: str, theirs: str, repeats: int) -> dict[str, float]:
-    """Measure clients in Python that build each request of one row: raw rows for Rankline, encoded ones otherwise."""
+    """Measure one row with clients that build each request themselves. That of plain Triton also encodes the row."""
     taken = [rows.take(drawn) for drawn in rows.draws(1)[:_CLIENT_CALLS]]
     lists = [_lists(columns) for columns in taken]
     step, encode = subject.two_steps.steps[-1], subject.scorer.encode
     with closing(connect("http2", ours)) as first, closing(connect("http2", theirs)) as second:
         raw, encoded = cycle(taken), cycle(lists)
         sides: dict[str, Callable[[], object]] = {
-            OURS: lambda: _ask(first, infer_request(subject.ensemble.name, next(raw), (1,))),
-            PLAIN_TRITON: lambda: _ask(second, infer_request(step, encode(next(encoded)), ())),
+            OURS: lambda: ask(first, infer_request(subject.ensemble.name, next(raw), (1,))),
+            PLAIN_TRITON: lambda: ask(second, infer_request(step, encode(next(encoded)), ())),
         }
         turns = take_turns({name: partial(p50_ms, call, _CLIENT_CALLS) for name, call in sides.items()}, repeats)
     return {"p50_vs_plain_triton": median_ratio(turns, PLAIN_TRITON, OURS)}
 
 
 def _in_process(subject: _Subject, rows: _Rows, loads: Sequence[Load], repeats: int) -> dict[str, dict[str, float]]:
-    """Measure calls of the scorer without a server."""
+    """Measure the scorer, called in this process without a server."""
     scorers = {IN_PROCESS: subject.scorer, f"{IN_PROCESS}, all cores": Scorer(subject.files, cpu_count() or 1)}
     results: dict[str, dict[str, float]] = {name: {} for name in scorers}
     for size in (load.batch_size for load in loads if load.concurrency == 1):
@@ -435,10 +421,10 @@ def _run_over_in_process(subject: _Subject, rows: _Rows, url: str, in_process_ms
     messages = [infer_request(subject.ensemble.name, rows.take(drawn), (1,)) for drawn in rows.draws(1)[:_CLIENT_CALLS]]
     with closing(connect("http2", url)) as connection, closing(Statistics(url, subject.ensemble.name)) as statistics_of:
         for message in messages:
-            _ask(connection, message)
+            ask(connection, message)
         before = statistics_of.read()
         for message in messages:
-            _ask(connection, message)
+            ask(connection, message)
         after = statistics_of.read()
     (step,) = subject.ensemble.steps
     return (after[step]["compute_infer"] - before[step]["compute_infer"]) / len(messages) / 1e6 / in_process_ms
@@ -472,30 +458,23 @@ def _name(load: Load) -> str:
 
 def _ratios(pairs: Pairs) -> dict[str, float]:
     """Return the ratio of Rankline to each peer, and to the best maintained one; above 1, Rankline is better."""
-    measures = {
-        "p50": [(1, 1)],
-        "concurrent": [(1, 32)],
-        "throughput": [(1_024, 1), (16_384, 1)],
-    }
-    found = {
-        (measure, peer): min(_vs(peer, load, turns) for load, turns in of_peer.items() if load in chosen)
-        for measure, chosen in ((m, [Load(batch_size=b, concurrency=c) for b, c in of]) for m, of in measures.items())
-        for peer, of_peer in pairs.items()
-        if any(load in chosen for load in of_peer)
-    }
     ratios = {}
-    for measure in measures:
-        of_measure = {peer: value for (name, peer), value in found.items() if name == measure}
-        if best := [value for peer, value in of_measure.items() if peer in MAINTAINED]:
+    for measure, loads in _MEASURES.items():
+        found = {
+            peer: min(_vs(peer, load, of_peer[load]) for load in measured)
+            for peer, of_peer in pairs.items()
+            if (measured := [load for load in loads if load in of_peer])
+        }
+        if best := [value for peer, value in found.items() if peer in MAINTAINED]:
             ratios[f"{measure}_vs_best_peer"] = min(best)
-        for peer, value in of_measure.items():
+        for peer, value in found.items():
             name = {FASTAPI: "fastapi_onnx", MERLIN: "merlin", PLAIN_TRITON: "plain_triton_server"}.get(peer, peer)
             ratios[f"{measure}_vs_{name.replace(' ', '_').replace('.', '_')}"] = value
     return ratios
 
 
 def _vs(peer: str, load: Load, turns: Turns) -> float:
-    if load.concurrency == 1 and load.batch_size == 1:
+    if load in _MEASURES["p50"]:
         return median_ratio({side: [turn.p50_ms for turn in of_side] for side, of_side in turns.items()}, peer, OURS)
     return median_ratio(
         {side: [turn.requests_per_s for turn in of_side] for side, of_side in turns.items()}, OURS, peer

@@ -19,8 +19,8 @@ class _Connection:
     key: int | None = None  # of the request in flight; None if it was given up
     received: bytearray = field(default_factory=bytearray)
 
-    def answer(self) -> Answer | None:
-        """Return the response if it is complete. Its key is -1 if the request was given up."""
+    def response(self) -> tuple[str, bytes] | None:
+        """Return the status and body of the response if it is complete."""
         head, separator, body = bytes(self.received).partition(_END_OF_HEAD)
         if not separator:
             return None
@@ -32,8 +32,7 @@ class _Connection:
             body = _joined(body)
         elif len(body) < int(headers[b"content-length"]):
             return None
-        code = OK if status.split(b" ", 2)[1] == b"200" else "UNKNOWN"
-        return Answer(-1 if self.key is None else self.key, time.perf_counter_ns(), code, body)
+        return OK if status.split(b" ", 2)[1] == b"200" else "UNKNOWN", body
 
 
 class Http1Connection:
@@ -79,12 +78,12 @@ class Http1Connection:
             connection.received += received
             # Some servers send head and body apart, and wait until the head is acknowledged, by default after 40 ms.
             connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-            if answer := connection.answer():
+            if response := connection.response():
                 connection.received.clear()
                 self._free.append(connection)
                 if connection.key is not None:
                     del self._busy[connection.key]
-                    answers.append(answer)
+                    answers.append(Answer(connection.key, time.perf_counter_ns(), *response))
         return answers
 
     def cancel(self, key: int) -> None:

@@ -15,7 +15,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.linear_model import LogisticRegression
 
 from bench.harness.report import Report, scratch_directory
+from bench.peers.processes import python_with
 from rankline.api import pipeline
 from rankline.api.data_source import SourceConfig
 from rankline.recipes import Recipe, recipe_named
@@ -234,11 +234,13 @@ def _fitted(train: Interactions, grid: Sequence[Options], directory: Path) -> li
     np.savez(directory / "train.npz", users=chosen.row, items=chosen.col, shape=np.array(train.shape))
     sides = {f"side-{number}": dict(options) for number, options in enumerate(grid)}
     (directory / "task.json").write_text(json.dumps(sides), encoding="utf-8")
-    uv = Path(sys.executable).with_name("uv")
-    command = [str(uv), "run", "--quiet", "--no-project", "--python", sys.executable, "--with", IMPLICIT, "python"]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ""}
     done = subprocess.run(
-        [*command, str(_SCRIPT), str(directory)], env=environment, capture_output=True, text=True, check=False
+        [*python_with(IMPLICIT), str(_SCRIPT), str(directory)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise ConfigError(f"the peers of {IMPLICIT} cannot run: {done.stderr.strip()[-500:]}")

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from bench.harness.report import Report, Turn, median_ratio, p50_ms, scratch_directory, take_turns
+from bench.peers.processes import python_with
 from rankline.recipes import Recipe
 from rankline.recipes.first_recipe import first_recipe
 from rankline.recipes.recipe_file import read_recipe
@@ -207,8 +208,7 @@ def _peer(peer: str, folder: Path) -> NDArray[np.float64]:
     """Run a peer on a folder's rows in a separate process, and return its scores."""
     command, environment = [sys.executable], {**os.environ, "PYTHONPATH": ""}
     if packages := _PACKAGES.get(peer):
-        uv = str(Path(sys.executable).with_name("uv"))
-        command = [uv, "run", "--quiet", "--no-project", "--python", sys.executable, "--with", *packages, "python"]
+        command = python_with(*packages)
     done = subprocess.run(
         [*command, str(_SCRIPT), peer, str(folder)], env=environment, cwd=folder, capture_output=True, text=True
     )

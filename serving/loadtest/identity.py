@@ -38,8 +38,8 @@ def write_identity(repository: Path) -> None:
 
 
 def write_native_identity(repository: Path, backends: Path) -> None:
-    """Write the native model into a repository, with and without Triton's batcher, and its backend into a directory of
-    backend folders.
+    """Write the native model twice into a repository, with Triton's batcher and without, and its backend into a
+    directory of backend folders.
     """
     found = native_backends()
     if NAME not in found.objects:

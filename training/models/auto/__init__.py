@@ -34,7 +34,7 @@ class PortfolioConfig(ModelConfig):
         check_at_least(self, 1, "list_ids", maximum=MAX_UNITS)
 
     def limit_s(self, num_values: int) -> float:  # noqa: ARG002  (for `auto`)
-        """Return the seconds that comparing and training on that many values may take."""
+        """Return the time limit in seconds for a table with that many values."""
         return math.inf
 
     def check_packages(self) -> None:

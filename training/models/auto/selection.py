@@ -77,7 +77,7 @@ def chosen(
         say("comparison stopped; Ctrl-C again stops the training", 1.0)
     if not scored:
         first = learners[0].name
-        why = "no model could be compared" if compared else "there are too few rows to compare models"
+        why = "no model could be compared" if parts else "there are too few rows to compare models"
         candidates = [Candidate(name=name, problem=problem or why) for name, problem in problems.items()]
         return Choice(weights={first: 1.0}, candidates=candidates, reason=f"{first} was trained, because {why}")
     is_held = ~np.any([np.isnan(of_learner[:, 0]) for of_learner in scored.values()], axis=0)

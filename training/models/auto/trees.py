@@ -38,7 +38,7 @@ class TreesModel(Fitted):
 
     @property
     def num_parameters(self) -> int:
-        """The number of values of leaves."""
+        """The number of leaf values."""
         return len(self.trees["target_weights"])
 
     def scores(self, matrix: Matrix) -> Floats:
@@ -192,8 +192,9 @@ def _with_statistics(matrix: Matrix, statistics: Matrix) -> Matrix:
 def _symmetric_attributes(
     trees: Sequence[Mapping[str, Any]], columns: NDArray[np.int64], width: int, scale: float
 ) -> dict[str, list[Any]]:
-    """Return the attributes of trees whose nodes of one depth have the same split, the last one at the root. The
-    children of node n are 2 n + 1 and 2 n + 2. Each leaf has a value for each output.
+    """Return the ONNX attributes of CatBoost's trees, in which all nodes of a depth share a split.
+
+    The last split of a tree belongs to its root. Node n has the children 2 n + 1 and 2 n + 2.
     """
     parts: dict[str, list[Any]] = defaultdict(list)
     for number, tree in enumerate(trees):

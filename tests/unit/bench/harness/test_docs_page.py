@@ -72,7 +72,7 @@ def test_block_holds_command_machine_ratios_with_bounds_and_the_table_if_asked_f
 
 
 def test_targets_are_split_into_missed_with_the_limit_and_reached() -> None:
-    blocks = "<!-- missed -->\n<!-- end of targets -->\n<!-- reached -->\n<!-- end of targets -->\n"
+    blocks = "<!-- missed -->\n<!-- end of missed -->\n<!-- reached -->\n<!-- end of reached -->\n"
     stored = replace(REPORT, name="etl", ratios={"etl_speedup": 1.5})
     page = with_targets(blocks, {"tune": REPORT, "etl": stored})
     missed, reached = page.split("<!-- reached -->")

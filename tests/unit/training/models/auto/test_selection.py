@@ -148,6 +148,12 @@ def test_cheapest_learner_is_chosen_if_the_time_limit_allows_no_comparison() -> 
     assert [candidate.problem for candidate in choice.candidates] == [needed] * 3
 
 
+def test_only_learner_that_cannot_be_compared_is_chosen() -> None:
+    choice = chosen([Known("a", noisy(0), "no_such_module")], ROWS, LATER)
+    assert choice.weights == {"a": 1.0}
+    assert choice.reason == "a was trained, because no model could be compared"
+
+
 def test_learner_whose_time_grows_too_much_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Known, "max_rows", 399)
     choice = chosen([Linear(), Known("a", noisy(0))], ROWS, LATER)
