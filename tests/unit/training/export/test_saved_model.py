@@ -23,7 +23,7 @@ from rankline.workflows.schema.ragged import padded_rows
 from rankline.workflows.schema.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
 from tests.factories.specs import scalar_spec
 from tests.factories.training import ratings
-from tests.factories.training.sequences import LISTS, MAX_LENGTH, make_spec, make_table
+from tests.factories.training.sequences import CATEGORIES, LISTS, MAX_LENGTH, NUM_ITEMS, make_spec, make_table
 from tests.oracles.tolerance import SCORE_ROUNDING
 
 SINGLES, HISTORIES = ("user_id", "item_id_trgt", "category_id_trgt"), LISTS[:2]
@@ -40,7 +40,11 @@ def frame_of_ratings(num_rows: int) -> pd.DataFrame:
 
 
 def frame_of_histories(num_rows: int) -> pd.DataFrame:
-    return make_table(17, seed=0).slice(0, num_rows).select([*SINGLES, *HISTORIES]).to_pandas()
+    """No item is twice in a history: which of two equal ones SIM's search keeps depends on the CPU's rounding."""
+    frame = make_table(17, seed=0).slice(0, num_rows).select([*SINGLES, *HISTORIES]).to_pandas()
+    rng = np.random.default_rng(0)
+    items = frame[HISTORIES[0]].map(lambda history: 3 + rng.permutation(NUM_ITEMS - 3)[: len(history)])
+    return frame.assign(**dict(zip(HISTORIES, (items, items.map(CATEGORIES.__getitem__)), strict=True)))
 
 
 def frame_of_scalars(num_rows: int) -> pd.DataFrame:
