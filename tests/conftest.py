@@ -47,11 +47,11 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start servers and commands are spread among those of units; an order that a plugin shuffled stays.
+    """Spread the files of each folder evenly, units to the end and others to the last fifth.
 
-    Four of them beside each other, each of several processes, hold each other up, and units would leave half the
-    machine idle after them. The last fifth is units only: short files, so that all processes end together. Tests of a
-    file that is marked `in_order` stay in the order of their lines, also where a plugin shuffles.
+    Files of one folder hold each other up: workers that wait for each other on cores that others use, servers that are
+    measured. The last fifth is units only: short files, so that all processes end together. Tests of a file that is
+    marked `in_order` stay in the order of their lines, also where a plugin shuffles.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
@@ -59,10 +59,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for tests_of_file in files.values():
         if any(test.get_closest_marker("in_order") for test in tests_of_file):
             tests_of_file.sort(key=lambda test: test.reportinfo()[1] or 0)
-    units = [path for path in files if UNITS in path.parents]
-    others = [path for path in files if UNITS not in path.parents]
-    place = {path: at / len(units) for at, path in enumerate(units)}
-    place |= {path: 0.8 * at / len(others) for at, path in enumerate(others)}
+    folders: dict[Path, list[Path]] = {}
+    for path in files:
+        folders.setdefault(UNITS if UNITS in path.parents else path.parent, []).append(path)
+    place = {
+        path: (1.0 if folder == UNITS else 0.8) * (at + 0.5) / len(paths)
+        for folder, paths in folders.items()
+        for at, path in enumerate(paths)
+    }
     items[:] = [test for path in sorted(files, key=place.__getitem__) for test in files[path]]
 
 

@@ -70,7 +70,8 @@ def container_engine() -> Iterator[Mapping[str, str]]:
             running.communicate()
 
 
-pytestmark = pytest.mark.in_order
+# Without images in the cache, the first test builds them from packages of some gigabytes.
+pytestmark = [pytest.mark.in_order, pytest.mark.timeout(2400)]
 
 DOCUMENT = (ROOT / "docs/guide/containers.md").read_text(encoding="utf-8")
 BENCH = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]["bench"]

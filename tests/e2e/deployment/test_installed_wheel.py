@@ -14,6 +14,8 @@ import pytest
 from tests.harness.commands.command_line import commands
 from tests.harness.process.interpreters import VERSIONS, own_version, suitable_pythons
 
+pytestmark = pytest.mark.timeout(1800)  # pip downloads and unpacks gigabytes
+
 ROOT = Path(__file__).parents[3]
 UV = Path(sys.executable).with_name("uv")
 PARTS = ("serving", "training", "workflows")

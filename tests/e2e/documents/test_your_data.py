@@ -152,7 +152,7 @@ def test_odd_table_reaches_scores_with_nothing_edited(tmp_path: Path, name: str)
     scored = f"scored{Path(name).suffix}"
     assert rankline("init", name, cwd=tmp_path).returncode == 0
     is_auto = "name: auto" in (tmp_path / "rankline.yaml").read_text(encoding="utf-8")
-    short = ("--time-limit", "15") if is_auto else ("--epochs", "1")
+    short = ("--time-limit", "2") if is_auto else ("--epochs", "1")
     for arguments in (
         ("prepare", "rankline.yaml"),
         ("train", "rankline.yaml", *short),

@@ -391,12 +391,15 @@ def test_cancelled_task_cancels_its_request(server: EmbeddedServer, repository: 
                 await asyncio.wait(tasks)
                 assert [task.cancelled() for task in tasks] == [False, True, False]
 
-    before = executions(server, "wait")
-    asyncio.run(scenario())
-    with Client(server.endpoints.grpc, "wait") as client:
-        client.predict({"x": [0]})  # after what was begun
-    wait_until(partial(has_executed, server, before + 3))
-    assert executions(server, "wait") == before + 3
+    def is_left_out() -> bool:
+        before = executions(server, "wait")
+        asyncio.run(scenario())
+        with Client(server.endpoints.grpc, "wait") as client:
+            client.predict({"x": [0]})  # after what was begun
+        wait_until(partial(has_executed, server, before + 3))
+        return executions(server, "wait") == before + 3
+
+    wait_until(is_left_out)  # a busy server may hear of it too late
 
 
 FORKS = """

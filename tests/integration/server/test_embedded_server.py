@@ -345,19 +345,18 @@ def test_model_whose_process_crashes_during_loading_is_reloaded(
 def test_server_that_hangs_during_the_start_is_restarted(
     identity: ServerConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server_module, "_IDLE_S", 1.0)
-    backends = write_backend(  # the first two starts hang
+    monkeypatch.setattr(server_module, "_IDLE_S", 2.0)
+    backends = write_backend(
         tmp_path,
         "def initialize(self, args):",
-        f"    starts = pathlib.Path({str(tmp_path)!r})",
-        "    for name in ('first', 'second'):",
-        "        if not (starts / name).exists():",
-        "            (starts / name).touch()",
-        "            time.sleep(600)",
+        f"    started = pathlib.Path({str(tmp_path / 'started')!r})",
+        "    if not started.exists():",
+        "        started.touch()",
+        "        time.sleep(600)",
     )
     with EmbeddedServer(replace(identity, backends=(backends,))) as server:
         assert server.endpoints.grpc
-    assert caplog.text.count("hung while starting") == 2
+    assert caplog.text.count("hung while starting") in (1, 2)  # on a busy machine, also before the model's code runs
 
 
 def test_server_that_is_not_ready_in_time_is_stopped(identity: ServerConfig) -> None:
