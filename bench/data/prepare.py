@@ -1,24 +1,25 @@
-"""prepare: preparing generated Criteo rows, from text to encoded Parquet, against the same steps in plain pandas.
-
-A third side is the reader of recipe files (13 numbers, 26 string columns), against Criteo's own reader, which first
-converts categories to numbers; both split at random.
+"""prepare: preparing generated Criteo rows, from text to encoded Parquet, against Polars and DuckDB.
 
 All read the same files, split by day, fill, clip, take logarithms of and normalize 13 numbers, encode 26 categories by
-frequency, and write Parquet. pandas holds all rows in memory, and does not write a workflow, held-out rows or
-checksums. Rates are rows per second of CPU time including all threads, so using more cores gains nothing. Memory is the
-peak of a separate process above its imports, for data of two sizes.
+frequency, and write Parquet. The peers (`bench.peers.prepare`) hold all rows in memory, and write no workflow, held-out
+rows or checksums. Rates are rows per second of CPU time, all threads included, and of wall time.
+
+A third side is the reader of recipe files (13 numbers, 26 string columns), against Criteo's own reader, which first
+converts categories to numbers; both split at random. Memory is the peak of a separate process above its imports, for
+data of two sizes.
 """
 
+import math
+import statistics
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
 from bench.harness.memory import peak_above_imports
 from bench.harness.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
+from bench.peers.processes import python_with
 from rankline.workflows.core.progress import SILENT
 from rankline.workflows.data.criteo.dataset import CRITEO
 from rankline.workflows.data.criteo.generator import generate_criteo
@@ -29,37 +30,63 @@ from rankline.workflows.preprocess import RowsConfig
 from rankline.workflows.preprocess.config import PrepareConfig
 from rankline.workflows.preprocess.prepare import prepare
 
-ROWS = 1_000_000
-SIZES = (1_000_000, 4_000_000)  # numbers of rows, for memory
+ROWS = 10_000_000
+SIZES = (1_000_000, 4_000_000)  # numbers of rows, for memory; the first also for the two readers
 CARDINALITY_SCALE = 0.001  # few enough ids for both sizes to contain nearly all
 CONFIG, ENCODING = PrepareConfig(frequency_threshold=5), RowsConfig(split="time", valid_share=0.2)
-OURS, PANDAS, TABLE, OWN_READER = "rankline", "pandas", "table", "criteo's reader"
-_NUMBERS = [name for name in CRITEO.inputs if name.startswith("I")]
-_CATEGORIES = [name for name in CRITEO.inputs if name.startswith("C")]
+OURS, POLARS, DUCKDB, TABLE, OWN_READER = "rankline", "polars", "duckdb", "table", "criteo's reader"
+PEERS = {POLARS: ("in_polars.py", "polars==2.1.0"), DUCKDB: ("in_duckdb.py", "duckdb==2.0.1")}
 
 
 def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -> Report:
     with scratch_directory() as directory:
         raw = {size: generated(directory / f"raw-{size}", size) for size in sorted({num_rows, *sizes})}
-        sides: dict[str, Turn] = {
-            OURS: partial(rate, num_rows, lambda: prepare_criteo(raw[num_rows], directory / "prepared")),
-            PANDAS: partial(rate, num_rows, lambda: _prepare_with_pandas(raw[num_rows], directory / "pandas")),
-            TABLE: partial(rate, num_rows, lambda: prepare_table(raw[num_rows], directory / "table")),
-            OWN_READER: partial(
-                rate, num_rows, lambda: prepare_criteo(raw[num_rows], directory / "prepared", RowsConfig())
-            ),
+        works: dict[str, Callable[[], Times]] = {
+            OURS: partial(_times, partial(prepare_criteo, raw[num_rows], directory / "prepared")),
+            **{side: partial(_times_of_peer, side, raw[num_rows], directory / side) for side in PEERS},
         }
-        rates = take_turns(sides, repeats)
-        results = medians(rates, "rows_per_cpu_s")
-        ratios = {
-            "prepare_vs_pandas": median_ratio(rates, OURS, PANDAS),
-            "prepare_vs_criteo_reader": median_ratio(rates, TABLE, OWN_READER),
-        }
+        clocks = _Clocks(works, num_rows)
+        rates = take_turns(clocks.turns, repeats)
+        walls = {side: values[1:] for side, values in clocks.rows_per_s.items()}  # without the discarded turn
+        readers = _Clocks(
+            {
+                TABLE: partial(_times, partial(prepare_table, raw[sizes[0]], directory / "table")),
+                OWN_READER: partial(
+                    _times, partial(prepare_criteo, raw[sizes[0]], directory / "prepared", RowsConfig())
+                ),
+            },
+            sizes[0],
+        )
+        rates_of_readers = take_turns(readers.turns, repeats)
+        results = medians({**rates, **rates_of_readers}, "rows_per_cpu_s")
+        for side, values in walls.items():
+            results[side]["rows_per_s"] = statistics.median(values)
+        ratios = {f"prepare_vs_{side}": median_ratio(rates, OURS, side) for side in PEERS}
+        ratios |= {f"prepare_wall_vs_{side}": median_ratio(walls, OURS, side) for side in PEERS}
+        ratios["prepare_vs_criteo_reader"] = median_ratio(rates_of_readers, TABLE, OWN_READER)
         for side, prefix, prepared in ((OURS, "", prepare_criteo), (TABLE, "table_", prepare_table)):
             peaks = {size: peak_above_imports(prepared, raw[size], directory / "peak") for size in sizes}
             results[side] |= {f"peak_memory_bytes@{size}": float(peak) for size, peak in peaks.items()}
             ratios[f"{prefix}memory_growth"] = peaks[sizes[1]] / peaks[sizes[0]]
     return Report(name="prepare", results=results, ratios=ratios)
+
+
+Times = tuple[float, float]
+"""Seconds of wall time and of CPU time."""
+
+
+class _Clocks:
+    """Turns that return rows per second of CPU time, and keep those of wall time."""
+
+    def __init__(self, works: Mapping[str, Callable[[], Times]], num_rows: int) -> None:
+        self._works, self._num_rows = works, num_rows
+        self.rows_per_s: dict[str, list[float]] = {side: [] for side in works}
+        self.turns: dict[str, Turn] = {side: partial(self._turn, side) for side in works}
+
+    def _turn(self, side: str) -> float:
+        wall_s, cpu_s = self._works[side]()
+        self.rows_per_s[side].append(self._num_rows / wall_s)
+        return self._num_rows / cpu_s
 
 
 def prepare_criteo(raw: Path, output: Path, encoding: RowsConfig = ENCODING) -> None:
@@ -87,31 +114,18 @@ def generated(directory: Path, num_rows: int) -> Path:
     return directory
 
 
-def rate(num_rows: int, work: Callable[[], None]) -> float:
-    begin = time.process_time()
+def _times(work: Callable[[], None]) -> Times:
+    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
     work()
-    return num_rows / (time.process_time() - begin)
+    return time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
 
 
-def _prepare_with_pandas(raw: Path, output: Path) -> None:
-    names = [*CRITEO.labels, *_NUMBERS, *_CATEGORIES]
-    days = [
-        pd.read_csv(path, sep="\t", header=None, names=names, dtype=dict.fromkeys(_CATEGORIES, str))
-        for path in sorted(raw.glob("day_*"), key=lambda path: int(path.name.removeprefix("day_")))
-    ]
-    rows = pd.concat(days, ignore_index=True)
-    # Validate on the fewest last days that hold the share; all generated days have the same size.
-    num_train = len(rows) - len(days[-1]) * int(np.ceil(ENCODING.valid_share * len(rows) / len(days[-1])))
-    del days
-    numbers = np.log1p(rows[_NUMBERS].fillna(0).clip(lower=0).astype(np.float32))
-    train = numbers.iloc[:num_train]
-    encoded = (numbers - train.mean()) / train.std()
-    for name in _CATEGORIES:
-        counts = rows[name].iloc[:num_train].value_counts()
-        kept = counts.index[counts >= CONFIG.frequency_threshold]
-        ids = rows[name].map(pd.Series(np.arange(3, 3 + len(kept)), index=kept)).fillna(2).astype(np.int64)
-        encoded[name] = ids.mask(rows[name].isna(), 1)
-    encoded[list(CRITEO.labels)] = rows[list(CRITEO.labels)].astype(np.float32)
-    output.mkdir(exist_ok=True)
-    encoded.iloc[:num_train].to_parquet(output / "train.parquet", index=False)
-    encoded.iloc[num_train:].to_parquet(output / "valid.parquet", index=False)
+def _times_of_peer(side: str, raw: Path, output: Path) -> Times:
+    file, package = PEERS[side]
+    num_valid = math.ceil(ENCODING.valid_share * len(list(raw.glob("day_*"))))  # all days have the same size
+    script = Path(__file__).parents[1] / "peers" / "prepare" / file
+    command = [*python_with(package), str(script), str(raw), str(output)]
+    command += [str(num_valid), str(CONFIG.frequency_threshold)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    wall_s, cpu_s = map(float, done.stdout.split())
+    return wall_s, cpu_s

@@ -37,15 +37,17 @@ def prepare_rows(workspace: Workspace, recipe: Recipe, num_rows: int) -> Prepare
 
 
 def make_model(
-    workspace: Workspace, num_rows: int = ROWS, *, small_layers: bool = False
+    workspace: Workspace, num_rows: int = ROWS, *, recipe: Recipe | None = None, small_layers: bool = False
 ) -> tuple[PreparedData, TrainedModel]:
     """Generate rows, train a model for one epoch, and export it, all in `workspace`.
 
-    `small_layers` replaces the dense layers of the recipe with ones that take little of a step's time.
+    A recipe with rows of its own, from a file, is trained as it is. `small_layers` replaces the dense layers of the
+    recipe with ones that take little of a step's time.
     """
-    recipe = recipe_named(workspace.recipe)
-    config = with_small_layers(recipe.train) if small_layers else recipe.train
-    recipe = replace(recipe, train=replace(config, epochs=1))
+    recipe = recipe or recipe_named(workspace.recipe)
+    if recipe.dataset.generate is not None:
+        config = with_small_layers(recipe.train) if small_layers else recipe.train
+        recipe = replace(recipe, train=replace(config, epochs=1))
     with Stages(["source", "prepare", "train", "export"]) as stages:
         prepared, _ = pipeline.prepare(recipe, _source(recipe, num_rows), workspace, stages)
         pipeline.train(recipe, prepared, workspace, stages)
@@ -61,6 +63,8 @@ def with_small_layers(config: TrainConfig) -> TrainConfig:
 
 
 def _source(recipe: Recipe, num_rows: int) -> SourceConfig:
+    if recipe.dataset.generate is None:
+        return SourceConfig()
     return SourceConfig(rows=num_rows, cardinality_scale=_CARDINALITY_SCALES.get(recipe.dataset.name, 1.0))
 
 

@@ -1,10 +1,10 @@
-"""Other common ways to train and serve the same models.
+"""Other common ways to prepare data, and to train and serve the same models.
 
 native        the two input pipelines of NVIDIA's Criteo notebook, measured by `bench.training.criteo`
 collaborative ALS and item-kNN, measured by `bench.training.quality`
 tabular       models of other libraries, measured by `bench.training.tables`
 notebook      workflows and models as a notebook saves them, measured by `bench.serving.foreign`
-scorer        dictionaries and ONNX Runtime, behind the servers beside it; measured by `bench.serving.alternatives`
-nvtabular_app NVTabular and TensorFlow behind FastAPI, measured by the same
-processes     starts the servers in environments of their own
+prepare       Criteo's preprocessing in Polars and in DuckDB, measured by `bench.data.prepare`
+servers       one scorer behind other servers, measured by `bench.serving.alternatives`
+processes     runs them in environments of their own
 """

@@ -3,7 +3,7 @@
 All sides serve the same network, on ONNX Runtime except where a peer's documentation says otherwise:
 
 maintained    FastAPI with orjson and uvicorn, the same without a framework, `grpc.aio`, LitServe, BentoML, Ray Serve
-              and MLflow's server; all call the scorer in `bench.peers.scorer`, which encodes with dictionaries
+              and MLflow's server; all call `bench.peers.servers.scorer`, which encodes with dictionaries
 plain Triton  the network without its workflow, encoded rows sent by the client
 unmaintained  merlin-systems' export of the workflow and the SavedModel, and NVTabular and TensorFlow in a FastAPI app
 
@@ -39,7 +39,7 @@ from bench.harness.fixtures import MERLIN_MODEL, ROWS, export_with_merlin, infer
 from bench.harness.interleaved import ask, first_output
 from bench.harness.report import Report, median_ratio, p50_ms, scratch_directory, take_turns
 from bench.peers.processes import Server, running
-from bench.peers.scorer import DIRECTORY, KEYS, MODEL, SAVED_MODEL, TABLES, WORKFLOW, Scorer
+from bench.peers.servers.scorer import DIRECTORY, KEYS, MODEL, SAVED_MODEL, TABLES, WORKFLOW, Scorer
 from bench.serving.http1 import Http1Connection
 from rankline.recipes.workspace import Workspace
 from rankline.serving.client import Client
@@ -76,22 +76,24 @@ _FASTER = ("httptools==0.9.0", "uvloop==0.23.0")  # uvicorn uses them if they ar
 _UVICORN_OPTIONS = "--host 127.0.0.1 --port {port} --workers {workers} --no-access-log"
 MAINTAINED = {
     FASTAPI: Server(
-        command=f"uvicorn bench.peers.fastapi_app:app {_UVICORN_OPTIONS}",
+        command=f"uvicorn bench.peers.servers.fastapi_app:app {_UVICORN_OPTIONS}",
         packages=("fastapi==0.165.0", _UVICORN, *_FASTER),
     ),
-    "asgi": Server(command=f"uvicorn bench.peers.asgi_app:app {_UVICORN_OPTIONS}", packages=(_UVICORN, *_FASTER)),
+    "asgi": Server(
+        command=f"uvicorn bench.peers.servers.asgi_app:app {_UVICORN_OPTIONS}", packages=(_UVICORN, *_FASTER)
+    ),
     "grpc.aio": Server(
-        command="bench.peers.grpc_server --port {port}", packages=("tritonclient[grpc]==2.73.0",), path=""
+        command="bench.peers.servers.grpc_server --port {port}", packages=("tritonclient[grpc]==2.73.0",), path=""
     ),
     "litserve": Server(
-        command="bench.peers.litserve_server --port {port} --workers {workers}", packages=("litserve==0.2.19",)
+        command="bench.peers.servers.litserve_server --port {port} --workers {workers}", packages=("litserve==0.2.19",)
     ),
     "bentoml": Server(
-        command="bentoml serve bench.peers.bentoml_service:Scoring --host 127.0.0.1 --port {port}",
+        command="bentoml serve bench.peers.servers.bentoml_service:Scoring --host 127.0.0.1 --port {port}",
         packages=("bentoml==1.4.40",),
     ),
     "ray serve": Server(
-        command="bench.peers.ray_server --port {port} --workers {workers}",
+        command="bench.peers.servers.ray_server --port {port} --workers {workers}",
         packages=("ray[serve]==2.60.0",),
         path="/",
         # Else it copies the working directory to its workers, and gives up if that takes 30 s.
@@ -103,7 +105,7 @@ MAINTAINED = {
         path="/invocations",
     ),
 }
-_NVTABULAR_SERVER = Server(command=f"uvicorn bench.peers.nvtabular_app:app {_UVICORN_OPTIONS}")
+_NVTABULAR_SERVER = Server(command=f"uvicorn bench.peers.servers.nvtabular_app:app {_UVICORN_OPTIONS}")
 _WARMUP_SHARE = 1 / 6  # warm-up before a turn, as a share of the turn
 _NUM_ROWS_SENT = 65_536  # total rows in the prebuilt requests of a load
 _SAMPLE_EVERY = 8
@@ -339,7 +341,7 @@ def _save_with_mlflow(subject: _Subject) -> None:
 
         mlflow.pyfunc.save_model(
             path=str(subject.directory / "model"),
-            python_model=str(_PROJECT / "bench" / "peers" / "mlflow_model.py"),
+            python_model=str(_PROJECT / "bench" / "peers" / "servers" / "mlflow_model.py"),
             artifacts={"scorer": str(subject.files)},
             signature=infer_signature(rows, np.zeros(len(rows), np.float32)),
             pip_requirements=[],  # it runs in this environment

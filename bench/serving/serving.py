@@ -11,7 +11,8 @@ Criteo's raw rows have missing numbers and categories. Rankline gets them unchan
 for missing values; merlin-systems gets 0 and the empty string instead (`bench.harness.fixtures.merlin_rows`). Amazon's
 rows have one candidate each and a full history. All scores must agree.
 
-If a recipe's model is not a neural network, an MLP on the same rows is an additional side, with different scores.
+If a recipe's model is not a neural network, an MLP on the same rows is an additional side, with different scores. A
+model that is not a SavedModel has no side of merlin-systems, and none in process.
 """
 
 import statistics
@@ -34,7 +35,7 @@ from bench.harness.interleaved import Call, LaidOut, asks, check_same_scores, la
 from bench.harness.report import Report, scratch_directory
 from rankline.api import pipeline
 from rankline.recipes import recipe_named
-from rankline.recipes.workspace import Workspace
+from rankline.recipes.workspace import Workspace, workspace_of
 from rankline.serving.export.config import PYTHON, ExportConfig
 from rankline.serving.export.exporter import export_ensemble
 from rankline.serving.export.parity import plan_inputs, rows_of
@@ -59,7 +60,7 @@ from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.core.errors import ExportError
 from rankline.workflows.plan import TransformPlan
 from rankline.workflows.preprocess.prepared_data import PreparedData
-from rankline.workflows.schema.model_artifact import TrainedModel
+from rankline.workflows.schema.model_artifact import SAVED_MODEL, TrainedModel
 from rankline.workflows.schema.ragged import padded_tensors
 from rankline.workflows.schema.tensor_names import PADDED_SIGNATURE, SCORE
 
@@ -100,19 +101,23 @@ def run(
     num_rows = num_rows or (ROWS // 10 if is_long else ROWS)
     batch_sizes = batch_sizes or (LONG_ROWS_BATCH_SIZES if is_long else BATCH_SIZES)
     with scratch_directory() as directory:
-        workspace = Workspace(recipe=recipe, root=directory, repository=directory / "ours")
-        prepared, trained = make_model(workspace, num_rows, small_layers=small_layers)
-        models = {OURS: recipe} | {
+        workspace = workspace_of(recipe, directory, directory / "ours")
+        name = workspace.recipe
+        prepared, trained = make_model(workspace, num_rows, recipe=recipe_named(recipe), small_layers=small_layers)
+        models = {OURS: name} | {
             side: side_name
             for side, config in VARIANTS.items()
-            if _export(prepared, trained, directory / side, config, side_name := f"{recipe}_{side.replace(' ', '_')}")
+            if _export(prepared, trained, directory / side, config, side_name := f"{name}_{side.replace(' ', '_')}")
         }
+        is_keras = trained.format == SAVED_MODEL
         if not is_long and not isinstance(recipe_named(recipe).train.model, NetworkConfig):
             models[PLAIN] = _export_plain(recipe, prepared, directory / PLAIN)
-        export_with_merlin(prepared, trained, directory / "merlin")
+        if is_keras:
+            export_with_merlin(prepared, trained, directory / "merlin")
         write_identity(directory / "identity")
         write_native_identity(directory / "identity", directory / "backends")
-        others = (directory / name for name in (*(side for side in models if side != OURS), "merlin", "identity"))
+        folders = [*(side for side in models if side != OURS), *(["merlin"] if is_keras else []), "identity"]
+        others = (directory / folder for folder in folders)
         backends = (BACKENDS, directory / "backends")
         served = ServerConfig(repositories=(workspace.ensemble, *others), backends=backends)
         rows = request_rows(prepared)
@@ -120,16 +125,18 @@ def run(
             url = server.endpoints.grpc
             numbers = pa.table({"x": np.arange(len(rows))})
             requests = {side: laid_out(url, model, rows, batch_sizes) for side, model in models.items()}
+            if is_keras:
+                requests[MERLIN] = laid_out_for_merlin(merlin_rows(rows), requests[OURS])
             requests[IDENTITY] = laid_out(url, NAME, numbers, batch_sizes)
             requests[NATIVE_IDENTITY] = laid_out(url, NATIVE_NAME, numbers, batch_sizes)
             requests[UNBATCHED_IDENTITY] = laid_out(url, UNBATCHED_NAME, numbers, batch_sizes)
-            requests[MERLIN] = laid_out_for_merlin(merlin_rows(rows), requests[OURS])
             with closing(connect("http2", url)) as connection:
-                identities = (IDENTITY, NATIVE_IDENTITY, UNBATCHED_IDENTITY)
-                sides = {side: asks(connection, requests[side]) for side in (*models, MERLIN, *identities)}
-                same = (*(side for side in models if side != PLAIN), MERLIN)
-                check_same_scores({side: sides[side] for side in same}, max(batch_sizes))
-                sides[IN_PROCESS] = _calls_in_process(workspace, rows)
+                sides = {side: asks(connection, laid_out_rows) for side, laid_out_rows in requests.items()}
+                different = (PLAIN, IDENTITY, NATIVE_IDENTITY, UNBATCHED_IDENTITY)
+                same = {side: ask for side, ask in sides.items() if side not in different}
+                check_same_scores(same, max(batch_sizes))
+                if is_keras:
+                    sides[IN_PROCESS] = _calls_in_process(workspace, rows)
                 results = latencies(sides, batch_sizes, repeats, turn_s)
             single = {side: sent[batch_sizes[0]].messages for side, sent in requests.items()}
             for side, rate in _measure_concurrent(url, single, repeats, concurrent_turn_s).items():
@@ -155,10 +162,10 @@ def _export(prepared: PreparedData, trained: TrainedModel, target: Path, config:
 
 def _export_plain(recipe: str, prepared: PreparedData, directory: Path) -> str:
     plain = replace(recipe_named(recipe), train=TrainConfig(model=MLPConfig(), epochs=1))
-    workspace = Workspace(recipe=recipe, root=directory.with_name(f"{PLAIN}-work"), repository=directory)
+    workspace = workspace_of(recipe, directory.with_name(f"{PLAIN}-work"), directory)
     with Stages(["train"]) as stages:
         pipeline.train(plain, prepared, workspace, stages)
-    name = f"{recipe}_{PLAIN}"
+    name = f"{workspace.recipe}_{PLAIN}"
     export_ensemble(prepared, TrainedModel.load(workspace.model), directory, ExportConfig(), name=name)
     return name
 
@@ -211,25 +218,26 @@ def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
 
 
 def _ratios(results: Mapping[str, Mapping[str, float]], batch_sizes: Sequence[int]) -> dict[str, float]:
-    ours, theirs, floor = results[OURS], results[MERLIN], results[NATIVE_IDENTITY]
+    ours, floor = results[OURS], results[NATIVE_IDENTITY]
     first, *between, largest = batch_sizes
     p50, concurrent, rate = f"p50_ms@{first}", f"requests_per_s@{first}x{CONCURRENCY}", f"rows_per_s@{largest}"
-    return {
-        "p50_vs_merlin": theirs[p50] / ours[p50],
-        **{f"p50_vs_merlin_{size}": theirs[f"p50_ms@{size}"] / ours[f"p50_ms@{size}"] for size in between},
-        "throughput_vs_merlin": ours[rate] / theirs[rate],
-        "concurrent_vs_merlin": ours[concurrent] / theirs[concurrent],
-        **{
-            ratio: results[side][p50] / results[UNBATCHED_IDENTITY][p50]
-            for ratio, side in (
-                ("p50_over_native_identity", OURS),
-                ("onnx_p50_over_native_identity", "onnx"),
-            )
-            if side in results
-        },
-        **({"p50_over_plain": ours[p50] / results[PLAIN][p50]} if PLAIN in results else {}),
-        "concurrent_over_native_identity": ours[concurrent] / floor[concurrent],
-        "p50_over_floor": ours[p50] / (floor[p50] + results[IN_PROCESS][p50]),
-        "throughput_over_in_process": ours[rate] / results[IN_PROCESS][rate],
-        "memory_vs_python": ours["memory_mb"] / results[IN_PYTHON]["memory_mb"],
+    ratios = {
+        ratio: results[side][p50] / results[UNBATCHED_IDENTITY][p50]
+        for ratio, side in (("p50_over_native_identity", OURS), ("onnx_p50_over_native_identity", "onnx"))
+        if side in results
     }
+    ratios["concurrent_over_native_identity"] = ours[concurrent] / floor[concurrent]
+    ratios["memory_vs_python"] = ours["memory_mb"] / results[IN_PYTHON]["memory_mb"]
+    if PLAIN in results:
+        ratios["p50_over_plain"] = ours[p50] / results[PLAIN][p50]
+    if (theirs := results.get(MERLIN)) is not None:
+        ratios |= {
+            "p50_vs_merlin": theirs[p50] / ours[p50],
+            **{f"p50_vs_merlin_{size}": theirs[f"p50_ms@{size}"] / ours[f"p50_ms@{size}"] for size in between},
+            "throughput_vs_merlin": ours[rate] / theirs[rate],
+            "concurrent_vs_merlin": ours[concurrent] / theirs[concurrent],
+        }
+    if (in_process := results.get(IN_PROCESS)) is not None:
+        ratios["p50_over_floor"] = ours[p50] / (floor[p50] + in_process[p50])
+        ratios["throughput_over_in_process"] = ours[rate] / in_process[rate]
+    return ratios

@@ -1,11 +1,11 @@
-"""The scorer as an ASGI app without a framework: `uvicorn bench.peers.asgi_app:app --workers CORES`."""
+"""The scorer as an ASGI app without a framework: `uvicorn bench.peers.servers.asgi_app:app --workers CORES`."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 
-from bench.peers.scorer import Scorer
+from bench.peers.servers.scorer import Scorer
 
 scorer = Scorer()
 _HEADERS = [(b"content-type", b"application/json")]

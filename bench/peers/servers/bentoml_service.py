@@ -1,10 +1,10 @@
-"""The scorer behind BentoML: `bentoml serve bench.peers.bentoml_service:Scoring --port PORT`."""
+"""The scorer behind BentoML: `bentoml serve bench.peers.servers.bentoml_service:Scoring --port PORT`."""
 
 from typing import Any
 
 import bentoml
 
-from bench.peers.scorer import Scorer
+from bench.peers.servers.scorer import Scorer
 
 
 @bentoml.service(workers="cpu_count")

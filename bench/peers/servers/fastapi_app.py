@@ -1,9 +1,9 @@
-"""The scorer in a FastAPI app with orjson: `uvicorn bench.peers.fastapi_app:app --workers CORES`."""
+"""The scorer in a FastAPI app with orjson: `uvicorn bench.peers.servers.fastapi_app:app --workers CORES`."""
 
 import orjson
 from fastapi import FastAPI, Request, Response
 
-from bench.peers.scorer import Scorer
+from bench.peers.servers.scorer import Scorer
 
 app = FastAPI()
 scorer = Scorer()

@@ -1,4 +1,4 @@
-"""The scorer behind `grpc.aio`, with Triton's messages: `python -m bench.peers.grpc_server --port PORT`."""
+"""The scorer behind `grpc.aio`, with Triton's messages: `python -m bench.peers.servers.grpc_server --port PORT`."""
 
 import argparse
 import asyncio
@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from bench.peers.scorer import Scorer
+from bench.peers.servers.scorer import Scorer
 
 
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):

@@ -1,11 +1,11 @@
-"""The scorer behind LitServe: `python -m bench.peers.litserve_server --port PORT --workers CORES`."""
+"""The scorer behind LitServe: `python -m bench.peers.servers.litserve_server --port PORT --workers CORES`."""
 
 import argparse
 from typing import Any
 
 import litserve
 
-from bench.peers.scorer import Scorer
+from bench.peers.servers.scorer import Scorer
 
 
 class ScoringAPI(litserve.LitAPI):

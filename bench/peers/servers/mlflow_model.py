@@ -8,7 +8,7 @@ from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from numpy.typing import NDArray
 
-from bench.peers.scorer import Scorer
+from bench.peers.servers.scorer import Scorer
 
 
 class ScoringModel(PythonModel):

@@ -1,5 +1,5 @@
 """NVTabular and TensorFlow in a FastAPI app, as the field's documentation recommends:
-`uvicorn bench.peers.nvtabular_app:app --workers CORES`.
+`uvicorn bench.peers.servers.nvtabular_app:app --workers CORES`.
 
 Workers load the workflow and the SavedModel before accepting requests.
 """
@@ -12,7 +12,7 @@ import tensorflow as tf
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from bench.peers.scorer import DIRECTORY, SAVED_MODEL, WORKFLOW
+from bench.peers.servers.scorer import DIRECTORY, SAVED_MODEL, WORKFLOW
 from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
 from rankline.workflows.schema.ragged import padded_rows
 from rankline.workflows.schema.tensor_names import PADDED_SIGNATURE, SCORE

@@ -1,4 +1,4 @@
-"""The scorer behind Ray Serve: `python -m bench.peers.ray_server --port PORT --workers CORES`."""
+"""The scorer behind Ray Serve: `python -m bench.peers.servers.ray_server --port PORT --workers CORES`."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from ray import serve
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bench.peers.scorer import DIRECTORY, Scorer
+from bench.peers.servers.scorer import DIRECTORY, Scorer
 
 
 @serve.deployment
