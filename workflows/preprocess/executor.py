@@ -3,9 +3,12 @@
 Executors run the same tasks and return results in task order, so the output does not depend on the executor.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import dask
@@ -22,6 +25,10 @@ Report = Callable[[float], None]
 """Callback that takes the finished share of some work."""
 
 
+_NUM_THREADS = min(len(os.sched_getaffinity(0)), 8)
+"""One per core. Each holds a partition of rows in memory, so more than some gain less than they cost."""
+
+
 class Pool(Protocol):
     def map(self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report) -> list[Result]:
         """Run `function` on each task and return the results in task order. The function may report its progress.
@@ -34,17 +41,32 @@ class Pool(Protocol):
         """Compute a Dask collection, such as the statistics of a `StatOperator`."""
 
 
-class _ThisProcess:
+class _Threads:
     def map(self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report) -> list[Result]:
-        results = []
-        for number, task in enumerate(tasks):
-            results.append(function(task, lambda share, number=number: report((number + share) / len(tasks))))  # type: ignore[misc]  # bound now
-            report((number + 1) / len(tasks))
-        return results
+        lock, shares = Lock(), [0.0] * len(tasks)
+
+        def run(number: int) -> Result:
+            def report_task(share: float) -> None:
+                with lock:
+                    shares[number] = share
+                    report(sum(shares) / len(shares))
+
+            result = function(tasks[number], report_task)
+            report_task(1.0)
+            return result
+
+        with ThreadPoolExecutor(_NUM_THREADS) as threads:  # leaving the block waits for running tasks
+            running = [threads.submit(run, number) for number in range(len(tasks))]
+            try:
+                wait(running, return_when=FIRST_EXCEPTION)
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)
+            failed = [task for task in running if not task.cancelled() and task.done() and task.exception()]
+            return [task.result() for task in failed or running]
 
     def compute(self, collection: Any, report: Report) -> Any:
         with _Progress(report):
-            return dask.compute(collection, scheduler="synchronous")[0]  # type: ignore[attr-defined, no-untyped-call]
+            return dask.compute(collection, scheduler="threads", num_workers=_NUM_THREADS)[0]  # type: ignore[attr-defined, no-untyped-call]
 
 
 class _Progress(Callback):
@@ -57,8 +79,8 @@ class _Progress(Callback):
         self._report(done / (done + sum(len(state[name]) for name in ("waiting", "ready", "running"))))
 
 
-LOCAL: Pool = _ThisProcess()
-"""Runs the tasks in this process, one after another."""
+LOCAL: Pool = _Threads()
+"""Runs the tasks on threads of this process."""
 
 
 STAGES = ("read", "fitted", "encoded")

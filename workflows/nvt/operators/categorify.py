@@ -124,7 +124,9 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
             if path not in cache:
                 frame = read_vocabulary(path, [name])
                 num_unseen = self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets or 1
-                cache[path] = pd.Series(ids_of_rows(frame, num_unseen), index=pd.Index(frame[name]))
+                index = pd.Index(frame[name])
+                index.get_indexer(index[:1])  # builds the hash table, which two threads cannot do at once
+                cache[path] = pd.Series(ids_of_rows(frame, num_unseen), index=index)
             return cache[path]
 
 
