@@ -20,10 +20,10 @@ from rankline.workflows.core.machine import busyness
 
 BENCHMARKS = {
     "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding; supports --device",
-    "prepare": "preparing Criteo rows, by a recipe file too, against the same steps in Polars and DuckDB, and memory use",
+    "prepare": "preparing Criteo rows, by a recipe file too, against the same in Polars and DuckDB, and memory use",
     "training": "training with our loader, without a loader, and in the seed document's path; supports --recipe",
     "sequences": "SIM against DIEN and DIN, and the cost of ranking candidates",
-    "serving": "our ensemble against merlin-systems' export, on one server; supports --recipe, a file too",
+    "serving": "our ensemble against merlin-systems' export, on one server; supports --recipe, also a file",
     "foreign": "models saved by notebooks and exported in one call, against merlin-systems' export of the same models",
     "promotion": "promote, roll back and follow an alias under load: duration of each, and failed requests",
     "tracking": "listing 1,000 runs",

@@ -10,15 +10,14 @@ data of two sizes.
 """
 
 import math
-import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from bench.harness.memory import peak_above_imports
-from bench.harness.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
+from bench.harness.report import Report, median_ratio, medians_of, scratch_directory, take_turns
 from bench.peers.processes import python_with
 from rankline.workflows.core.progress import SILENT
 from rankline.workflows.data.criteo.dataset import CRITEO
@@ -41,29 +40,32 @@ PEERS = {POLARS: ("in_polars.py", "polars==2.1.0"), DUCKDB: ("in_duckdb.py", "du
 def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -> Report:
     with scratch_directory() as directory:
         raw = {size: generated(directory / f"raw-{size}", size) for size in sorted({num_rows, *sizes})}
-        works: dict[str, Callable[[], Times]] = {
-            OURS: partial(_times, partial(prepare_criteo, raw[num_rows], directory / "prepared")),
-            **{side: partial(_times_of_peer, side, raw[num_rows], directory / side) for side in PEERS},
+        ours, fewer = partial(prepare_criteo, raw[num_rows], directory / "prepared"), raw[sizes[0]]
+        works: dict[str, tuple[int, Callable[[], Times]]] = {
+            OURS: (num_rows, partial(_times, ours)),
+            **{side: (num_rows, partial(_times_of_peer, side, raw[num_rows], directory / side)) for side in PEERS},
+            TABLE: (sizes[0], partial(_times, partial(prepare_table, fewer, directory / "table"))),
+            OWN_READER: (
+                sizes[0],
+                partial(_times, partial(prepare_criteo, fewer, directory / "prepared", RowsConfig())),
+            ),
         }
-        clocks = _Clocks(works, num_rows)
-        rates = take_turns(clocks.turns, repeats)
-        walls = {side: values[1:] for side, values in clocks.rows_per_s.items()}  # without the discarded turn
-        readers = _Clocks(
-            {
-                TABLE: partial(_times, partial(prepare_table, raw[sizes[0]], directory / "table")),
-                OWN_READER: partial(
-                    _times, partial(prepare_criteo, raw[sizes[0]], directory / "prepared", RowsConfig())
-                ),
-            },
-            sizes[0],
+        walls: dict[str, list[float]] = {side: [] for side in works}
+
+        def rows_per_cpu_s(side: str) -> float:
+            size, work = works[side]
+            wall_s, cpu_s = work()
+            walls[side].append(size / wall_s)
+            return size / cpu_s
+
+        rates = take_turns({side: partial(rows_per_cpu_s, side) for side in works}, repeats)
+        walls = {side: values[1:] for side, values in walls.items()}  # without the discarded turn
+        results = medians_of(
+            {side: {"rows_per_cpu_s": rates[side], "rows_per_s": walls[side]} for side in works},
         )
-        rates_of_readers = take_turns(readers.turns, repeats)
-        results = medians({**rates, **rates_of_readers}, "rows_per_cpu_s")
-        for side, values in walls.items():
-            results[side]["rows_per_s"] = statistics.median(values)
         ratios = {f"prepare_vs_{side}": median_ratio(rates, OURS, side) for side in PEERS}
         ratios |= {f"prepare_wall_vs_{side}": median_ratio(walls, OURS, side) for side in PEERS}
-        ratios["prepare_vs_criteo_reader"] = median_ratio(rates_of_readers, TABLE, OWN_READER)
+        ratios["prepare_vs_criteo_reader"] = median_ratio(rates, TABLE, OWN_READER)
         for side, prefix, prepared in ((OURS, "", prepare_criteo), (TABLE, "table_", prepare_table)):
             peaks = {size: peak_above_imports(prepared, raw[size], directory / "peak") for size in sizes}
             results[side] |= {f"peak_memory_bytes@{size}": float(peak) for size, peak in peaks.items()}
@@ -73,20 +75,6 @@ def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -
 
 Times = tuple[float, float]
 """Seconds of wall time and of CPU time."""
-
-
-class _Clocks:
-    """Turns that return rows per second of CPU time, and keep those of wall time."""
-
-    def __init__(self, works: Mapping[str, Callable[[], Times]], num_rows: int) -> None:
-        self._works, self._num_rows = works, num_rows
-        self.rows_per_s: dict[str, list[float]] = {side: [] for side in works}
-        self.turns: dict[str, Turn] = {side: partial(self._turn, side) for side in works}
-
-    def _turn(self, side: str) -> float:
-        wall_s, cpu_s = self._works[side]()
-        self.rows_per_s[side].append(self._num_rows / wall_s)
-        return self._num_rows / cpu_s
 
 
 def prepare_criteo(raw: Path, output: Path, encoding: RowsConfig = ENCODING) -> None:
