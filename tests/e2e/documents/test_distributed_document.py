@@ -1,8 +1,9 @@
-"""Every command of docs/guide/distributed.md that needs no build, registry or cluster: on one host, with short data.
+"""Every command of docs/guide/distributed.md that needs no registry, cluster or MPI: on one host, with short data.
 
 What others look at closely is not run again here, see `tests/harness/commands/distributed_document.py`.
 """
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from distributed import LocalCluster
 
 from rankline.workflows.data.criteo.generator import generate_criteo
 from tests.harness.commands.command_line import started, typed
-from tests.harness.commands.distributed_document import COMMANDS, HERE, LOOKED_AT, here
+from tests.harness.commands.distributed_document import COMMANDS, HERE, HOROVOD, LOOKED_AT, ROOT, here
 
 pytest.importorskip("horovod", reason="Horovod is not installed: make horovod")
 
@@ -32,9 +33,15 @@ def scheduler() -> Iterator[str]:
 
 
 def test_document_shows_commands_and_each_word_of_them_that_is_replaced_here() -> None:
-    assert len(COMMANDS) > 7
+    assert len(COMMANDS) > 8
     for word in HERE:
         assert any(word in command for command in COMMANDS), word
+
+
+def test_make_horovod_runs_what_built_it_here() -> None:
+    """`make test-all` runs the script before the tests, and building takes minutes."""
+    shown = subprocess.run([*HOROVOD.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in shown.splitlines() if "horovod" in line] == ["scripts/horovod.sh"]
 
 
 @pytest.mark.parametrize("command", [command for command in dict.fromkeys(COMMANDS) if command not in LOOKED_AT])

@@ -11,10 +11,11 @@ from tests.harness.commands.command_line import commands
 
 ROOT = Path(__file__).parents[3]
 _DOCUMENT = (ROOT / "docs" / "guide" / "distributed.md").read_text(encoding="utf-8")
-_NOT_HERE = ("MPI=1", "make horovod", "docker", "kustomize", "kubectl", "make test")  # `make test-all` makes Horovod
+_NOT_HERE = ("MPI=1", "docker", "kustomize", "kubectl", "make test")
 COMMANDS = [
     line.partition(" # ")[0].strip() for line in commands(_DOCUMENT) if not any(word in line for word in _NOT_HERE)
 ]
+HOROVOD = "make horovod"
 DOCTOR = "rankline doctor"
 WORKERS = "rankline train movielens --workers 4"
 HOSTS = "rankline train movielens --hosts a:4,b:4"
@@ -24,8 +25,8 @@ DISCOVERED = (
     "rankline train movielens --workers 4 --min-workers 2 --max-workers 8 --host-discovery-script ./hosts.sh "
     "--network-interface eth0"
 )
-LOOKED_AT = (DOCTOR, WORKERS, HOSTS, HOROVODRUN, ELASTIC, DISCOVERED)
-"""By `test_pipeline.py`, `test_launcher.py` and `test_two_hosts.py`."""
+LOOKED_AT = (HOROVOD, DOCTOR, WORKERS, HOSTS, HOROVODRUN, ELASTIC, DISCOVERED)
+"""By `test_pipeline.py`, `test_launcher.py` and `test_two_hosts.py`; building Horovod by `make --dry-run` alone."""
 HERE = {
     "-np 8 -H a:4,b:4": "-np 2 -H localhost:2",
     "--workers 4": "--workers 2",

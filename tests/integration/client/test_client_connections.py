@@ -399,7 +399,7 @@ def test_cancelled_task_cancels_its_request(server: EmbeddedServer, repository: 
         wait_until(partial(has_executed, server, before + 3))
         return executions(server, "wait") == before + 3
 
-    wait_until(is_left_out)  # a busy server may hear of it too late
+    assert any(is_left_out() for _ in range(5))  # a busy server may hear of it too late
 
 
 FORKS = """
