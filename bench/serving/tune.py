@@ -11,12 +11,13 @@ from bench.harness.fixtures import make_model
 from bench.harness.report import Report, scratch_directory
 from rankline.recipes import recipe_named
 from rankline.recipes.workspace import Workspace
-from rankline.serving.export.config import ExportConfig, num_cores
+from rankline.serving.export.config import ExportConfig
 from rankline.serving.loadtest.config import Slo
 from rankline.serving.loadtest.serving_config import LONG, Effort, Trial, space, try_config
 from rankline.training.tracking import TrackingConfig
 from rankline.tuning.serving import Trials, available_engines, tune_serving
 from rankline.workflows.core.errors import ServingError
+from rankline.workflows.core.machine import num_cores
 from rankline.workflows.core.progress import SILENT
 
 _SLO = "p99=10ms"

@@ -11,7 +11,6 @@ use it; Rankline reads files. The floor copies one batch repeatedly, from page-l
 the same scalar columns.
 """
 
-import os
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from bench.harness.report import Report, Turn, median_ratio, medians, scratch_di
 from bench.harness.synthetic_rows import write_rows
 from rankline.training.data.loader.torch import DLDataLoader, TorchAsyncItr, existing_device
 from rankline.workflows.core.errors import DataError
+from rankline.workflows.core.machine import num_cores
 from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
 from rankline.workflows.schema.feature_spec import FeatureSpec
 
@@ -261,7 +261,7 @@ def _ours(files: Sequence[Path], names: list[str], label: str, device: torch.dev
 
 def _plain(columns: list[torch.Tensor], device: torch.device) -> Iterator[Any]:
     rows = TensorDataset(*columns)
-    workers = len(os.sched_getaffinity(0))  # PyTorch warns about more, and fewer leave CPUs idle
+    workers = num_cores()  # PyTorch warns about more, and fewer leave CPUs idle
     is_gpu = device.type == "cuda"
     for batch in DataLoader(rows, BATCH_SIZE, shuffle=True, num_workers=workers, pin_memory=is_gpu):
         yield tuple(column.to(device, non_blocking=True) for column in batch)

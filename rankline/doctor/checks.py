@@ -24,7 +24,7 @@ from rankline.serving.engines import engines
 from rankline.serving.server.ports import GRPC_PORT, choose_ports
 from rankline.terminal.console import format_error
 from rankline.workflows.core.errors import PINNED, RanklineError, ServerError, install_line
-from rankline.workflows.core.machine import cpu_name
+from rankline.workflows.core.machine import cpu_name, num_cores
 from rankline.workflows.core.optional_packages import tensorflow_problem
 from rankline.workflows.native.build import cache_directory
 
@@ -53,7 +53,7 @@ def report(checks: Iterable[Check]) -> dict[str, Any]:
         "python": sys.version,
         "system": platform.platform(),
         "cpu": cpu_name(),
-        "num_cpus": len(os.sched_getaffinity(0)),
+        "num_cpus": num_cores(),
         "checks": [asdict(check) for check in checks],
     }
 

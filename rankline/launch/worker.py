@@ -25,6 +25,7 @@ from rankline.training.distributed.communicator import Communicator, join_world,
 from rankline.training.distributed.config import WorkersConfig
 from rankline.training.run.observers import Observer
 from rankline.workflows.core.errors import ConfigError, RanklineError, WorkerLostError
+from rankline.workflows.core.machine import num_cores
 from rankline.workflows.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def limit_threads(threads: int, num_processes: int) -> None:
     If `threads` is 0, each process gets its share of the cores, unless the environment already sets a limit.
     `num_processes` is 0 if unknown.
     """
-    share = max(1, len(os.sched_getaffinity(0)) // max(1, num_processes))
+    share = max(1, num_cores() // max(1, num_processes))
     for name in THREADS_VARIABLES:
         if threads:
             os.environ[name] = str(threads)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import sys
 import time
@@ -20,6 +19,7 @@ from pyarrow import csv, parquet
 
 from rankline.scoring.read_rows import Block
 from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.machine import num_cores
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.schema.arrow_types import is_text
 from rankline.workflows.storage.artifacts import whole_file
@@ -61,7 +61,7 @@ def score_blocks(
         progress.update(block.done, 1, f"{num_rows:,} rows, {rate:,.0f} rows/s")
         return block.rows, scores
 
-    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    pool = ThreadPoolExecutor(num_cores())
     waiting: deque[tuple[Block, list[Future[NDArray[Any]]]]] = deque()
     try:
         for block in blocks:

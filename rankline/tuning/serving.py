@@ -24,7 +24,7 @@ from rankline.runs.store import ending_run
 from rankline.scoring.backends import server_for
 from rankline.serving.client import Client
 from rankline.serving.engines import Engine, engine_for, engines_for
-from rankline.serving.export.config import ExportConfig, num_cores
+from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import CheckedExport, checked, exportable_of
 from rankline.serving.loadtest.config import LoadConfig, Slo
 from rankline.serving.loadtest.generator.worker_pool import STOPPED, Workers
@@ -40,6 +40,7 @@ from rankline.terminal.console import print_table
 from rankline.training.tracking import TrackingConfig, quiet
 from rankline.training.tracking.upload import client_of, experiment_id
 from rankline.workflows.core.errors import MissingExtraError, ServerError, ServingError
+from rankline.workflows.core.machine import num_cores
 from rankline.workflows.core.progress import Progress
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import TrainedModel

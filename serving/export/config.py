@@ -1,9 +1,9 @@
 """Options of `export`. The module is cheap to import, since the command line derives its options from it."""
 
-import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from rankline.workflows.core.machine import num_cores
 from rankline.workflows.core.validation import check_choice
 
 NATIVE, PYTHON = BACKENDS = ("native", "python")
@@ -97,7 +97,3 @@ _AT_LEAST = {
     "queue_timeout_ms": 0,
     "keep_versions": 2,
 }
-
-
-def num_cores() -> int:
-    return len(os.sched_getaffinity(0))

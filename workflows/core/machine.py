@@ -15,6 +15,11 @@ def cpu_name() -> str:
     return platform.processor()
 
 
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 _STATE = Path("/proc/stat")
 _MAX_OTHER_SHARE, _MAX_STOLEN_SHARE = 0.1, 0.01  # shares of the total CPU time
 

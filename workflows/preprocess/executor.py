@@ -3,9 +3,8 @@
 Executors run the same tasks and return results in task order, so the output does not depend on the executor.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import dask
 from dask.callbacks import Callback
+
+from rankline.workflows.core.machine import num_cores
 
 if TYPE_CHECKING:  # Dask workers without NVTabular import this module, too
     from rankline.workflows.nvt.compat import nvt
@@ -25,8 +26,8 @@ Report = Callable[[float], None]
 """Callback that takes the finished share of some work."""
 
 
-_NUM_THREADS = min(len(os.sched_getaffinity(0)), 8)
-"""One per core. Each holds a partition of rows in memory, so more than some gain less than they cost."""
+_NUM_THREADS = min(num_cores(), 8)
+"""At most eight, because each holds a partition of rows in memory."""
 
 
 class Pool(Protocol):
@@ -55,14 +56,14 @@ class _Threads:
             report_task(1.0)
             return result
 
-        with ThreadPoolExecutor(_NUM_THREADS) as threads:  # leaving the block waits for running tasks
+        threads = ThreadPoolExecutor(_NUM_THREADS)
+        try:
             running = [threads.submit(run, number) for number in range(len(tasks))]
-            try:
-                wait(running, return_when=FIRST_EXCEPTION)
-            finally:
-                threads.shutdown(wait=False, cancel_futures=True)
-            failed = [task for task in running if not task.cancelled() and task.done() and task.exception()]
-            return [task.result() for task in failed or running]
+            for task in as_completed(running):
+                task.result()  # the first error ends the loop
+            return [task.result() for task in running]
+        finally:
+            threads.shutdown(cancel_futures=True)  # waits for the tasks that are running
 
     def compute(self, collection: Any, report: Report) -> Any:
         with _Progress(report):

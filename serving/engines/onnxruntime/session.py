@@ -1,7 +1,6 @@
 """Check an ONNX file, and load it with the same session options inside and outside Triton."""
 
 import mmap
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+
+from rankline.workflows.core.machine import num_cores
 
 _SAY_NOTHING = 4  # errors are also raised
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
@@ -100,7 +101,7 @@ def open_model(path: Path, *, intra_op_threads: int = 0) -> onnxruntime.Inferenc
     check_file(path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SAY_NOTHING
-    options.intra_op_num_threads = intra_op_threads or len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = intra_op_threads or num_cores()
     for kind in ("intra", "inter"):
         options.add_session_config_entry(f"session.{kind}_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
